@@ -47,12 +47,12 @@ _SPLIT_SEEDS = {"train": 0, "val": 1}
 
 
 def _numbers(shards: tuple[ShardPlan, ...], _payload: Any) -> list[Any]:
-    """Return the splits and numbers of shards; the mix decides what is in them."""
+    """Return the splits and numbers of the shards to assemble; the mix decides what is in them."""
     return [[shard.split, shard.index] for shard in shards]
 
 
 def _writing_keys(properties: SetProperties, _payload: Any) -> dict[str, Any]:
-    """Return the properties of a set by the recipe's keys and the stages that decide them."""
+    """Return the properties with which shards are assembled, by the recipe's keys and the stages that decide them."""
     keys = to_json_values(properties)
     tokenizer = [keys.pop(name) for name in ("tokenizer_sha256", "vocab_size", "eos_id", "bos_id")]
     return {"after": {"tokenizer": tokenizer}, "shards": keys}
@@ -171,7 +171,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
 
 @contextmanager
 def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Generator[list[_Part]]:
-    """Read which documents a task's shards need from each run, and prepare to read their tokens."""
+    """Read which documents an assemble task's shards need from each run, and prepare to read their tokens."""
     evidence = read_evidence(open_store(task.mix), len(runs))
     # The next task of this process may use the same checksums.
     forget = task.fetch and sum(run.output.checksums_bytes for run in runs) > MOST_CHECKSUMS_BYTES
@@ -231,7 +231,7 @@ def _join_slices(shards: Sequence[ShardPlan]) -> list[tuple[Slice, list[HashKey]
 
 
 def _gather(parts: list[_Part], shard: int, token_bytes: int) -> _Documents:
-    """Read the tokens that a shard needs from each part."""
+    """Read the tokens of an assembled shard from its slice of each run."""
     own = [(part, part.low[shard], part.high[shard]) for part in parts if part.low[shard] < part.high[shard]]
     counts = np.array([high - low for _, low, high in own], np.int64)
     # Not `np.concatenate`, which takes 25 microseconds for each array of records to compare their types.
@@ -255,7 +255,7 @@ def _gather(parts: list[_Part], shard: int, token_bytes: int) -> _Documents:
 
 
 def _permute(documents: _Documents, shard: ShardPlan, seed: int) -> npt.NDArray[np.int64]:
-    """Return the order of the documents: indices into the rows."""
+    """Return the shuffled order of an assembled shard's documents: indices into the rows."""
     rows = documents.rows
     # The order before, by (hash, epoch), does not depend on how files or units are cut.
     by_content = np.lexsort((documents.epochs, rows["hash_lo"], rows["hash_hi"]))

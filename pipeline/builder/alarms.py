@@ -166,7 +166,7 @@ def check_mixed(build: RunningBuild) -> None:
 
 
 def _draw(build: RunningBuild, source: int, step: str) -> list[tuple[int, int, dict[str, Any]]]:
-    """Return some of the documents that a step of the mix drops: run, index and row of the evidence of each."""
+    """Return documents for an alarm, that a step of the mix drops: run, index and row of the evidence of each."""
     evidence = read_evidence(build.mix, len(build.runs))
     return evidence.draw(
         build.runs, source, lambda rows: find_reasons(rows, lambda reason: step_of(reason) == step), SHOWN
@@ -237,7 +237,7 @@ def _check_near_duplicates(build: RunningBuild) -> None:
 
 
 def note_near_duplicates(build: RunningBuild) -> None:
-    """Say how many near-duplicates are only reported."""
+    """Say, where no alarm is raised, how many near-duplicates are only reported."""
     settings = build.recipe.clean.near_duplicates
     for source, own in zip(build.recipe.sources, build.drops, strict=True):
         step = own.steps.get(NEAR_DUPLICATE)
@@ -255,7 +255,7 @@ def _describe_near(step: StepDrops) -> str:
 
 
 def _show_pairs(build: RunningBuild, source: int) -> Iterator[str]:
-    """Yield lines that show near-duplicates of a source with the documents that stay."""
+    """Yield the lines of an alarm that show near-duplicates of a source with the documents that stay."""
 
     def show(number: int, index: int) -> str:
         one = build.runs[number].describe(index)

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,12 +33,12 @@ from pipeline.builder.stages.mix import run_encode_and_mix
 from pipeline.builder.stages.tokenizer import run_tokenizer
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import Driver, StageResult
-from pipeline.engine.executors import Executor, LocalExecutor
+from pipeline.engine.executors import Executor, LocalExecutor, count_cores
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
-from pipeline.sources.network.settings import Network, network_settings
+from pipeline.sources.network.settings import Network, with_cache
 from pipeline.sources.selection import Unread, open_sources
 from pipeline.sources.span_cache import SpanCache
 from shards.errors import InputError, RunError, plural
@@ -78,12 +77,12 @@ class BuildResult:
 
     @property
     def tasks_run(self) -> int:
-        """Tasks that were not already done."""
+        """Tasks that the build ran: those that were not already done."""
         return sum(stage.ran for stage in self.stages.values())
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text that were encoded, now or before."""
+        """Bytes of text that the build has encoded, now or before."""
         return sum(result.text_bytes for result in self.stages["encode"].results)
 
 
@@ -185,7 +184,7 @@ def _run_stages(recipe: Recipe, out: WritableStore, driver: Driver, *, dry_run: 
 
 
 def _finish(build: RunningBuild, level: Level, *, prune: bool, started: float) -> BuildResult:
-    """Publish a set, and validate it, read back from where it was published; write the summary."""
+    """End a build: publish its set, validate it, read back from where it was published; write the build's summary."""
     build.driver.check()
     manifest = publish(build)
     build.store()
@@ -264,14 +263,3 @@ def load_recipe(recipe: AnyRecipe, *, overrides: Sequence[str] = (), progress: b
 def default_work(out: str) -> str:
     """Return the work folder that `build_set` uses if it is given none."""
     return f"{out}.work"
-
-
-def count_cores() -> int:
-    """Return the cores that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
-def with_cache(chosen: Network | None, *, cache: Path) -> contextlib.AbstractContextManager[None]:
-    """Put settings for reading over a network into effect, with a folder for the cache if they name none."""
-    settings = chosen or network_settings()
-    return (settings if settings.cache else replace(settings, cache=str(cache.absolute()))).in_effect()

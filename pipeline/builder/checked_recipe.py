@@ -94,7 +94,7 @@ def load_checked_recipe(
 
 
 def _find_set_folder(file: Path, data: dict[str, Any]) -> Path:
-    """Return the folder at which the paths of a set's recipe.json begin.
+    """Return the folder at which paths begin if the recipe to check is a set's recipe.json.
 
     It says `tokenizer.json` for the set's own; if the recipe had such a file, it is the same.
     """
@@ -106,7 +106,7 @@ def _find_set_folder(file: Path, data: dict[str, Any]) -> Path:
 
 
 def _mark_typed(value: Any) -> Any:
-    """Mark the texts of an override: paths among them begin at the working directory, not at the recipe's folder."""
+    """Mark the texts of an override before a recipe is checked: their paths begin at the working directory."""
     if isinstance(value, dict):
         return {key: _mark_typed(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
@@ -115,7 +115,7 @@ def _mark_typed(value: Any) -> Any:
 
 
 def _pin_models(recipe: Recipe) -> Recipe:
-    """Return the recipe with the SHA-256 of each language model."""
+    """Return the checked recipe with the SHA-256 of each language model's file."""
     sources: list[SourceRecipe] = []
     for source in recipe.sources:
         table = source.clean.language
@@ -127,7 +127,7 @@ def _pin_models(recipe: Recipe) -> Recipe:
 
 
 def _check_filters(data: dict[str, Any], folder: Path) -> Iterator[str]:
-    """Try every filter that a raw recipe names."""
+    """Check every filter and language model that a recipe names, by trying it."""
     tables = [("", data), *((f"{place}.", table) for place, table in named_tables(data, "sources"))]
     for place, clean in ((f"{place}clean", table_of(table.get("clean"))) for place, table in tables):
         for index, table in enumerate(map(table_of, list_of(clean.get("datatrove")))):

@@ -58,7 +58,7 @@ class _Copy:
 
     @property
     def hash_key(self) -> tuple[int, int]:
-        """Its hash, as two halves."""
+        """The hash of a copy of the document to explain, as two halves."""
         return int(self.row["hash_hi"]), int(self.row["hash_lo"])
 
 
@@ -83,7 +83,7 @@ class _Outcomes:
         self._evidence = Evidence(output, len(build.runs))
 
     def find(self, copies: Sequence[_Copy]) -> list[dict[str, Any]]:
-        """Return what became of the copies of one document, as JSON values.
+        """Explain what became of the copies of one document, as JSON values.
 
         Args:
             copies: all documents of the runs with one hash, in the order of runs and rows.
@@ -139,7 +139,7 @@ class _Outcomes:
         return {"state": "in the set" if shards else state, "shards": shards, "reasons": reasons, "notes": notes}
 
     def _list_items(self, found: dict[str, Any], action: str) -> list[Reason]:
-        """Return the items that a document holds, of the evaluation sets with an action."""
+        """Return the items that the document to explain holds, of the evaluation sets with an action."""
         names = {one.name for one in self._recipe.evaluations if one.action == action}
         return [
             _reason(
@@ -153,7 +153,7 @@ class _Outcomes:
         ]
 
     def _describe_twin(self, found: dict[str, Any], *, reported: bool = False) -> list[Reason]:
-        """Return the document that is similar to a near-duplicate and stays."""
+        """Explain a near-duplicate: return the document that is similar to it and stays."""
         if found.get("twin_run") is None:
             return []
         run, index = self._runs[int(found["twin_run"])], int(found["twin_index"])
@@ -166,7 +166,7 @@ class _Outcomes:
         return [_reason("near_duplicate", text)]
 
     def _find_shards(self, copy: _Copy, source: str) -> tuple[list[str], list[Reason]]:
-        """Return the shards that hold a kept copy; if none does, why: it is beyond the mix, or there is no set."""
+        """Return the shards that hold a kept copy; if none does, explain why: beyond the mix, or there is no set."""
         plan = self._result.plan
         if plan is None:
             fault = self._result.fault.partition("\n")[0]
@@ -228,11 +228,11 @@ class _Inquiry:
         self._answer = "unknown"
 
     def _raise_to(self, answer: str) -> None:
-        """Set the answer, unless it already says more."""
+        """Set the explanation of a document, unless it already says more."""
         self._answer = min(self._answer, answer, key=STATES.index)
 
     def run(self) -> Answer:
-        """Return the answer."""
+        """Return the explanation of a document that is not in the set."""
         copies = self._search(self._question.hash)
         of_set = self._build.manifest == self._question.manifest_sha256
         if not of_set:
@@ -250,7 +250,7 @@ class _Inquiry:
         return self._lines, data | {"answer": self._answer} | self._data
 
     def _search(self, digest: str) -> list[_Copy]:
-        """Return the documents of all runs with a hash, in the order of the mix."""
+        """Return the documents of all runs with the hash to explain, in the order of the mix."""
         low = int(digest, 16)
         start, stop = (divmod(bound, 1 << 64) for bound in (low, low + 1))
 
@@ -280,7 +280,7 @@ class _Inquiry:
         self._raise_to("never seen")
 
     def _try(self, source: int, text: bytes) -> dict[str, Any]:
-        """Put a text through a source's cleaning; if masking changes its hash, look for the new one.
+        """Explain a given text: put it through a source's cleaning; if masking changes its hash, look for the new one.
 
         Returns:
             What happened, as JSON values.
@@ -311,7 +311,7 @@ class _Inquiry:
         return tried
 
     def _describe_unknown(self) -> None:
-        """Say what a hash alone can tell of a document that is in no run."""
+        """Explain what a hash alone can tell of a document that is in no run."""
         # Only the text would tell; the counts tell what may have happened.
         tallies = self._build.read_tallies()
         dropped = {name: tally.dropped for name, tally in zip(self._names, tallies, strict=True) if tally.dropped}
@@ -340,7 +340,7 @@ class _Inquiry:
 
 
 def _describe_dropped(source: SourceRecipe, text: bytes, reason: str, tally: Tally) -> list[str]:
-    """Return what was measured of a text that is dropped: of each preset the first limit that it breaks."""
+    """Explain a text that is dropped by what was measured: of each preset the first limit that it breaks."""
     if reason in (SHORT, LONG):
         limit = source.min_bytes if reason == SHORT else source.max_bytes
         return [f"{reason}: it has {len(text):,} bytes, limit {limit:,}"]

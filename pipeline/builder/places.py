@@ -88,7 +88,7 @@ def _is_within(work: WritableStore, out: WritableStore) -> bool:
 
 
 def _names_in(place: WritableStore) -> set[str]:
-    """Return the names of the files and folders in a place."""
+    """Return the names of the files and folders in a place of a build."""
     if place.folder is not None:
         return {path.name for path in place.folder.iterdir()} if place.folder.is_dir() else set()
     first_page = itertools.islice(place.list(), 1000)  # a work folder may hold a million
@@ -137,7 +137,7 @@ class Lease:
     """A driver's right to write to a place, from its creation until `close`."""
 
     def __init__(self, place: WritableStore):
-        """Take the lease of a place in an object store.
+        """Take the lease of a build's place in an object store.
 
         Raises:
             InputError: another driver holds it.
@@ -153,7 +153,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Check that the lease was held when it was last renewed.
+        """Check that the lease of a build's place was held when it was last renewed.
 
         Raises:
             RunError: it is lost.
@@ -167,7 +167,7 @@ class Lease:
             )
 
     def close(self) -> None:
-        """Give the lease back."""
+        """Give the lease of a build's place back."""
         self._ended.set()
         self._thread.join()
         if not self._lost:
@@ -188,7 +188,7 @@ class Lease:
         raise InputError(f"{self._place}: other builds are starting here. Try again.")
 
     def _check_stale(self, holder: dict[str, Any]) -> None:
-        """Raise InputError unless a lease may be taken over."""
+        """Raise InputError unless another build's lease of a place may be taken over."""
         age = time.time() - float(holder.get("time", 0))
         owner = str(holder.get("owner", ""))
         if age < STALE_SECONDS and not is_abandoned(owner):
@@ -211,7 +211,7 @@ class Lease:
                 continue  # `check` counts the time
 
     def _read_all(self) -> dict[int, dict[str, Any]]:
-        """Return the leases by number. A lease that is deleted meanwhile, or that is not JSON, is empty."""
+        """Return the leases of a build's place by number. One that is deleted meanwhile, or is not JSON, is empty."""
         found: dict[int, dict[str, Any]] = {}
         for file in self._store.list():
             if match := _NAME.fullmatch(file.name):

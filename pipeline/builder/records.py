@@ -67,14 +67,14 @@ class StageRecords:
     """The records of a work folder, by stage. They only explain: none are read if their file is absent or damaged."""
 
     def __init__(self, work: WritableStore):
-        """Read the records."""
+        """Read what each stage of a work folder was last asked for."""
         self._work = work
         self.stages: dict[str, StageRecord] = {}
         with contextlib.suppress(OSError, ValueError):
             self.stages = unseal(work.read(RECORDS_FILE), dict[str, StageRecord])
 
     def note(self, stage: str, tasks: Sequence[Task]) -> None:
-        """Record a stage whose tasks are all done, unless it was last asked for the same."""
+        """Record what a stage whose tasks are all done was asked for, unless it was last asked for the same."""
         digest = digest_of([task.digest for task in tasks])
         # The usual case, of a build that finds all done: naming the parts again would cost more than it tells.
         if stage not in self.stages or self.stages[stage][0] != digest:
@@ -99,7 +99,7 @@ class StageRecords:
     def forecast(
         self, stage: str, tasks: Sequence[Task], pending: Sequence[Task], *, units: int
     ) -> list[StageForecast]:
-        """Return the forecasts of a stage whose missing tasks are known, and of those that run because it does.
+        """Return why a stage's missing tasks will run, and those of the stages that run because it does.
 
         Args:
             stage: the stage that runs.

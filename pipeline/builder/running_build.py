@@ -81,7 +81,7 @@ class RunningBuild(Build):
     """How many stages of a forecast are said; None: all."""
 
     def __post_init__(self) -> None:
-        """Read what earlier builds recorded, before this one adds its own."""
+        """Read what builds before the running one recorded, before this one adds its own."""
         self.units = [selection.units for selection in self.selections]
         self.records = StageRecords(self.work)
         if not self.records.stages:
@@ -145,15 +145,15 @@ class RunningBuild(Build):
         return result
 
     def encoded(self, source: int) -> list[EncodeResult]:
-        """Return the results of encoding the units of a source."""
+        """Return the running build's results of encoding the units of a source."""
         return [cast("EncodeResult", run.result) for run in self.runs if run.source == source]
 
     def folder_of(self, stage: str, task: Task) -> WritableStore:
-        """Return the folder of a task."""
+        """Return the folder of a task of the running build."""
         return self.work.child(stage).child(task.digest)
 
     def write_run_list(self, pending: list[Task]) -> None:
-        """Write the list of the runs if a task will read it."""
+        """Write the list of the running build's runs if a task will read it."""
         if pending:
             self.run_list.write()
 
@@ -162,11 +162,11 @@ class RunningBuild(Build):
 
     @contextmanager
     def stops(self) -> Generator[None]:
-        """Check what was made, in the body of `with`: what it raises stops the build; a plan only collects it."""
+        """Check what the running build made, in the body of `with`: what is raised stops it; a plan collects it."""
         yield
 
     def prune(self) -> None:
-        """Delete from the work folder what this build did not use."""
+        """Delete from the work folder what the running build did not use."""
         for stage in ORDER:
             store, used = self.work.child(stage), self.used.get(stage, set())
             for file in list(store.list()):
@@ -207,7 +207,7 @@ class RunningBuild(Build):
 
 
 def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
-    """Return an upper bound of the bytes that a unit's run takes on disk."""
+    """Return an upper bound of the bytes on disk of a unit's run, for the running build's check of disk space."""
     # Too much rather than too little: a build that runs out of disk has worked in vain.
     tokens = unit.text_bytes / LEAST_BYTES_PER_TOKEN
     documents = sum(
@@ -221,7 +221,7 @@ def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
 
 
 def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:
-    """Return an upper bound of the set's bytes on disk, from the bytes of text of each source."""
+    """Return an upper bound of the bytes on disk of the running build's set, from each source's bytes of text."""
     taken = [size * source.take for size, source in zip(text_bytes, recipe.sources, strict=True)]
     grant = Demand(recipe).grant([size / LEAST_BYTES_PER_TOKEN for size in taken])
     tokens = grant.train_tokens + recipe.split.val_tokens
@@ -230,6 +230,6 @@ def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:
 
 
 def _token_size(recipe: Recipe) -> int:
-    """Return the bytes of a token on disk before compression."""
+    """Return the bytes of a token of the running build's recipe on disk before compression."""
     vocab_size = recipe.tokenizer.vocab_size
     return 4 if vocab_size is not None and dtype_for(vocab_size) == "uint32" else 2

@@ -50,7 +50,7 @@ class Build:
     """SHA-256 of the manifest of the set; None if the build stopped before."""
 
     def store(self) -> None:
-        """Keep the build in its work folder, unless what is there says the same."""
+        """Keep the build in its work folder, unless what is stored there says the same."""
         tokenizer = asdict(self.tokenizer) | {"text": "", "task": None}
         # The address of a trained tokenizer is known from its task, the address of a given one is a path.
         stored = {
@@ -73,7 +73,7 @@ class Build:
             self.work.put(BUILD_FILE, seal(stored))
 
     def read_tallies(self) -> list[Tally]:
-        """Return what cleaning did before encoding, of each source.
+        """Return the tallies of a stored build: what cleaning did before encoding, of each source.
 
         Raises:
             WorkFileDamagedError: a run's receipt is not as it was written.
@@ -90,7 +90,7 @@ class Build:
         ]
 
     def read_tokenizer(self) -> bytes:
-        """Return the bytes of the runs' `tokenizer.json`.
+        """Return the bytes of the `tokenizer.json` of a stored build's runs.
 
         Raises:
             InputError: the recipe's file is gone.
@@ -108,7 +108,7 @@ class Build:
 
 
 def read_build(work: WritableStore) -> Build:
-    """Return the last build of a work folder that has mixed.
+    """Return the stored build of a work folder: the last one that has mixed.
 
     Raises:
         InputError: the folder holds none that this version understands.

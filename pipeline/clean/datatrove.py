@@ -39,7 +39,7 @@ _TRIAL = "The committee met on Monday and agreed that the new bridge would be op
 
 
 def apply(table: DatatroveFilter, documents: Documents, tally: Tally) -> Documents:
-    """Drop the documents that a filter rejects.
+    """Drop the documents that a filter of datatrove rejects.
 
     Raises:
         InputError: the filter raised an error.
@@ -68,7 +68,7 @@ def versions() -> list[str | None]:
 
 
 def check_filter(name: str, arguments: Any) -> Iterator[str]:
-    """Yield the faults of a filter that a recipe names: construct it, and try it on a few words.
+    """Yield the faults of a datatrove filter that a recipe names: construct it, and try it on a few words.
 
     Raises:
         MissingExtraError: datatrove is not installed.
@@ -90,7 +90,7 @@ def check_filter(name: str, arguments: Any) -> Iterator[str]:
 
 
 def _ask(filter_: Any, text: str, id_: str) -> tuple[bool, str | None, str]:
-    """Return whether a filter keeps a text, its reason, and the text as it leaves it."""
+    """Return whether a filter of datatrove keeps a text, its reason, and the text as it leaves it."""
     from datatrove.data import Document
     from datatrove.pipeline.filters.base_filter import get_filter_result
 
@@ -103,7 +103,7 @@ _opened = threading.local()
 
 
 def _open_filter(name: str, arguments: str) -> Any:
-    """Return a filter of this thread: a plan reads several parts of a source at once."""
+    """Return a datatrove filter of this thread: a plan reads several parts of a source at once."""
     key = f"{name} {arguments}"
     if key not in _opened.__dict__:
         _opened.__dict__[key] = _filters()[name](**json.loads(arguments))

@@ -45,7 +45,7 @@ class DocumentStream:
         """Text of what was read so far, as its spans state it."""
 
     def __iter__(self) -> Iterator[tuple[UInt32s, Documents]]:
-        """Yield documents, possibly none, with the index of each one's span. Small batches are joined, also over spans.
+        """Yield the cleaned documents of spans, with each one's span. Small batches are joined, also over spans.
 
         Raises:
             SourceError: a span cannot be read as the recipe says.
@@ -80,7 +80,7 @@ class DocumentStream:
             yield self._clean(pending)
 
     def refuse_malformed(self) -> None:
-        """Stop at the first text that does not decode, if the source allows no malformed record.
+        """Stop the reading of documents at the first that does not decode, if no malformed one is allowed.
 
         Raises:
             SourceError: with some of the records, and the remedy.
@@ -112,7 +112,7 @@ class DocumentStream:
 
 
 def _part_read(span: Span, batch: TextBatch, text_bytes: int) -> float:
-    """Return about which part of a span is read when a batch is, after which its text is `text_bytes` long."""
+    """Return which part of a span is read, about, when documents of so much text have been."""
     if span.kind == "b":
         return batch.read_bytes / max(1, span.stop - span.start)
     if span.rows and len(batch.rows):

@@ -48,16 +48,16 @@ class Excess(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The share that the step drops, from 0 to 1."""
+        """The share that a step drops, from 0 to 1."""
         return self.found / self.came
 
     @property
     def enough(self) -> float:
-        """A limit that allows it."""
+        """A limit that allows what a step drops."""
         return _enough(self.share)
 
     def describe(self, noun: str = "document", more: str = "") -> str:
-        """Return the counts: `3 of 10 documents (30.00%)`, with more in the parentheses."""
+        """Return the counts of what a step drops: `3 of 10 documents (30.00%)`, with more in the parentheses."""
         return f"{self.found:,} of {plural(int(self.came), noun)} ({self.share:.2%}{more})"
 
 
@@ -80,12 +80,12 @@ class Counts:
     tokens: int = 0
 
     def add(self, lengths: Integers) -> None:
-        """Add documents by their lengths in tokens."""
+        """Add dropped documents by their lengths in tokens."""
         self.documents += len(lengths)
         self.tokens += int(lengths.sum(dtype=np.int64))
 
     def plus(self, other: Counts | None) -> Counts:
-        """Return the sum with other documents."""
+        """Return the sum with other counts of dropped documents."""
         return self if other is None else Counts(self.documents + other.documents, self.tokens + other.tokens)
 
 
@@ -106,7 +106,7 @@ class StepDrops:
 
     @property
     def first(self) -> Counts:
-        """Documents whose first reason is one of the step's."""
+        """Documents that the step drops: their first reason is one of its."""
         own = self.reasons.values()
         return Counts(sum(one.documents for one in own), sum(one.tokens for one in own))
 
@@ -117,7 +117,7 @@ class StepDrops:
 
     @property
     def note(self) -> str:
-        """What a report says beside the step's name."""
+        """What a report of drops says beside the step's name."""
         return "before encoding" if self.before_encoding else "reported, not dropped" if self.reports else ""
 
     def excess(self, most: float) -> Excess | None:
@@ -125,7 +125,7 @@ class StepDrops:
         return None if self.reports else find_excess(self.found.documents, self.came.documents, most)
 
     def reason(self, name: str) -> Counts:
-        """Return the row of a reason, which is new the first time."""
+        """Return the drops of a step by one reason, a row that is new the first time."""
         return self.reasons.setdefault(name, Counts())
 
 
@@ -140,26 +140,26 @@ class SourceDrops:
 
     @property
     def records(self) -> int:
-        """All rows of the source that were read, also those that no step encoded."""
+        """All rows of the source that were read, also those that were dropped before encoding."""
         before = [step.first.documents for step in self.steps.values() if step.before_encoding]
         return self.read.documents + sum(before)
 
     def step(self, name: str) -> StepDrops:
-        """Return a step by its name, which is new the first time."""
+        """Return the drops of a step by its name, which is new the first time."""
         return self.steps.setdefault(name, StepDrops())
 
     def count(self, reason: str, lengths: Integers) -> None:
-        """Count documents under their first reason, by their lengths in tokens."""
+        """Count dropped documents under their first reason, by their lengths in tokens."""
         self.step(step_of(reason)).reason(reason).add(lengths)
 
     def count_rows(self, dropped: Mapping[str, int]) -> None:
-        """Count rows that are not encoded under their first reasons."""
+        """Count rows that are dropped before encoding under their first reasons."""
         for reason, rows in dropped.items():
             if rows:
                 self.step(step_of(reason)).reason(reason).documents += rows
 
     def update(self, other: SourceDrops) -> None:
-        """Add the steps of another part of the source."""
+        """Add the drops of another part of the source, step by step."""
         for name, step in other.steps.items():
             own = self.step(name)
             own.came = own.came.plus(step.came)
@@ -168,7 +168,7 @@ class SourceDrops:
                 own.reasons[reason] = own.reason(reason).plus(counts)
 
     def after(self, encoding: SourceDrops) -> SourceDrops:
-        """Return the table with the steps before encoding in front of its own."""
+        """Return the table of drops with the steps before encoding in front of its own."""
         before = {name: replace(step, before_encoding=True) for name, step in encoding.steps.items()}
         return replace(self, steps=before | self.steps)
 
@@ -183,7 +183,7 @@ class SourceDrops:
 
 
 def step_of(reason: str) -> str:
-    """Return the step of a reason: `gopher` of `gopher: min_words`; a pattern or a block list is a step of its own."""
+    """Return the step of a drop's reason: `gopher` of `gopher: min_words`; a pattern or block list is its own step."""
     if reason.startswith((BLOCK_LIST_REASON, f"{PATTERN_REASON} ", f"{ITEM_REASON} ")):
         return reason
     return reason.removesuffix(ELSEWHERE).partition(": ")[0]
@@ -202,13 +202,21 @@ def count_malformed(source: SourceRecipe, dropped: Mapping[str, float]) -> float
     return dropped.get(MALFORMED, 0) + dropped.get(invalid_reason(source), 0)
 
 
+def describe_drops(dropped: Mapping[str, int], records: int) -> str:
+    """Return how many of some records are dropped, and why, the most frequent reason first; or nothing."""
+    if not (count := sum(dropped.values())):
+        return ""
+    listed = ", ".join(f"{reason}: {number:,}" for reason, number in Counter(dropped).most_common())
+    return f"{count:,} of {plural(records, 'record')} {'is' if count == 1 else 'are'} dropped ({listed})"
+
+
 def describe_examples(malformed: list[str]) -> str:
-    """Return the end of a sentence about malformed records: some of them, a line each."""
+    """Return the end of a sentence about dropped malformed records: some of them, a line each."""
     return "\n  ".join([". Examples:", *malformed]) if malformed else ""
 
 
 def malformed_remedy(source: SourceRecipe, dropped: Mapping[str, float], records: float) -> str:
-    """Return what to do about a source with too many malformed records, without a full stop.
+    """Return what to do about a source that drops too many malformed records, without a full stop.
 
     Args:
         source: the source.
@@ -228,7 +236,7 @@ def malformed_remedy(source: SourceRecipe, dropped: Mapping[str, float], records
 
 
 def null_share(source: SourceRecipe, dropped: Mapping[str, float], records: float) -> float:
-    """Return the share of the records without text among those that the source's predicates keep."""
+    """Return the share that is dropped for no text of the records that the source's predicates keep."""
     # Rows that a predicate rejects were never asked for.
     rejected = {reason for one in source.predicates for reason in (one.reason, f"{one.column} is null")}
     kept = records - sum(dropped.get(reason, 0) for reason in rejected)
@@ -236,7 +244,7 @@ def null_share(source: SourceRecipe, dropped: Mapping[str, float], records: floa
 
 
 def null_remedy(source: SourceRecipe, share: float) -> str:
-    """Return what to do about a source with too many records without text."""
+    """Return what to do about a source that drops too many records without text."""
     key = "text" if source.content == "column" else "blob_id"
     return (
         f"{source.text_column!r} is null or absent there. Is it the column of the text (`{key}`)? If so, set "
@@ -245,5 +253,5 @@ def null_remedy(source: SourceRecipe, share: float) -> str:
 
 
 def _enough(share: float) -> float:
-    """Return a limit of four digits that allows a share."""
+    """Return a limit of four digits that allows a share of drops."""
     return min(1.0, math.ceil(round(share * 1e4, 6)) / 1e4)

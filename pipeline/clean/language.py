@@ -61,7 +61,7 @@ def apply(table: Language, documents: Documents, tally: Tally) -> Documents:
 
 
 def check_model(path: str, sha256: str, keep: list[Any]) -> Iterator[str]:
-    """Yield the faults of a model's file, and of the languages to keep.
+    """Yield the faults of a language model's file, and of the languages to keep.
 
     Raises:
         MissingExtraError: `fasttext-predict` is not installed.

@@ -80,7 +80,7 @@ def count_fallen(drops: SourceDrops, limits: Sequence[Limit], fallen: Bools, len
 
 
 def identify_limits(source: SourceRecipe) -> dict[str, Any] | None:
-    """Return what decides which documents fall before encoding, and what is measured; None if no preset is on.
+    """Return what decides which documents fall by limits before encoding, and what is measured; None if none is on.
 
     Of presets with `when = "mix"` only the measures count: their limits are applied later.
     """

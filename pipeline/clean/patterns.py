@@ -70,7 +70,7 @@ def find_excess_of_patterns(source: SourceRecipe, drops: SourceDrops) -> Excess 
 
 @lru_cache(maxsize=16)
 def _passes(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the patterns joined into one, or unchanged if RE2 refuses that: names used twice, or too large."""
+    """Return the patterns of `drop_if_matches` joined into one, or unchanged if RE2 refuses that."""
     import pyarrow.compute as pc
 
     if len(patterns) == 1:

@@ -104,7 +104,7 @@ def find_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind])
 
 
 def _candidates(text: pa.LargeStringArray, names: tuple[PersonalKind, ...]) -> Iterator[tuple[int, bytes, list[Kind]]]:
-    """Yield the documents that match a hint, in order, each with the kinds of the groups whose hints it matches."""
+    """Yield the documents that a hint of personal data matches, in order, each with the kinds of its groups."""
     import pyarrow.compute as pc
 
     groups = _groups_of(names)

@@ -41,7 +41,7 @@ class Kind:
 def _find_matches(
     pattern: re.Pattern[bytes], accepts: Callable[[bytes, int, int], bool], data: bytes
 ) -> Iterator[tuple[int, int]]:
-    """Yield the places that a pattern finds and a rule accepts: of the pattern's named group, if it has one."""
+    """Yield the hits of a kind of personal data: what its pattern finds, of its named group, and a rule accepts."""
     for match in pattern.finditer(data):
         start, stop = match.span(match.lastgroup or 0)
         stop = start + len(data[start:stop].rstrip())
@@ -56,7 +56,7 @@ def _kind(
     placeholders: tuple[bytes, ...],
     accepts: Callable[[bytes, int, int], bool],
 ) -> Kind:
-    """Return a kind that a pattern for Python's `re` finds; `accepts` says whether a place (start, stop) is a hit."""
+    """Return a kind of personal data with a pattern of `re`; `accepts` says whether a place (start, stop) is a hit."""
     return Kind(name, hint, placeholders, partial(_find_matches, re.compile(pattern), accepts))
 
 
@@ -100,7 +100,7 @@ _DOMAIN = re.compile(
 
 
 def _find_emails(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the places of e-mail addresses: from each @ to both sides."""
+    """Yield the places of e-mail addresses, a kind of personal data: from each @ to both sides."""
     done = 0
     at = data.find(b"@")
     while at >= 0:
@@ -123,7 +123,7 @@ def _is_email(local: bytes, domain: bytes) -> bool:
 
 
 def _multiplies(local: bytes, domain: bytes) -> bool:
-    """Return whether what looks like an address under `.name` is a product of matrices, and an attribute of one."""
+    """Return whether what looks like an e-mail under `.name` is a product of matrices, and an attribute of one."""
     host = domain.split(b".")[-2]
     return len(local) == 1 or len(host) < _LEAST_OF_NAME or local.startswith(_SELF) or domain.startswith(_SELF)
 
@@ -215,7 +215,7 @@ _IPV6 = _kind(
 
 
 def _is_random(data: bytes, start: int, stop: int) -> bool:
-    """Return whether the second half of a key, without its prefix, has the characters of a key: `xxxx` has not."""
+    """Return whether a secret key is real: its second half has the characters of a key, which `xxxx` has not."""
     return len(set(data[(start + stop) // 2 : stop])) >= _LEAST_DISTINCT
 
 
@@ -232,7 +232,7 @@ def _is_aws_key(data: bytes, start: int, stop: int) -> bool:
 
 
 def _fill(prefix: str, size: int) -> tuple[bytes, ...]:
-    """Return placeholders of a token: its fixed beginning, then one character over and over."""
+    """Return placeholders of a kind of token: its fixed beginning, then one character over and over."""
     return tuple(f"{prefix}{character * size}".encode() for character in "x0")
 
 

@@ -6,8 +6,7 @@ step says how it works. Encoding, the tokenizer's sample, a plan, `trace --hash`
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -22,7 +21,6 @@ from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import Filter
 from pipeline.sources.base import SHOWN_MALFORMED, Span, TextBatch, spans_to_json
 from pipeline.sources.formats.encodings import explain_fault
-from shards.errors import plural
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -83,7 +81,7 @@ STEPS = (
 
 
 def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documents:
-    """Turn rows into documents: drop those that cannot be encoded or that the recipe drops; mask what it masks.
+    """Put rows through the steps of cleaning, to documents: drop what cannot be encoded or is to go; mask the rest.
 
     Args:
         source: the source.
@@ -140,21 +138,13 @@ def identify_steps(source: SourceRecipe) -> dict[str, Any]:
 
 
 def drop_remedy() -> str:
-    """Return what to do about sources whose records are all dropped, without a full stop."""
+    """Return what to do about a source of which the steps drop all records, without a full stop."""
     *keys, last = ("`keep`", "`text`", *(step.keys for step in STEPS))
     return f"Correct {', '.join(keys)} or {last}"
 
 
-def describe_drops(dropped: Mapping[str, int], records: int) -> str:
-    """Return how many of some records are dropped, and why, the most frequent reason first; empty if none is."""
-    if not (count := sum(dropped.values())):
-        return ""
-    listed = ", ".join(f"{reason}: {number:,}" for reason, number in Counter(dropped).most_common())
-    return f"{count:,} of {plural(records, 'record')} {'is' if count == 1 else 'are'} dropped ({listed})"
-
-
 def files_by_name(spans: Sequence[Sequence[Span]], names: Sequence[str]) -> dict[str, Any]:
-    """Return what determines the content of the spans of several sources, by their names."""
+    """Return what of the spans to clean goes into a task's digest, by the names of their sources."""
     return {name: {"files": spans_to_json(own)} for name, own in zip(names, spans, strict=True)}
 
 

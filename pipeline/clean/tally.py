@@ -1,4 +1,4 @@
-"""Documents on their way through the steps of cleaning, and the tally of what the steps did with them."""
+"""Documents in cleaning, as a batch of text, and the tally of what the steps did with them: dropped, masked, shown."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class Documents:
         return len(self.text)
 
     def __iter__(self) -> Iterator[memoryview]:
-        """Yield the UTF-8 bytes of each document; they point into `data`."""
+        """Yield the UTF-8 bytes of each document in cleaning; they point into `data`."""
         data = self.data
         return (data[start:stop] for start, stop in itertools.pairwise(self.offsets.tolist()))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of text of all documents."""
+        """Bytes of text of a batch of documents in cleaning."""
         offsets = self.offsets
         return int(offsets[-1] - offsets[0])
 
     @property
     def offsets(self) -> Int64s:
-        """Byte offsets of the documents in `data`, `(num_documents + 1,)`."""
+        """Byte offsets of the batch's documents in `data`, `(num_documents + 1,)`."""
         buffer: Any = self.text.buffers()[1]
         if not len(self.text):
             return np.zeros(1, np.int64)
@@ -59,15 +59,15 @@ class Documents:
 
     @property
     def data(self) -> memoryview:
-        """The UTF-8 bytes that `offsets` point into."""
+        """The UTF-8 bytes of the batch of documents that `offsets` point into."""
         return memoryview(self.text.buffers()[2] or b"")
 
     def only(self, kept: Bools) -> Documents:
-        """Return the documents of a mask, `(num_documents,)`."""
+        """Return the documents of the batch that a step's mask keeps, `(num_documents,)`."""
         return self if kept.all() else Documents(self.text.filter(wrap_mask(kept)), self.rows[kept])
 
     def start_of(self, index: int) -> str:
-        """Return the first characters of a document."""
+        """Return the first characters of a document in cleaning."""
         data = self.data[self.offsets[index] : self.offsets[index + 1]]
         return str(data[: 4 * TEXT_CHARACTERS], "utf-8", "ignore")[:TEXT_CHARACTERS]
 
@@ -88,17 +88,17 @@ class DroppedDocument:
 
     @property
     def step(self) -> str:
-        """The step that dropped it, as the table of drops has it."""
+        """The step that dropped a shown document, as the table of drops has it."""
         return step_of(self.reason)
 
     @property
     def where(self) -> str:
-        """Its span and row."""
+        """The span and row of a dropped document of the tally."""
         return f"{printable(self.place)} row {self.row}"
 
     @property
     def why(self) -> str:
-        """The reason, with what was measured."""
+        """The reason of a dropped document of the tally, with what was measured."""
         return (
             f"{self.reason}: {self.measure} is {self.value:.6g}, limit {self.limit:.6g}"
             if self.measure
@@ -142,28 +142,28 @@ class Tally:
 
     @property
     def dropped(self) -> Counter[str]:
-        """Rows by the first reason for which they are dropped."""
+        """Rows in the tally by the first reason for which they are dropped."""
         return self.drops.dropped()
 
     def describe_row(self, row: int) -> str:
-        """Return where a document is, for a message."""
+        """Return where a document of the tally is, for a message."""
         if self.locate is None:
             return f"row {row}"
         span, own = self.locate(row)
         return f"{printable(span.name)} row {own}"
 
     def room(self, step: str, most: int = SHOWN) -> int:
-        """Return how many more documents of a step may be shown: more would only grow the receipt."""
+        """Return how many more documents of a step the tally may show: more would only grow the receipt."""
         return max(0, most - sum(document.step == step for document in self.shown))
 
     def show(self, row: int, reason: str, text: str = "", **measured: Any) -> None:
-        """Keep a dropped document to be shown; `measured` is its measure, value and limit, if one decided."""
+        """Keep in the tally a dropped document to show; `measured` is its measure, value and limit, if one decided."""
         place = self.locate(row) if self.locate else None
         name, row = ("", row) if place is None else (place[0].name, place[1])
         self.shown.append(DroppedDocument(name, row, reason, text, **measured))
 
     def drop(self, step: str, documents: Documents, found: dict[int, str], *, show_text: bool = True) -> Documents:
-        """Count documents that a filter drops, show some of them, and return the others.
+        """Count in the tally what a filter drops, show some of it, and return the other documents.
 
         Args:
             step: the filter's step in the table of drops.

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Build the set, print the result and return the exit status."""
+    """Run `build`: build the set, print the result and return the exit status."""
     # Open the executor first: the local one's fork server loads the libraries while this process does.
     with closing(open_executor(options)) as executor:
         from pipeline.builder.build import DryRunEnd, SetProblemsError, build_set, default_work
@@ -169,7 +169,7 @@ def print_build(report: BuildResult, out: str, work: str) -> None:
 
 
 def _speed(report: BuildResult) -> str:
-    """Return the text encoded per second; empty if an earlier build had already encoded some of it."""
+    """Return the speed that `build` prints: text encoded per second; empty if some was encoded earlier."""
     if not report.tasks_run:
         return ", nothing to do"
     encode = report.stages["encode"]

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_outside(out: Path, place: str) -> None:
-    """Refuse to write into a set, which may hold no other files."""
+    """Refuse to write the files of `clean-report` into a set, which may hold no others."""
     from shards.format.manifest import MANIFEST_FILE
     from shards.stores.open import open_writable_store
     from shards.stores.store import check_outside
@@ -112,7 +112,7 @@ def _cells(row: ReportRow) -> dict[str, Any]:
 
 
 def _list_example(document: dict[str, Any]) -> list[str]:
-    """Return the lines of a document that is shown."""
+    """Return the lines of an example document that `clean-report` prints."""
     where = f"  {document['place']} row {document['row']}"
     if found := document.get("found"):
         item, hit = document["item"], found["hit"][: 2 * _EXCERPT]

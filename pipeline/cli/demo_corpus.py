@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the corpus, print its sources and return the exit status."""
+    """Write the demo corpus, print its sources and return the exit status."""
     from pipeline.demo.corpus import write_demo_corpus
     from shards.terminal.display import print_rows
 

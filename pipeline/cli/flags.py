@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -152,14 +151,14 @@ def open_executor(options: argparse.Namespace) -> Executor:
         return RayExecutor(options.ray_address, workers=options.workers, say=say)
     if options.ray_address is not None:  # which would have no effect, silently
         raise InputError("--ray-address: only with --engine ray; this build has --engine local.")
-    from pipeline.engine.executors import LocalExecutor
+    from pipeline.engine.executors import LocalExecutor, count_cores
 
     measures = _may_measure(options.recipe) if "recipe" in options else True
-    return LocalExecutor(options.workers or len(os.sched_getaffinity(0)), measures=measures)
+    return LocalExecutor(options.workers or count_cores(), measures=measures)
 
 
 def _may_measure(recipe: str) -> bool:
-    """Return whether a recipe that is not read yet may measure documents: whether its text has the word `clean`."""
+    """Return whether a recipe, the value of a flag, may measure documents: whether its text has the word `clean`."""
     try:
         return "clean" in Path(recipe).read_text(encoding="utf-8")
     except (OSError, ValueError):  # a shipped recipe, for example

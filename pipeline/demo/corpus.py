@@ -98,7 +98,7 @@ def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
 
 
 def _gather_documentation() -> tuple[_Texts, _Texts]:
-    """Return prose and mathematics: a docstring with a formula, of a mathematical package, is mathematics."""
+    """Return prose and mathematics for the demo: the latter have a formula and are of a mathematical package."""
     releases = list(_installed())
     stdlib = Path(sysconfig.get_path("stdlib"))
     files = [source for distribution in releases for source in _python_files(distribution)]
@@ -118,7 +118,7 @@ def _gather_documentation() -> tuple[_Texts, _Texts]:
 
 
 def _installed() -> Iterator[importlib.metadata.Distribution]:
-    """Yield each installed distribution once, by name; the first on the path is the one that imports."""
+    """Yield each installed distribution for the demo corpus once, by name: the first on the path, which imports."""
     found: dict[str, importlib.metadata.Distribution] = {}
     for distribution in importlib.metadata.distributions():
         found.setdefault(_normal_name(distribution), distribution)
@@ -162,7 +162,7 @@ def _descriptions(releases: Iterable[importlib.metadata.Distribution]) -> Iterat
 def _distinct(
     documents: Iterable[Docstring], most: int, skipped: dict[str, int], long: list[Docstring]
 ) -> Iterator[Docstring]:
-    """Yield documents of at most so many characters that repeat little of earlier ones, and that UTF-8 can carry.
+    """Yield the demo's documents of at most so many characters that repeat little of earlier ones, and are UTF-8.
 
     The others are counted in `skipped`, by reason; those that are only too long end up in `long`.
     """
@@ -197,7 +197,7 @@ def _is_utf8(text: str) -> bool:
 
 
 def _gather_code() -> _Texts:
-    """Return functions and classes of the standard library: not of tests, nor of what installation generates."""
+    """Return code for the demo: functions and classes of the standard library, but no tests, nor generated files."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     # Their text as it stands in the file, with comments and decorators.
     texts = _Texts([], {"unparsable": 0}, [])
@@ -217,7 +217,7 @@ def _gather_code() -> _Texts:
 
 
 def _parse_definitions(content: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each function and class of a module that is not short, without those inside them.
+    """Yield name and text of each function and class of a module for the demo, without short or inner ones.
 
     Raises:
         SyntaxError, ValueError: the file is not Python of this version, or is not decodable.
@@ -232,7 +232,7 @@ def _parse_definitions(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _write_parts(folder: Path, documents: list[Docstring]) -> int:
-    """Write part files of about `FILE_BYTES` of text each and remove parts of an earlier, longer corpus."""
+    """Write the demo's part files of about `FILE_BYTES` of text each; remove parts of an earlier, longer corpus."""
     folder.mkdir(parents=True, exist_ok=True)
     parts: list[list[Docstring]] = [[]]
     size = 0
@@ -265,7 +265,7 @@ def _write_part(path: Path, documents: list[Docstring]) -> None:
 
 
 def cut_excerpts(documents: Sequence[Docstring]) -> list[Docstring]:
-    """Return the beginnings of documents, as whole paragraphs; those without a short first paragraph have none."""
+    """Return the beginnings of the demo's documents, as whole paragraphs; those without a short first one have none."""
     excerpts: list[Docstring] = []
     for document in documents:
         text = document.text[: max(0, document.text.rfind("\n\n", 0, EXCERPT_CHARS))].rstrip()

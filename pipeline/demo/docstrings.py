@@ -74,7 +74,7 @@ def parse_docstrings(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def parse_source(content: bytes) -> ast.Module:
-    """Return the syntax tree of a file. The user need not hear about invalid escapes in other people's code.
+    """Return the syntax tree of a file with docstrings. Invalid escapes in other people's code are not reported.
 
     Raises:
         SyntaxError, ValueError: the file is not Python of this version, or is not decodable.
@@ -103,7 +103,7 @@ def _harvest_files(_: None, files: Sequence[SourceFile]) -> tuple[list[Docstring
 
 
 def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
-    """Visit statements only: descending into expressions, as `ast.walk` does, doubles the time."""
+    """Visit the statements that may have docstrings only: descending into expressions doubles the time."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         text = ast.get_docstring(node, clean=False)
         if text:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import resource
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -45,6 +46,11 @@ build has many of, 0.15 s in each worker, and last that of the worker itself."""
 
 _MEASURES = "pipeline.clean.measures.families"
 """Loads numba for 0.4 s of a core, which a recipe without presets does not need."""
+
+
+def count_cores() -> int:
+    """Return how many workers an executor has by default: the cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 class Executor(ABC):

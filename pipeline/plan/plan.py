@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.builder.build import AnyRecipe, count_cores, load_recipe, with_cache
+from pipeline.builder.build import AnyRecipe, load_recipe
+from pipeline.engine.executors import count_cores
 from pipeline.mix.index import describe_take
 from pipeline.plan.small_build import SmallBuild, SourceSample, build_sample
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.hub import pin_revisions
-from pipeline.sources.network.settings import Network
+from pipeline.sources.network.settings import Network, with_cache
 from pipeline.sources.selection import Selection, open_sources
 from pipeline.tokenizer.train import find_trainer
 

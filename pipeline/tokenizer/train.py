@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from pipeline.clean.steps import describe_drops, drop_remedy
+from pipeline.clean.drops import describe_drops
+from pipeline.clean.steps import drop_remedy
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import Timer

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pipeline.builder.alarms import check_encoded
 from pipeline.builder.running_build import RunningBuild
+from pipeline.clean.drops import describe_drops
 from pipeline.clean.measures import measure
-from pipeline.clean.steps import describe_drops, drop_remedy
+from pipeline.clean.steps import drop_remedy
 from pipeline.clean.tally import Tally
 from pipeline.encode import encode
 from pipeline.encode.run import Run, RunList, token_dtype
@@ -90,7 +91,7 @@ def prepare_measures(build: RunningBuild) -> None:
 
 
 def _name_unit(source: SourceRecipe, unit: Unit) -> str:
-    """Return what a unit reads, for a person: `web: part-7.parquet rg0-12`."""
+    """Return what a task of the encode stage reads, for a person: `web: part-7.parquet rg0-12`."""
     first, last = unit.spans[0], unit.spans[-1]
     end = f" to {last.name} {last.part}" if len(unit.spans) > 1 else ""
     return f"{source.name}: {first.name} {first.part}{end}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import prepare_measures
-from pipeline.clean.steps import describe_drops
+from pipeline.clean.drops import describe_drops
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import Task, make_task
 from pipeline.recipe.schema import Recipe
@@ -70,7 +70,7 @@ def run_tokenizer(build: RunningBuild) -> None:
 
 
 def _note_kept_sample(build: RunningBuild, result: train.TokenizerResult) -> dict[str, Any]:
-    """Say if a tokenizer is kept whose sample was drawn with other weights or limits than the recipe has now.
+    """Say if the build keeps a tokenizer whose sample was drawn with other weights or limits than the recipe has.
 
     Returns:
         The keys of the recipe's tokenizer with which the same sample is drawn again.
@@ -102,7 +102,7 @@ def _weights(recipe: Recipe) -> dict[str, float]:
 
 
 def _make_task(build: RunningBuild, recipe: Recipe) -> Task:
-    """Return the training task of a recipe; its size are the bytes of text that it should draw."""
+    """Return the task of the tokenizer stage; its size are the bytes of text that it should draw."""
     section, weights, limits = recipe.tokenizer, _weights(recipe), recipe.sample_limits()
     payload = sample.TokenizerTask(
         section,
@@ -128,7 +128,7 @@ def _load_trained(build: RunningBuild, digest: str) -> None:
 
 
 def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, sample.Drawn]) -> None:
-    """Say why the sample is smaller than it should be."""
+    """Say why the sample of the build's tokenizer is smaller than it should be."""
     found = {name: describe_drops(own.dropped, own.records) for name, own in sampled.items()}
     why = "; ".join(f"of {name}, {drops}" for name, drops in found.items() if drops)
     wanted = f"{format_amount(size, 'bytes')}, by the sizes of the files"
@@ -137,7 +137,7 @@ def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, s
 
 
 def _sample_spans(build: RunningBuild, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:
-    """Return what the sample may be drawn from: the first files of each source, in its order, that hold far more.
+    """Return what the build's tokenizer may be trained on: each source's first files, in order, that hold far more.
 
     So the sample depends on the seed, the files, `sample_bytes` and the sample's weights, not on the size of the set.
     If the rows only name the text, the sample is drawn from the text that was fetched.

@@ -1,4 +1,4 @@
-"""Which documents hold items of evaluation sets, decided from the hits alone; text is not read.
+"""Which documents hold items of evaluation sets, decided from hits, by an item's words and n-grams; no text is read.
 
 A document holds an item if most of the item's words are in it, in runs of `NGRAM_WORDS` words or more, within a stretch
 of twice the item's bytes. N-grams that are common in the corpus do not count, because their authors have not copied
@@ -73,13 +73,13 @@ class _Words:
 
     @property
     def fewest(self) -> float:
-        """The fewest words that n-grams which are no phrases have in a document that holds the item."""
+        """The fewest words of an item, in n-grams that are no phrases, that a document must have to hold it."""
         words = self.outside.bit_count()
         words = words if words >= LONG_WORDS or words == self.count else self.own.bit_count()
         return words * _least_share(words)
 
     def weigh(self, found: set[int]) -> float:
-        """Return the share of the words that n-grams found together hold; 0 if it is too small."""
+        """Return the share of an item's words that a document holds in n-grams found together; 0 if it is too small."""
         rare = _join(self.ngrams[one] for one in found & self.rare)
         every = _join(self.ngrams[one] for one in found)
         share, outside = _share(rare, self.outside), self.outside.bit_count()
@@ -96,7 +96,7 @@ def _least_share(words: int) -> float:
 
 
 def _join(sets: Iterable[int]) -> int:
-    """Return the words that are in any of some sets."""
+    """Return the words of an item that any of some sets of held words has."""
     words = 0
     for one in sets:
         words |= one
@@ -111,7 +111,7 @@ class HeldItems:
     """Finds the documents that hold items."""
 
     def __init__(self, items: Items, counts: Int64s, documents: int):
-        """Decide which n-grams are common.
+        """Decide which n-grams of the items are too common to tell that a document holds one.
 
         Args:
             items: the items.
@@ -164,7 +164,7 @@ class HeldItems:
         return rows
 
     def _find_words(self, item: int) -> _Words:
-        """Return the words of an item, which are found once."""
+        """Return the words of an item that may be held, which are found once."""
         if item not in self._words:
             ngrams = self._items.of_items[self._items.offsets[item] : self._items.offsets[item + 1]].tolist()
             count, size = (int(self._items.rows[name][item]) for name in ("words", "size"))
@@ -180,7 +180,7 @@ class HeldItems:
         return self._words[item]
 
     def _is_phrase(self, ngram: int, words: int) -> bool:
-        """Return whether an n-gram of an item with so many words tells nothing of it."""
+        """Return whether an n-gram of an item with so many words is a phrase, which tells nothing of the item."""
         return bool(self._phrases[ngram] or (words < LONG_WORDS and self.common[ngram]))
 
     def _find_best(self, hits: Rows, item: int, words: _Words) -> tuple[float, int, int] | None:
@@ -215,7 +215,7 @@ class HeldItems:
 
 
 def _count_items(items: Items, owners: Int64s) -> Int64s:
-    """Return how many different items have each n-gram, `(ngrams,)`; items with the same n-grams are one.
+    """Return how many different items that may be held have each n-gram, `(ngrams,)`; equal items are one.
 
     Args:
         items: the items.

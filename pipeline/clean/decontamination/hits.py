@@ -54,7 +54,7 @@ class _Filter:
         self._low[hashes & self._mask] = True
 
     def find(self, hashes: UInt64s) -> Int64s:
-        """Return the places of the hashes that may be among the given ones."""
+        """Return the places of the hashes that may be hits: among the n-grams of items."""
         likely = np.flatnonzero(self._high[hashes >> self._shift])
         return likely[self._low[hashes[likely] & self._mask]]
 
@@ -110,7 +110,7 @@ class HitFinder:
             start, size = start + int(places[1 - _MOST_WORDS, 0]), SLICE_BYTES
 
     def _match(self, words: UInt64s, places: Int64s, offsets: Int64s) -> Rows:
-        """Return the hits among words, given the offsets of their documents."""
+        """Return the hits of items among words, given the offsets of their documents."""
         # Long items by n-grams of one size, short ones by n-grams of their own size, where their beginnings are.
         parts: list[tuple[Int64s, UInt64s, Int64s]] = []
         beginnings = self._likely_beginnings.find(hash_ngrams(words, LEAST_WORDS)) if self._whole_sizes else None

@@ -99,7 +99,7 @@ class Items:
 
     @property
     def whole_sizes(self) -> list[int]:
-        """The sizes of short items that there are, in words."""
+        """The sizes of short evaluation items that there are, in words."""
         return sorted(set(self.rows["size"][self.rows["words"] < LONG_WORDS].tolist()) - {0})
 
     def find_whole(self) -> Bools:
@@ -118,7 +118,7 @@ def source_of(evaluation: EvaluationRecipe) -> FilesSource:
 
 @contextmanager
 def _own_words(evaluation: EvaluationRecipe) -> Generator[None]:
-    """Turn the error of a source into the error of an evaluation set, which has fewer keys."""
+    """Turn the error of the source that items are read from into that of an evaluation set, which has fewer keys."""
     try:
         yield
     except SourceError as error:
@@ -218,7 +218,7 @@ def _describe(
     texts: Iterable[memoryview],
     ngrams: list[UInt64s],
 ) -> Rows:
-    """Return the rows of items of an evaluation set, `ITEM_DTYPE (items,)`; their n-grams go to the end of a list."""
+    """Return the rows of an evaluation set's items, `ITEM_DTYPE (items,)`; their n-grams go to the end of a list."""
     found = np.zeros(len(rows), ITEM_DTYPE)
     found["evaluation"], found["span"], found["row"] = number, places, rows
     for place, text in enumerate(texts):
@@ -229,7 +229,7 @@ def _describe(
 
 @lru_cache(maxsize=1)
 def load_items(task: str) -> Items:
-    """Return the items that a task has read. A process reads them once.
+    """Return the items of evaluation sets that a task has read. A process reads them once.
 
     Args:
         task: the address of the task's folder.

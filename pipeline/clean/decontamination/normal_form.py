@@ -1,5 +1,4 @@
-"""The words of items and documents in the form in which they are compared: what typesetting and encoding change is
-undone.
+"""The normal form in which words of items and documents are compared: what typesetting and encoding change is undone.
 
 - HTML entities are the characters that they stand for.
 - Characters are taken apart by Unicode's NFKD, which full-width forms, ligatures and composed letters do not survive,
@@ -89,7 +88,7 @@ class _Characters:
         self._pool = np.zeros(0, np.uint8)
 
     def find_kinds(self, characters: Int64s) -> Int32s:
-        """Return what becomes of characters: that they stay, that they are gaps, or the number of a replacement."""
+        """Return what the normal form makes of characters: they stay, are gaps, or the number of a replacement."""
         kinds = self._kinds[characters]
         if not kinds.all():
             for character in np.unique(characters[kinds == 0]).tolist():
@@ -107,7 +106,7 @@ class _Characters:
         return self._numbers[text]
 
     def join(self, kinds: Int64s) -> tuple[Int64s, UInt8s]:
-        """Return the sizes of replacements, `(replacements,)`, and their bytes, one after the other."""
+        """Return the sizes of the normal form's replacements, `(replacements,)`, and their bytes, end to end."""
         if len(self._sizes) != len(self._replacements):
             self._sizes = np.array([len(text) for text in self._replacements], np.int64)
             self._begins = np.cumsum(self._sizes) - self._sizes
@@ -145,7 +144,7 @@ def _unspaced_leads() -> Bools:
 
 
 def _find_characters(data: UInt8s, leads: Int64s) -> Iterator[tuple[int, Int64s, Int64s]]:
-    """Yield the characters outside ASCII that begin at some bytes: their size, first bytes and code points."""
+    """Yield the characters outside ASCII, for their normal form: their size, first bytes and code points."""
     for size, lowest, highest in _SIZES if len(leads) else ():
         at = leads[(data[leads] >= lowest) & (data[leads] < highest) & (leads + size <= len(data))]
         characters = data[at].astype(np.int64) - lowest
@@ -155,7 +154,7 @@ def _find_characters(data: UInt8s, leads: Int64s) -> Iterator[tuple[int, Int64s,
 
 
 def _find_edits(data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Int64s]:
-    """Make the letters of documents small, clear all gaps, and find what must be replaced.
+    """Begin the normal form: make letters small, clear all gaps, and find what must be replaced.
 
     Args:
         data: their UTF-8, `(bytes,)`; the last character may be cut.
@@ -184,7 +183,7 @@ def _find_edits(data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Int64s]:
 
 
 def _apply_edits(data: UInt8s, edits: Int64s) -> tuple[UInt8s, Int64s]:
-    """Replace what must be replaced in a text.
+    """Replace in a text what its normal form replaces.
 
     Args:
         data: the text, `(bytes,)`.
@@ -206,7 +205,7 @@ def _apply_edits(data: UInt8s, edits: Int64s) -> tuple[UInt8s, Int64s]:
 
 
 def _find_entities(text: bytes, offsets: Int64s) -> Int64s:
-    """Return the HTML entities of documents: first byte, size and kind, `(entities, 3)`."""
+    """Return the HTML entities that the normal form replaces: first byte, size and kind, `(entities, 3)`."""
     if b"&" not in text:
         return np.zeros((0, 3), np.int64)
     found: list[tuple[int, int, int]] = []
@@ -260,7 +259,7 @@ _LONG_WORD_BYTES = 512
 
 
 def find_hashed_words(data: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s, UInt8s]:
-    """Find the words of documents; none goes on from one document to the next.
+    """Find the words of documents in normal form, hashed; none goes on from one document to the next.
 
     Args:
         data: their UTF-8, `(bytes,)`.
@@ -303,7 +302,7 @@ def find_hashed_words(data: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s, U
 
 
 def _find_runs(data: UInt8s, offsets: Int64s, edits: Int64s) -> tuple[Int64s, Int64s, UInt8s]:
-    """Return where the runs of bytes that are not 0 begin and end; none goes on from one document to the next.
+    """Return where words in normal form begin and end: runs of bytes that are not 0, each within a document.
 
     In scripts without spaces, each letter begins a run. The third array has the letters of a word of its script; 1 for
     other runs. At what is in `edits`, only such letters do: the others may become nothing, or marks.
@@ -340,7 +339,7 @@ def _find_runs(data: UInt8s, offsets: Int64s, edits: Int64s) -> tuple[Int64s, In
 
 
 def _join_letters(hashes: UInt64s, places: Int64s, letters: UInt8s, offsets: Int64s) -> tuple[UInt64s, Int64s, UInt8s]:
-    """Make words of the letters of scripts without spaces: as many runs as `letters` says, from each on.
+    """Make normal words of the letters of scripts without spaces: as many runs as `letters` says, from each on.
 
     At the end of a document, the letters that have too few behind them are left out with all that follows.
     """
@@ -362,7 +361,7 @@ def _join_letters(hashes: UInt64s, places: Int64s, letters: UInt8s, offsets: Int
 
 
 def _hash_words(data: UInt8s, starts: Int64s, sizes: Int64s) -> UInt64s:
-    """Return the hash of each word: of its bytes, eight at a time."""
+    """Return the hash of each word in normal form: of its bytes, eight at a time."""
     # Overlapping numbers of eight bytes: the bytes at a word are one look-up.
     padded = np.append(data, np.zeros(8, np.uint8))
     chunks = np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))  # the 8 bytes at each byte
@@ -380,7 +379,7 @@ def _hash_words(data: UInt8s, starts: Int64s, sizes: Int64s) -> UInt64s:
 
 
 def hash_ngrams(words: UInt64s, size: int, begins: Int64s | None = None) -> UInt64s:
-    """Hash n-grams of words; those of different sizes have different hashes.
+    """Hash n-grams of words in normal form; those of different sizes have different hashes.
 
     Args:
         words: the hashes of the words, `(words,)`.

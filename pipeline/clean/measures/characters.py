@@ -131,7 +131,7 @@ def begins_with(document: Bytes, at: int, stop: int, phrase: Bytes) -> bool:
 
 @compiled
 def divide(part: float, whole: float) -> float:
-    """Return the division of a part of a document by the whole; 0 if the whole is 0."""
+    """Return the share of a part, such as characters, in a whole; 0 if the whole is 0."""
     return part / whole if whole else 0.0
 
 
@@ -142,7 +142,7 @@ _EACH_BYTE = np.uint64(0x0101010101010101)
 
 @compiled
 def finalize(value: np.uint64) -> np.uint64:
-    """Finish a hash: spread every bit of a value over all bits of the result; one to one."""
+    """Finish a hash of characters: spread every bit of a value over all bits of the result; one to one."""
     value ^= value >> np.uint64(32)
     value *= _MIX
     value ^= value >> np.uint64(29)
@@ -152,13 +152,13 @@ def finalize(value: np.uint64) -> np.uint64:
 
 @compiled
 def chain(key: np.uint64, following: np.uint64) -> np.uint64:
-    """Return the hash of a sequence and of what follows it, from those of both; a sequence of none has hash 0."""
+    """Return the hash of a sequence of characters and of what follows it, from those of both; of none it is 0."""
     return finalize(key * _ODD + following)
 
 
 @compiled
 def read_blocks(document: Bytes) -> Blocks:
-    """Return a document in numbers of eight bytes, as its stretches are hashed."""
+    """Return a document's characters in numbers of eight bytes, as its stretches are hashed."""
     blocks = np.zeros(len(document) // 8 + 2, np.uint64)
     copy = blocks.view(np.uint8)
     for at in range(len(document)):  # numba takes seconds to compile the assignment of a slice
@@ -168,7 +168,7 @@ def read_blocks(document: Bytes) -> Blocks:
 
 @compiled
 def read_stretch(blocks: Blocks, start: int, stop: int) -> tuple[np.uint64, int]:
-    """Hash the bytes between two positions, one at least; return the key, and how many characters they are."""
+    """Hash the characters between two positions, one at least; return the key, and how many they are."""
     size = stop - start
     key = np.uint64(size)
     chars = size
@@ -184,7 +184,7 @@ def read_stretch(blocks: Blocks, start: int, stop: int) -> tuple[np.uint64, int]
 
 @compiled
 def read_block(blocks: Blocks, at: int) -> np.uint64:
-    """Return the eight bytes at a position, as they are hashed."""
+    """Return the eight bytes of characters at a position, as they are hashed."""
     shift = np.uint64(8 * (at & 7))
     # A shift by 64 has no effect; shifts by 1 and by 63 give 0.
     return blocks[at >> 3] >> shift | blocks[(at >> 3) + 1] << np.uint64(1) << (np.uint64(63) - shift)
@@ -199,7 +199,7 @@ def _count_continuations(block: np.uint64) -> int:
 
 @compiled
 def make_table(count: int) -> Int32s:
-    """Return an empty hash table for some keys, at most half full with them; its size is a power of 2."""
+    """Return an empty hash table for so many stretches of characters: at most half full, a power of 2 in size."""
     slots = 2
     while slots < 2 * count:
         slots *= 2
@@ -208,7 +208,7 @@ def make_table(count: int) -> Int32s:
 
 @compiled
 def find_first(table: Int32s, keys: Keys, index: int) -> int:
-    """Return the index of the first key equal to one, by the hash table; a key without an earlier one is put in it."""
+    """Return the index of the first stretch of characters with a key, by the hash table; a new key is put in it."""
     last = len(table) - 1
     slot = int(np.int64(keys[index] & np.uint64(last)))
     while table[slot] >= 0:

@@ -103,7 +103,7 @@ def measure_literals(document: Bytes, words: Words) -> float:
 
 @compiled
 def _count_equal_bytes(document: Bytes, at: int) -> int:
-    """Return how many bytes from a position on are equal to the one there."""
+    """Return how many bytes of code from a position on are equal to the one there."""
     stop = at + 1
     while stop < len(document) and document[stop] == document[at]:
         stop += 1
@@ -112,7 +112,7 @@ def _count_equal_bytes(document: Bytes, at: int) -> int:
 
 @compiled
 def _count_name_bytes(document: Bytes, at: int) -> int:
-    """Return how many bytes from a position on belong to names and numbers."""
+    """Return how many bytes from a position on belong to names and numbers of code."""
     stop = at
     while stop < len(document) and NAME[document[stop]]:
         stop += 1

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @compiled_and_kept
 def measure_families(data: Bytes, offsets: Int64s, wanted: Bools, found: Float32s) -> None:
-    """Measure documents.
+    """Measure documents, family after family.
 
     Args:
         data: their UTF-8, and maybe more.

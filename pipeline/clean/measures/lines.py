@@ -1,4 +1,4 @@
-"""Lines: what line feeds separate. Code counts all lines, prose those that are not blank: those with a word.
+"""Lines, what line feeds separate, and sentences in them. Code counts all lines, prose those with a word.
 
 Sentences are counted in the lines that C4 would keep. C4 drops the other lines; here they only do not count.
 """
@@ -132,7 +132,7 @@ def trails_off(document: Bytes, start: int, stop: int) -> bool:
 
 @compiled
 def measure_sentences(document: Bytes, words: Words, lines: Lines, flags: UInt8s) -> float:
-    """Count the words that end a sentence; the last word of a line always does."""
+    """Count the sentences of lines by the words that end one; the last word of a line always does."""
     count = 0
     for line in range(len(flags)):
         first, last = lines.firsts[line], lines.firsts[line + 1] - 1
@@ -160,7 +160,7 @@ def _keeps_line(document: Bytes, words: Words, first: int, last: int) -> bool:
 
 @compiled
 def _ends_sentence(document: Bytes, start: int, stop: int) -> bool:
-    """Return whether a word ends with a sentence's mark, followed by at most `MAX_CLOSERS` quotes and brackets."""
+    """Return whether a word of a line ends with a sentence's mark, and at most `MAX_CLOSERS` quotes and brackets."""
     for _ in range(MAX_CLOSERS + 1):
         code, size = read_last(document, stop)
         if has_code(_ENDS, code):

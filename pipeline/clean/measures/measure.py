@@ -40,7 +40,7 @@ def compile_measures(say: Callable[[str], None]) -> None:
 
 
 def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> Float32s:
-    """Measure documents.
+    """Measure documents by each measure that limits need.
 
     Args:
         text: `(documents,)`, no nulls, none empty, valid UTF-8.

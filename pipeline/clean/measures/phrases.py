@@ -1,4 +1,4 @@
-"""Phrases that show where a text comes from: lorem ipsum, JavaScript, policies, marks of generated files.
+"""Phrases that show where a text comes from: lorem ipsum, JavaScript, policies, marks of generated files; brackets.
 
 Two bytes, by a table, rule out nearly every place; the phrases are compared at the others.
 """
@@ -78,7 +78,7 @@ def find_phrases(document: Bytes, words: Words, lines: Lines) -> tuple[int, UInt
 
 @compiled
 def _count_up_to(ascending: Int32s, value: int) -> int:
-    """Return how many of some ascending values are not above a value."""
+    """Return how many of the places of phrases, ascending, are not above a place."""
     low, high = 0, len(ascending)
     while low < high:
         middle = (low + high) // 2
@@ -91,7 +91,7 @@ def _count_up_to(ascending: Int32s, value: int) -> int:
 
 @compiled
 def count_brackets(document: Bytes) -> int:
-    """Count the curly brackets that open."""
+    """Count beside phrases the curly brackets that open."""
     brackets = 0
     for at in range(len(document)):
         brackets += document[at] == ord("{")
@@ -115,7 +115,7 @@ def measure_generated(document: Bytes) -> float:
 
 @compiled
 def _find_head(document: Bytes) -> int:
-    """Return the position of the line feed that ends the first `HEAD_LINES` lines, or of the document's end."""
+    """Return the end of the head in which marks of a generated file are searched: of `HEAD_LINES` lines, or all."""
     feeds = 0
     for at in range(len(document)):
         feeds += document[at] == NEWLINE
@@ -126,7 +126,7 @@ def _find_head(document: Bytes) -> int:
 
 @compiled
 def _match_mark(document: Bytes, at: int, stop: int, bare: bool) -> int:
-    """Return the bytes of the longest mark that begins at a position, 0 if none does."""
+    """Return the bytes of the longest mark of a generated file that begins at a position, 0 if none does."""
     size = 0
     if at + 1 < stop and _MARK_BEGINNINGS[document[at], document[at + 1]]:
         for number in range(len(_MARK_BYTES)):

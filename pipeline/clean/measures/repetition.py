@@ -40,7 +40,7 @@ def measure_repeated_lines(words: Words, lines: Lines) -> tuple[float, ...]:
 
 @compiled
 def _join(keys: Keys, chars_before: Ints, firsts: Ints) -> tuple[Keys, Ints]:
-    """Return keys and sums of characters of lines or paragraphs: words from firsts[i] to firsts[i + 1] become one."""
+    """Return keys and characters of lines or paragraphs to compare: the words firsts[i] to firsts[i + 1] become one."""
     joined, joined_before = np.zeros(len(firsts) - 1, np.uint64), np.zeros(len(firsts), np.int32)
     for part in range(len(joined)):
         for index in range(firsts[part], firsts[part + 1]):
@@ -51,7 +51,7 @@ def _join(keys: Keys, chars_before: Ints, firsts: Ints) -> tuple[Keys, Ints]:
 
 @compiled
 def _count_repeated(keys: Keys, chars_before: Ints) -> tuple[int, int]:
-    """Return how many keys are equal to an earlier one, and their characters."""
+    """Return how many keys repeat an earlier one, and their characters."""
     table = make_table(len(keys))
     repeated = chars = 0
     for index in range(len(keys)):
@@ -89,7 +89,7 @@ def measure_ngrams(words: Words) -> Float64s:
 
 @compiled
 def _count_equal(keys: Keys) -> Ints:
-    """Return how often each key occurs, where it occurs first, and 0 where it occurred before."""
+    """Return how often each key is repeated, where it occurs first, and 0 where it occurred before."""
     table = make_table(len(keys))
     count = np.zeros(len(keys), np.int32)
     for index in range(len(keys)):
@@ -99,7 +99,7 @@ def _count_equal(keys: Keys) -> Ints:
 
 @compiled
 def _chars_of_top(words: Words, at: Ints, count: Ints, size: int) -> int:
-    """Return the characters of all occurrences of the most frequent n-gram; of several, of the longest one."""
+    """Return the characters of all repetitions of the most frequent n-gram; of several, of the longest one."""
     most, longest = 2, 0
     for index in range(len(at)):
         if count[index] >= most:
@@ -112,7 +112,7 @@ def _chars_of_top(words: Words, at: Ints, count: Ints, size: int) -> int:
 
 @compiled
 def _chars_of_duplicates(words: Words, at: Ints, count: Ints, size: int) -> int:
-    """Return the characters in n-grams that occurred before; where they overlap, characters count once."""
+    """Return the characters in repeated n-grams; where they overlap, characters count once."""
     chars = end = 0
     for index in range(len(at)):
         if count[index] == 0:

@@ -127,7 +127,7 @@ def _count_bits(bits: int) -> int:
 
 @compiled
 def _count_marks(document: Bytes) -> tuple[int, int, int]:
-    """Count number signs, ellipses (... or …) and line feeds."""
+    """Count among words the number signs, ellipses (... or …) and line feeds."""
     hashes = newlines = ellipses = 0
     for at in range(len(document)):
         hashes += document[at] == ord("#")

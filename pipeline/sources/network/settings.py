@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Generator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,6 +78,12 @@ def network_settings() -> Network:
                 f"{_PREFIX}{field.name.upper()}: expected {kind.__name__}, got {text!r}. Correct or unset it."
             ) from error
     return Network(**values)  # type: ignore[arg-type]
+
+
+def with_cache(chosen: Network | None, *, cache: Path) -> contextlib.AbstractContextManager[None]:
+    """Put settings for reading over a network into effect, with a folder for the cache if they name none."""
+    settings = chosen or network_settings()
+    return (settings if settings.cache else replace(settings, cache=str(cache.absolute()))).in_effect()
 
 
 _keepers: list[object] = []
