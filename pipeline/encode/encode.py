@@ -75,7 +75,7 @@ class EncodeTask(Payload):
 
     @property
     def tokenizer_key(self) -> str:
-        """What decides the tokenizer: its stage, or a key of the recipe."""
+        """What decides the tokenizer that a unit is encoded with: its stage, or a key of the recipe."""
         return "after.tokenizer" if self.tokenizer_task else "tokenizer.file"
 
 
@@ -192,7 +192,7 @@ def _start_rows(documents: Documents, spans: npt.NDArray[np.uint32]) -> npt.NDAr
 
 
 def _narrow(ids: npt.NDArray[np.uint32], task: EncodeTask) -> npt.NDArray[np.unsignedinteger]:
-    """Return tokens in the set's type.
+    """Return encoded tokens in the set's type.
 
     Raises:
         RunError: EOS or BOS is among them.
@@ -208,7 +208,7 @@ def _narrow(ids: npt.NDArray[np.uint32], task: EncodeTask) -> npt.NDArray[np.uns
 
 
 def _check_reference(encoder: Encoder, documents: Documents, part: _Encoded, task: EncodeTask, *, done: int) -> int:
-    """Compare a sample of the batch with the reference encoder; return how many documents were compared."""
+    """Compare a sample of the encoded batch with the reference encoder; return how many documents were compared."""
     # By hash, so that another cut into batches checks the same documents; at least a few of each unit.
     chosen = np.flatnonzero(part.rows["hash_lo"] % np.uint64(CHECK_ONE_IN) == 0).tolist()
     if done + len(chosen) < CHECK_AT_LEAST:
@@ -232,7 +232,7 @@ def _check_reference(encoder: Encoder, documents: Documents, part: _Encoded, tas
 def _write_run(
     folder: Path, parts: list[_Encoded], task: EncodeTask
 ) -> tuple[npt.NDArray[np.void], dict[str, WrittenFile]]:
-    """Write the documents in hash order between BOS, if any, and EOS; their measures. Equal hashes keep their order.
+    """Write encoded documents in hash order between BOS, if any, and EOS; measures. Equal hashes keep their order.
 
     Returns:
         The rows, and the entries of the files.
@@ -268,7 +268,7 @@ def _write_run(
 
 
 def _sort_hits(parts: list[_Encoded], order: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
-    """Return all hits in the order of the run's documents, which `order` gives by their places in the parts."""
+    """Return the hits of an encoded unit in the order of its documents, which `order` gives by places in the parts."""
     # Where each place in the parts is in the run's order.
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
@@ -284,7 +284,7 @@ def _sort_hits(parts: list[_Encoded], order: npt.NDArray[np.int64]) -> npt.NDArr
 
 
 def _span_labels(rows: npt.NDArray[np.void], unit: Unit) -> list[str]:
-    """Label each span with the digest of its documents in row order: the revision of a file without one."""
+    """Label each span of the unit to encode with the digest of its documents: the revision of a file without one."""
     by_place = rows[np.lexsort((rows["row"], rows["span"]))]
     edges = np.searchsorted(by_place["span"], np.arange(len(unit.spans) + 1))
     labels: list[str] = []

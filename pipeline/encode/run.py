@@ -1,4 +1,4 @@
-"""A run: the encoded documents of one unit, sorted by content hash.
+"""A run: the encoded documents of one unit, sorted by content hash, with their measures and hits; lists of runs.
 
 `tokens.bin` holds the documents' tokens, EOS included, one after the other; `documents.npy` holds one row per
 document, in the same order. Because runs are sorted, any range of hashes is one contiguous slice of both files. If the
@@ -85,7 +85,7 @@ class RunResult(Result):
     """Names of the measures of each document; none if the source is not cleaned when the set is mixed."""
 
     def outline(self) -> RunResult:
-        """Return this alone, without what only the task's stage needs."""
+        """Return a run's result alone, without what only the task's stage needs."""
         files = {name: WrittenFile(file.bytes, checksums_at=file.checksums_at) for name, file in self.files.items()}
         return RunResult(
             files=files,
@@ -115,41 +115,41 @@ class Run:
 
     @cached_property
     def output(self) -> TaskOutput[RunResult]:
-        """The result and the files."""
+        """The result and the files of a run's task."""
         return TaskOutput(open_store(self.place), RunResult, self.result)
 
     @property
     def digest(self) -> str:
-        """The digest of the task that wrote it."""
+        """The digest of the task that wrote the run."""
         return self.place.rpartition("/")[2]
 
     @property
     def labels(self) -> list[str]:
-        """Provenance of each span: `file@revision#part`."""
+        """Provenance of each span of the run: `file@revision#part`."""
         return self.output.result.labels
 
     @property
     def num_documents(self) -> int:
-        """The number of documents."""
+        """The number of documents of the run."""
         return self.output.result.documents
 
     @property
     def measures(self) -> list[str]:
-        """Names of the measures of each document; none if the source is not cleaned when the set is mixed."""
+        """Names of the measures of each document of the run; none if the source is not cleaned in the mix."""
         return self.output.result.measures
 
     def read_measures(self, first: int, last: int) -> npt.NDArray[np.float32]:
-        """Read the measures of the documents [first, last), float32 `(last - first, measures)`."""
+        """Read the measures of the run's documents [first, last), float32 `(last - first, measures)`."""
         size = MEASURES_DTYPE.itemsize * len(self.measures)
         data = self.output.read(MEASURES_FILE, first * size, last * size)
         return np.frombuffer(data, MEASURES_DTYPE).reshape(last - first, len(self.measures))
 
     def read_measure(self, index: int, name: str) -> float:
-        """Read one measure of the document at an index."""
+        """Read one measure of the run's document at an index."""
         return float(self.read_measures(index, index + 1)[0, self.measures.index(name)])
 
     def describe(self, index: int) -> dict[str, Any]:
-        """Return where the document at an index comes from (`place`, `row`), its `hash` and its `tokens`."""
+        """Return where the run's document at an index comes from (`place`, `row`), its `hash` and its `tokens`."""
         (row,) = self.read_documents(index, index + 1)
         return {
             "place": self.labels[int(row["span"])],
@@ -160,26 +160,26 @@ class Run:
 
     @property
     def tokens_bytes(self) -> int:
-        """The bytes of its tokens."""
+        """The bytes of the run's tokens."""
         return self.output.size(TOKENS_FILE)
 
     @property
     def num_hits(self) -> int:
-        """The number of hits of evaluation items."""
+        """The number of hits of evaluation items in the run."""
         return self.output.size(HITS_FILE) // HIT_DTYPE.itemsize
 
     def read_hits(self) -> npt.NDArray[np.void]:
-        """Read the hits of evaluation items in all documents, `HIT_DTYPE (hits,)`, in the documents' order."""
+        """Read the run's hits of evaluation items, `HIT_DTYPE (hits,)`, in the documents' order."""
         return np.frombuffer(self.output.read(HITS_FILE), HIT_DTYPE)
 
     def read_documents(self, first: int, last: int) -> npt.NDArray[np.void]:
-        """Read the rows of the documents [first, last), `DOCUMENT_DTYPE (last - first,)`."""
+        """Read the run's rows of the documents [first, last), `DOCUMENT_DTYPE (last - first,)`."""
         if self.keeps_rows:
             return self._rows[first:last]
         return self._read_rows(first, last)
 
     def hash_key(self, index: int) -> HashKey:
-        """Return the content hash of the document at an index."""
+        """Return the content hash of the run's document at an index."""
         (row,) = self.read_documents(index, index + 1)
         return int(row["hash_hi"]), int(row["hash_lo"])
 
@@ -195,7 +195,7 @@ class Run:
         )
 
     def read_between(self, start: HashKey, stop: HashKey) -> tuple[int, npt.NDArray[np.void]]:
-        """Find and read the documents whose hashes are in [start, stop).
+        """Find and read the run's documents whose hashes are in [start, stop).
 
         Hashes are spread evenly, so their place is nearly known: a little more than the documents is read, once.
 
@@ -216,7 +216,7 @@ class Run:
             slack *= 4
 
     def read_tokens(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.unsignedinteger]:
-        """Read the tokens of consecutive documents in one sequential read.
+        """Read the tokens of consecutive documents of the run in one sequential read.
 
         Args:
             rows: consecutive rows from `read_documents`.
@@ -229,7 +229,7 @@ class Run:
         return np.frombuffer(self.output.read(TOKENS_FILE, *self.token_range(rows)), self.dtype)
 
     def open_tokens(self, rows: npt.NDArray[np.void]) -> ReadRange:
-        """Prepare reading the tokens of some of a range of documents, little-endian bytes.
+        """Prepare reading the tokens of some of a range of the run's documents, little-endian bytes.
 
         Args:
             rows: rows from `read_documents`, in order; at least one.
@@ -237,20 +237,20 @@ class Run:
         return self.output.open_range(TOKENS_FILE, *self.token_range(rows))
 
     def token_range(self, rows: npt.NDArray[np.void]) -> tuple[int, int]:
-        """Return the range of bytes, in the file of tokens, of the documents from the first row to the last."""
+        """Return the range of bytes, in the run's file of tokens, of the documents from the first row to the last."""
         size = np.dtype(self.dtype).itemsize
         return int(rows["start"][0]) * size, (int(rows["start"][-1]) + int(rows["length"][-1])) * size
 
 
 def _expect_place(key: HashKey, number: int, slack: int) -> int:
-    """Return the index of a hash among this many evenly spread documents, moved by `slack` times the usual error."""
+    """Return about where in a run a hash is, from its number of documents; `slack` moves it by usual errors."""
     share = key[0] / END_HASH[0]
     error = SLACK * (number * max(0.0, share * (1 - share))) ** 0.5 + LEAST_SLACK
     return min(number, max(0, int(number * share + slack * error)))
 
 
 def count_below(rows: npt.NDArray[np.void], keys: Sequence[HashKey]) -> npt.NDArray[np.int64]:
-    """Return how many of some rows in hash order have a hash below each of some hashes, `(keys,)`."""
+    """Return how many of a run's rows, in hash order, have a hash below each of some hashes, `(keys,)`."""
     # By the first half of the hash; the second half decides among rows that share it.
     hi = np.ascontiguousarray(rows["hash_hi"])
     firsts = np.array([min(first, END_HASH[0] - 1) for first, _ in keys], np.uint64)
@@ -268,7 +268,7 @@ class RunList:
     """Runs, and the file that lists them: the payloads of many tasks refer to it by its address."""
 
     def __init__(self, store: WritableStore, runs: list[Run]):
-        """Choose the file's name, from the runs and their sources: it counts in digests. `write` writes it."""
+        """Choose the name of the list of runs, from them and their sources: it counts in digests. `write` writes it."""
         self.runs = runs
         # Processes keep what they have read: a list with the files of another attempt has another name.
         names = [[run.source, run.digest, run.result.folder if run.result else ""] for run in runs]
@@ -278,7 +278,7 @@ class RunList:
         self._written = False
 
     def write(self) -> None:
-        """Write the file, unless that has been done."""
+        """Write the list of runs, unless that has been done."""
         if not self._written:
             runs = tuple(replace(run, result=run.result and run.result.outline()) for run in self.runs)
             self._store.put(self.name, seal(runs, tuple[Run, ...]))

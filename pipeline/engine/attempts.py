@@ -129,7 +129,7 @@ def publish_attempt(attempt: Attempt, result: Result) -> None:
 
 
 def _is_second(attempt: Attempt, result: Result) -> bool:
-    """Return whether another attempt has finished, with the same files.
+    """Return whether another attempt at the task has finished, with the same files.
 
     Raises:
         RunError: it has other files.
@@ -141,7 +141,7 @@ def _is_second(attempt: Attempt, result: Result) -> bool:
 
 
 def _move(path: Path, store: WritableStore, name: str) -> str:
-    """Give a file its place in a store; return its version there."""
+    """Give a file of an attempt its place in a store; return its version there."""
     if store.folder is not None and store.folder == path.parent.parent:
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -198,7 +198,7 @@ def check_equal_attempts(task: str, first: Result, second: Result, name: str) ->
 
 
 def attempt_contents(result: Result) -> dict[str, tuple[int, str]]:
-    """Return the size and the checksum of each file of a result, by which results are compared."""
+    """Return the size and the checksum of each file of an attempt's result, by which attempts are compared."""
     return {name: (file.bytes, _checksum(file)) for name, file in result.files.items()}
 
 

@@ -47,7 +47,7 @@ class ChecksummedWriter:
     """A new file whose block checksums are computed as it is written."""
 
     def __init__(self, path: Path):
-        """Create the file."""
+        """Create the file whose blocks get checksums."""
         self._file = path.open("wb")
         self._hashing = xxhash.xxh3_64()
         self._checksums = bytearray()
@@ -60,7 +60,7 @@ class ChecksummedWriter:
         self._file.close()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes to the file."""
+        """Append bytes to the file, and compute the checksums of its blocks."""
         self._file.write(data)
         view = memoryview(data).cast("B")
         # Complete the block that the last call began.
@@ -93,7 +93,7 @@ def write_checksummed(path: Path, data: bytes | memoryview) -> WrittenFile:
 
 
 def checksum_file(path: Path) -> WrittenFile:
-    """Return the entry of a file that another library has just written."""
+    """Return the entry of a file that another library has just written, with its block checksums."""
     size, hashed = 0, bytearray()
     with path.open("rb") as file:
         for blocks in iter(lambda: file.read(64 * BLOCK_BYTES), b""):

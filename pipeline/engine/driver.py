@@ -42,7 +42,7 @@ class StageResult(Generic[ResultT]):
     seconds: float
 
     def summary(self) -> dict[str, Any]:
-        """Return the stage's entry in build.json.
+        """Return the entry in build.json of a stage that the driver ran.
 
         `detail` adds up the seconds of its tasks' steps over all runs, and `core_seconds` the processor seconds.
         """
@@ -66,7 +66,7 @@ class Driver:
         scratch: str | None = None,
         check: Callable[[], None] | None = None,
     ):
-        """Set where stages are kept and run.
+        """Set where the driver keeps and runs stages.
 
         Args:
             work: the work folder.
@@ -95,7 +95,7 @@ class Driver:
         unit: str = "bytes",
         before: Callable[[list[Task]], None] | None = None,
     ) -> StageResult[ResultT]:
-        """Run the tasks that are not yet done.
+        """Run the tasks of a stage that are not yet done.
 
         Args:
             name: the stage's name and folder.
@@ -164,7 +164,7 @@ class Driver:
     def _find_pending(
         self, store: WritableStore, kind: type[Result], tasks: list[Task], outputs: WritableStore | None
     ) -> list[Task]:
-        """Keep the results of the tasks that are done; return the others, the large ones first."""
+        """Keep the results of the stage's tasks that are done; return the others, the large ones first."""
         # One listing for all tasks; of a single task, of its folder alone.
         only = f"{tasks[0].digest}/" if len(tasks) == 1 else ""
         listed = (store.child(tasks[0].digest) if only else store).list()
@@ -204,7 +204,7 @@ class Driver:
         return [self._results[_place(store, task)] for task in tasks]
 
     def _note(self, damage: WorkFileDamagedError) -> None:
-        """Print that a file is made again; stop the build if that did not help before."""
+        """Print that the driver makes a file again; stop the build if that did not help before."""
         if damage.where in self._damaged:
             raise RunError(
                 f"{damage.where}: damaged again, after it was made anew. The disk or the memory of this machine "

@@ -70,7 +70,7 @@ class Executor(ABC):
     @property
     @abstractmethod
     def workers(self) -> int:
-        """Calls that run at the same time."""
+        """Calls that the executor runs at the same time."""
 
     @abstractmethod
     def run(self, calls: Sequence[Call], advance: Advance) -> None:
@@ -90,14 +90,14 @@ class Executor(ABC):
         return [1] * calls
 
     def close(self) -> None:  # noqa: B027  some have nothing to end
-        """End the processes."""
+        """End the executor's processes."""
 
 
 class LocalExecutor(Executor):
     """Worker processes of this machine. They are started when a stage has more than one task."""
 
     def __init__(self, workers: int, *, measures: bool = False):
-        """Start to load the workers' libraries on another core, while this process reads recipe and footers.
+        """Start to load the libraries of the local executor's workers, while this process reads recipe and footers.
 
         Args:
             workers: processes at most.
@@ -114,7 +114,7 @@ class LocalExecutor(Executor):
 
     @property
     def workers(self) -> int:
-        """Processes at most."""
+        """Processes of the local executor at most."""
         return self._workers
 
     def count_threads(self, calls: int) -> list[int]:
@@ -183,7 +183,7 @@ class LocalExecutor(Executor):
             raise
 
     def _pool_for(self, calls: Sequence[Call]) -> ProcessPoolExecutor:
-        """Return the pool, with processes for tasks whose files are being sent if these calls send theirs."""
+        """Return the executor's pool, with processes for tasks that send files if these calls do."""
         sends = any((call.outputs or call.stage).request_bytes for call in calls)
         processes = self.workers + (-(-self.workers // _WORKERS_A_SENDER) if sends else 0)
         if self._pool is not None and self._slots.processes < processes:
@@ -213,22 +213,22 @@ class _Slots:
         self._rows = context.RawArray("q", processes * self._ROW)
 
     def take(self) -> int:
-        """Return a row that no other process has."""
+        """Return a row, for the state of an executor's worker, that no other process has."""
         with self._taken.get_lock():
             self._taken.value += 1
             return self._taken.value - 1
 
     def set(self, row: int, number: int, done: int, made: int) -> None:
-        """Record how far a call has got; -1: the process is idle."""
+        """Record how far a worker of the executor has got with a call; -1: the process is idle."""
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._rows[row * self._ROW : (row + 1) * self._ROW] = [number + 1, done, made, peak_kib]
 
     def busy(self) -> list[tuple[int, int, int]]:
-        """Return (number, bytes done, tokens made) of each call that is at work, or was when its process died."""
+        """Return (number, bytes done, tokens made) of each call that a worker is at, or was when its process died."""
         return [(number - 1, done, made) for number, done, made, _ in self._read() if number]
 
     def peak_bytes(self, number: int) -> int | None:
-        """Return the most memory that the process of a call at work has had resident; None if it is not known."""
+        """Return the most memory that a worker of the executor has had resident; None if it is not known."""
         return next((peak_kib << 10 for own, _, _, peak_kib in self._read() if own == number + 1), None)
 
     def _read(self) -> list[list[int]]:

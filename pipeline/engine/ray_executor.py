@@ -54,7 +54,7 @@ class RayExecutor(Executor):
     """Runs calls as Ray tasks. Closing it disconnects, and stops a Ray that it has started."""
 
     def __init__(self, address: str | None = None, *, workers: int | None = None, say: Note = no_note):
-        """Connect to a cluster. Each call checks that its node can run it.
+        """Connect to a cluster of Ray. Each call checks that its node can run it.
 
         Args:
             address: HOST:PORT of a cluster's head; "local" starts a Ray of this machine. When None, `RAY_ADDRESS`,
@@ -76,7 +76,7 @@ class RayExecutor(Executor):
         return min(cpus, self._limit or cpus)
 
     def run(self, calls: Sequence[Call], advance: Advance) -> None:
-        """Run each call to its end; see `Executor`."""
+        """Run each call to its end on Ray; see `Executor`."""
         run = self._ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(run_on_node)
         versions, settings, losses = list_versions(), list_settings(), Counter[str]()
         waiting, alone = deque(range(len(calls))), set[int]()
@@ -111,7 +111,7 @@ class RayExecutor(Executor):
                     self._ray.cancel(task, force=True)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect from Ray."""
         self._ray.shutdown()
 
     def _connect(self, address: str | None) -> None:
@@ -140,7 +140,7 @@ class RayExecutor(Executor):
             ) from error
 
     def _result_of(self, task: Any, call: Call, losses: Counter[str]) -> tuple[int, int] | str:
-        """Return what a call reported last, or how it was lost; raise what it raised, as it raised it.
+        """Return what a call on Ray reported last, or how it was lost; raise what it raised, as it raised it.
 
         Raises:
             RunError: it was lost once too often.
@@ -174,7 +174,7 @@ class RayExecutor(Executor):
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions that driver and nodes share: Python's without the last number, and packages'."""
+    """Return the versions that driver and Ray's nodes share: Python's without the last number, and packages'."""
     versions = {"Python": ".".join(platform.python_version_tuple()[:2])}
     for package in _PACKAGES:
         try:
@@ -188,12 +188,12 @@ def list_versions() -> dict[str, str]:
 
 
 def list_settings() -> dict[str, str]:
-    """Return the environment variables by which nodes read as the driver does; none is secret."""
+    """Return the environment variables by which Ray's nodes read as the driver does; none is secret."""
     return {name: value for name, value in os.environ.items() if name.startswith("TOKENMILL_") or name in _SETTINGS}
 
 
 def check_versions(driver: Mapping[str, str]) -> None:
-    """Check that this node has the versions of the driver; an extra's package may be missing on either side.
+    """Check that this node of Ray has the versions of the driver; an extra's package may be missing on either side.
 
     Raises:
         InputError: it does not; the message names both.
@@ -212,7 +212,7 @@ def check_versions(driver: Mapping[str, str]) -> None:
 
 
 def run_on_node(pickled: bytes, versions: Mapping[str, str], settings: Mapping[str, str]) -> tuple[int, int]:
-    """Run a call of the driver on this node, once its software and folders are those of the driver.
+    """Run a call of the driver on this node of Ray, once its software and folders are those of the driver.
 
     Args:
         pickled: the call.
@@ -235,7 +235,7 @@ def run_on_node(pickled: bytes, versions: Mapping[str, str], settings: Mapping[s
 
 
 def _check_folders(call: Call) -> None:
-    """Check that this node sees the work folder and the set's folder; the driver has made them.
+    """Check that this node of Ray sees the work folder and the set's folder; the driver has made them.
 
     Raises:
         InputError: it does not.
@@ -253,7 +253,7 @@ def _check_folders(call: Call) -> None:
 
 
 def count_loss(losses: Counter[str], call: Call, how: str) -> None:
-    """Count the loss of a call whose process ended.
+    """Count the loss of a call on Ray whose process ended.
 
     Args:
         losses: those of each task so far, by its digest.

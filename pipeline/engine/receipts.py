@@ -64,7 +64,7 @@ class Result:
     """The task's last report."""
 
     def stored_name(self, name: str) -> str:
-        """Return the name of a file in the task's folder: it may be in a folder of an attempt."""
+        """Return the name of a file of a receipt in the task's folder: it may be in a folder of an attempt."""
         return f"{self.folder}/{name}" if self.folder else name
 
 
@@ -75,7 +75,7 @@ class WorkFileDamagedError(RunError):
     """A file of the work folder is not as its task wrote it. The build catches it and runs that task again."""
 
     def __init__(self, place: str, name: str, reason: str):
-        """Describe the damage.
+        """Describe the damage of a file that a receipt names.
 
         Args:
             place: the address of the folder of the task that wrote the file; its last part is the task's digest.
@@ -97,7 +97,7 @@ class TaskOutput(Generic[ResultT]):
     """
 
     def __init__(self, store: Store, kind: type[ResultT] = Result, result: ResultT | None = None):
-        """Set the task.
+        """Set the task whose receipt and files are read.
 
         Args:
             store: the store of its folder.
@@ -110,7 +110,7 @@ class TaskOutput(Generic[ResultT]):
 
     @property
     def result(self) -> ResultT:
-        """The task's result.
+        """The result in the receipt of the task.
 
         Raises:
             WorkFileDamagedError: the receipt is absent or damaged.
@@ -126,11 +126,11 @@ class TaskOutput(Generic[ResultT]):
         return result
 
     def size(self, name: str) -> int:
-        """Return the bytes of a file as they were written."""
+        """Return the bytes of a file of a finished task as they were written."""
         return self.result.files[name].bytes
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
-        """Read bytes [start, stop) of a file, to its end by default.
+        """Read bytes [start, stop) of a finished task's file, to its end by default; they are checked.
 
         Raises:
             WorkFileDamagedError: these bytes, or their checksums, are not as they were written.
@@ -139,7 +139,7 @@ class TaskOutput(Generic[ResultT]):
         return self.open_range(name, start, end)(start, end)
 
     def open_range(self, name: str, start: int, stop: int) -> ReadRange:
-        """Return what reads parts of the bytes [start, stop) of a file; their checksums are read on first use, once.
+        """Return what reads parts of a finished task's file; their checksums are read on first use, once.
 
         Memory: 8 bytes for each block of the range.
         """
@@ -161,7 +161,7 @@ class TaskOutput(Generic[ResultT]):
         return read
 
     def _read_checksums(self, base: int, first: int, last: int) -> bytes:
-        """Read the checksums of a file's blocks [first, last). From a store with costly requests all are read once."""
+        """Read the checksums of a task's file, of blocks [first, last). With costly requests all are read once."""
         start, stop = (base + number * CHECKSUM_BYTES for number in (first, last))
         if not self.store.request_bytes:
             return bytes(self.read_unchecked(CHECKSUMS_FILE, start, stop))
@@ -169,7 +169,7 @@ class TaskOutput(Generic[ResultT]):
 
     @property
     def checksums_bytes(self) -> int:
-        """The bytes of all checksums."""
+        """The bytes of all checksums of a finished task."""
         blocks = sum(-(-file.bytes // BLOCK_BYTES) for file in self.result.files.values())
         return blocks * CHECKSUM_BYTES
 
@@ -178,7 +178,7 @@ class TaskOutput(Generic[ResultT]):
         return bytes(self.read_unchecked(CHECKSUMS_FILE, 0, self.checksums_bytes))
 
     def read_unchecked(self, name: str, start: int, stop: int) -> memoryview:
-        """Read bytes [start, stop) of a file without comparing them.
+        """Read bytes [start, stop) of a finished task's file without comparing checksums.
 
         Raises:
             WorkFileDamagedError: the file does not have them.
@@ -264,7 +264,7 @@ def check_task_files(result: Result, store: Store, outputs: Store | None, find: 
 
 
 def _has_content(store: Store, name: str, file: WrittenFile) -> bool:
-    """Return whether a file has the content that was written, reading it in parts."""
+    """Return whether a file has the content that its receipt says, reading it in parts."""
     size = file.bytes
     parts = (store.read_range(name, at, min(at + _PART_BYTES, size)) for at in range(0, size, _PART_BYTES))
     if file.sha256 is not None:

@@ -52,7 +52,7 @@ NOT_IN_DIGEST = InDigest(lambda _value, _payload: None)
 
 
 def last_part(address: str | None, _payload: Any = None) -> str | None:
-    """Return the last part of an address: of a task's folder its digest, which counts wherever the work folder is."""
+    """Return the last part of the address of a task's folder: its digest, which counts wherever the work folder is."""
     return address and address.rpartition("/")[2]
 
 
@@ -121,7 +121,7 @@ def list_parts(payload: Payload) -> Iterator[tuple[str, str, Any]]:
 
 
 def to_json_values(value: Any) -> Any:
-    """Return the JSON values of a payload's field."""
+    """Return the JSON values of a field of a task's payload."""
     if isinstance(value, Payload):
         return {name: part for name, _, part in list_parts(value)}
     if hasattr(value, "model_dump"):
@@ -137,7 +137,7 @@ def to_json_values(value: Any) -> Any:
 
 @functools.cache
 def _list_marks(kind: type) -> list[tuple[str, InDigest]]:
-    """Return the fields of a payload's class, each with its mark."""
+    """Return the fields of a task payload's class, each with its mark."""
     hints = typing.get_type_hints(kind, include_extras=True)
     found: list[tuple[str, InDigest]] = []
     for field in dataclasses.fields(kind):
@@ -261,7 +261,7 @@ class Timer:
         self._last = time.perf_counter(), time.process_time()
 
     def lap(self, name: str) -> None:
-        """Count the time since the last lap, or since creation, as `name`."""
+        """Count the time of a task since the last lap, or since creation, as `name`."""
         now = time.perf_counter(), time.process_time()
         for sums, start, end in zip((self.seconds, self.core_seconds), self._last, now, strict=True):
             sums[name] = sums.get(name, 0.0) + end - start

@@ -53,7 +53,7 @@ class BlockList:
         return block_list_reason(self.name)
 
     def read(self) -> tuple[UInt64s, str]:
-        """Read the file.
+        """Read the file of a block list.
 
         Returns:
             The distinct hashes in order, uint64 `(hashes, 2)`, first and last 8 bytes; and the file's SHA-256.
@@ -134,7 +134,7 @@ class Blocked:
         self._found = np.zeros(len(self._hi), bool)
 
     def find(self, hi: UInt64s, lo: UInt64s) -> Int32s:
-        """Find which documents are listed, and note the hashes that are found.
+        """Find which documents are on a block list, and note the hashes that are found.
 
         Args:
             hi: first 8 bytes of the documents' hashes, `(documents,)`.

@@ -38,7 +38,7 @@ PART_HITS = 1 << 22
 
 
 def count_documents(ngrams: int, runs: Sequence[Run], similar: SimilarPairs | None) -> Int64s:
-    """Return in how many different documents of runs each n-gram occurs, `(ngrams,)`.
+    """Return in how many different documents of runs each n-gram of evaluation items occurs, `(ngrams,)`.
 
     Copies are one document, by the first 8 bytes of their hashes, and so are near-duplicates, if the build looks for
     them. Memory: 16 bytes for each of these, and about 60 for each hit of a part of the hash space, `PART_HITS` hits.
@@ -70,7 +70,7 @@ def count_documents(ngrams: int, runs: Sequence[Run], similar: SimilarPairs | No
 
 
 def _read_pairs(run: Run) -> tuple[UInt64s, Int64s]:
-    """Return each document of a run with each n-gram in it: beginnings of hashes, and n-grams, `(pairs,)` each."""
+    """Return each document of a run with each n-gram of items in it: beginnings of hashes, and n-grams, `(pairs,)`."""
     hits = run.read_hits()
     pairs = np.unique(hits["document"].astype(np.int64) << 32 | hits["ngram"])
     # Hits are in the order of documents: one range of rows has them all.
@@ -95,7 +95,7 @@ class Findings:
     """How many items of each set are found."""
 
     def held_of(self, number: int) -> Rows:
-        """Return the documents and items of an evaluation set, by its number."""
+        """Return the documents that hold items of an evaluation set, by its number, and the items."""
         return self.held[self.items["evaluation"][self.held["item"]] == number]
 
     def documents_of(self, number: int) -> Rows:
@@ -104,7 +104,7 @@ class Findings:
         return held[np.unique(held[["run", "document"]], return_index=True)[1]]
 
     def list_dropped(self) -> list[tuple[str, UInt64s]]:
-        """Return the documents of each set with `action = "drop"`, with the reason: hashes as `Blocked` takes them."""
+        """Return the documents that hold items of sets with `action = "drop"`, and the reason, for `Blocked`."""
         listed: list[tuple[str, UInt64s]] = []
         for number, one in enumerate(self.evaluations):
             if one.action == "drop":
@@ -126,7 +126,7 @@ class Findings:
                     step.reasons[reason] = own
 
     def to_columns(self, places: RowPlaces, number: int) -> dict[str, Any]:
-        """Return the column `items` of the evidence of a partition."""
+        """Return contamination's column `items` of the evidence of a partition."""
         inside, own = places.find(number, self.held["run"].astype(np.int64), self.held["document"].astype(np.int64))
         order = np.argsort(own, kind="stable")
         size = int(places.sizes(number).sum())
@@ -213,7 +213,7 @@ def find_contamination(
 
 
 def _name_item(items: Rows, read: ReadItems, number: int) -> dict[str, Any]:
-    """Return the values that name an item."""
+    """Return the values that name an item that a document holds."""
     row = items[number]
     return {"item": read.spans[int(row["span"])], "item_row": int(row["row"])}
 

@@ -44,7 +44,7 @@ _Cuts = list[tuple[int, Cut]]
 
 
 def _mixing_keys(recipe: Recipe, task: MixTask) -> dict[str, Any]:
-    """Return the keys of the recipe that decide the mix; most others decide the runs, whose digests count."""
+    """Return the keys of the recipe that decide how sources are cut; most others decide the runs, which count."""
     others = {"name", "seed", "drop_if_matches", "sources", "tokenizer", "shards", "clean", "evaluations"}
     keys = recipe.model_dump(mode="json", exclude=others)
     keys["drop_hashes"] = [entry.written for entry in recipe.drop_hashes]
@@ -228,7 +228,7 @@ def _check_validation(
 
 
 def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ...]) -> tuple[int, list[str]]:
-    """Return the training tokens that the sources can give, and notes on what was changed."""
+    """Return the training tokens that the sources can give before they are cut, and notes on what was changed."""
     grant = demand.grant([None if more else tokens for tokens, more in zip(available, has_more, strict=True)])
     if grant.fault:
         raise InputError(grant.fault)
@@ -244,7 +244,7 @@ def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ..
 
 
 def _check_phases(demand: Demand, numbers: list[int]) -> None:
-    """Refuse a phase without a shard: its part of every source is within one document."""
+    """Refuse to cut a phase without a shard: its part of every source is within one document."""
     faults = [
         f"mix.phases.{phase.name}: holds no document, since each of its sources has one that is longer than the "
         "phase's part of that source. Give the phase a larger share, or drop long documents with `max_bytes`."

@@ -1,4 +1,4 @@
-"""The documents of all runs in hash order: deduplicated, added up by source, and cut at document boundaries.
+"""The index of all runs' documents in hash order: deduplicated, added up by source, and cut at document boundaries.
 
 The hash space is read in partitions (`pipeline.mix.partitions`); measures are read block by block. Memory: about 50
 bytes for each document of a partition, and 8 bytes for each run and partition.
@@ -53,7 +53,7 @@ measures that are stored with the source's runs."""
 
 
 def open_limits(sources: Sequence[SourceRecipe]) -> dict[int, SourceLimits]:
-    """Return the limits of each source that is cleaned in the mix, by the source's index."""
+    """Return the limits that the index applies to each source that is cleaned in the mix, by the source's index."""
     return {
         number: (source.clean.limits("mix"), source.clean.mix_measures())
         for number, source in enumerate(sources)
@@ -100,37 +100,37 @@ class Index:
             self._decide(number, listed)
 
     def _code(self, reason: str) -> int:
-        """Return the number of a reason, from 1 on, which is new the first time."""
+        """Return the number of a reason in the index, from 1 on, which is new the first time."""
         if reason not in self._codes:
             self._sums = np.pad(self._sums, ((0, 0), (0, 0), (0, 1), (0, 0)))
         return self._codes.setdefault(reason, len(self._codes) + 1)
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons for which documents are dropped, by their numbers from 1 on."""
+        """The reasons for which the index drops documents, by their numbers from 1 on."""
         return list(self._codes)
 
     @property
     def places(self) -> RowPlaces:
-        """Where the documents of the runs are in the partitions."""
+        """Where the documents of the index's runs are in the partitions."""
         return self._partitions.places
 
     @property
     def tokens(self) -> Int64s:
-        """The tokens that are kept, `(partitions, sources)`."""
+        """The tokens that the index keeps, `(partitions, sources)`."""
         return self._sums[:, :, 0, 1]
 
     @property
     def documents(self) -> Int64s:
-        """How many documents of each source are kept, `(sources,)`."""
+        """How many documents of each source the index keeps, `(sources,)`."""
         return self._sums[:, :, 0, 0].sum(axis=0)
 
     def read_reasons(self, number: int) -> UIntegers:
-        """Return the numbers of the reasons of a partition's documents; 0 for those that are kept."""
+        """Return the index's numbers of reasons of a partition's documents; 0 for those that are kept."""
         return np.frombuffer(self._partitions.scratch.read(number), self._dtype)
 
     def are_kept(self, run: Int64s, index: Int64s) -> Bools:
-        """Return which documents, by their runs and indexes in these, are kept."""
+        """Return which documents, by their runs and indexes in these, the index keeps."""
         kept = np.zeros(len(run), bool)
         for number in range(1 << self.bits if len(run) else 0):
             inside, places = self.places.find(number, run, index)
@@ -138,7 +138,7 @@ class Index:
         return kept
 
     def _write(self, number: int, codes: UIntegers, lengths: UInt32s) -> None:
-        """Write the reasons of a partition, for the first time or again, and add up documents and tokens."""
+        """Write the reasons of a partition to the index, for the first time or again; add up documents and tokens."""
         self._partitions.scratch.write(number, [codes])
         sums, longest = self._sums[number], self.longest[number]
         sums[:], longest[:] = 0, 0
@@ -159,7 +159,7 @@ class Index:
                 longest[source] = max(longest[source], kept.max(initial=0))
 
     def _decide(self, number: int, listed: UIntegers) -> None:
-        """Decide which documents of a partition are dropped; `listed` has the reason of each list, from 1 on."""
+        """Decide which documents of a partition the index drops; `listed` has the reason of each list, from 1 on."""
         part = self._partitions.read(number)
         order, shared = sort_hashes(part.hi, part.lo, bits=self.bits)
 
@@ -184,7 +184,7 @@ class Index:
         self._write(number, codes, part.lengths)
 
     def _read_measures(self, number: int, source: int) -> Iterator[tuple[slice, Float32s]]:
-        """Yield the measures of a source's documents of a partition, block by block, and the places of each block."""
+        """Yield the measures of a source's documents of a partition of the index by blocks, and the places of each."""
         sizes, begins = self.places.sizes(number), self.places.begins(number)
         for run in np.flatnonzero(self.sources == source).tolist():
             begin, first = int(begins[run]), int(self.places.edges[number, run])
@@ -193,7 +193,7 @@ class Index:
                 yield slice(begin + start, begin + stop), self._runs[run].read_measures(first + start, first + stop)
 
     def find(self, hi: UInt64s, lo: UInt64s) -> tuple[Int64s, Int64s]:
-        """Find the kept documents with given content hashes, distinct and in hash order.
+        """Find the index's kept documents with given content hashes, distinct and in hash order.
 
         Returns:
             The runs and the indexes in these, `(hashes,)` each; -1 for a hash that no kept document has.
@@ -207,7 +207,7 @@ class Index:
         return runs, indexes
 
     def drop_near_duplicates(self, run: Int64s, index: Int64s, kept: Int64s, lengths: Int64s, *, report: bool) -> None:
-        """Count near-duplicates, and take them out of what is kept unless they are only reported.
+        """Count near-duplicates in the index, and take them out of what it keeps unless they are only reported.
 
         Args:
             run: their runs, `(documents,)`.
@@ -251,12 +251,12 @@ class Index:
                 self._write(number, codes, part.lengths)
 
     def count_kept(self, source: int) -> Counts:
-        """Return the documents and tokens of a source that are kept."""
+        """Return the documents and tokens of a source that the index keeps."""
         return Counts(*self._sums[:, source, 0].sum(axis=0).tolist())
 
     @property
     def drops(self) -> list[SourceDrops]:
-        """The table of each source: what became of its documents, by the first reason for which they are dropped."""
+        """The index's table of each source: what became of its documents, by first reason for a drop."""
         tables: list[SourceDrops] = []
         for sums, counted in zip(self._sums.sum(axis=0), self._counted, strict=True):
             table = SourceDrops(Counts(*sums.sum(axis=0).tolist()), Counts(*sums[0].tolist()))
@@ -272,11 +272,11 @@ class Index:
         return tables
 
     def block_lists(self) -> tuple[BlockListEntry, ...]:
-        """Return how many hashes of each block list were found, and how many documents were dropped for them."""
+        """Return how many hashes of each block list the index found, and how many documents it dropped for them."""
         return self._blocked.block_lists(self.drops)
 
     def partition(self, number: int, source: int) -> Part:
-        """Return a source's kept documents in a partition."""
+        """Return a source's kept documents in a partition of the index."""
         own = np.repeat(self.sources == source, self.places.sizes(number))
         return self._partitions.read(number, source).only(self.read_reasons(number)[own] == 0)
 
@@ -314,11 +314,11 @@ class Axis:
 
     @property
     def total(self) -> int:
-        """Tokens of the source."""
+        """Tokens of the source along the axis."""
         return self.cumulative[-1]
 
     def last_cut(self, target: int, start: int) -> Cut:
-        """Return the end of a split that begins at `start`: the boundary nearest to the target, or the next above it.
+        """Return the end on the axis of a split that begins at `start`: the boundary nearest to the target, or above.
 
         The document that straddles the target may be longer than any before it. It is left out only if the shortfall
         is at most half of the longest document before it. So the split misses its share by at most one document that
@@ -330,7 +330,7 @@ class Axis:
         return self.cut(target, up=True)
 
     def validation_cut(self, target: int, *, val_tokens: int) -> Cut:
-        """Return the end of a source's validation, after at least one document.
+        """Return the end on the axis of a source's validation, after at least one document.
 
         It is the nearest boundary if `last_cut` exceeds the target by more than `FAR_OFF` of `val_tokens`, the tokens
         asked of all sources; else `last_cut`.
@@ -349,7 +349,7 @@ class Axis:
         return longest
 
     def cut(self, target: int, *, up: bool = False) -> Cut:
-        """Return the document boundary nearest to `target` tokens, the upper one of a tie; `up`: none below it."""
+        """Return the axis's document boundary nearest to `target` tokens, the upper one of a tie; `up`: none below."""
         if target <= 0:
             return Cut(0, FIRST_HASH)
         if target >= self.total:
@@ -367,7 +367,7 @@ class Axis:
         return Cut(int(edges[nearest]), (int(self._hi[nearest]), int(self._lo[nearest])))
 
     def _load(self, part: int) -> None:
-        """Read the source's documents in a partition, unless they are held."""
+        """Read the documents of the axis's source in a partition, unless they are held."""
         if self._loaded == part:
             return
         documents = self._index.partition(part, self._source)

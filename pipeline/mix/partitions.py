@@ -47,7 +47,7 @@ class Part(NamedTuple):
     lengths: UInt32s
 
     def only(self, chosen: Bools | Int64s) -> Part:
-        """Return some of the documents."""
+        """Return some of the documents of a partition."""
         return Part._make(column[chosen] for column in self)
 
 
@@ -55,14 +55,14 @@ class ScratchChunks:
     """A file without a name, in chunks that are checked when they are read."""
 
     def __init__(self, folder: Path | None):
-        """Make the file, in a folder on the disk to use; in the system's folder for temporary files when None."""
+        """Make the file with the chunks of partitions, in a folder on the disk to use; None is the system's."""
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 the finalizer closes it
         weakref.finalize(self, self._file.close)
         self._places: dict[Any, tuple[int, int, int]] = {}
         """First byte, bytes and checksum of each chunk."""
 
     def write(self, key: Any, arrays: Iterable[Any]) -> None:
-        """Write arrays, one after the other, as the chunk of a key: the first time, or again as many bytes."""
+        """Write arrays of a partition, end to end, as the chunk of a key: the first time, or again as many bytes."""
         known = self._places.get(key)
         begin = self._file.seek(known[0]) if known else self._file.seek(0, os.SEEK_END)
         hashing = xxhash.xxh3_64()
@@ -72,7 +72,7 @@ class ScratchChunks:
         self._places[key] = begin, self._file.tell() - begin, hashing.intdigest()
 
     def read(self, key: Any) -> bytearray:
-        """Read a chunk.
+        """Read a chunk of a partition.
 
         Raises:
             RunError: the disk gives other bytes than were written.
@@ -91,7 +91,7 @@ class Partitions:
     """The documents of all runs, partition by partition. The constructor reads every run once."""
 
     def __init__(self, runs: list[Run], scratch: Path | None = None):
-        """Read the runs.
+        """Read the hashes and lengths of the runs, partition by partition.
 
         Args:
             runs: of all sources.
@@ -110,7 +110,7 @@ class Partitions:
         self._sources = [runs[first].source for first, _ in self._groups]
 
     def _write(self, runs: list[Run], first: int, last: int) -> None:
-        """Write the chunks of the runs [first, last), and note where their partitions end."""
+        """Write the chunks of partitions of the runs [first, last), and note where their partitions end."""
         starts = np.array([HashRange(part, self.bits).start for part in range(1, 1 << self.bits)], np.uint64)
         columns: list[tuple[UIntegers, ...]] = []
         for i in range(first, last):
@@ -146,7 +146,7 @@ class Partitions:
 
 
 def _group(runs: list[Run]) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of consecutive runs of one source, with at most `GROUP_DOCUMENTS` documents or one run."""
+    """Yield (first, last) of consecutive runs of one source to partition at once: one, or `GROUP_DOCUMENTS` at most."""
     first, documents = 0, 0
     for i, run in enumerate(runs):
         if i > first and (run.source != runs[first].source or documents + run.num_documents > GROUP_DOCUMENTS):

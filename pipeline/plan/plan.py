@@ -120,7 +120,7 @@ class Estimate:
     """Why the build would certainly refuse the recipe; empty if it may accept it."""
 
     def disk_needs(self, work: Path | None, out: Path | None) -> list[tuple[str, Path, int]]:
-        """Return the disk needs of scratch and set for `check_room`, with a margin; None stands for an object store."""
+        """Return the plan's disk needs of scratch and set for `check_room`, with a margin; None stands for a store."""
         sizes = (("scratch", work, self.scratch_bytes), ("the set", out, self.output_bytes))
         return [(what, folder, int(size * DISK_MARGIN)) for what, folder, size in sizes if folder is not None]
 
@@ -164,7 +164,7 @@ def plan_set(
 def estimate(
     recipe: Recipe, selections: list[Selection], built: SmallBuild, workers: int, usd_per_hour: float | None = None
 ) -> Estimate:
-    """Scale a small build up. If it shows that a source needs further parts, take them as the build will.
+    """Plan by a small build, scaled up. If it shows that a source needs further parts, take them as the build will.
 
     Args:
         recipe: the data recipe.
@@ -215,19 +215,19 @@ def estimate(
 
 
 def _scale(selection: Selection, sample: SourceSample) -> float:
-    """Return how many times the sample's text the build reads of a source."""
+    """Return how many times the sample's text the planned build reads of a source."""
     return selection.text_bytes / sample.stated_bytes
 
 
 def _tokens(selection: Selection, sample: SourceSample) -> int:
-    """Return the tokens that a source offers to the mix."""
+    """Return the tokens that a source offers to the mix, as the plan estimates them."""
     return int(sample.left.tokens * selection.source.take * _scale(selection, sample))
 
 
 def _available(
     demand: Demand, selections: list[Selection], built: SmallBuild, *, margin: float = 1.0
 ) -> list[float | None]:
-    """Return the tokens that each source offers to training; None for one that has more."""
+    """Return the tokens that each source offers to training by the plan; None for one that has more."""
     return [
         None if selection.has_more else margin * _tokens(selection, sample) - demand.val_tokens(s)
         for s, (selection, sample) in enumerate(zip(selections, built.sources, strict=True))
@@ -273,7 +273,7 @@ def _estimate_source(
 
 
 def _estimate_phases(demand: Demand, train_tokens: int) -> list[dict[str, Any]]:
-    """Return the phases of a set of this many training tokens; none if the recipe has none."""
+    """Return the plan's phases of a set of this many training tokens; none if the recipe has none."""
     sizes = zip(demand.phases, demand.phase_tokens(train_tokens), demand.phase_shards(train_tokens), strict=True)
     names = [source.name for source in demand.recipe.sources]
     return [
@@ -297,7 +297,7 @@ def _estimate_seconds(
     set_tokens: int,
     workers: int,
 ) -> dict[str, float]:
-    """Return the seconds of each stage: of one core divided by the workers, but for stages with fewer tasks."""
+    """Return the planned seconds of each stage: of one core divided by the workers, or by a stage's fewer tasks."""
     pairs = list(zip(selections, built.sources, strict=True))
     scaled = [(sample, _scale(selection, sample)) for selection, sample in pairs]
     documents = sum(sample.encoded.documents * scale for sample, scale in scaled)
@@ -322,7 +322,7 @@ def _estimate_seconds(
 def _scratch_bytes(
     recipe: Recipe, sources: Sequence[SourceEstimate], selections: list[Selection], built: SmallBuild
 ) -> int:
-    """Return the bytes of runs, of other stages, of fetched files, and of downloads kept for the tokenizer's sample."""
+    """Return the planned bytes of runs, of other stages, of fetched files, and of downloads kept for the tokenizer."""
     pairs = list(zip(selections, built.sources, strict=True))
     runs = sum(sample.run_bytes * _scale(selection, sample) for selection, sample in pairs)
     documents = sum(sample.encoded.documents * _scale(selection, sample) for selection, sample in pairs)
@@ -332,7 +332,7 @@ def _scratch_bytes(
 
 
 def _refusal(demand: Demand, selections: list[Selection], built: SmallBuild) -> str:
-    """Return why the build would refuse the recipe even if the sources have `SURE` times as many tokens as measured."""
+    """Return the plan's reason to refuse a recipe even if the sources have `SURE` times as many tokens as measured."""
     faults: list[str] = []
     for s, (selection, sample) in enumerate(zip(selections, built.sources, strict=True)):
         if selection.has_more:

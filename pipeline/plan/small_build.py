@@ -88,7 +88,7 @@ class SourceSample:
 
     @property
     def records(self) -> int:
-        """All records that were read."""
+        """All records that the small build read of a source."""
         return self.left.documents + self.dropped.total()
 
 
@@ -115,7 +115,7 @@ class SmallBuild:
 
     @property
     def documents(self) -> int:
-        """Documents that were encoded."""
+        """Documents that the small build encoded."""
         return sum(sample.encoded.documents for sample in self.sources)
 
 
@@ -128,7 +128,7 @@ class _SampleBuild(RunningBuild):
 
     @contextmanager
     def stops(self) -> Generator[None]:
-        """Collect why the build would stop."""
+        """Collect why the build would stop, as its small build shows."""
         try:
             yield
         except InputError as error:
@@ -137,19 +137,19 @@ class _SampleBuild(RunningBuild):
             self.stopped.append("\n".join(line for line in lines if str(self.work) not in line))
 
     def say(self, message: str) -> None:
-        """Collect what the build says."""
+        """Collect what the small build says."""
         if message not in self.said:
             self.said.append(message)
 
     def check_disk(self, pending: list[Unit]) -> None:
-        """Let the plan say later that the disk is too small for all of it."""
+        """Check no disk for the small build: let the plan say later that it is too small for all of it."""
 
 
 class SampledSelection(Selection):
     """Some parts of the files that a selection has listed."""
 
     def __init__(self, selection: Selection, text_bytes: int):
-        """Choose the parts.
+        """Choose the sampled parts of a source for the small build.
 
         Args:
             selection: the parts of the source that the build would read.
@@ -164,7 +164,7 @@ class SampledSelection(Selection):
             self.units = _make_units(self.index, _choose(selection, text_bytes))
 
     def sample_spans(self, text_bytes: int) -> list[Span]:
-        """Return the spans for the tokenizer: those of every second unit.
+        """Return the spans for the small build's tokenizer: those of every second unit.
 
         A BPE that is trained on all of a small sample takes 0.4 to 5 % too few tokens for it, one that has not seen it
         1 to 7 % too many, measured. Half and half is within 6 % of the build's own tokenizer.
@@ -175,7 +175,7 @@ class SampledSelection(Selection):
 
 
 def _choose(selection: Selection, text_bytes: int) -> list[Span]:
-    """Return parts of the listed files, in seeded order."""
+    """Return the parts of a source that the small build samples, in seeded order."""
     enough, least = (text_bytes // 4, REMOTE_PARTS) if selection.is_remote else (text_bytes, PARTS)
     chosen: list[Span] = []
     size = 0
@@ -188,7 +188,7 @@ def _choose(selection: Selection, text_bytes: int) -> list[Span]:
 
 
 def _iter_parts(selection: Selection) -> Iterator[Span]:
-    """Yield the single row groups of the listed files, and their other spans as they are, in seeded order."""
+    """Yield the parts that the small build may sample, in seeded order: single row groups, other spans as they are."""
     parts = [
         (span, index)
         for span in selection.listed
@@ -216,7 +216,7 @@ def _make_units(source: int, parts: list[Span]) -> list[Unit]:
 
 
 def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = True) -> SmallBuild:
-    """Build a sample of every source.
+    """Build a sample of every source, the small build of a plan.
 
     Args:
         recipe: the recipe.
@@ -251,7 +251,7 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
 
 
 def _run_tokenizer(build: _SampleBuild, *, is_all: bool) -> None:
-    """Run the stage; if a part of the text offers too few entries, train a smaller tokenizer."""
+    """Run the small build's tokenizer stage; if a part of the text has too few entries, train a smaller one."""
     while True:
         try:
             return run_tokenizer(build)
@@ -332,13 +332,13 @@ def _measure_source(build: _SampleBuild, number: int, part: SampledSelection) ->
 
 
 def _read_bytes(unit: Unit, result: EncodeResult) -> float:
-    """Return the stored bytes that were read of a unit: of text its beginning, of a row group its columns whole."""
+    """Return the stored bytes that the small build read of a unit: a text's beginning, a row group's columns whole."""
     stored = sum(span.stored_bytes for span in unit.spans)
     return stored * result.stated_bytes / max(1, unit.text_bytes) if unit.spans[0].kind == "b" else stored
 
 
 def _read_fetched(unit: Unit) -> FetchResult:
-    """Return the result of the task that fetched a unit's documents."""
+    """Return the result of the small build's task that fetched a unit's documents."""
     from pipeline.sources.software_heritage.fetched_documents import FetchResult
 
     return TaskOutput(FolderStore(Path(unit.spans[0].url).parent), FetchResult).result

@@ -1,4 +1,4 @@
-"""Rules between the keys of a data recipe.
+"""Rules between the keys of a data recipe, checked on the raw one: of sources, weights, phases and tokenizer.
 
 They check the raw document, so that their faults are in the same report as the model's. No file is opened.
 """
@@ -37,7 +37,7 @@ _KEYS_OF_TRAINING = (
 
 
 def check_sources(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults between the keys of each source, and between sources."""
+    """Yield the faults between the keys of each source of a raw recipe, and between sources."""
     yield from _check_names(data, "evaluations", "evaluation sets")
     for place, table in named_tables(data, "evaluations"):
         yield from _check_evaluation(place, table)
@@ -205,7 +205,7 @@ def _check_names(data: dict[str, Any], key: str, what: str) -> Iterator[str]:
 def _refuse(
     model: type[BaseModel], place: str, table: dict[str, Any], keys: tuple[str, ...], why: str
 ) -> Iterator[str]:
-    """Yield a fault for each key with another value than its default: a set's recipe.json lists every key."""
+    """Yield a fault for each key that rules forbid beside another, unless it has its default: recipe.json lists all."""
     for key in keys:
         if key in table and table[key] != model.model_fields[key].get_default(call_default_factory=True):
             yield f"{place}.{key}: {why.format(key=key)}"

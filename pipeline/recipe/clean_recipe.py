@@ -46,12 +46,12 @@ class Filter(CleanTable):
 
     @property
     def is_on(self) -> bool:
-        """Whether the filter is used."""
+        """Whether the filter of a `clean` table is used."""
         return True
 
     @classmethod
     def key_names(cls) -> list[str]:
-        """Return the keys of the table: its own keys, then the keys that all filters have."""
+        """Return the keys of the filter's `clean` table: its own keys, then the keys that all filters have."""
         return sorted(cls.model_fields, key=lambda key: key in Filter.model_fields)
 
 
@@ -69,16 +69,16 @@ class PersonalData(Filter):
 
     @property
     def is_on(self) -> bool:
-        """Whether personal data is looked for."""
+        """Whether the `clean` table looks for personal data."""
         return self.action != "keep"
 
     @property
     def all_kinds(self) -> tuple[PersonalKind, ...]:
-        """The kinds to look for, always in the same order, whatever their order in the recipe."""
+        """The kinds that the `clean` table looks for, always in the same order, whatever their order in the recipe."""
         return tuple(kind for kind in PERSONAL_KINDS if self.kinds is None or kind in self.kinds)
 
     def in_digest(self) -> dict[str, Any]:
-        """Return what decides the filter's result beside code."""
+        """Return what of the table `clean.personal_data` decides the filter's result beside code."""
         return super().in_digest() | {"kinds": self.all_kinds}
 
 
@@ -107,21 +107,21 @@ class Language(Filter):
 
     @property
     def is_on(self) -> bool:
-        """Whether documents are dropped."""
+        """Whether the table `clean.language` drops documents."""
         return self.keep != "all"
 
     @property
     def file(self) -> str:
-        """The model's file, without its SHA-256."""
+        """The file of the table's language model, without its SHA-256."""
         return (self.model or "").partition(DIGEST_MARK)[0]
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the model's file; empty if it is not known yet."""
+        """The SHA-256 of the file of the table's language model; empty if it is not known yet."""
         return (self.model or "").partition(DIGEST_MARK)[2]
 
     def in_digest(self) -> dict[str, Any]:
-        """Return what decides the filter's result beside code: of the model its SHA-256, wherever its file is."""
+        """Return what of `clean.language` decides the result beside code: of the model its SHA-256, not its file."""
         return super().in_digest() | {"model": self.sha256 or self.model, "keep": sorted(self.keep)}
 
 
@@ -141,22 +141,22 @@ class DatatroveFilter(Filter):
 
     @property
     def label(self) -> str:
-        """The name of the filter in messages."""
+        """The name in messages of a `clean` table of a datatrove filter."""
         return f"{self.name}.{self.filter}"
 
     @property
     def step(self) -> str:
-        """The name of its class, as datatrove counts."""
+        """The name of the class of a `clean` table's datatrove filter, as datatrove counts."""
         return self.filter
 
     @property
     def table(self) -> str:
-        """One of a list."""
+        """The `clean` table of a datatrove filter: one of a list."""
         return "[[sources.clean.datatrove]] or [[clean.datatrove]]"
 
 
 def distinct_filters(filters: list[DatatroveFilter]) -> list[DatatroveFilter]:
-    """Return the filters of a recipe, or refuse a list that has one twice."""
+    """Return the filters of a recipe's `clean`, or refuse a list that has one twice."""
     distinct([item.filter for item in filters])
     return filters
 
@@ -183,33 +183,33 @@ class CleanRecipe(Settings):
     filters off."""
 
     def __bool__(self) -> bool:
-        """Return whether a preset or a filter is on."""
+        """Return whether a preset or a filter of `clean` is on."""
         return any(table.is_on for table in self._tables())
 
     def presets(self, when: Literal["mix", "encode"] | None = None) -> list[Preset]:
-        """Return the presets that are on, in order; if `when` is given, only those that drop documents then."""
+        """Return the presets of `clean` that are on, in order; with `when`, only those that drop documents then."""
         given = [table for table in self._tables() if isinstance(table, Preset) and table.is_on]
         return [preset for preset in given if when in (None, preset.when)]
 
     def filters(self) -> list[Filter]:
-        """Return the filters that are on, in order."""
+        """Return the filters of `clean` that are on, in order."""
         return [table for table in self._tables() if isinstance(table, Filter) and table.is_on]
 
     def limits(self, when: Literal["mix", "encode"]) -> list[Limit]:
-        """Return the limits that are applied at `when`, in order."""
+        """Return the limits of `clean` that are applied at `when`, in order."""
         return [limit for preset in self.presets(when) for limit in preset.limits()]
 
     def mix_measures(self) -> list[str]:
-        """Return the measures that are written with a run, by name, including those of limits that are off."""
+        """Return the measures that `clean` needs with a run, by name, including those of limits that are off."""
         return sorted({name for preset in self.presets("mix") for name in preset.measures()})
 
     def mix_presets(self) -> CleanRecipe:
-        """Return the presets with `when = "mix"` alone, with their limits."""
+        """Return the presets of `clean` with `when = "mix"` alone, with their limits."""
         own: dict[str, Any] = {preset.name: preset.with_limits_alone() for preset in self.presets("mix")}
         return CleanRecipe(**own)
 
     def for_sample(self, limits: CleanRecipe) -> Self:
-        """Return the tables that clean the tokenizer's sample.
+        """Return the `clean` tables for the tokenizer's sample.
 
         Args:
             limits: the presets with `when = "mix"`, with the limits that the sample is drawn with.
@@ -218,7 +218,7 @@ class CleanRecipe(Settings):
         return self.model_copy(update=moved)
 
     def with_defaults(self, others: CleanRecipe) -> Self:
-        """Return the tables that are on; `others` fills in for tables that are missing here."""
+        """Return the `clean` tables that are on; `others` fills in for tables that are missing here."""
         own: dict[str, Any] = {}
         # A source's own table replaces the recipe's, also to turn it off.
         for name in CleanRecipe.model_fields:
@@ -228,7 +228,7 @@ class CleanRecipe(Settings):
         return type(self)(**own)
 
     def _tables(self) -> list[Preset | Filter]:
-        """Return the tables that are given, in order."""
+        """Return the tables of `clean` that are given, in order."""
         found: list[Preset | Filter] = []
         for name in CleanRecipe.model_fields:
             given: Any = getattr(self, name)
@@ -262,5 +262,5 @@ class CleanAllRecipe(CleanRecipe):
     """Documents that are nearly equal, within a source and across sources."""
 
     def __bool__(self) -> bool:
-        """Return whether anything is on."""
+        """Return whether anything of the recipe's `clean` is on."""
         return super().__bool__() or self.near_duplicates is not None

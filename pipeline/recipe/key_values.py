@@ -81,7 +81,7 @@ def known_encoding(name: str) -> str:
 
 
 def normal_encoding(name: str) -> str:
-    """Return the name that Python gives an encoding; `utf-8` also for UTF-8 that begins with a byte order mark."""
+    """Return a key's encoding by the name that Python gives it; `utf-8` also for UTF-8 with a byte order mark."""
     found = codecs.lookup(name).name
     return "utf-8" if found == "utf-8-sig" else found
 
@@ -95,7 +95,7 @@ MATCH_GROUP = "the_match"
 
 
 def check_pattern(pattern: str) -> str:
-    """Check the syntax of a pattern, and return it.
+    """Check the syntax of a key's value that is a pattern, and return it.
 
     Raises:
         ValueError: with RE2's message, or because the pattern matches everything.
@@ -120,7 +120,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def in_group(pattern: str) -> str:
-    """Return, in the same syntax, the pattern as a group named `MATCH_GROUP`, whose place can be asked for."""
+    """Return a key's pattern, in the same syntax, as a group named `MATCH_GROUP`, whose place can be asked for."""
     return f"(?P<{MATCH_GROUP}>{pattern})"
 
 

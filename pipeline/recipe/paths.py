@@ -97,14 +97,14 @@ def explain_path(folder: Path, path: str) -> str:
 
 
 def _map_local(path: str, change: Callable[[str], str]) -> str:
-    """Apply `change` to a path that is relative to some folder."""
+    """Apply `change` to a recipe's path that is relative to some folder."""
     if not path or "://" in path or path.startswith("~") or os.path.isabs(path):
         return path
     return change(path)
 
 
 def _join_local(folder: Path, path: str) -> str:
-    """Join without `..` in the middle, for messages and provenance; a glob's own `..` after a wildcard stays."""
+    """Join a recipe's path to its folder without `..` in the middle; a glob's own `..` after a wildcard stays."""
     while path.startswith(("../", "./")):
         first, path = path.split("/", 1)
         folder = folder.parent if first == ".." else folder

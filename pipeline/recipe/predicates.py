@@ -37,16 +37,16 @@ class Predicate:
 
     @property
     def reason(self) -> str:
-        """How a row that fails is counted, such as `not int_score >= 3`."""
+        """How a row that fails a predicate is counted, such as `not int_score >= 3`."""
         return f"not {self.column} {self.operator} {self.value}"
 
     @property
     def example(self) -> Any:
-        """A value of the kind that the column is compared with."""
+        """A value of the kind that the predicate's column is compared with."""
         return self.value[0] if self.operator == "in" else self.value
 
     def json_type(self) -> pa.DataType:
-        """Return the Arrow type in which a JSON value is compared."""
+        """Return the Arrow type in which a predicate compares a JSON value."""
         import pyarrow as pa
 
         if isinstance(self.example, bool):
@@ -54,7 +54,7 @@ class Predicate:
         return pa.large_string() if isinstance(self.example, str) else pa.float64()
 
     def fits(self, kind: pa.DataType) -> bool:
-        """Return whether a column of a type can be compared with the value."""
+        """Return whether a column of a type can be compared with the predicate's value."""
         from pyarrow import types
 
         if isinstance(self.example, bool):
@@ -71,11 +71,11 @@ class Predicate:
         return list(self.value) if self.operator == "in" else [self.value]
 
     def describe_misfit(self, kind: pa.DataType) -> str:
-        """Return the fault of a column of a type that cannot be compared with the value."""
+        """Return the fault of a column of a type that cannot be compared with the predicate's value."""
         return f"column {self.column!r} is {kind}; cannot test {self.operator} {self.value!r}"
 
     def mask(self, values: pa.Array[Any]) -> pa.BooleanArray:
-        """Return which rows hold; null if the column is null.
+        """Return for which rows the predicate holds; null if the column is null.
 
         Raises:
             TypeError: the column cannot be compared with the value.
@@ -105,7 +105,7 @@ class Predicate:
 
 
 def parse_predicate(column: str, condition: Any) -> Predicate:
-    """Parse one condition: `">= 3"`, `"== 'en'"`, or a list of allowed values.
+    """Parse one condition of `keep`: `">= 3"`, `"== 'en'"`, or a list of allowed values.
 
     Raises:
         ValueError: the condition is not of that form.
@@ -157,7 +157,7 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def _read_time(text: str, kind: pa.DataType) -> datetime.date | None:
-    """Return a date or time such as `2024-01-31T12:00:00` for comparison with a column; None if it is none.
+    """Return a predicate's date or time such as `2024-01-31T12:00:00` for comparison with a column; None if none.
 
     A time without a zone is one of UTC, if the column has a zone.
     """
@@ -175,7 +175,7 @@ def _read_time(text: str, kind: pa.DataType) -> datetime.date | None:
 
 
 def _fit_integers(comparison: str, wanted: list[Any], kind: pa.DataType) -> tuple[str, list[int]]:
-    """Return a comparison with integers of a column's type that holds for the same values; `all` and `none` are two."""
+    """Return a predicate for integers of a column's type that holds for the same values; `all` and `none` are two."""
     low = 0 if str(kind).startswith("uint") else -(1 << (kind.bit_width - 1))
     high = low + (1 << kind.bit_width) - 1
     if comparison == "in":

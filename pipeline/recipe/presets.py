@@ -37,11 +37,11 @@ class Limit:
 
     @property
     def reason(self) -> str:
-        """The reason under which documents that fall are counted: `gopher: min_words`."""
+        """The reason under which documents that fall by a preset's limit are counted: `gopher: min_words`."""
         return f"{self.preset}: {self.key}"
 
     def find_fallen(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-        """Return which documents fall, `(documents,)`, by their measures.
+        """Return which documents fall by a preset's limit, `(documents,)`, by their measures.
 
         The limit is rounded to float32, like the measures, so a document exactly on it stays.
         """
@@ -77,21 +77,21 @@ class CleanTable(Settings):
 
     @property
     def label(self) -> str:
-        """Its name in messages: `clean.LABEL`."""
+        """The name of a preset or a filter in messages: `clean.LABEL`."""
         return self.name
 
     @property
     def step(self) -> str:
-        """The name under which its dropped documents are counted, with which their reasons begin."""
+        """The name under which what a preset or a filter drops is counted, with which its reasons begin."""
         return self.name.replace("_", " ")
 
     @property
     def table(self) -> str:
-        """Its table in a recipe; a source's own table replaces the recipe's."""
+        """The table of a preset or a filter in a recipe; a source's own table replaces the recipe's."""
         return f"[sources.clean.{self.name}] or [clean.{self.name}]"
 
     def in_digest(self) -> dict[str, Any]:
-        """Return what decides the table's result beside code: every key but `max_dropped`, which only stops builds.
+        """Return what decides the result of a preset or a filter beside code: every key but `max_dropped`.
 
         A table whose values can be written in several ways replaces these, and leaves no key out.
         """
@@ -128,7 +128,7 @@ class Preset(CleanTable):
 
     @classmethod
     def limit_keys(cls) -> list[str]:
-        """Return the keys of the limits, in order: a document is counted under the first limit that it breaks."""
+        """Return the keys of a preset's limits, in order: a document counts under the first that it breaks."""
         return [key for key in cls.model_fields if key not in Preset.model_fields]
 
     @classmethod
@@ -137,7 +137,7 @@ class Preset(CleanTable):
         return list(dict.fromkeys(key[4:] for key in cls.limit_keys()))
 
     def limits(self) -> list[Limit]:
-        """Return the limits that are not off, in order."""
+        """Return the preset's limits that are not off, in order."""
         values = {key: getattr(self, key) for key in self.limit_keys()}
         return [
             Limit(self.name, key, key[4:], cast("Literal['min', 'max']", key[:3]), value)

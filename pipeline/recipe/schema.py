@@ -189,7 +189,7 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _give_to_sources(self, info: ValidationInfo) -> Self:
-        """Copy patterns and presets for all sources into each source. From here on, a source alone decides what is read
+        """Copy the recipe's patterns and presets into each source. From here on, a source alone decides what is read
         from it."""
         # The recipe's patterns come first, so that the first reason of a drop does not depend on the source.
         for index, source in enumerate(self.sources):

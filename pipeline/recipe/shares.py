@@ -32,7 +32,7 @@ class Shares:
 
     @cached_property
     def fractions(self) -> tuple[Fraction, ...]:
-        """One fraction a source; they add up to 1."""
+        """The shares of the sources, one fraction each; they add up to 1."""
         exact = [Fraction(str(weight)) for weight in self.weights]
         return tuple(weight / sum(exact) for weight in exact)
 
@@ -41,7 +41,7 @@ class Shares:
         return int(self.fractions[source] * total)
 
     def targets(self, source: int, total: int, num_shards: int) -> list[int]:
-        """Return the running targets of a source: `num_shards + 1` numbers from 0 to its share of the total."""
+        """Return the running targets of a source's share: `num_shards + 1` numbers from 0 to its share of the total."""
         share = self.fractions[source] * total
         return [int(share * shard / (num_shards or 1)) for shard in range(num_shards + 1)]
 
@@ -90,20 +90,20 @@ class Demand:
         return self.shares.of(source, train_tokens) + self.val_tokens(source)
 
     def phase_tokens(self, train_tokens: int) -> list[int]:
-        """Return the training tokens of each phase: whole numbers that add up to `train_tokens`."""
+        """Return the training tokens that each phase needs: whole numbers that add up to `train_tokens`."""
         ends = [int(end * train_tokens) for end in itertools.accumulate(phase.share for phase in self.phases)]
         return [end - begin for begin, end in itertools.pairwise([0, *ends])]
 
     def phase_shards(self, train_tokens: int) -> list[int]:
-        """Return the shards of each phase, as many as its tokens need."""
+        """Return the shards of each phase, as many as its share of the tokens needs."""
         return [-(-tokens // self.recipe.shards.tokens) for tokens in self.phase_tokens(train_tokens)]
 
     def last_phase(self, source: int) -> int:
-        """Return the index of the last phase that takes documents of a source."""
+        """Return the index of the last phase that needs documents of a source."""
         return max(p for p, phase in enumerate(self.phases) if phase.shares.fractions[source])
 
     def train_targets(self, source: int, train_tokens: int, shards: Sequence[int]) -> list[int]:
-        """Return the running targets of a source: `sum(shards) + 1` numbers from 0 to its share of the training tokens.
+        """Return the running targets of a source's share: `sum(shards) + 1` numbers from 0 to its training tokens.
 
         Args:
             source: index of the source.
@@ -142,7 +142,7 @@ class Demand:
         return "add data" if self.recipe.sources[source].take == 1 else "raise its `take`"
 
     def grant(self, available: Sequence[float | None]) -> Grant:
-        """Return the training tokens that the set gets, and whether they make a shard of each phase.
+        """Return the training tokens that the set gets of what is needed, and whether they make a shard of each phase.
 
         Args:
             available: for each source, the tokens left for training; None if it has more that was not read yet, so

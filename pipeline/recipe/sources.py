@@ -107,12 +107,12 @@ class SourceRecipe(Settings):
 
     @classmethod
     def variants(cls) -> Sequence[type[Self]]:
-        """Return the kinds, or the class itself if it is one."""
+        """Return the classes of the kinds of sources, or the class itself if it is one."""
         return cls.__subclasses__() or [cls]
 
     @classmethod
     def kind_of(cls, table: dict[str, Any]) -> type[SourceRecipe]:
-        """Return the kind that a raw source is for; if `kind` is wrong, the one that its keys suggest."""
+        """Return the kind that a raw source is of; if `kind` is wrong, the one that its keys suggest."""
         kinds = {kind.model_fields["kind"].default: kind for kind in cls.variants()}
         named = table.get("kind", "files")
         if isinstance(named, str) and named in kinds:
@@ -122,7 +122,7 @@ class SourceRecipe(Settings):
 
     @classmethod
     def key_names(cls) -> list[str]:
-        """Return the keys of all kinds; those of one kind come after `kind`."""
+        """Return the keys of all kinds of sources; those of one kind come after `kind`."""
         own = [key for kind in cls.variants() for key in kind.model_fields if key not in SourceRecipe.model_fields]
         return list(dict.fromkeys(["name", "kind", *own, *SourceRecipe.model_fields]))
 
@@ -135,7 +135,7 @@ class SourceRecipe(Settings):
     @model_validator(mode="wrap")
     @classmethod
     def _choose_kind(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        """Make a source of its kind."""
+        """Make a source of the recipe of its kind."""
         if not cls.__subclasses__() or not isinstance(data, dict):
             return handler(data)
         table = cast("dict[str, Any]", data)
@@ -146,22 +146,22 @@ class SourceRecipe(Settings):
 
     @property
     def text_column(self) -> str:
-        """The column to read: the text itself, or the key that finds it."""
+        """The column of a source to read: the text itself, or the key that finds it."""
         return getattr(self, self.text_key)
 
     @property
     def text_key(self) -> Literal["text", "blob_id"]:
-        """The key of the recipe that names the column to read."""
+        """The source's key of the recipe that names the column to read."""
         return "text" if self.content == "column" else "blob_id"
 
     @property
     def predicates(self) -> list[Predicate]:
-        """The predicates of `keep`, in order."""
+        """The predicates of a source's `keep`, in order."""
         return parse_keep(self.keep)
 
     @property
     def pinned_revision(self) -> str | None:
-        """What the set's manifest records as the version of the documents; None if the documents' own digest is."""
+        """The version that the recipe pins a source's documents to; None if the documents' own digest is it."""
         return None
 
 
@@ -198,5 +198,5 @@ class HubSource(SourceRecipe):
 
     @property
     def pinned_revision(self) -> str | None:
-        """The commit that the documents are read at."""
+        """The commit that the recipe pins a source of the Hub to."""
         return self.revision

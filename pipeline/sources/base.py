@@ -94,12 +94,12 @@ class Span:
 
     @property
     def file_bytes(self) -> int:
-        """The size of the file, which its version begins with."""
+        """The size of the span's file, which its version begins with."""
         return int(self.version.partition(" ")[0])
 
     @property
     def part(self) -> str:
-        """The part of the file: `rg0-12`, `b0-4096` or `file`."""
+        """The part of the file that a span is: `rg0-12`, `b0-4096` or `file`."""
         return "file" if self.kind == "file" else f"{self.kind}{self.start}-{self.stop}"
 
     def to_json(self) -> str:
@@ -138,7 +138,7 @@ class Unit:
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text, about."""
+        """Bytes of text of a unit, about."""
         return sum(span.text_bytes for span in self.spans)
 
 
@@ -249,18 +249,18 @@ class Undivided:
     """Names of some of them."""
 
     def add(self, separator: str, name: str) -> None:
-        """Add a file."""
+        """Add a file that is not divided by its separator."""
         self.update(Undivided({separator: 1}, {separator: [name]}))
 
     def update(self, other: Undivided) -> None:
-        """Add the files of another part of the source."""
+        """Add the undivided files of another part of the source."""
         for separator, count in other.files.items():
             self.files[separator] = self.files.get(separator, 0) + count
             shown = self.shown.setdefault(separator, [])
             shown += other.shown[separator][: _SHOWN - len(shown)]
 
     def describe(self, source: SourceRecipe) -> list[str]:
-        """Return a line for each separator, with the remedy."""
+        """Return a line for each separator that divides no file, with the remedy."""
         given = json.dumps(source.separator)
         lines: list[str] = []
         for separator, count in sorted(self.files.items()):

@@ -80,7 +80,7 @@ def _list_matches(source: FilesSource) -> list[File]:
 
 
 def _relative(name: str, folder: str) -> str:
-    """Return a name relative to a folder above it: `posixpath.relpath`, ten times as fast for an ordinary name."""
+    """Return a file's name relative to a folder above it: `posixpath.relpath`, ten times as fast for most names."""
     if name.startswith(f"{folder}/") and "//" not in name and "/." not in name:
         return name[len(folder) + 1 :]
     return posixpath.relpath(name, folder)
@@ -232,7 +232,7 @@ def _list_local(glob: str) -> Iterator[File]:
 
 
 def _explain_folder(glob: str, path: str) -> str:
-    """Say what to write for a path that is a folder; empty if it is none."""
+    """Say what to write for a source's path that is a folder; empty if it is none."""
     # What is a folder needs a glob; what `datasets` saved as several splits needs the name of one.
     if not is_local(path):
         import fsspec
@@ -266,7 +266,7 @@ def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
 
 
 def _try_glob(key: str, glob: str, folder: Path) -> tuple[list[File], str]:
-    """Return the files that a glob of a key matches; if it matches none, also why."""
+    """Return the files of a source that a glob of a key matches; if it matches none, also why."""
     path = locate(folder, glob)
     try:
         files = expand_glob(path)

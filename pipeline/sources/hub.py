@@ -73,7 +73,7 @@ def pin_revisions(recipe: Recipe, work: WritableStore | None = None, *, keep: bo
 
 
 def resolve_commit(source: HubSource) -> str:
-    """Return the commit of a source's revision.
+    """Return the commit of a Hub source's revision.
 
     Raises:
         SourceError: no such repository or revision, or no permission; the message says whether a token was sent.
@@ -87,7 +87,7 @@ def resolve_commit(source: HubSource) -> str:
 
 
 def _ask(where: str, request: Callable[[], _Answer]) -> _Answer:
-    """Ask the Hub by its libraries, and again if it fails in a way that may pass.
+    """Ask the Hub about a source by its libraries, and again if it fails in a way that may pass.
 
     Raises:
         SourceError: the Hub refuses, does not answer in time, or HF_HUB_OFFLINE forbids to ask.

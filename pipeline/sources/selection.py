@@ -71,7 +71,7 @@ class Selection:
     def __init__(
         self, index: int, source: SourceRecipe, *, seed: int, tokens: int | None, kept: SpanCache | None = None
     ):
-        """List the files, and only the spans that are needed.
+        """List the files to select from, and only the spans that are needed.
 
         Args:
             index: the source's index in the recipe.
@@ -112,41 +112,41 @@ class Selection:
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text in the units, about."""
+        """Bytes of text in the selected units, about."""
         return sum(unit.text_bytes for unit in self.units)
 
     def ways(self) -> Counter[str]:
-        """Return how many files the units read in each way, such as `jsonl (gzip)`."""
+        """Return how many files the selected units read in each way, such as `jsonl (gzip)`."""
         formats = {span.name: span.format for unit in self.units for span in unit.spans}
         return Counter(_describe_way(name, format_) for name, format_ in sorted(formats.items()))
 
     def file(self, name: str) -> File:
-        """Return a file by its name in provenance."""
+        """Return a file of the selection by its name in provenance."""
         return self._by_name[name]
 
     @property
     def listed(self) -> list[Span]:
-        """The spans of the files listed so far, in the source's order: first the spans in units, then the rest."""
+        """The spans of the selection's files so far, in the source's order: first the spans in units, then the rest."""
         return self._list([file for file in self.files if file.name in self._listed])
 
     @property
     def empty(self) -> list[str]:
-        """The files listed so far that hold no record."""
+        """The files of the selection so far that hold no record."""
         return [file.name for file in self.files if self._listed.get(file.name) == []]
 
     @property
     def is_remote(self) -> bool:
-        """Whether the files are read over a network."""
+        """Whether the selection's files are read over a network."""
         return any("://" in file.url and not file.url.startswith("file://") for file in self.files[:1])
 
     @property
     def has_more(self) -> bool:
-        """Whether parts of the source are not in the units."""
+        """Whether parts of the source are not selected."""
         listed = sum(map(len, self._listed.values()))
         return not self.whole and (self._taken < listed or len(self._listed) < len(self.files))
 
     def take(self, text_bytes: int) -> None:
-        """Take further parts until the units hold this much text; existing units do not change."""
+        """Select further parts until the units hold this much text; existing units do not change."""
         parts: list[Span] = []
         missing = max(1, text_bytes - self.text_bytes)
         rest = itertools.islice(self._iter_parts(), self._taken, None)
@@ -157,13 +157,13 @@ class Selection:
         self.units = [*self.units, *make_units(self.index, parts)]
 
     def take_for(self, needed: int, found: int) -> None:
-        """Take further parts to reach `needed` tokens, judging by the `found` tokens in the units so far."""
+        """Select further parts to reach `needed` tokens, judging by the `found` tokens in the units so far."""
         # The yield so far says how much text is needed; if nothing was found, twice as much is tried.
         growth = max(LEAST_GROWTH, MARGIN * needed / found) if found else 2.0
         self.take(int(self.text_bytes * growth))
 
     def sample_spans(self, text_bytes: int) -> list[Span]:
-        """Return the spans of the first groups of files with `SAMPLE_SPREAD` times this much text, or of all, in order.
+        """Return the selection's first groups of files with `SAMPLE_SPREAD` times this much text, or all, in order.
 
         The result does not depend on the number of tokens requested, except for where text and jsonl files are cut.
         """
@@ -177,7 +177,7 @@ class Selection:
         return self._list([file for file in self.files if file.name in names])
 
     def unread(self) -> Unread:
-        """Return the parts that are not in the units."""
+        """Return the parts that are not selected."""
         if self.whole:
             return Unread(0, len(self.files), 0, 0)
         # A file is unread, read in part (its other parts count), or has no rows.
@@ -193,12 +193,12 @@ class Selection:
         return file.name not in self._listed or bool(self._listed[file.name])
 
     def _iter_parts(self) -> Iterator[Span]:
-        """Yield all parts in the seeded order. A group is listed only when those before it are used up."""
+        """Yield all parts to select from, in seeded order. A group is listed only when those before are used up."""
         for group in self._groups:
             yield from sorted(self._list(group), key=lambda span: seeded_place(self.seed, f"{span.name}\0{span.part}"))
 
     def _list(self, files: list[File]) -> list[Span]:
-        """Return the spans of files, in order; each file is listed once."""
+        """Return the spans of the selection's files, in order; each file is listed once."""
         new = [file for file in files if file.name not in self._listed]
         spans = self._kept.list_spans(self.source, new, self._unit_bytes) if new else []
         # A file without rows has no span, but it is listed.
@@ -209,7 +209,7 @@ class Selection:
 
 
 def describe_empty(names: Sequence[str]) -> str:
-    """Say which files hold no record."""
+    """Say which files of a selection hold no record."""
     shown = ", ".join(map(printable, names[:_SHOWN_EMPTY])) + (", ..." if len(names) > _SHOWN_EMPTY else "")
     return f"{plural(len(names), 'file')} without a record: {shown}"
 
@@ -230,7 +230,7 @@ def part_bytes(text_bytes: int) -> int:
 
 
 def _group_files(files: list[File], seed: int) -> list[list[File]]:
-    """Return groups of files in the seeded order; inside a group, the files are in the source's order."""
+    """Return groups of files to select in the seeded order; inside a group, they are in the source's order."""
     order = sorted(range(len(files)), key=lambda index: seeded_place(seed, files[index].name))
     groups: list[list[File]] = []
     size, start = FIRST_GROUP_FILES, 0

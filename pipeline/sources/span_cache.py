@@ -40,7 +40,7 @@ class SpanCache:
     """Lists spans, and caches them in a work folder. Memory: about 0.5 KB a file."""
 
     def __init__(self, work: WritableStore | None = None):
-        """Use the spans that an earlier build kept in `work`; None: keep nothing."""
+        """Use the cached spans that an earlier build kept in `work`; None: keep nothing."""
         self._work = work
         self._used: dict[str, dict[str, _Entry]] = {}
         self._changed = False
@@ -53,7 +53,7 @@ class SpanCache:
             return {}  # absent or damaged: each file is opened
 
     def list_spans(self, source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:
-        """List the spans of several files, in the files' order; only files without a cached entry are opened.
+        """List the spans of several files, in the files' order; only files that the cache lacks are opened.
 
         Raises:
             SourceError: with one line for each file that cannot be read, or does not fit the recipe.
@@ -77,7 +77,7 @@ class SpanCache:
         return [_to_span(file, row) for file in files for row in entries[file.name][2]]
 
     def save(self) -> None:
-        """Write the cache: the spans that were listed since this was made, and no others, if some of them are new.
+        """Write the cache of spans: those that were listed since this was made, and no others, if some of them are new.
 
         Raises:
             OSError: the work folder cannot be written.

@@ -176,7 +176,7 @@ class Encoder:
     """
 
     def __init__(self, tokenizer: dict[str, Any]):
-        """Load the encoders.
+        """Load the encoders of a tokenizer.
 
         Args:
             tokenizer: a parsed tokenizer.json.
@@ -337,7 +337,7 @@ class Encoder:
 
 
 def _resident_bytes() -> int:
-    """Return the memory that this process has now; its most so far where the system does not say."""
+    """Return the memory that this process has now, for the encoder to bound; its most where the system does not say."""
     try:
         with open("/proc/self/statm", "rb") as file:  # 0.02 ms
             return int(file.read().split()[1]) * resource.getpagesize()

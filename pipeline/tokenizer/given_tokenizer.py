@@ -77,7 +77,7 @@ def find_bos(data: dict[str, Any]) -> str | None:
 
 
 def _list_added(data: dict[str, Any]) -> list[str]:
-    """Return the tokens that a file's post-processor puts before a document."""
+    """Return the tokens that a given tokenizer's post-processor puts before a document."""
     added: list[str] = []
     processor: dict[str, Any] = data.get("post_processor") or {}
     parts: list[dict[str, Any]] = processor.get("processors") or [processor]
@@ -94,7 +94,7 @@ def _list_added(data: dict[str, Any]) -> list[str]:
 
 
 def find_wrong_ids(data: dict[str, Any]) -> list[str]:
-    """Return a fault if added tokens have other ids in a parsed `tokenizer.json` than `tokenizers` gives them.
+    """Return a fault if added tokens have other ids in a given tokenizer's file than `tokenizers` gives them.
 
     Raises:
         ValueError: `tokenizers` cannot read it.
@@ -121,7 +121,7 @@ def find_wrong_ids(data: dict[str, Any]) -> list[str]:
 
 
 def describe_kind(path: Path, content: bytes) -> str:
-    """Return what a file is that is no `tokenizer.json`, and how to make one of it; empty if that is not known."""
+    """Return what a file given as tokenizer is if it is none, and how to make one of it; empty if that is not known."""
     try:
         data = json.loads(content)
     except (ValueError, RecursionError):
@@ -161,7 +161,7 @@ def describe_ignored(data: dict[str, Any]) -> list[str]:
 
 
 def _find_missing(data: dict[str, Any], entries: dict[str, int], spelling: Spelling) -> Iterator[str]:
-    """Yield missing entries without which text would be lost and not even counted, and entries without bytes."""
+    """Yield a given tokenizer's missing entries without which text would be lost, and entries without bytes."""
     # A byte-level tokenizer needs all bytes, and nothing else; others an entry for what they do not know.
     if not spelling.space:
         tokens: list[dict[str, Any]] = data.get("added_tokens") or []
@@ -194,7 +194,7 @@ def _find_splitter_faults(parts: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _ordinary_ids(model: dict[str, Any], spelling: Spelling) -> set[int | None]:
-    """Return the ids that text can yield in a BPE: ids of bytes, of single characters and of merges; None if any has
+    """Return the ids that text can yield in a given BPE: of bytes, of single characters and of merges; None if any has
     none."""
     merges: list[str | list[str]] = model.get("merges") or []
     joined = ["".join(merge.split(" ", 1) if isinstance(merge, str) else merge) for merge in merges]

@@ -55,7 +55,7 @@ class KeptCounter:
     """Compares batches of documents with their tokens."""
 
     def __init__(self, vocabulary: Vocabulary, spelling: Spelling, reference: tokenizers.Tokenizer):
-        """Set the tokenizer.
+        """Set the tokenizer whose kept text is counted.
 
         Args:
             vocabulary: the bytes of each id that text can yield; of an unknown token, none.
@@ -68,7 +68,7 @@ class KeptCounter:
     def add(
         self, kept: KeptText, documents: Documents, ids: npt.NDArray[np.unsignedinteger], offsets: npt.NDArray[np.int64]
     ) -> None:
-        """Count the documents of a batch.
+        """Count the text that is kept of a batch of documents.
 
         Args:
             kept: the counts so far, which change.
@@ -125,7 +125,7 @@ class KeptCounter:
             )
 
     def _show_unknown(self, text: str) -> str:
-        """Return the first characters of a text that are unknown, and where they are."""
+        """Return the first characters of a text that are not kept, as unknown, and where they are."""
         encoding = self._reference.encode(text, add_special_tokens=False)
         start, stop = next(
             span for token, span in zip(encoding.ids, encoding.offsets, strict=True) if token == self._spelling.unknown
@@ -135,7 +135,7 @@ class KeptCounter:
 
 
 def _show(text: bytes, held: bytes) -> tuple[str, str]:
-    """Return both from a little before the place where they begin to differ."""
+    """Return a text and what is kept of it from a little before the place where they begin to differ."""
     pairs = zip(text, held, strict=False)
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(text), len(held)))
     start = max(0, at - _SHOWN_CHARACTERS // 3)

@@ -151,7 +151,7 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
 
 
 def _cut(text: memoryview) -> Iterator[memoryview]:
-    """Yield the pieces of a document: each ends with its last line end, else before its last space or character."""
+    """Yield the pieces of a document of the sample: each ends with its last line end, else before its last space."""
     start = 0
     while len(text) - start > PIECE_BYTES:
         piece = bytes(text[start : start + PIECE_BYTES])
@@ -166,7 +166,7 @@ def _cut(text: memoryview) -> Iterator[memoryview]:
 
 
 def _longest_word_bytes(data: memoryview | bytes) -> int:
-    """Return an upper bound of a document's longest pre-token: its longest run of bytes of one class."""
+    """Return an upper bound of a sampled document's longest pre-token: its longest run of bytes of one class."""
     classes = _BYTE_CLASS[np.frombuffer(data, np.uint8)]
     edges = np.flatnonzero(classes[1:] != classes[:-1])
     return int(np.diff(edges, prepend=-1, append=len(classes) - 1).max(initial=0))
@@ -180,7 +180,7 @@ def _shuffled(task: TokenizerTask, index: int) -> Iterator[Span]:
 
 
 def split_groups(span: Span) -> list[Span]:
-    """Cut a span of row groups into its single groups; return any other span alone."""
+    """Cut a span to sample into its single row groups; return any other span alone."""
     if span.kind != "rg":
         return [span]
     return [replace(span, start=index, stop=index + 1) for index in range(span.start, span.stop)]

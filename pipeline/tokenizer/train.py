@@ -89,7 +89,7 @@ class TokenizerResult(Result):
 
 
 def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> TokenizerResult:
-    """Draw the sample, train, and write `tokenizer.json` into `folder`.
+    """Draw the sample, train the tokenizer, and write `tokenizer.json` into `folder`.
 
     Raises:
         TokenizerError: the sample offers fewer entries than `vocab_size`.
@@ -156,7 +156,7 @@ def _describe_lost(task: TokenizerTask, drawn: list[Drawn]) -> str:
 
 
 def pre_tokenizer(name: str) -> tokenizers.pre_tokenizers.PreTokenizer:
-    """Return the pre-tokenizer that a recipe names."""
+    """Return the pre-tokenizer that a recipe names, for training."""
     from tokenizers import Regex, pre_tokenizers
 
     if name == "gpt2":
@@ -218,7 +218,7 @@ def train_with_tokenizers(
 
 
 def _is_exhausted(sample_path: Path, merges: list[tuple[str, str]]) -> bool:
-    """Return whether every word of a sample is one entry; the search ends at the first that is not."""
+    """Return whether training has no more to learn, as every word of the sample is one entry."""
     split = pre_tokenizer("gpt2").pre_tokenize_str
     entries = {*byte_characters(), *(left + right for left, right in merges)}
     return all(word in entries for document in iter_sample(sample_path) for word, _ in split(document))
@@ -251,7 +251,7 @@ def build_tokenizer_json(merges: list[tuple[str, str]], recipe: TokenizerRecipe,
 def _write_tokenizer_json(
     merges: list[tuple[str, str]], special_tokens: list[str], ordinary: list[str], pretokenizer: str
 ) -> str:
-    """Return the text of a `tokenizer.json` whose entries have ids in the order in which they are given."""
+    """Return the text of a trained `tokenizer.json` whose entries have ids in the order in which they are given."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
 
     vocabulary = {entry: index for index, entry in enumerate([*special_tokens, *ordinary])}
@@ -263,7 +263,7 @@ def _write_tokenizer_json(
 
 
 def _order_by_frequency(tokenizer: str, size: int, sample_path: Path, *, first: int) -> list[int]:
-    """Return a tokenizer's entries in a new order, in which those that its sample has most often have small bytes.
+    """Return a trained tokenizer's entries in another order: those that its sample has most often have small bytes.
 
     Zstandard codes the low and the high byte of each token with one table, which pays off if few values of both are
     usual. Merges keep their order, so that text becomes the same entries. The result depends on the tokenizer and the
@@ -293,7 +293,7 @@ def _order_by_frequency(tokenizer: str, size: int, sample_path: Path, *, first: 
 
 
 def _by_bytes(first: int, size: int) -> npt.NDArray[np.int64]:
-    """Return the ids from `first` on, those of small bytes first: by the product of all bytes, each plus `_OFFSET`."""
+    """Return a trained tokenizer's ids from `first` on, small bytes first: by the product of bytes plus `_OFFSET`."""
 
     ids = np.arange(first, first + size)
     bytes_of_ids = ids.astype("<u4").view(np.uint8).reshape(size, 4)
@@ -301,7 +301,7 @@ def _by_bytes(first: int, size: int) -> npt.NDArray[np.int64]:
 
 
 def _iter_counted(sample_path: Path) -> Iterator[bytes]:
-    """Yield the documents that begin in each counted block of a sample file."""
+    """Yield the documents that begin in each block of the sample that is counted after training."""
     size = sample_path.stat().st_size
     if not size:
         return
@@ -314,7 +314,7 @@ def _iter_counted(sample_path: Path) -> Iterator[bytes]:
 
 
 def _next_document(data: mmap.mmap, at: int) -> int:
-    """Return where the first document begins from a byte on, or the sample ends."""
+    """Return where in the training sample the first document begins from a byte on, or the sample ends."""
     return 0 if not at else data.find(DOCUMENT_SEPARATOR, at - 1) + 1 or len(data)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _parse(ranges: str) -> npt.NDArray[np.uint32]:
-    """Return the first code points of ranges and those after their last ones, by turns: uint32 `(2 * ranges,)`."""
+    """Return a Unicode table: first code points of ranges and those after them, by turns, uint32 `(2 * ranges,)`."""
     pairs = [part.partition("-") for part in ranges.split()]
     return np.array([[int(first, 16), int(last or first, 16) + 1] for first, _, last in pairs], np.uint32).reshape(-1)
 
@@ -42,7 +42,7 @@ _SLICE_BYTES = 1 << 20
 
 
 def find_documents(text: pa.LargeStringArray, *, has_normalizer: bool) -> npt.NDArray[np.int64]:
-    """Return which documents hold a character of the lists, in ascending order: int64.
+    """Return which documents hold a character of the Unicode lists, in ascending order: int64.
 
     Args:
         text: the documents, none of them null.

@@ -54,7 +54,7 @@ _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9,
 
 
 def _fill_orders() -> Int64s:
-    """Return for each slot the fixed order in which it asks all slots, `(SLOTS, SLOTS)`."""
+    """Return for each slot of a signature the fixed order in which it asks all slots, `(SLOTS, SLOTS)`."""
     draws = np.asarray(np.random.PCG64(_SEED).random_raw(SLOTS * SLOTS), np.uint64)
     return np.argsort(draws.reshape(SLOTS, SLOTS), axis=1)
 
@@ -63,7 +63,7 @@ _ORDERS = _fill_orders()
 
 
 def hash_shingles(tokens: UIntegers, lengths: Int64s, values: UInt64s) -> tuple[UInt64s, Int64s]:
-    """Hash the shingles of documents, repeated ones included.
+    """Hash the shingles of documents for signatures and bands, repeated ones included.
 
     Args:
         tokens: whole documents, each with its EOS, one after the other.
@@ -90,7 +90,7 @@ def _hash_short(
     lengths: Int64s,
     values: UInt64s,
 ) -> UInt64s:
-    """Hash documents of fewer than `WIDTH` tokens whole, `(documents,)`."""
+    """Hash documents of fewer than `WIDTH` tokens whole, as their one shingle, `(documents,)`."""
     places = np.arange(WIDTH - 1)
     ids = tokens[np.minimum(starts[:, None] + places, len(tokens) - 1)]
     inside = np.where(places < lengths[:, None] - 1, values[ids], np.uint64(0))
@@ -116,7 +116,7 @@ def band_keys(hashes: UInt64s, counts: Int64s) -> UInt64s:
 
 
 def make_signatures(hashes: UInt64s, counts: Int64s) -> UInt32s:
-    """Return the documents' MinHash signatures, uint32 `(documents, SLOTS)`."""
+    """Return the documents' MinHash signatures, of which bands are made, uint32 `(documents, SLOTS)`."""
     # The upper half of a hash chooses the slot, the lower half is the value.
     places = (((hashes >> np.uint64(32)) * np.uint64(SLOTS)) >> np.uint64(32)).astype(np.int64)
     places += np.repeat(np.arange(len(counts)) * SLOTS, counts)

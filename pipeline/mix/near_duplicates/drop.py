@@ -45,7 +45,7 @@ class SimilarDocuments:
 
     @classmethod
     def of(cls, pairs: Rows) -> SimilarDocuments:
-        """Take them from pairs of `SIMILAR_DTYPE`."""
+        """Take similar documents from pairs of `SIMILAR_DTYPE`."""
         hi, lo = (np.concatenate([pairs[f"{half}_a"], pairs[f"{half}_b"]]) for half in ("hi", "lo"))
         order, _ = sort_hashes(hi, lo)
         hi, lo = hi[order], lo[order]
@@ -112,7 +112,7 @@ class SimilarPairs(Payload):
     action: Literal["report", "drop"]
 
     def read(self) -> SimilarDocuments:
-        """Read the documents of the pairs at or above `min_jaccard`."""
+        """Read the similar documents of the pairs at or above `min_jaccard`, to drop some."""
         parts = [read_similar(open_store(place), self.min_jaccard) for place in self.places]
         return SimilarDocuments.of(np.concatenate([np.zeros(0, SIMILAR_DTYPE), *parts]))
 
@@ -129,7 +129,7 @@ class Twins:
     jaccard: Float64s
 
     def to_columns(self, places: RowPlaces, number: int) -> dict[str, Any]:
-        """Return their columns of the evidence of a partition."""
+        """Return the columns of near-duplicates in the evidence of a partition."""
         inside, own = places.find(number, self.run, self.index)
         size = int(places.sizes(number).sum())
         valid = np.zeros(size, bool)

@@ -117,7 +117,7 @@ def find_pairs(folder: Path, task: PairsTask, report: Report) -> PairsResult:
 
 
 def _read_repeated(task: PairsTask, report: Report) -> tuple[Rows, UInt64s]:
-    """Read the range from every run; return the rows whose key is not the only one, and their documents."""
+    """Read the range of keys from every run; return the rows whose key makes pairs, and their documents."""
     # Find where the range lies in each run's bands, then read these rows into one array.
     runs = distinct_runs(load_runs(task.runs))
     stores = [open_store(f"{task.bands}/{bands_digest(run.digest)}") for run in runs]
@@ -149,7 +149,7 @@ def _document_number(run: Integers, index: Integers) -> UInt64s:
 
 
 def _order_members(rows: Rows, documents: UInt64s) -> tuple[UInt64s, Int64s]:
-    """Return the documents, bucket by bucket, the longest first, each content once; and how many each bucket has."""
+    """Return the documents to pair, bucket by bucket, longest first, contents once; and how many each bucket has."""
     order = np.lexsort((documents, rows["hash"], ~rows["length"], rows["key"]))
     rows, documents = rows[order], documents[order]
     new_key = mark_first(rows["key"], rows["key"])

@@ -1,4 +1,4 @@
-"""The similar stage: the exact Jaccard similarity of each candidate pair, from the documents' tokens.
+"""The similar stage: the exact Jaccard similarity of each candidate pair, from its documents' tokens and shingles.
 
 A task takes the pairs of some partitions, each once, and reads the documents batch by batch. Memory: up to 350 bytes a
 pair of its partitions (measured with two documents of its own for each), and one batch of tokens, or one pair of longer
@@ -163,11 +163,11 @@ class _Documents:
         map_in_threads(read, parts, self._threads)
 
     def find(self, numbers: UInt64s) -> Int64s:
-        """Return the places of documents in `rows`."""
+        """Return the places in `rows` of the documents to compare."""
         return np.searchsorted(self._numbers, numbers)
 
     def read_shingles(self, places: Int64s) -> dict[int, UInt64s]:
-        """Return the sorted sets of shingles of documents, given by their places in order."""
+        """Return the sorted sets of shingles of the documents to compare, given by their places in order."""
         rows, own = self.rows[places], self._own[places]
         starts = rows["start"].astype(np.int64)
         # Tokens of neighbouring documents are one read.
@@ -184,7 +184,7 @@ class _Documents:
 
 
 def _split(runs: Int64s, starts: Int64s, ends: Int64s, size: int) -> list[slice]:
-    """Divide places of items of `size` bytes, in order of runs, into parts that are read at once: close, not long."""
+    """Divide documents to compare, of items of `size` bytes, into parts that are read at once: close, not long."""
     apart = runs[1:] != runs[:-1]
     apart |= starts[1:] - ends[:-1] > BLOCK_BYTES // size
     stretch = starts // (READ_BYTES // size)
@@ -200,7 +200,7 @@ def _read_rows(piece: tuple[Run, Int64s]) -> Rows:
 
 
 def _read_tokens(piece: tuple[Run, Rows]) -> UIntegers:
-    """Read the tokens of documents of a run with one read, those between them included, and leave these out."""
+    """Read the tokens of a run's documents to compare with one read, and leave out those between them."""
     run, rows = piece
     tokens = run.read_tokens(rows)
     starts = (rows["start"] - rows["start"][0]).astype(np.int64)

@@ -31,7 +31,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
-    """Check the schema, and cut a file into spans of whole record batches with up to `unit_bytes` of text each."""
+    """Check the schema of an Arrow IPC file, and cut it into spans of whole record batches of up to `unit_bytes`."""
     if is_compressed(whole.name):
         raise SourceError(f"{whole.name}: Arrow IPC compressed as a whole is not read. Decompress the file.")
     with _refuse_broken(whole.name):
@@ -59,7 +59,7 @@ def _refuse_broken(name: str) -> Generator[None]:
 
 @contextlib.contextmanager
 def _open(span: Span, *, mapped: bool = False) -> Generator[Any]:
-    """Open a file for Arrow; a local one as a memory map if asked for, which costs memory for each byte read."""
+    """Open a file for Arrow IPC; a local one as a memory map if asked for, which costs memory for each byte read."""
     if is_local(span.url):
         path = os.path.expanduser(span.url)
         with pa.memory_map(path) if mapped else pa.OSFile(path, mode="r") as file:
@@ -114,7 +114,7 @@ def _text_bytes(source: SourceRecipe, batch: pa.RecordBatch) -> int:
 
 @lru_cache(maxsize=32)  # a sample reads many batches of one stream
 def _walk(url: str, name: str, version: str) -> tuple[pa.Schema, list[int]] | None:
-    """Return the schema of a local stream, where each record batch starts, and where the last one ends; None if
+    """Return an Arrow stream's schema, where its record batches start, and where the last one ends; None if
     dictionaries are among them."""
     with pa.memory_map(os.path.expanduser(url)) as file:
         schema = pa.ipc.read_schema(cast("Any", file))
@@ -142,7 +142,7 @@ def _read_batch(file: Any, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
-    """Stream the record batches of a span, a few megabytes of text at a time."""
+    """Stream the record batches of an Arrow IPC span, a few megabytes of text at a time."""
     span = reader.span
     with _refuse_broken(span.name), _open(span) as file:
         for number, batch in enumerate(
@@ -175,13 +175,13 @@ def _read_batches(file: Any, span: Span, columns: list[str]) -> Iterator[pa.Reco
 
 
 def _read_fields(schema: pa.Schema, columns: list[str]) -> list[int]:
-    """Return the places of the fields that hold some columns, given by dotted paths."""
+    """Return the places of the fields of an Arrow IPC schema that hold some columns, given by dotted paths."""
     names = {name if name in schema.names else name.partition(".")[0] for name in columns}
     return [index for index, name in enumerate(schema.names) if name in names]
 
 
 def _validate(batch: pa.RecordBatch, columns: list[str], where: str) -> None:
-    """Refuse a batch whose offsets lead outside its text; whether text is UTF-8 is tested where it is cleaned."""
+    """Refuse an IPC batch whose offsets lead outside its text; whether text is UTF-8 is tested where it is cleaned."""
     try:
         for index in _read_fields(batch.schema, columns):
             column: Any = batch.column(index)

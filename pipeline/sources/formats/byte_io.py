@@ -163,7 +163,7 @@ def _refuse_wide(blocks: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 
 def refuse_wide(head: bytes, name: str) -> None:
-    """Refuse a file read as UTF-8 that begins like UTF-16 or UTF-32.
+    """Refuse a file whose bytes are read as UTF-8 and begin like UTF-16 or UTF-32.
 
     Raises:
         SourceError: naming the encoding.
@@ -173,14 +173,14 @@ def refuse_wide(head: bytes, name: str) -> None:
 
 
 def read_pieces(raw: BinaryIO, span: Span, separator: bytes, encoding: str) -> Iterator[bytes]:
-    """Yield a span's text in pieces of UTF-8 that end with a separator (the span's last one may not)."""
+    """Yield a span's bytes as pieces of UTF-8 that end with a separator (the span's last one may not)."""
     return (piece for piece, _ in read_cut(raw, span, partial(_last_end, separator=separator), encoding))
 
 
 def read_cut(
     raw: BinaryIO, span: Span, find_end: Callable[[bytes], int], encoding: str | None = None
 ) -> Iterator[tuple[bytes, bool]]:
-    """Yield a span in pieces that end where `find_end` says.
+    """Yield a span's bytes in pieces that end where `find_end` says.
 
     Args:
         raw: the file.
@@ -208,7 +208,7 @@ def read_cut(
 
 
 def cut_after(whole: Span, places: Iterable[int], unit_bytes: int) -> list[Span]:
-    """Cut a plain file at the places that begin another span, as soon as one has `unit_bytes` of text.
+    """Cut a plain file's bytes at the places that begin another span, as soon as one has `unit_bytes` of text.
 
     Args:
         whole: the whole file.
@@ -227,7 +227,7 @@ def cut_after(whole: Span, places: Iterable[int], unit_bytes: int) -> list[Span]
 
 
 def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -> list[Span]:
-    """Cut a file after separators into spans of up to `unit_bytes` of text.
+    """Cut a file's bytes after separators into spans of up to `unit_bytes` of text.
 
     A compressed file is one span, and so is one in an encoding whose characters have several bytes, other than UTF-8.
     """
@@ -243,7 +243,7 @@ def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -
 
 
 def find_boundaries(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int) -> Iterator[int]:
-    """Yield offsets just after a separator, near every `unit_bytes` of a plain file."""
+    """Yield offsets in bytes just after a separator, near every `unit_bytes` of a plain file."""
     margin = len(separator) - 1
     target = last = 0
     while (target := max(target + unit_bytes, last)) < size:
@@ -270,7 +270,7 @@ def _overlaps_itself(separator: bytes) -> bool:
 
 
 def _last_end(data: bytes, separator: bytes) -> int:
-    """Return where the last separator ends, as `split` finds them from the start; 0 if there is none."""
+    """Return where the last separator in bytes ends, as `split` finds them from the start; 0 if there is none."""
     last = data.rfind(separator)
     if last < 0:
         return 0
@@ -280,7 +280,7 @@ def _last_end(data: bytes, separator: bytes) -> int:
 
 
 def _first_certain(window: bytes, separator: bytes, start: int) -> int:
-    """Return the first separator at or after `start` that no earlier one overlaps, so that every split takes it."""
+    """Return the first separator in bytes from `start` on that no earlier one overlaps: every split takes it."""
     found = window.find(separator, start)
     while found >= 0 and window.find(separator, max(0, found - len(separator) + 1)) < found:
         found = window.find(separator, found + 1)

@@ -57,7 +57,7 @@ def _follow(schema: pa.Schema, names: list[str]) -> pa.DataType | None:
 
 
 def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array[Any]:
-    """Return the column at a dotted path as one array."""
+    """Return the column at a dotted path of a table as one array."""
     if path in table.schema.names:
         column = table.column(path)
     else:

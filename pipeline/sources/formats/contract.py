@@ -30,7 +30,7 @@ class FormatModule(Protocol):
     """The functions of a format's module."""
 
     def cut_file(self, source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
-        """Cut a file into spans of up to `unit_bytes` of text; none if it holds no record.
+        """Contract of a format: cut a file into spans of up to `unit_bytes` of text; none if it has no record.
 
         Args:
             source: the source, whose columns are checked as far as the file's head or footer has them.
@@ -44,7 +44,7 @@ class FormatModule(Protocol):
         ...
 
     def read_span(self, reader: SpanReader) -> Iterator[TextBatch]:
-        """Stream a span that `cut_file` made; rows count from 0 in each span.
+        """Contract of a format: stream a span that `cut_file` made; rows count from 0 in each span.
 
         Raises:
             SourceError: a record is malformed, or the file is broken.

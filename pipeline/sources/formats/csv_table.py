@@ -45,7 +45,7 @@ class _Header(NamedTuple):
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
-    """Check the header, and cut a file where records end; a compressed one is one span."""
+    """Check the header of a CSV file, and cut it where records end; a compressed one is one span."""
     header = _read_header(source, whole)
     if not header.has_records:
         return []
@@ -57,7 +57,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
 
 
 def _read_header(source: SourceRecipe, span: Span) -> _Header:
-    """Read a file's header, without names if there is none, as the file is empty.
+    """Read a CSV file's header, without names if there is none, as the file is empty.
 
     Raises:
         SourceError: the header lacks a column of the recipe.
@@ -104,7 +104,7 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
 
 
 def _find_quoted(data: bytes, delimiter: str, start: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield where fields in quotes begin and end in bytes that start with a record.
+    """Yield where fields of CSV in quotes begin and end in bytes that start with a record.
 
     The end of one that the data does not close is beyond it.
     """
@@ -122,7 +122,7 @@ def _find_quoted(data: bytes, delimiter: str, start: int = 0) -> Iterator[tuple[
 
 
 def _find_end(data: bytes, delimiter: str) -> int:
-    """Return where the last whole record ends; 0 if none does."""
+    """Return where the last whole record of CSV ends; 0 if none does."""
     end = last = 0
     for first, after in _find_quoted(data, delimiter):
         last = data.rfind(b"\n", end, first) + 1 or last
@@ -131,7 +131,7 @@ def _find_end(data: bytes, delimiter: str) -> int:
 
 
 def _find_first_end(data: bytes, delimiter: str, start: int) -> int:
-    """Return where the record ends that starts at a place."""
+    """Return where the record of CSV ends that starts at a place."""
     end = start
     for first, after in _find_quoted(data, delimiter, start):
         if (found := data.find(b"\n", end, first)) >= 0:
@@ -141,7 +141,7 @@ def _find_first_end(data: bytes, delimiter: str, start: int) -> int:
 
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
-    """Stream the records of a span; empty lines are not records.
+    """Stream the records of a CSV span; empty lines are not records.
 
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
@@ -166,7 +166,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
 
 
 def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
-    """Return a block's records that are well-formed and that the predicates keep."""
+    """Return a CSV block's records that are well-formed and that the predicates keep."""
     # Two kinds of fault: a record with too few or too many fields, and a value of another type.
     table, faults = _parse(reader, header, data)
     num_rows = table.num_rows + len(faults)
@@ -184,7 +184,7 @@ def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
 
 
 def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, dict[int, str]]:
-    """Parse a block; return the columns as bytes, and the faults of records with too few or too many fields."""
+    """Parse a CSV block; return the columns as bytes, and the faults of records with too few or too many fields."""
     if len(data) > MOST_BYTES:
         raise SourceError(f"{reader.span.name}: record {reader.row} is longer than 2 GiB. Split it.")
     faults: dict[int, str] = {}
@@ -211,7 +211,7 @@ def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, 
 
 
 def _convert(table: pa.Table, kinds: dict[str, Any], bad: dict[int, str]) -> dict[str, Any]:
-    """Return columns as types; add to `bad` the faults of values that are not of them, by their places."""
+    """Return CSV columns as types; add to `bad` the faults of values that are not of them, by their places."""
     columns: dict[str, Any] = {}
     for name, kind in kinds.items():
         column: Any = table.column(name).combine_chunks()
@@ -234,7 +234,7 @@ def _convert(table: pa.Table, kinds: dict[str, Any], bad: dict[int, str]) -> dic
 
 
 def _cast(column: Any, kind: Any) -> Any:
-    """Convert bytes to a type; an empty number is null."""
+    """Convert bytes of CSV to a type; an empty number is null."""
     import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
 
     text = column.cast(pa.large_string())

@@ -150,7 +150,7 @@ def _not_text(name: str, kind: str) -> SourceError:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Return whether bytes are binary: many are NUL, or some are NUL and the rest is not UTF-8."""
+    """Return whether bytes are of no format of text: many are NUL, or some are NUL and the rest is not UTF-8."""
     nulls = head.count(0)
     if not nulls:
         return False
@@ -164,7 +164,7 @@ def _is_binary(head: bytes) -> bool:
 
 
 def _is_json_lines(head: bytes) -> bool:
-    """Return whether most of the first lines are JSON objects, one per line."""
+    """Return whether the format is JSON lines: most of the first lines are JSON objects."""
     if b"{" not in head:
         return False
     # The last line of a head that was cut is not judged.

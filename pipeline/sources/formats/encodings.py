@@ -33,7 +33,7 @@ _BEFORE, _AFTER = 24, 40
 
 
 def _mark(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Write each byte that does not decode as 0xFF, which no UTF-8 has, and its two hexadecimal digits."""
+    """Write each byte that the encoding does not decode as 0xFF, which no UTF-8 has, and its two hexadecimal digits."""
     if isinstance(error, UnicodeDecodeError):
         return "".join(f"\udcff{byte:02x}" for byte in error.object[error.start : error.end]), error.end
     assert isinstance(error, UnicodeEncodeError)
@@ -44,7 +44,7 @@ codecs.register_error(_MARK, _mark)  # pyright: ignore[reportArgumentType]
 
 
 def decode_blocks(blocks: Iterator[bytes], encoding: str, *, is_start: bool) -> Iterator[bytes]:
-    """Yield the text of blocks of bytes in UTF-8; characters may be cut by blocks.
+    """Yield blocks of bytes in any encoding as UTF-8; characters may be cut by blocks.
 
     Args:
         blocks: the bytes.
@@ -74,7 +74,7 @@ def _decode(blocks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
 
 
 def decode_whole(data: bytes, encoding: str) -> bytes:
-    """Return the text of a whole file in UTF-8, as `decode_blocks` does."""
+    """Return a whole file in any encoding as UTF-8, as `decode_blocks` does."""
     if encoding == UTF8:
         return data.removeprefix(codecs.BOM_UTF8)
     return b"".join(decode_blocks(iter([data]), encoding, is_start=True))
@@ -82,7 +82,7 @@ def decode_whole(data: bytes, encoding: str) -> bytes:
 
 @functools.cache
 def is_cuttable(encoding: str) -> bool:
-    """Return whether a file can be cut at a separator's bytes: each byte is a character, or the file is in UTF-8."""
+    """Return whether an encoding can be cut at a separator's bytes: each byte is a character, or it is UTF-8."""
     if encoding == UTF8:
         return True
     # A decoder that has a state after one byte needs the bytes before a cut.
@@ -118,7 +118,7 @@ def find_wide_encoding(head: bytes) -> str:
 
 
 def explain_fault(text: bytes, encoding: str) -> str:
-    """Say where a text does not decode, with some of the text around it."""
+    """Say where a text does not decode in its encoding, with some of the text around it."""
     # In another encoding than UTF-8, bytes that do not decode were marked when the file was read.
     if encoding != UTF8:
         found = _MARKED.search(text)

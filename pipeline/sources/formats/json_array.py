@@ -25,7 +25,7 @@ _SPACE = b" \t\r\n"
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
-    """Check the first elements, and cut a file between elements; a compressed one is one span."""
+    """Check the first elements of a JSON array, and cut its file between elements; a compressed one is one span."""
     with open_file(whole.url, whole.version) as raw:
         head = next(filter(bytes.strip, _read_lines(raw, whole, source.encoding)), b"")
     if not head:
@@ -38,7 +38,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
 
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
-    """Stream the elements of a span.
+    """Stream the elements of a JSON array's span.
 
     Raises:
         SourceError: an element is malformed and the source's `max_malformed` is 0, or the array is cut short.
@@ -48,7 +48,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
 
 
 def _read_lines(raw: BinaryIO, span: Span, encoding: str | None) -> Iterator[bytes]:
-    """Yield a span's elements as JSON lines, in pieces as long as those of the array.
+    """Yield the elements of a JSON array's span as JSON lines, in pieces as long as those of the array.
 
     Raises:
         SourceError: the array has no end, or is none.
@@ -67,7 +67,7 @@ def _cut_short(span: Span) -> SourceError:
 
 
 def _find_string_end(data: bytes, start: int) -> int:
-    """Return where a string ends that begins before `start`; 0 if the data ends first. Much faster than a pattern."""
+    """Return where a string of a JSON array ends that begins before `start`; 0 if the data ends first."""
     end = start
     while (quote := data.find(b'"', end)) >= 0:
         end = quote + 1
@@ -90,7 +90,7 @@ class _Elements:
         """Whether the end of the array has been found."""
 
     def find_end(self, data: bytes) -> int:
-        """Return where the last whole element and its comma end; the end of the data if the array ends there.
+        """Return where the JSON array's last whole element and its comma end, or the data if the array ends there.
 
         Raises:
             SourceError: the data is not one array.
@@ -139,7 +139,7 @@ class _Elements:
         return len(data)
 
     def take_lines(self, piece: bytes) -> bytes:
-        """Return the piece that `find_end` has ended with each element on a line of its own."""
+        """Return the piece of a JSON array that `find_end` has ended with each element on a line of its own."""
         # A tab is white space between values, as a line end is, and refused in strings, as a line end is.
         lines = bytearray(piece.replace(b"\n", b"\t").replace(b"\r", b"\t"))
         lines[: self._start] = b" " * min(self._start, len(lines))

@@ -26,7 +26,7 @@ _REMEDY = "Repair the record, or correct the column's name or type"
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
-    """Check the first records, and cut a file after line ends; a compressed one is one span."""
+    """Check the first records of a file of JSON lines, and cut it after line ends; a compressed one is one span."""
     with open_file(whole.url, whole.version) as raw:
         head = next(filter(bytes.strip, read_pieces(raw, whole, b"\n", source.encoding)), b"")
     if not head:
@@ -129,7 +129,7 @@ _Columns: TypeAlias = "dict[str, pa.DataType | _Columns]"
 
 
 def parse_options(source: SourceRecipe, name: str) -> pa_json.ParseOptions:
-    """Return options that read only the recipe's columns, with the expected types."""
+    """Return options that read only the recipe's columns of JSON lines, with the expected types."""
     # Dotted names become nested structs. A name that is a value and a struct at once is refused.
     tree: _Columns = {}
     columns: list[tuple[str, pa.DataType]] = [(source.text_column, pa.large_string())]
@@ -152,7 +152,7 @@ def _fields(tree: _Columns) -> list[pa.Field[Any]]:
 
 
 def parse_lines(piece: bytes, options: pa_json.ParseOptions, span: Span, row: int) -> tuple[pa.Table, dict[int, str]]:
-    """Parse the records of a piece; return the well-formed ones, and the faults of the others by number in the piece.
+    """Parse a piece of JSON lines; return the well-formed records, and the faults of the others by number in the piece.
 
     Raises:
         SourceError: the piece is one record that is too long for Arrow; `row` is its number in the span.
@@ -178,7 +178,7 @@ def parse_lines(piece: bytes, options: pa_json.ParseOptions, span: Span, row: in
 
 
 def _parse_parts(lines: list[bytes], options: pa_json.ParseOptions) -> Iterator[pa.Table | str]:
-    """Yield, in order, tables of well-formed lines and the fault of each malformed line, found by halving."""
+    """Yield, in order, tables of well-formed JSON lines and the fault of each malformed one, found by halving."""
     if not lines:
         return
     try:

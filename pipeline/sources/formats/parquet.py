@@ -69,7 +69,7 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
 
 
 def _read_footer(file: RangeFile) -> pq.FileMetaData:
-    """Read exactly a remote file's footer: pyarrow by itself would request the last 64 KB."""
+    """Read exactly a remote Parquet file's footer: pyarrow by itself would request the last 64 KB."""
     if file.size < 12:
         raise pa.ArrowInvalid(f"{file.size} bytes")
     length, magic = _TAIL.unpack(file.fetch(file.size - _TAIL.size, file.size))
@@ -103,12 +103,12 @@ def _measure_group(source: SourceRecipe, group: pq.RowGroupMetaData, content_byt
 
 
 def _chunks(group: pq.RowGroupMetaData) -> dict[str, pq.ColumnChunkMetaData]:
-    """Return the column chunks of a row group by dotted path."""
+    """Return the column chunks of a Parquet row group by dotted path."""
     return {chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))}
 
 
 def _mean_content_bytes(file: pq.ParquetFile) -> float:
-    """Estimate the bytes of a file that a row names, from the first rows of `length_bytes` if that column exists."""
+    """Estimate the bytes of a file that a Parquet row names, from the first rows of `length_bytes` if it is there."""
     if "length_bytes" not in file.schema_arrow.names or not file.metadata.num_row_groups:
         return _GUESSED_CONTENT_BYTES
     import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
@@ -130,7 +130,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
 
 
 def _find_places(group: pq.RowGroupMetaData, columns: list[str]) -> list[tuple[int, int]]:
-    """Return where the chunks of some columns begin and end."""
+    """Return where the Parquet chunks of some columns begin and end."""
     wanted = [chunk for name, chunk in _chunks(group).items() if name in columns]
     starts = [min(c.data_page_offset, c.dictionary_page_offset or c.data_page_offset) for c in wanted]
     return [(start, start + c.total_compressed_size) for start, c in zip(starts, wanted, strict=True)]
@@ -151,7 +151,7 @@ def _refuse_undecoded(span: Span, index: int, remote: RangeFile | None) -> Gener
 
 
 def _read_group(reader: SpanReader, file: pq.ParquetFile, index: int) -> Iterator[TextBatch]:
-    """Read a row group.
+    """Read a Parquet row group.
 
     Raises:
         SourceError: its rows differ from the footer's number.

@@ -29,7 +29,7 @@ class SpanReader:
     """A span that is being read, and what was not read of it since its last batch."""
 
     def __init__(self, source: SourceRecipe, span: Span):
-        """Begin with a span, of which nothing has been read."""
+        """Begin to read a span, of which nothing has been read."""
         self.source, self.span = source, span
         self.predicates = source.predicates
         self.columns = list(dict.fromkeys([source.text_column, *source.keep]))
@@ -41,18 +41,18 @@ class SpanReader:
 
     @contextlib.contextmanager
     def open(self) -> Generator[BinaryIO]:
-        """Open the span's file: batches then say how far it has been read."""
+        """Open the file of the span to read: batches then say how far it has been read."""
         with open_file(self.span.url, self.span.version) as raw:
             self._raw = raw
             yield raw
 
     def number_rows(self, count: int) -> np.ndarray:
-        """Return the numbers of the next rows in the span, uint32 `(count,)`."""
+        """Return the numbers of the next rows of the span to read, uint32 `(count,)`."""
         self.row += count
         return np.arange(self.row - count, self.row, dtype=np.uint32)
 
     def refuse(self, where: str, fault: object, remedy: str) -> None:
-        """Count a malformed record, and keep some to show.
+        """Count a malformed record of the span that is read, and keep some to show.
 
         Raises:
             SourceError: the source's `max_malformed` is 0.
@@ -64,7 +64,7 @@ class SpanReader:
             self._malformed.append(f"{where}: {fault}")
 
     def make_batch(self, table: pa.Table | pa.RecordBatch, rows: np.ndarray) -> TextBatch:
-        """Return a batch of a table's columns, with the rows that all predicates of the source keep.
+        """Return a batch of the span from a table's columns, with the rows that all predicates of the source keep.
 
         Args:
             table: rows of the span.
@@ -73,7 +73,7 @@ class SpanReader:
         return self.finish(TextBatch(take_path(table, self.source.text_column), rows), table)
 
     def finish(self, batch: TextBatch, table: pa.Table | pa.RecordBatch | None = None) -> TextBatch:
-        """Return the rows of a batch that all predicates keep, with the counts of what was not read before its end.
+        """Return a span's batch of the rows that all predicates keep, and counts of what was not read before its end.
 
         Args:
             batch: the batch.
@@ -92,7 +92,7 @@ class SpanReader:
 
 
 def in_batches(items: Iterable[_Item], size_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:
-    """Yield documents that come one by one in lists with about `BATCH_BYTES` of text; the last may be empty."""
+    """Yield documents of a span that come one by one as batches with about `BATCH_BYTES` of text, maybe empty."""
     pending: list[_Item] = []
     size = 0
     for item in items:

@@ -45,7 +45,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
 
 
 def _find_other(text: bytes, separator: str) -> str | None:
-    """Return the `TextBatch.undivided` of a file without the separator."""
+    """Return the `TextBatch.undivided` of a text file without the separator."""
     other = separator.replace("\r\n", "\n")
     if other == separator:
         other = separator.replace("\n", "\r\n")

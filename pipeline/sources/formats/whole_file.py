@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
-    """Return the file as one span, also if it is empty."""
+    """Return a file that is one document as one span, also if it is empty."""
     return [replace(whole, kind="file", rows=1)]
 
 

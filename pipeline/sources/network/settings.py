@@ -42,13 +42,13 @@ class Network:
     """Address of Software Heritage's objects, `ENDPOINT/SHA1`, read over HTTP."""
 
     def export(self) -> None:
-        """Put the settings into the environment of this process and of the processes that it starts."""
+        """Put the network settings into the environment of this process and of the processes that it starts."""
         for field in fields(self):
             os.environ[_PREFIX + field.name.upper()] = str(getattr(self, field.name))
 
     @contextlib.contextmanager
     def in_effect(self) -> Generator[None]:
-        """Put the settings into the environment until the body ends."""
+        """Put the network settings into the environment until the body ends."""
         before = {name: value for name, value in os.environ.items() if name.startswith(_PREFIX)}
         self.export()
         try:
@@ -91,7 +91,7 @@ _keepers: list[object] = []
 
 @contextlib.contextmanager
 def keep_fetched() -> Generator[None]:
-    """Cache the ranges that any thread fetches inside the block, because they will be read again."""
+    """Let the settings cache the ranges that any thread fetches in the block, because they will be read again."""
     keeper = object()
     _keepers.append(keeper)
     try:
@@ -101,7 +101,7 @@ def keep_fetched() -> Generator[None]:
 
 
 def is_kept() -> bool:
-    """Return whether ranges that are fetched now go into the cache."""
+    """Return whether the settings now have fetched ranges go into the cache."""
     return bool(_keepers) or network_settings().cache_all
 
 

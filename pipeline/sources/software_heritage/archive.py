@@ -135,7 +135,7 @@ def _connect(endpoint: str, timeout_s: float) -> HTTPStore:
 
 
 def _fetch(client: HTTPStore, endpoint: str, key: bytes, give_up_s: float) -> Outcome:
-    """Fetch one object; retry transient failures and bodies that are wrong."""
+    """Fetch one object of the archive; retry transient failures and bodies that are wrong."""
     what = f"{endpoint}/{key.hex()}"
     outcome: Outcome = DIFFERS
     for tries in range(_TRIES):
@@ -150,7 +150,7 @@ def _fetch(client: HTTPStore, endpoint: str, key: bytes, give_up_s: float) -> Ou
 
 
 def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
-    """Ask for an object once; return its bytes, or the reason why there are none.
+    """Ask the archive for an object once; return its bytes, or the reason why there are none.
 
     Raises:
         TransientError: the request failed, and may succeed later.
@@ -187,7 +187,7 @@ def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
 
 
 def _check(key: bytes, body: bytes) -> Outcome:
-    """Return an object, or what is wrong with it. Memory: one piece of the decompressed file."""
+    """Return an object of the archive, or what is wrong with it. Memory: one piece of the decompressed file."""
     # A small gzip may hold gigabytes, so the limit counts what comes out of it.
     hashing = hashlib.sha1(usedforsecurity=False)
     left = MAX_BYTES

@@ -90,11 +90,11 @@ class Journal:
         return self._file.execute("SELECT 1 FROM objects WHERE key = ?", (key,)).fetchone() is not None
 
     def add(self, key: bytes, body: bytes) -> None:
-        """Add an object: its SHA-1, and a gzip of it."""
+        """Add a fetched object: its SHA-1, and a gzip of it."""
         self._file.execute("INSERT INTO objects VALUES (?, ?)", (key, body))
 
     def read(self, key: bytes) -> bytes:
-        """Return an object, decompressed.
+        """Return a fetched object, decompressed.
 
         Raises:
             SourceError: the disk has not kept it as it was; the journal is deleted.
@@ -113,7 +113,7 @@ class Journal:
 
 
 def make_fetch_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
-    """Return the task of a unit."""
+    """Return the fetch task of a unit."""
     payload = FetchTask(unit, source, "")
     digest = digest_of_payload(payload)
     rows = sum(span.rows if span.rows is not None else span.stored_bytes // _LINE_BYTES for span in unit.spans)
@@ -121,7 +121,7 @@ def make_fetch_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
 
 
 def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]) -> FetchResult:
-    """Fetch a unit's documents into `folder`.
+    """Fetch a unit's documents from Software Heritage into `folder`.
 
     Args:
         folder: an empty folder.
@@ -176,7 +176,7 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
 
 
 def _file_name(source: SourceRecipe, span: Span) -> str:
-    """Return the name of a span's file. It does not depend on predicates, so that another task can find the file."""
+    """Return the name of a span's file of fetched documents. It does not depend on predicates: others find it."""
     return f"{digest_of([span.url, span.version, span.part, source.blob_id])}.parquet"
 
 
@@ -209,7 +209,7 @@ def _thin_out(
 
 
 def _use_again(stage: Path, name: str, keys: dict[int, bytes], journal: Journal) -> None:
-    """Copy files from earlier tasks' documents of the same span into the journal, if their SHA-1 agrees."""
+    """Copy files that earlier tasks fetched for the same span into the journal, if their SHA-1 agrees."""
     # A file's name says which rows it may hold; only its SHA-1 says that a text is the file that a row names.
     for path in stage.glob(f"[!.]*/{name}"):
         try:
@@ -228,7 +228,7 @@ def _use_again(stage: Path, name: str, keys: dict[int, bytes], journal: Journal)
 def _fetch(
     source: SourceRecipe, keys: list[bytes], journal: Journal, report: Callable[[int], None]
 ) -> dict[bytes, str]:
-    """Fetch files into the journal; return those that cannot be used, with the reason."""
+    """Fetch files of Software Heritage into the journal; return those that cannot be used, with the reason."""
     failed: dict[bytes, str] = {}
     had = 0
     with closing(archive.fetch_archive_objects(keys)) as outcomes:
@@ -257,7 +257,7 @@ def _take_texts(
     *,
     lost: Counter[str],
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the row and the text of each document; count the other rows in `lost`, by reason."""
+    """Yield the row and the text of each fetched document; count the other rows in `lost`, by reason."""
     for row, key in keys.items():
         reason = failed.get(key)
         if reason is None:

@@ -26,7 +26,7 @@ _SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False), pa.field("tex
 
 
 def read_fetched(span: Span) -> Iterator[TextBatch]:
-    """Stream a span's documents; the first batch has no text, but the counts of rejected rows by reason.
+    """Stream a span's fetched documents; the first batch has no text, but the counts of rejected rows by reason.
 
     Args:
         span: `url` is the file, in the folder of the task that wrote it.
