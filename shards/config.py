@@ -42,17 +42,17 @@ class Settings(BaseModel):
 
     @classmethod
     def variants(cls) -> Sequence[type[Self]]:
-        """Return the models of the table: several if its keys depend on its kind."""
+        """Return the models of the settings' table: several if its keys depend on its kind."""
         return [cls]
 
     @classmethod
     def key_names(cls) -> list[str]:
-        """Return the keys of the table, in the order of its documentation."""
+        """Return the keys of the settings' table, in the order of its documentation."""
         return list(cls.model_fields)
 
 
 def in_form(pattern: str, words: str) -> AfterValidator:
-    """Return the check that a whole text has the form of a pattern; its fault says that in words, with an example."""
+    """Return the check that a setting's whole text has the form of a pattern; its fault says it in words."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -151,7 +151,7 @@ def read_document(path: Path) -> Document:
 
 
 def load_json(text: bytes | str) -> Any:
-    """Return the value of a JSON text, in UTF-8.
+    """Return the value of a JSON text, a config's or another one's, in UTF-8.
 
     Raises:
         ValueError: not JSON, or an object has a key twice.
@@ -161,7 +161,7 @@ def load_json(text: bytes | str) -> Any:
 
 
 def check_keys(text: bytes | str, most: int) -> None:
-    """Check that no object of a JSON text has a key twice, or more than `most` keys. What is no JSON passes.
+    """Check that no object of a JSON text, such as a config, has a key twice or over `most`. What is no JSON passes.
 
     Raises:
         InputError: an object has.
@@ -266,7 +266,7 @@ def _descend(place: Any, part: str) -> Any:
 
 
 def _describe(model: type[BaseModel], details: list[Document]) -> str:
-    """Return the fault of one place from the errors of each type that the key may have."""
+    """Return the fault of a place in a config from the errors of each type that the key may have."""
     first, value = details[0], details[0]["input"]
     if first["type"] == "extra_forbidden":
         key, parent = str(first["loc"][-1]), _model_at(model, first["loc"][:-1])
@@ -331,7 +331,7 @@ def _expected(detail: Document) -> str:
 
 
 def _is_of_type(text: str, details: list[Document]) -> bool:
-    """Return whether a text would be what a key expects if it had no quotes."""
+    """Return whether a config's text would be what a key expects if it had no quotes."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -356,7 +356,7 @@ def show_value(value: Any) -> str:
 
 
 def _show(value: Any) -> str:
-    """Return a value for a message, cut where it is long."""
+    """Return a config's value for a message, cut where it is long."""
     text = show_value(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -370,17 +370,17 @@ def item_names(items: list[Any]) -> list[str]:
 
 
 def table_of(value: Any) -> dict[str, Any]:
-    """Return a value that is a table; an empty table for any other."""
+    """Return a config's value that is a table; an empty table for any other."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def list_of(value: Any) -> list[Any]:
-    """Return a value that is a list; an empty list for any other."""
+    """Return a config's value that is a list; an empty list for any other."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def named_tables(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the tables of a key such as `sources` or `mix.phases`, with places such as `sources.prose`."""
+    """Return the tables of a config's key such as `sources` or `mix.phases`, with places such as `sources.prose`."""
     value: Any = data
     for part in key.split("."):
         value = table_of(value).get(part)
@@ -390,7 +390,7 @@ def named_tables(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, An
 
 
 def _walk(loc: tuple[int | str, ...], data: Any, *, is_missing: bool) -> Iterator[tuple[int | str, str]]:
-    """Yield each part of a location that exists in the document, or is missing in it, and its name in messages.
+    """Yield each part of a location that exists in a config, or is missing in it, and its name in messages.
 
     pydantic appends the names of a union's branches, which no document has.
     """

@@ -59,7 +59,7 @@ class Problem:
         return f"{self.where}: {self.message} [{self.kind}]"
 
     def to_dict(self) -> dict[str, str]:
-        """Return the problem as the JSON object that `validate --json` prints."""
+        """Return a problem of a set as the JSON object that `validate --json` prints."""
         return asdict(self)
 
 
@@ -77,7 +77,7 @@ class TokenmillError(Exception):
     exit_status = 2
 
     def __init__(self, problems: str | Sequence[str | Problem]):
-        """Keep one entry for each fault: place, what was found, what was expected, remedy."""
+        """Keep one problem for each fault of an error: place, what was found, what was expected, remedy."""
         super().__init__(problems)
         self.problems: Sequence[str | Problem] = [problems] if isinstance(problems, str) else problems
 
@@ -180,7 +180,7 @@ def name_extra(package: str, extra: str) -> MissingExtraError:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra's packages for the Python that runs.
+    """Return the command with which an error tells to install an extra's packages, for the Python that runs.
 
     The packages are named by the distribution's metadata: no index has Tokenmill itself, and neither a checkout nor an
     installed wheel knows where the other is.
@@ -220,7 +220,7 @@ def set_error(kind: ProblemKind, where: str, message: str) -> ShardSetError:
 
 
 def plural(number: int, word: str) -> str:
-    """Return a number with its word, for a message; the word is given for 1, and gets its plural for all others."""
+    """Return a number with its word, for an error's message; the word is for 1, and gets its plural for others."""
     if number == 1:
         return f"1 {word}"
     if re.search("[^aeiou]y$", word):

@@ -151,7 +151,7 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
 
 
 def _cut(text: memoryview) -> Iterator[memoryview]:
-    """Yield the pieces of a document of the sample: each ends with its last line end, else before its last space."""
+    """Yield a sampled document's pieces: each ends with its last line end, else before its last space or character."""
     start = 0
     while len(text) - start > PIECE_BYTES:
         piece = bytes(text[start : start + PIECE_BYTES])

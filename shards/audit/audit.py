@@ -82,11 +82,11 @@ class AuditResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of all checks."""
+        """The worst verdict of all checks of the audit."""
         return worst_verdict({check.verdict for check in self.checks})
 
     def check(self, name: str) -> Check:
-        """Return the check of this name.
+        """Return the audit's check of this name.
 
         Raises:
             KeyError: no check has this name.
@@ -190,7 +190,7 @@ def choose_val_rate(shard_set: ShardSet) -> int:
 
 
 def _read_shards(shard_set: ShardSet, val_rate: int, workers: int, advance: Advance) -> Totals:
-    """Read every shard, validation first, and add up."""
+    """Read every shard for the audit, validation first, and add up."""
     totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocabulary)
     with tempfile.TemporaryDirectory(prefix="audit-") as scratch:
         search = ShardAudit(shard_set, val_rate)
@@ -208,7 +208,7 @@ def _read_shards(shard_set: ShardSet, val_rate: int, workers: int, advance: Adva
 
 
 def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
-    """Look up the documents that findings name: their origin, and the text around the marked part."""
+    """Look up the documents that the audit's findings name: their origin, and the text around the marked part."""
     by_shard: defaultdict[int, set[int]] = defaultdict(set)
     rows = [row for check in checks for row in check.findings]
     for example in (example for row in rows for example in row.examples):
@@ -274,7 +274,7 @@ def write_token_counts(path: Path, totals: Totals) -> None:
 
 
 def read_values(path: Path, name: str) -> Any:
-    """Return a column of `tokens.parquet` as an Arrow array."""
+    """Return a column of the audit's `tokens.parquet` as an Arrow array."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:

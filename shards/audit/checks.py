@@ -51,7 +51,7 @@ MAX_IDS = 50
 
 
 def check_special(totals: Totals, *, eos_id: int, bos_id: int | None = None) -> Check:
-    """Find special ids inside documents. Only EOS may occur, once at each document's end, and BOS at its beginning.
+    """Check for special ids inside documents. Only EOS may occur, at each document's end, and BOS at its beginning.
 
     An unknown token, which is special in most tokenizers, stands for text; the manifest counts it (`rewriting`).
     """
@@ -78,7 +78,7 @@ def check_special(totals: Totals, *, eos_id: int, bos_id: int | None = None) -> 
 
 
 def check_never_seen(totals: Totals) -> Check:
-    """Find ids that never occur in training. Single bytes are counted separately: 13 of them never occur in UTF-8."""
+    """Check for ids that never occur in training. Single bytes count separately: 13 of them are never in UTF-8."""
     lengths = totals.vocabulary.entry_lengths()
     unseen = (totals.train.id_counts == 0) & ~totals.vocabulary.special_mask()
     # Single bytes may never occur: no UTF-8 text has some of them.
@@ -102,7 +102,7 @@ def check_never_seen(totals: Totals) -> Check:
 
 
 def check_rare(totals: Totals, *, below: int) -> Check:
-    """Find ids that occur in training, but less often than `below`.
+    """Check for ids that occur in training, but less often than `below`.
 
     The verdict counts those that never occur as well, single bytes apart, as `check_never_seen` does.
     """
@@ -128,7 +128,7 @@ def check_rare(totals: Totals, *, below: int) -> Check:
 
 
 def check_concentrated(totals: Totals, *, below: int) -> Check:
-    """Rank ids that occur in few documents or in one small source, as a flood of strange documents causes.
+    """Check for ids that occur in few documents or in one small source, as a flood of strange documents causes.
 
     An id's *concentration* is the information, in bits, that an occurrence gives about its place. It is the sum of:
 
@@ -191,7 +191,7 @@ def concentration(split: Figures) -> tuple[Float64s, Float64s]:
 
 
 def check_bytes_per_token(totals: Totals) -> Check:
-    """Compare the bytes per token of each source with those of the whole set.
+    """Check the bytes per token of each source against those of the whole set.
 
     The tokenizer's sample is drawn in the proportions of the mix and is not part of a set, so the mix is used instead.
     """
@@ -232,7 +232,7 @@ MAX_DOCUMENTS = 20
 
 
 def check_lengths(totals: Totals) -> Check:
-    """Describe document lengths by source, in tokens with EOS; both splits."""
+    """Check document lengths by source, in tokens with EOS; both splits."""
     middles = bin_middles()
     rows: list[Finding] = []
     odd: list[str] = []
@@ -263,7 +263,7 @@ def check_lengths(totals: Totals) -> Check:
 
 
 def check_overlap(totals: Totals, val_rate: int) -> Check:
-    """Find validation documents that are not equal to a training document and share nearly all their n-grams.
+    """Check for validation documents that share nearly all their n-grams with an unequal training document.
 
     One in `val_rate` of the validation documents was searched for.
     """

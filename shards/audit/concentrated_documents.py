@@ -61,18 +61,18 @@ class Concentrated:
 
     @property
     def hashes(self) -> UInt8s:
-        """The content hashes of the listed documents, uint8 `(documents, 16)`."""
+        """The content hashes of the documents full of concentrated ids, uint8 `(documents, 16)`."""
         # All hashes in one string of digits: one conversion instead of one for each document.
         digits = "".join(place.hash for place, _ in self.documents)
         return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, 16)
 
     @property
     def tokens(self) -> int:
-        """Tokens of the listed documents."""
+        """Tokens of the documents full of concentrated ids."""
         return sum(place.tokens for place, _ in self.documents)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the result, without the documents, which the block list has."""
+        """Return the JSON object of what is concentrated, without the documents, which the block list has."""
         return {
             "listed_share": LISTED_SHARE,
             "documents": len(self.documents),
@@ -83,7 +83,7 @@ class Concentrated:
         }
 
     def sources(self) -> Table:
-        """Return, for each source with listed documents, their number, their tokens, and the share of its tokens."""
+        """Return, for each source, its documents full of concentrated ids, their tokens, and their share of all."""
         listed: dict[str, list[int]] = {name: [] for name in self.source_tokens}
         for place, _ in self.documents:
             listed[place.source].append(place.tokens)
@@ -99,7 +99,7 @@ class Concentrated:
         ]
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each source that loses a large share to the block list."""
+        """Return a sentence for each source that loses a large share to the list of concentrated documents."""
         return [
             f"the block list takes {row['share']:.1%} of the tokens of {row['source']}, more than "
             f"{LOOK_LISTED_SHARE:.0%}: read some of its documents before you drop them"
@@ -108,7 +108,7 @@ class Concentrated:
         ]
 
     def reasons(self) -> dict[bytes, str]:
-        """Return why each document is listed, by its content hash; equal documents have the reason of the first."""
+        """Return why each document is listed as full of concentrated ids, by its hash; of equal ones the first's."""
         return {bytes.fromhex(place.hash): reason for place, reason in reversed(self.documents)}
 
 
@@ -143,7 +143,7 @@ def find_concentrated(
     train = [number for number in everything if shard_set.shards[number].entry.split == "train"]
 
     def read(function: Callable[[SearchT, int], ResultT], search: SearchT, shards: Sequence[int]) -> Iterator[ResultT]:
-        """Yield the result of each shard in one pass."""
+        """Yield what is concentrated in each shard, read in one pass."""
         for number, result in map_tasks(function, search, shards, workers):
             yield result
             advance(shard_set.shards[number].num_tokens)
@@ -199,7 +199,7 @@ def _count_documents(search: tuple[ShardSet, Bools], number: int) -> Int64s:
 
 
 def find_halves(spread: Int64s) -> Int64s:
-    """Return the documents with the most occurrences of each id, as many as hold more than half of them all.
+    """Return, to find concentrated ids, the documents with the most of each, as many as hold more than half of it.
 
     Args:
         spread: documents, occurrences in them and their tokens, int64 `(3, ids, SPREAD_BINS)`: by id, and by the bin
@@ -245,12 +245,12 @@ def _describe(place: Place) -> str:
 
 
 def _mask(vocabulary: Vocabulary, holds: Callable[[bytes], bool]) -> Bools:
-    """Return for which ids, special ones left out, `holds(entry)` is true, bool `(vocab_size,)`."""
+    """Return for which ids that may be concentrated, no special ones, `holds(entry)` is true, bool `(vocab_size,)`."""
     return np.array([holds(entry) for entry in vocabulary.entries], np.bool_) & ~vocabulary.special_mask()
 
 
 def _is_text(entry: bytes) -> bool:
-    """Return whether an entry is whole characters. A part of a character is in many words."""
+    """Return whether an entry that may be concentrated is whole characters. A part of one is in many words."""
     try:
         return bool(entry.decode("utf-8").strip())
     except UnicodeDecodeError:

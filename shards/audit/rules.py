@@ -1,4 +1,4 @@
-"""The rules by which a check of the audit is *ok*, *worth a look* or *bad*: words, limits and their sources.
+"""The rules by which a check of the audit is *ok*, *worth a look* or *bad*: words, limits, sources; its findings.
 
 *bad* means that nobody should train on the set: it breaks a rule of its format, most of it repeats itself, or it is
 large enough to train its vocabulary and leaves much of it untrained. A finding that may be intended, or that the size
@@ -198,7 +198,7 @@ class Finding:
     """The examples with their places and excerpts, once they have been looked up."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the finding."""
+        """Return the JSON object of a check's finding."""
         return self.values | ({"examples": self.shown} if self.shown else {})
 
 
@@ -212,7 +212,7 @@ class Check:
     findings: list[Finding] = field(default_factory=list[Finding])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the check."""
+        """Return the JSON object of a check, with its verdict and findings."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -222,5 +222,5 @@ class Check:
 
 
 def worst_verdict(verdicts: set[Verdict]) -> Verdict:
-    """Return the worst verdict among the results of checks; ok if there are none."""
+    """Return the worst verdict of rules among the results of checks; ok if there are none."""
     return "bad" if "bad" in verdicts else "look" if "look" in verdicts else "ok"

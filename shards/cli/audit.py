@@ -63,7 +63,7 @@ def _explain_rules() -> str:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return what the audit found; write the block list if one is asked for."""
+    """Return what `audit` found; write the block list if one is asked for."""
     from shards.audit.audit import audit
     from shards.format.reader import open_set
     from shards.terminal.progress import show_progress
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _show(report: AuditResult, found: Concentrated | None, written: dict[str, Any], *, rows: int) -> Shown:
-    """Yield up to `rows` findings of checks that are not ok or have only figures, the verdicts, and the block list."""
+    """Yield what `audit` prints: up to `rows` findings of each check to look at, the verdicts, and the block list."""
     from rich.text import Text
 
     # Findings first: the verdicts are what stays on the screen.
@@ -133,7 +133,7 @@ def _finding_rows(check: Check, rows: int) -> Table:
 
 
 def _example(finding: Finding) -> Any:
-    """Return the examples of a finding, a line each."""
+    """Return the examples of a finding that `audit` prints, a line each."""
     from rich.text import Text
 
     lines: list[str] = []
@@ -145,7 +145,7 @@ def _example(finding: Finding) -> Any:
 
 
 def _show_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> Shown:
-    """Yield the concentrated ids, the listed documents by source, and what to do with the list."""
+    """Yield what `audit` prints of the block list: concentrated ids, listed documents by source, what to do with it."""
     shown = f", {rows} of {len(found.ids):,}" if len(found.ids) > rows else ""
     yield f"concentrated ids{shown}"
     yield [

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return what was written."""
+    """Return what `export` has written."""
     from shards.convert.export import export_set
     from shards.format.reader import open_set
     from shards.terminal.progress import show_progress

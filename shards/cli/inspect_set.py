@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return the tables, or the document."""
+    """Return the set's tables that `inspect` prints, or the document."""
     from shards.format.document_table import read_bytes
     from shards.format.reader import open_set
     from shards.trace.locate import find_places
@@ -67,7 +67,7 @@ def find_shard(shard_set: ShardSet, name: str) -> Shard:
 
 
 def _describe_set(shard_set: ShardSet, shards: Table) -> dict[str, Any]:
-    """Return the manifest's numbers, with sizes and ratios."""
+    """Return the manifest's numbers for `inspect`, with sizes and ratios."""
     manifest = shard_set.manifest
     own: dict[str, Any] = manifest.model_dump(
         include={"name", "dtype", "vocab_size", "tokenizer", "splits", "sources", "mix", "phases"}
@@ -97,7 +97,7 @@ def _describe_shard(shard: Shard) -> dict[str, Any]:
 
 
 def _show_set(shard_set: ShardSet, shards: Table) -> Shown:
-    """Yield the tables of a set: splits, sources with what was asked for and got, phases, shards."""
+    """Yield the tables that `inspect` prints: splits, sources with what was asked for and got, phases, shards."""
     manifest = shard_set.manifest
     bos = "" if manifest.tokenizer.bos_id is None else f"BOS {manifest.tokenizer.bos_id}, "
     yield (
@@ -128,7 +128,7 @@ def _show_set(shard_set: ShardSet, shards: Table) -> Shown:
 
 
 def _show_document(document: dict[str, Any]) -> Iterator[str]:
-    """Yield lines with the origin of a document, and print its text with its own lines."""
+    """Yield for `inspect` lines with the origin of a document, and print its text with its own lines."""
     yield (
         f"# {document['shard']} document {document['document']}: {plural(document['tokens'], 'token')} from "
         f"{document['start']}, source {document['source']}, unit {document['unit']}, row {document['row']}, hash "
@@ -146,7 +146,7 @@ VALIDATION_PART = 0.05
 
 
 def mix_rows(manifest: Manifest) -> Table:
-    """Return the table of the mix: shares, tokens of both splits, and the way of the documents of each source."""
+    """Return the table of the mix for `inspect`: shares, tokens of both splits, the way of each source's documents."""
     # Sources that were read in part have two columns more.
     partly = any(source.unread_files or source.unread_bytes for source in manifest.sources)
     rows: Table = []
@@ -174,7 +174,7 @@ def mix_rows(manifest: Manifest) -> Table:
 
 
 def phase_rows(manifest: Manifest) -> Table:
-    """Return the table of the phases: a row for each phase and source."""
+    """Return the table of the phases for `inspect`: a row for each phase and source."""
     shards = Counter(shard.phase for shard in manifest.shards)
     return [
         {
@@ -192,7 +192,7 @@ def phase_rows(manifest: Manifest) -> Table:
 
 
 def mix_warnings(manifest: Manifest) -> list[str]:
-    """Return warnings about the mix, at which to look before training on the set, a line each."""
+    """Return warnings about the mix that `inspect` prints, at which to look before training on the set, a line each."""
     lines: list[str] = []
     for source, mix in _pairs(manifest):
         if abs(mix.achieved - mix.requested) > SHOWN_DEVIATION:
@@ -221,7 +221,7 @@ def mix_warnings(manifest: Manifest) -> list[str]:
 
 
 def _pairs(manifest: Manifest) -> list[tuple[SourceEntry, MixEntry]]:
-    """Return each source with its share; a manifest that validation would refuse may lack one of them."""
+    """Return each source with its share, for the tables of `inspect`; a refused manifest may lack one of them."""
     shares = {entry.source: entry for entry in manifest.mix}
     return [(source, shares[source.name]) for source in manifest.sources if source.name in shares]
 

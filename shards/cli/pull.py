@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return what was fetched."""
+    """Return what `pull` has fetched."""
     from shards.hub.pull import pull
     from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
     from shards.stores.hub_store import parse_hub_address

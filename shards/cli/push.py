@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return what was sent, or with `--dry-run` what would be."""
+    """Return what `push` has sent, or with `--dry-run` what it would send."""
     from shards.hub.push import list_files, preview, push
     from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
     from shards.stores.hub_store import parse_hub_address
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _find_card(options: argparse.Namespace) -> Path | None:
-    """Return the data card: the given one, or the report's; None if there is none."""
+    """Return the data card that `push` sends: the given one, or the report's; None if there is none."""
     from shards.format.reader import open_set
     from shards.report.write import CARD_FILE
     from shards.stores.store import FolderStore, folder_beside

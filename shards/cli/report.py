@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return the facts of the page."""
+    """Return the facts of the page that `report` writes."""
     from shards.report.write import report_to_dict, write_report
     from shards.terminal.progress import show_progress
 

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return the documents found, the document at a place, or why one is not in the set."""
+    """Return what `trace` finds: documents, the document at a place, or why one is not in the set."""
     from shards.trace.block_list import check_block_list_path
 
     # What argparse cannot say: flags that go together, and flags that do not.
@@ -124,7 +124,7 @@ def _find_documents(options: argparse.Namespace) -> Outcome:
 
 
 def _show(found: Trace, written: dict[str, Any]) -> Shown:
-    """Yield the documents found, counts by source, and one line that sums up."""
+    """Yield what `trace` prints: the documents found, counts by source, and one line that sums up."""
     # Documents first, so that counts and the sum are the last lines.
     for hit in found.shown:
         yield from show_hit(hit)
@@ -136,14 +136,14 @@ def _show(found: Trace, written: dict[str, Any]) -> Shown:
 
 
 def show_hit(hit: Hit) -> Iterator[str]:
-    """Yield a line with the origin of a document, and a line of text with the hit between >>> and <<<."""
+    """Yield what `trace` prints of a hit: the origin of its document, and the text with the hit between >>> and <<<."""
     place = hit.place
     times = "" if hit.hits == 1 else f", {plural(hit.hits, 'time')}"
     return show_place(place, f"token {hit.position} (of the shard {place.start + hit.position}){times}", hit.excerpt)
 
 
 def show_place(place: Place, where: str, excerpt: Excerpt) -> Iterator[str]:
-    """Yield a line that says where a document is from, and a line of its text."""
+    """Yield what `trace` prints of a place: a line that says where a document is from, and a line of its text."""
     origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
     if place.phase is not None:
         origin = f"phase {place.phase}, {origin}"
@@ -153,7 +153,7 @@ def show_place(place: Place, where: str, excerpt: Excerpt) -> Iterator[str]:
 
 
 def _find_hash(options: argparse.Namespace) -> Outcome:
-    """Return where the document is, or why it is not in the set."""
+    """Return for `trace --hash` where the document is, or why it is not in the set."""
     from shards.format.content_hash import hash_document
     from shards.format.reader import open_set
     from shards.trace.trace import describe_found_hash, find_hash, parse_hash
@@ -187,7 +187,7 @@ def _read_text(path: Path) -> bytes:
 def _ask(
     options: argparse.Namespace, shard_set: ShardSet, digits: str, text: bytes | None
 ) -> tuple[Answer | None, str]:
-    """Return what the build's work folder says; or None, and what a person can do about it."""
+    """Return what the build's work folder tells `trace --hash`; or None, and what a person can do about it."""
     from shards.trace.trace import Question, load_explain
 
     explain = load_explain()
@@ -200,7 +200,7 @@ def _ask(
 
 
 def _show_places(places: list[dict[str, Any]], wanted: str, told: list[str]) -> Iterator[str]:
-    """Yield the places of a document, and what the work folder tells."""
+    """Yield what `trace --hash` prints: the places of a document, and what the work folder tells."""
     for place in places:
         tokens = f"tokens [{place['start']:,}, {place['start'] + place['tokens']:,})"
         origin = f"source {place['source']}, file {place['file']}, unit {place['unit']}, row {place['row']}"

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return the problems of a set."""
+    """Return the problems of a set that `validate` finds."""
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _show(report: ValidationResult) -> Shown:
-    """Yield the problems, a table on a terminal, then one line that sums up."""
+    """Yield what `validate` prints: the problems, a table on a terminal, then one line that sums up."""
     from shards.terminal.amounts import format_speed
 
     if sys.stdout.isatty():

@@ -96,7 +96,7 @@ def prove_tokenizer(
 
 
 def _iter_documents(shard_set: ShardSet) -> Iterator[tuple[str, list[int]]]:
-    """Yield the text of each document and its tokens, without EOS."""
+    """Yield what the tokenizer's proof compares: the text of each document and its tokens, without EOS."""
     for number in range(len(shard_set.shards)):
         for block in iter_blocks(shard_set, number):
             for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):

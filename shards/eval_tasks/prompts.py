@@ -32,12 +32,12 @@ class Item(NamedTuple):
 
     @property
     def example(self) -> str:
-        """The item with its right answer, as a few-shot example shows it."""
+        """The prompt's item with its right answer, as a few-shot example shows it."""
         return self.contexts[self.answer] + DELIMITER + self.choices[self.answer]
 
 
 def shorten(value: object) -> str:
-    """Return a value as Python writes it, in some 100 characters at most: it may be a whole hostile document."""
+    """Return a value of a task's row as Python writes it, in some 100 characters: it may be a hostile document."""
     short = reprlib.Repr()
     short.maxlevel, short.maxstring, short.maxlist, short.maxdict = 3, 100, 20, 20
     text = short.repr(value)
@@ -45,7 +45,7 @@ def shorten(value: object) -> str:
 
 
 def check_text(value: object, column: str) -> str:
-    """Return the text of a column.
+    """Return the text of a column of a task's row, to make a prompt.
 
     Raises:
         ValueError: it is of another type, or holds a lone surrogate, which UTF-8 cannot hold.
@@ -56,7 +56,7 @@ def check_text(value: object, column: str) -> str:
 
 
 def check_choices(value: object, column: str) -> list[str]:
-    """Return the texts of the choices in a column.
+    """Return the texts of the choices in a column of a task's row.
 
     Raises:
         ValueError: it is no list of two texts or more.
@@ -68,7 +68,7 @@ def check_choices(value: object, column: str) -> list[str]:
 
 
 def ask(context: str, choices: list[str], answer: object, *, question: str) -> Item:
-    """Return the item whose choices follow one context.
+    """Return the eval item whose choices follow one context, the prompt.
 
     Raises:
         ValueError: the answer is no place of a choice.
@@ -80,7 +80,7 @@ def ask(context: str, choices: list[str], answer: object, *, question: str) -> I
 
 
 def find_label(labels: object, answer: object, choices: list[str]) -> int:
-    """Return the place of an answer among the labels of the choices.
+    """Return the place of an eval item's answer among the labels of the choices.
 
     Raises:
         ValueError: it is none of them or two, or they are no list as long as the choices.

@@ -37,19 +37,19 @@ class TaskItems:
 
     @cached_property
     def hashes(self) -> list[str]:
-        """The content hash of each item's text, 32 hexadecimal digits."""
+        """The content hash of each eval item's text, 32 hexadecimal digits."""
         return [hash_document(item.text.encode()).hex() for item in self.items]
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the content hashes: it tells whether other items are the same, in the same order."""
+        """The SHA-256 of the eval items' content hashes: it tells whether others are the same, in the same order."""
         return hashlib.sha256("".join(self.hashes).encode()).hexdigest()
 
 
 def read_items(
     task: EvalTask, split: Split | None = None, *, files: Sequence[Path] = (), cache: Cache | None = None
 ) -> TaskItems:
-    """Read the items of a split, in the order of the data set.
+    """Read the items of an eval task's split, in the order of the data set.
 
     Args:
         task: the eval task.
@@ -106,7 +106,7 @@ def _fetch(address: HubAddress, name: str, cache: Cache | None) -> bytes:
 
 
 def _ask_all(task: EvalTask, place: str, name: str, content: bytes) -> list[Item]:
-    """Return the items of a file's rows."""
+    """Return the items of the rows of a file of an eval task."""
     rows = _read_parquet(place, content) if name.endswith(".parquet") else _read_lines(place, content)
     items: list[Item] = []
     for where, row in rows:
@@ -124,7 +124,7 @@ def _ask_all(task: EvalTask, place: str, name: str, content: bytes) -> list[Item
 
 
 def _read_parquet(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
-    """Yield each row with its place in messages, as `_read_lines` does."""
+    """Yield each row of an eval task's parquet with its place in messages, as `_read_lines` does."""
     try:
         rows: list[Row] = pq.read_table(io.BytesIO(content)).to_pylist()
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:

@@ -75,7 +75,7 @@ class SeekableWriter:
     """
 
     def __init__(self, file: BinaryIO, *, level: int | None = None, token_bytes: int = 2, threads: int = 1):
-        """Set what is written where.
+        """Set where a tokens file's frames are written.
 
         Args:
             file: gets the frames.
@@ -97,7 +97,7 @@ class SeekableWriter:
         self.bytes_written = 0
 
     def write(self, data: Buffer) -> None:
-        """Append bytes. Whole frames are compressed and written at once; the rest waits for the next call."""
+        """Append bytes to the tokens file. Whole frames are compressed and written at once; the rest waits."""
         view = memoryview(data).cast("B")
         start = 0
         if self._pending:
@@ -113,7 +113,7 @@ class SeekableWriter:
         self._pending += view[start:]
 
     def close(self) -> None:
-        """Write the last frame and the seek table."""
+        """Write the last frame and the seek table of the tokens file."""
         if self._pending:
             self._write_frame(self._pending)
         while self._waiting:
@@ -126,17 +126,17 @@ class SeekableWriter:
 
     @property
     def sha256(self) -> str:
-        """Hex SHA-256 of the bytes written to the file."""
+        """Hex SHA-256 of the tokens file, compressed."""
         return self._file_hash.hexdigest()
 
     @property
     def content_sha256(self) -> str:
-        """Hex SHA-256 of the uncompressed bytes."""
+        """Hex SHA-256 of the tokens file's uncompressed bytes."""
         return self._content_hash.hexdigest()
 
     @property
     def checksums(self) -> dict[str, str]:
-        """By SHA-256 the XXH3-128 of the same bytes, of the file and of the input; all in hex."""
+        """By SHA-256 the XXH3-128 of the same bytes, of the tokens file and of the input; all in hex."""
         return {self.sha256: self._file_xxh3.hexdigest(), self.content_sha256: self._content_xxh3.hexdigest()}
 
     def _write_frame(self, content: bytearray | memoryview) -> None:
@@ -151,7 +151,7 @@ class SeekableWriter:
             self._write_first()
 
     def _write_first(self) -> None:
-        """Write the first of the frames that threads compress."""
+        """Write the first of the tokens file's frames that threads compress."""
         future, size = self._waiting.popleft()
         self._add(future.result(), size)
 
@@ -171,7 +171,7 @@ Compress = Callable[[bytearray | memoryview], bytes]
 
 
 def _in_each_thread(**options: Any) -> Compress:
-    """Return the function that compresses in a context of the thread that calls it: no two threads may share one."""
+    """Return the function that compresses frames in a context of the thread that calls it: no two may share one."""
     own = threading.local()
 
     def compress(content: bytearray | memoryview) -> bytes:
@@ -186,7 +186,7 @@ _level = partial(_in_each_thread, write_checksum=True, write_content_size=True)
 
 
 def choose_compressor(level: int | None, *, token_bytes: int) -> Compress:
-    """Return the function that makes the frames of one file, with content size and checksum; any thread may call it.
+    """Return the function that makes the frames of one tokens file, with content size and checksum, in any thread.
 
     Without a level the first frame is compressed twice: with level 3, too. If the parameters for tokens give more than
     `MOST_LARGER` of that, as on mathematics and code, level 3 compresses the whole file. A shard's documents are in
@@ -292,7 +292,7 @@ def _parse_entries(table: bytes, *, data_bytes: int) -> Frames:
 
 
 def iter_frames(file: StoredFile, frames: Frames) -> Iterator[bytes]:
-    """Decompress consecutive frames of a shard's file; yield the content of each.
+    """Decompress consecutive frames of a tokens file; yield the content of each.
 
     Memory: one frame of content, and the compressed frames of one request (`request_bytes` of the store).
 
@@ -306,7 +306,7 @@ def iter_frames(file: StoredFile, frames: Frames) -> Iterator[bytes]:
 
 
 def iter_compressed(file: StoredFile, frames: Frames) -> Iterator[tuple[Frame, memoryview]]:
-    """Yield consecutive frames with their compressed bytes, which are not checked. Memory: one request's bytes.
+    """Yield consecutive frames of a tokens file, compressed and not checked. Memory: one request's bytes.
 
     Raises:
         OSError: the file cannot be read.
@@ -319,7 +319,7 @@ def iter_compressed(file: StoredFile, frames: Frames) -> Iterator[tuple[Frame, m
 
 
 def group_frames(frames: Frames, request_bytes: int) -> Iterator[Frames]:
-    """Yield groups of consecutive frames, one for each request: as many as fit in `request_bytes`, at least one."""
+    """Yield groups of consecutive frames of a tokens file, one for each request: what fits, at least one."""
     first = 0
     for index, frame in enumerate(frames):
         if index > first and frame.file_stop - frames[first].file_start > request_bytes:

@@ -21,7 +21,7 @@ hash_document = xxhash.xxh3_128_digest
 
 
 def hash_documents(data: memoryview, offsets: Int64s) -> UInt64s:
-    """Hash the documents of a text column.
+    """Return the content hashes of the documents of a text column.
 
     Args:
         data: the column's UTF-8 bytes.
@@ -35,17 +35,17 @@ def hash_documents(data: memoryview, offsets: Int64s) -> UInt64s:
 
 
 def split_hashes(hashes: bytes | bytearray | UInt8s) -> UInt64s:
-    """Return the halves of concatenated hashes: uint64 `(num_hashes, 2)`."""
+    """Return the halves of concatenated content hashes: uint64 `(num_hashes, 2)`."""
     return np.frombuffer(hashes, ">u8").astype(np.uint64).reshape(-1, 2)
 
 
 def split_column(column: Any) -> UInt64s:
-    """Return the halves of the hashes in a `binary(16)` Arrow column without nulls: uint64 `(num_rows, 2)`."""
+    """Return the halves of content hashes in a `binary(16)` Arrow column without nulls: uint64 `(num_rows, 2)`."""
     size = 16
     buffer = column.buffers()[1]
     return split_hashes(memoryview(buffer)[column.offset * size : (column.offset + len(column)) * size])  # type: ignore[arg-type]
 
 
 def join_hashes(hi: UInt64s, lo: UInt64s) -> UInt8s:
-    """Return hashes as bytes, uint8 `(num_hashes, 16)`, from their halves."""
+    """Return content hashes as bytes, uint8 `(num_hashes, 16)`, from their halves."""
     return np.stack([hi, lo], axis=1).astype(">u8").view(np.uint8)

@@ -61,7 +61,7 @@ class DocumentBlock:
 
     @cached_property
     def keys(self) -> UInt64s:
-        """The first 64 bits of each document's content hash."""
+        """The first 64 bits of the content hash of each document of the block."""
         return split_hashes(self.hashes)[:, 0]
 
     def rows_at(self, places: Int64s) -> Int64s:

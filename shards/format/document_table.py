@@ -95,7 +95,7 @@ def _find_long_names(metadata: Any) -> str:
 
 
 def _longest(texts: Any) -> int:
-    """Return the bytes of the longest of an Arrow array of strings."""
+    """Return the bytes of the longest string of a document table's column."""
     if not len(texts):
         return 0
     ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]

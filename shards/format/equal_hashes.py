@@ -22,7 +22,7 @@ class HashRange:
 
     @property
     def start(self) -> int:
-        """The first half of the range's lowest hash; `2 ** 64` for the range after the last."""
+        """The first half of the lowest of a range of hashes; `2 ** 64` for the range after the last."""
         return self.number << (64 - self.bits)
 
     def meets(self, lowest: int, highest: int) -> bool:

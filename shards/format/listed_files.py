@@ -47,7 +47,7 @@ def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
 
 
 def find_size(store: Store, name: str) -> int | None:
-    """Return a file's size in bytes, or None if it is missing."""
+    """Return the size in bytes of a listed file, or None if it is missing."""
     try:
         return store.size(name)
     except (FileNotFoundError, NotADirectoryError):
@@ -55,7 +55,7 @@ def find_size(store: Store, name: str) -> int | None:
 
 
 def compare_size(store: Store, file: FileEntry, size: int | None) -> Problem | None:
-    """Return the problem of a file of this size, None if it is missing; no problem if the manifest says the same."""
+    """Return the problem of a listed file of this size, None if missing; none if the manifest says the same."""
     if size is None:
         return _missing(store, file.path)
     if size != file.bytes:
@@ -65,7 +65,7 @@ def compare_size(store: Store, file: FileEntry, size: int | None) -> Problem | N
 
 
 def say_remedy(store: Store) -> str:
-    """Return the remedy for a file that is missing or is not what the manifest says."""
+    """Return the remedy for a listed file that is missing or is not what the manifest says."""
     again = "Copy, pull or build it again" if store.folder is not None else "Push or build it again"
     return f"{again}; tokenmill validate {store} finds every damaged file."
 

@@ -79,7 +79,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
     def to_json(self) -> str:
-        """Return the canonical JSON text, with a final newline."""
+        """Return the canonical JSON text of a manifest or sidecar, with a final newline."""
         return self.model_dump_json(indent=2) + "\n"
 
 
@@ -223,7 +223,7 @@ class ShardFiles(_Model):
 
     @property
     def entries(self) -> tuple[FileEntry, FileEntry, FileEntry]:
-        """The three entries: tokens, documents, metadata."""
+        """The three entries of a shard's files in the manifest: tokens, documents, metadata."""
         return self.tokens, self.documents, self.metadata
 
 
@@ -299,7 +299,7 @@ class Manifest(_Model):
 
     @property
     def summary(self) -> str:
-        """The set's name, and the tokens and shards of each split, in one line."""
+        """The set's name, and the tokens and shards of each split, by the manifest in one line."""
         shards = Counter(shard.split for shard in self.shards)
         splits = (
             f"{name} {plural(part.tokens, 'token')} in {plural(shards[name], 'shard')}"
@@ -309,16 +309,16 @@ class Manifest(_Model):
 
     @property
     def files(self) -> list[FileEntry]:
-        """The files of every shard, in order."""
+        """The files of every shard in the manifest, in order."""
         return [file for shard in self.shards for file in shard.files.entries]
 
     @property
     def epochs(self) -> dict[str, int]:
-        """How often a training document of each source may occur."""
+        """How often a training document of each source may occur, by the manifest."""
         return {source.name: source.epochs for source in self.sources}
 
     def count(self, split: str, source: str) -> SourceCounts:
-        """Return the tokens and documents of a source in a split; none if the split or the source is not there."""
+        """Return the manifest's tokens and documents of a source in a split; none if either is not there."""
         nothing = SourceCounts(tokens=0, documents=0)
         return self.splits[split].sources.get(source, nothing) if split in self.splits else nothing
 
@@ -330,7 +330,7 @@ class Manifest(_Model):
 
     @model_validator(mode="after")
     def _list_once(self) -> Self:
-        """Refuse a shard or a file that is listed twice: readers would count it twice."""
+        """Refuse a manifest that lists a shard or a file twice: readers would count it twice."""
         # The files that are not of a shard count as well.
         files = [MANIFEST_FILE, self.tokenizer.file, self.recipe.file, *(file.path for file in self.files)]
         for what, names in (("shard", [shard.name for shard in self.shards]), ("file", files)):
@@ -400,7 +400,7 @@ def read_metadata_file(model: type[ModelT], file: StoredFile) -> bytes:
 
 
 def _first_faults(error: ValidationError) -> list[dict[str, Any]]:
-    """Return the first of pydantic's faults; all of them as Python objects would take more memory than the file."""
+    """Return the first of pydantic's faults of a manifest; all of them would take more memory than the file."""
     if error.error_count() <= MOST_FAULTS:
         return [dict(detail) for detail in error.errors(include_url=False)]
     text, place, found = error.json(include_url=False, include_input=False, include_context=False), 1, list[Any]()

@@ -1,4 +1,4 @@
-"""Read a shard set: open it, pick a shard, read its tokens or its document table.
+"""Read a shard set: open it, what its manifest says as properties, pick a shard, read its tokens or document table.
 
 `open_set` reads the manifest and compares the sizes of all files with it. `Shard.read` decompresses just the frames it
 needs. Opening does not validate: see `shards.validation.validate`, or `tokenmill validate`. A set is read through a
@@ -64,32 +64,32 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """The shard's name, such as `train-00000`."""
+        """The name of the open shard, such as `train-00000`."""
         return self.entry.name
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the shard, EOS included."""
+        """Tokens in the open shard, EOS included."""
         return self.entry.tokens
 
     @property
     def num_documents(self) -> int:
-        """Documents in the shard."""
+        """Documents in the open shard."""
         return self.entry.documents
 
     @property
     def tokens_file(self) -> StoredFile:
-        """The compressed tokens file."""
+        """The compressed tokens file of the open shard."""
         return StoredFile(self.store, self.entry.files.tokens.path)
 
     @property
     def cached(self) -> bool:
-        """Whether the shard is read through a cache, which fetches it whole at the first read."""
+        """Whether the open shard is read through a cache, which fetches it whole at the first read."""
         return isinstance(self.store, CacheStore)
 
     @cached_property
     def frames(self) -> codec.Frames:
-        """The tokens file's frames by its seek table, read once; first the file is compared with the manifest.
+        """The open shard's frames by its seek table, read once; first the file is compared with the manifest.
 
         Raises:
             ShardSetError: the file is not what the manifest says, or the table is malformed.
@@ -101,7 +101,7 @@ class Shard:
             return codec.read_seek_table(self.tokens_file, size=file.bytes, content_bytes=content_bytes)
 
     def read(self, start: int = 0, stop: int | None = None) -> Tokens:
-        """Read the tokens [start, stop) of the shard.
+        """Read the tokens [start, stop) of the open shard.
 
         Args:
             start: first token.
@@ -123,7 +123,7 @@ class Shard:
         return tokens
 
     def read_into(self, out: Tokens, start: int) -> None:
-        """Fill an array with the tokens from `start` on. Memory: a decompressed frame.
+        """Read tokens of the open shard into an array, from `start` on. Memory: a decompressed frame.
 
         Raises:
             ValueError: the range lies outside the shard.
@@ -134,7 +134,7 @@ class Shard:
 
     @contextlib.contextmanager
     def _open(self) -> Generator[tuple[StoredFile, codec.Frames]]:
-        """Yield the tokens file, which a cache keeps while the body runs, and its frames."""
+        """Yield the open shard's tokens file, which a cache keeps while the body runs, and its frames."""
         file, store = self.tokens_file, self.store
         with (
             self._tell_damage(self.entry.files.tokens, "frame_corrupt"),
@@ -143,7 +143,7 @@ class Shard:
             yield held, self.frames
 
     def iter_tokens(self) -> Iterator[Tokens]:
-        """Yield the shard's tokens a frame (1 MiB) at a time, uint16 or uint32, read-only.
+        """Yield the open shard's tokens a frame (1 MiB) at a time, uint16 or uint32, read-only.
 
         Raises:
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
@@ -155,7 +155,7 @@ class Shard:
                 yield np.frombuffer(content, self.dtype)
 
     def documents(self, columns: list[str] | None = None) -> pa.Table:
-        """Read the document table, one row per document in shard order.
+        """Read the document table of the open shard, one row per document in shard order.
 
         Columns: `start` uint64, `length` uint32 (EOS included), `source` and `unit` dictionary<string>, `row` uint32,
         `hash` fixed_size_binary(16).
@@ -176,7 +176,7 @@ class Shard:
 
     @contextlib.contextmanager
     def table_errors(self, found: str) -> Generator[None]:
-        """Turn errors of Arrow in the body into those of a damaged document table, unless they have a remedy."""
+        """Turn errors of Arrow in the body into those of the shard's damaged table, unless they have a remedy."""
         import pyarrow as pa
 
         try:
@@ -189,7 +189,7 @@ class Shard:
             raise self.damaged("document_table", self.entry.files.documents, f"{found}: {error}") from error
 
     def documents_source(self) -> Path | io.BytesIO:
-        """Return the document table, compared with the manifest: its path in a folder, else its bytes.
+        """Return the open shard's document table, compared with the manifest: its path, else its bytes.
 
         Raises:
             ShardSetError: the file is not what the manifest says.
@@ -203,7 +203,7 @@ class Shard:
         return io.BytesIO(read_listed_file(self.store, file.path, file.sha256))
 
     def _compare(self, file: FileEntry) -> None:
-        """Compare a file with the manifest before it is read: its size, if that takes no request.
+        """Compare a file of the open shard with the manifest before a read: its size, if that takes no request.
 
         Raises:
             ShardSetError: the file is missing, or has another size.
@@ -217,7 +217,7 @@ class Shard:
 
     @contextlib.contextmanager
     def _tell_damage(self, file: FileEntry, kind: ProblemKind) -> Generator[None]:
-        """Turn errors of the body into those of a file that is damaged, or is missing from the set's place."""
+        """Turn errors of a read in the body into those of a file that is damaged, or missing from the set's place."""
         try:
             yield
         except codec.CodecError as error:
@@ -230,7 +230,7 @@ class Shard:
             raise ShardSetError([problem]) from error
 
     def damaged(self, kind: ProblemKind, file: FileEntry, found: str) -> ShardSetError:
-        """Return the error of a file of the shard that is not what the manifest says.
+        """Return the error of a file of the open shard that is not what the manifest says.
 
         Args:
             kind: the kind of the problem.
@@ -249,12 +249,12 @@ class Shards(tuple[Shard, ...]):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the shards, EOS included."""
+        """Tokens in the open set's shards of a split, EOS included."""
         return sum(shard.num_tokens for shard in self)
 
     @property
     def num_documents(self) -> int:
-        """Documents in the shards."""
+        """Documents in the open set's shards of a split."""
         return sum(shard.num_documents for shard in self)
 
     def __repr__(self) -> str:
@@ -270,7 +270,7 @@ class ShardSet:
 
     @property
     def path(self) -> Path:
-        """The set's folder on this machine, for code that needs files on disk.
+        """The open set's folder on this machine, for code that needs files on disk.
 
         Raises:
             InputError: the set is not on this machine's disk.
@@ -282,7 +282,7 @@ class ShardSet:
         return f"<ShardSet at {self.store}{':' if read else ''}{read}>"
 
     def __reduce__(self) -> tuple[Callable[..., ShardSet], tuple[str, Cache | None, str]]:
-        """Pickle the set's address and identity, for a process in any folder; no manifest, tokens or credentials."""
+        """Pickle the open set's address and identity, for a process in any folder; no manifest or credentials."""
         store, cache = self.store, None
         if isinstance(store, CacheStore):
             store, cache = store.remote, store.cache
@@ -293,7 +293,7 @@ class ShardSet:
 
     @cached_property
     def _manifest_content(self) -> bytes:
-        """The bytes of manifest.json, read once: its digest and what it says are of the same file."""
+        """The bytes of the open set's manifest.json, read once: its digest and what it says are of the same file."""
         try:
             return read_metadata_file(Manifest, StoredFile(self.store, MANIFEST_FILE))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -303,7 +303,7 @@ class ShardSet:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The set's manifest, read once.
+        """The open set's manifest, read once.
 
         Raises:
             ShardSetError: there is no manifest (the build or the push is incomplete), or it is not valid.
@@ -312,46 +312,46 @@ class ShardSet:
 
     @cached_property
     def manifest_sha256(self) -> str:
-        """Hex SHA-256 of manifest.json: the identity of the whole set, since the manifest names every file's digest."""
+        """Hex SHA-256 of the open set's manifest.json: its identity, since it names every file's digest."""
         return hashlib.sha256(self._manifest_content).hexdigest()
 
     @property
     def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
-        """The tokens' dtype, little-endian."""
+        """The dtype of the open set's tokens, little-endian."""
         return TOKEN_DTYPES[self.manifest.dtype]
 
     @property
     def vocab_size(self) -> int:
-        """The number of vocabulary entries, special tokens included. Every id is smaller."""
+        """The number of vocabulary entries of the open set, special tokens included. Every id is smaller."""
         return self.manifest.vocab_size
 
     @property
     def bos_id(self) -> int | None:
-        """The id that begins each document; None if none does."""
+        """The id that begins each document of the open set; None if none does."""
         return self.manifest.tokenizer.bos_id
 
     @property
     def eos_id(self) -> int:
-        """The id that ends every document."""
+        """The id that ends every document of the open set."""
         return self.manifest.tokenizer.eos_id
 
     @cached_property
     def source_numbers(self) -> dict[str, int]:
-        """The place of each source in the manifest, by name."""
+        """The place of each source in the open set's manifest, by name."""
         return {source.name: number for number, source in enumerate(self.manifest.sources)}
 
     @cached_property
     def splits(self) -> Mapping[Split, Shards]:
-        """The shards of each split, in order: `set.splits["train"][0]`."""
+        """The open set's shards of each split, in order: `set.splits["train"][0]`."""
         return {split: Shards(s for s in self.shards if s.entry.split == split) for split in self.manifest.splits}
 
     @cached_property
     def shards(self) -> Shards:
-        """Every shard, in the manifest's order."""
+        """Every shard of the open set, in the manifest's order."""
         return Shards(Shard(self.store, entry, self.dtype) for entry in self.manifest.shards)
 
     def shard(self, name: str) -> Shard:
-        """Return the shard of this name.
+        """Return the open set's shard of this name.
 
         Raises:
             KeyError: no shard has this name; the message lists a few names.
@@ -363,7 +363,7 @@ class ShardSet:
 
     @property
     def tokenizer_json(self) -> bytes:
-        """The bytes of the tokenizer's file, compared with the manifest; read each time.
+        """The bytes of the open set's tokenizer file, compared with the manifest; read each time.
 
         Raises:
             ShardSetError: the file is too large, or not what the manifest says.
@@ -377,7 +377,7 @@ class ShardSet:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The bytes of every token id, and which ids the manifest lists as special; read once.
+        """The open set's bytes of every token id, and which ids its manifest lists as special; read once.
 
         Raises:
             ShardSetError: the tokenizer's file, or its number of entries, is not what the manifest says.
@@ -398,7 +398,7 @@ class ShardSet:
         return replace(vocabulary, special=entry.special_tokens, bos=entry.bos_id)
 
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """Load the set's tokenizer with the `tokenizers` library.
+        """Load the open set's tokenizer with the `tokenizers` library.
 
         Raises:
             ShardSetError: the tokenizer's file is not what the manifest says.

@@ -1,4 +1,4 @@
-"""A `tokenizer.json` as it is written: its entries, how they spell text, and what the tokenizer keeps of text.
+"""A `tokenizer.json` as it is written: its entries, spelling and special tokens, and what the tokenizer keeps of text.
 
 Three ways of spelling are read. *Byte-level*: an entry is written in the 256 characters of `byte_characters`, one for
 each byte. *Metaspace*, as SentencePiece writes it: an entry is text, in which `▁` is a space; with `byte_fallback`
@@ -64,7 +64,7 @@ class Spelling:
     normalizers: tuple[str, ...] = ()
 
     def decode_entry(self, text: str) -> bytes:
-        """Return the bytes of an entry of the model.
+        """Return the bytes of an entry of a `tokenizer.json`, by its spelling.
 
         Raises:
             ValueError: the entry is not in the byte-level alphabet.
@@ -102,7 +102,7 @@ class TokenizerFile:
 
     @property
     def size(self) -> int:
-        """The size of the whole vocabulary: one more than the largest id."""
+        """The size of a `tokenizer.json`'s whole vocabulary: one more than the largest id."""
         return max([*self.vocabulary.values(), *self.added.values()], default=-1) + 1
 
 
@@ -193,7 +193,7 @@ def is_byte_level(tokenizer: Part) -> bool:
 
 
 def list_parts(section: Part | None, key: str) -> Iterator[Part]:
-    """Yield the parts of a normalizer (`key` is `normalizers`) or pre-tokenizer (`pretokenizers`), sequences opened."""
+    """Yield the parts of a normalizer (`key` is `normalizers`) or pre-tokenizer of a parsed `tokenizer.json`."""
     if section and section.get("type") == "Sequence":
         for part in section[key]:
             yield from list_parts(part, key)
@@ -245,7 +245,7 @@ def make_set_tokenizer(tokenizer: Part, bos: str | None) -> Part:
 
 
 def _guard_special(tokenizer: Part) -> Part:
-    """Return a parsed Unigram with a pre-tokenizer that splits text which spells a special token after one character.
+    """Return a parsed Unigram tokenizer.json that splits text which spells a special token after one character.
 
     Such an entry can have no other text: `tokenizers` finds the ids of special tokens by it. Others stay as they are.
     """

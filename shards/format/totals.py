@@ -13,7 +13,7 @@ SHARE_PRECISION = 1e-9
 
 
 def count_by_source(shards: Iterable[ShardEntry], names: Iterable[str] = ()) -> dict[str, SourceCounts]:
-    """Return the sums of each source over shards: of `names` in this order, then of others that the shards hold."""
+    """Return totals of each source over shards: of `names` in this order, then of others that the shards hold."""
     tokens, documents = Counter(dict.fromkeys(names, 0)), Counter[str]()
     for shard in shards:
         for name, counts in shard.sources.items():
@@ -23,7 +23,7 @@ def count_by_source(shards: Iterable[ShardEntry], names: Iterable[str] = ()) -> 
 
 
 def count_all(counts: Iterable[SourceCounts]) -> SourceCounts:
-    """Return the sums of tokens and documents over several counts."""
+    """Return the totals of tokens and documents over several counts."""
     parts = list(counts)
     tokens, documents = sum(part.tokens for part in parts), sum(part.documents for part in parts)
     return SourceCounts.model_construct(tokens=tokens, documents=documents)
@@ -41,7 +41,7 @@ def describe_split(shards: Iterable[ShardEntry], names: Sequence[str], requested
 def describe_mix(
     requested: Mapping[str, float], requested_tokens: Sequence[int], sources: Mapping[str, SourceCounts]
 ) -> list[MixEntry]:
-    """Return the rows of a mix.
+    """Return the rows of a manifest's mix.
 
     Args:
         requested: the share of each source, in the sources' order.
@@ -62,7 +62,7 @@ def describe_mix(
 
 
 def describe_phase(name: str, share: float, split: SplitEntry, mix: list[MixEntry]) -> PhaseEntry:
-    """Return a phase, of whose shards `split` has the totals and `mix` the shares."""
+    """Return a phase of a manifest, of whose shards `split` has the totals and `mix` the shares."""
     return PhaseEntry.model_construct(
         name=name,
         share=share,
@@ -117,6 +117,6 @@ def _remake_mix(written: Sequence[MixEntry], shares: Mapping[str, float], split:
 
 
 def _near(written: int, exact: float, slack: float) -> int:
-    """Return a number of tokens as it is written, if it may be the exact one after rounding."""
+    """Return a total of tokens as the manifest writes it, if it may be the exact one after rounding."""
     near = abs(written - exact) <= slack + exact * SHARE_PRECISION
     return written if near or not math.isfinite(exact) else int(exact)

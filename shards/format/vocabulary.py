@@ -52,7 +52,7 @@ class Vocabulary:
         return len(self.entries)
 
     def decode(self, tokens: Tokens | Sequence[int]) -> bytes:
-        """Return the bytes of tokens, joined.
+        """Return the bytes of tokens, joined, by the vocabulary.
 
         Raises:
             IndexError: an id is outside the vocabulary.
@@ -61,11 +61,11 @@ class Vocabulary:
         return b"".join([self.entries[token] for token in ids])
 
     def spell(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens; bytes that are not UTF-8 on their own are spelt out, such as `\\xe2`."""
+        """Return the text of tokens by the vocabulary; bytes that are not UTF-8 on their own are spelt out: `\xe2`."""
         return self.decode(tokens).decode("utf-8", "backslashreplace")
 
     def split_document(self, tokens: Tokens) -> tuple[int, int]:
-        """Return where the text of a document begins: how many tokens (BOS), and bytes of the rest, are before it."""
+        """Return where the text of decoded tokens begins: how many tokens (BOS), and bytes of the rest, are before."""
         # BOS is a token of its own; the prefix is a part of the first token's bytes.
         begin = int(self.bos is not None and len(tokens) > 0 and int(tokens[0]) == self.bos)
         if self.prefix and len(tokens) > begin and self.entries[int(tokens[begin])].startswith(self.prefix):
@@ -73,7 +73,7 @@ class Vocabulary:
         return begin, 0
 
     def decode_document(self, tokens: Tokens) -> bytes:
-        """Return the text of a document, or of its beginning, without BOS and the tokenizer's prefix.
+        """Return the text of a document by the vocabulary, or its beginning, without BOS and prefix.
 
         Args:
             tokens: from the document's first token on; its EOS is not among them.
@@ -85,13 +85,13 @@ class Vocabulary:
         return self.decode(tokens[begin:])[skipped:]
 
     def entry_lengths(self) -> Int64s:
-        """Return the number of bytes of each entry, int64 `(vocab_size,)`."""
+        """Return the bytes of each entry of the vocabulary, int64 `(vocab_size,)`."""
         import numpy as np
 
         return np.array([len(entry) for entry in self.entries], np.int64)
 
     def text_lengths(self) -> Int64s:
-        """Return the bytes of text that each id decodes to, int64 `(vocab_size,)`; 0 if it is special or unknown."""
+        """Return the bytes of text of each id of the vocabulary, int64 `(vocab_size,)`; 0 if special or unknown."""
         # Special tokens are marks; the unknown token stands for text that is lost.
         lengths = self.entry_lengths()
         lengths[list(self.special.values())] = 0
@@ -100,7 +100,7 @@ class Vocabulary:
         return lengths
 
     def special_mask(self) -> Bools:
-        """Return which ids are special, bool `(vocab_size,)`."""
+        """Return which ids of the vocabulary are special, bool `(vocab_size,)`."""
         import numpy as np
 
         mask = np.zeros(len(self), np.bool_)

@@ -52,12 +52,12 @@ class SetProperties:
 
     @property
     def dtype(self) -> Dtype:
-        """The tokens' dtype."""
+        """The dtype of the tokens to write."""
         return dtype_for(self.vocab_size)
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
-        """Return the properties of a finished set's shards."""
+        """Return the properties with which a finished set's shards were written."""
         tokenizer = manifest.tokenizer
         return cls(manifest.vocab_size, tokenizer.eos_id, tokenizer.sha256, bos_id=tokenizer.bos_id)
 
@@ -146,7 +146,7 @@ def write_shard(
 
 
 def make_sidecar(properties: SetProperties, files: SidecarFiles, facts: Mapping[str, Any]) -> Sidecar:
-    """Return a shard's own metadata: what all shards share, its files, and the other keys of its `ShardEntry`."""
+    """Return the metadata to write for a shard: what all share, its files, and other keys of its `ShardEntry`."""
     return Sidecar(
         **facts,
         dtype=properties.dtype,
@@ -159,7 +159,7 @@ def make_sidecar(properties: SetProperties, files: SidecarFiles, facts: Mapping[
 
 
 def _pack_documents(documents: pa.Table) -> pa.Buffer:
-    """Return the Parquet file of a document table."""
+    """Return the Parquet file to write for a document table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

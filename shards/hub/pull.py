@@ -41,7 +41,7 @@ DOWNLOADS = ".downloads"
 def pull(
     address: HubAddress, out: Path, *, give_up_s: float | None = None, progress: Progress = no_progress
 ) -> dict[str, Any]:
-    """Fetch a set into a new folder.
+    """Fetch a set from the Hub into a new folder.
 
     Args:
         address: the address of the set. All files are read at the commit that the revision names at the start.
@@ -91,7 +91,7 @@ def pull(
 
 
 def _fetch(store: HubStore, batch: Sequence[SetFile], staging: Path) -> None:
-    """Fetch and verify the files of a batch that the hidden folder lacks.
+    """Fetch and verify the files of a batch that the hidden folder of a pull lacks.
 
     Raises:
         ShardSetError: the bytes of a file differed from the manifest twice.
@@ -114,7 +114,7 @@ def _fetch(store: HubStore, batch: Sequence[SetFile], staging: Path) -> None:
 
 
 def _download(store: HubStore, files: Sequence[SetFile], folder: Path) -> None:
-    """Download files at the store's commit; parts of files that are in the folder already are used."""
+    """Download files to pull at the store's commit; parts of files that are in the folder already are used."""
     from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
 
     names = [store.address.path(file.name) for file in files]
@@ -134,7 +134,7 @@ def _download(store: HubStore, files: Sequence[SetFile], folder: Path) -> None:
 
 
 def _find_wrong(files: Sequence[SetFile], remedy: str) -> list[Problem]:
-    """Hash files and sync them to disk; return a problem for each that is not what the manifest says."""
+    """Hash pulled files and sync them to disk; return a problem for each that is not what the manifest says."""
 
     def check(file: SetFile) -> list[Problem]:
         with file.path.open("rb") as opened:

@@ -73,7 +73,7 @@ class Comparison:
 
 
 def list_files(folder: Path, card: Path | None = None) -> list[SetFile]:
-    """Return the files of a set that has passed validation, and the card as README.md; the manifest last."""
+    """Return the files of a set to push, which has passed validation, and the card as README.md; the manifest last."""
     paths = {name: (folder / name, sha256) for name, sha256 in open_set(folder).manifest.digests.items()}
     for name, path in ((CARD_FILE, card), (MANIFEST_FILE, folder / MANIFEST_FILE)):
         if path is not None:
@@ -91,7 +91,7 @@ def push(
     give_up_s: float | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Send the files that the Hub lacks, then make the set visible.
+    """Send to the Hub the files that it lacks, then make the set visible.
 
     Args:
         files: from `list_files`.
@@ -235,7 +235,7 @@ def _compare_with_hub(
 
 
 def batch_files(files: Sequence[SetFile]) -> Iterator[list[SetFile]]:
-    """Yield files in batches of at most `BATCH_FILES` and, unless one file is larger, `BATCH_BYTES`."""
+    """Yield files to push in batches of at most `BATCH_FILES` and, unless one file is larger, `BATCH_BYTES`."""
     batch: list[SetFile] = []
     for file in files:
         if batch and (len(batch) == BATCH_FILES or sum(one.bytes for one in batch) + file.bytes > BATCH_BYTES):
@@ -247,19 +247,19 @@ def batch_files(files: Sequence[SetFile]) -> Iterator[list[SetFile]]:
 
 
 def name_batch(batch: Sequence[SetFile]) -> str:
-    """Return how messages name a batch of files."""
+    """Return how messages name a batch of files to push."""
     return batch[0].name + (f" and {plural(len(batch) - 1, 'more file')}" if len(batch) > 1 else "")
 
 
 def _holds(listed: ListedFile, file: SetFile) -> bool:
-    """Return whether a file on the Hub equals one on disk: by SHA-256, or by git's blob id if git itself stores it."""
+    """Return whether a file on the Hub equals one to push: by SHA-256, or by git's blob id if git itself stores it."""
     if len(listed.version) != BLOB_DIGITS:
         return listed.version == file.sha256
     return listed.bytes == file.bytes and listed.version == blob_id(file.path.read_bytes())
 
 
 def _check_new(address: HubAddress) -> None:
-    """Refuse to create a repository without a token, or for a branch that a new one does not have."""
+    """Refuse to push to a new repository without a token, or for a branch that a new one does not have."""
     from huggingface_hub import get_token
 
     if address.revision != "main":
@@ -270,7 +270,7 @@ def _check_new(address: HubAddress) -> None:
 
 
 def _create(address: HubAddress, *, private: bool) -> None:
-    """Create the repository unless it exists."""
+    """Create the repository to push to unless it exists."""
     _check_new(address)
     with hub_errors(f"{address}"):
         open_hub_client().create_repo(address.repo, repo_type="dataset", private=private, exist_ok=True)
@@ -289,7 +289,7 @@ def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
 
 
 def _check_card(address: HubAddress, card: Path) -> None:
-    """Ask the Hub whether it accepts the card, before anything is uploaded.
+    """Ask the Hub whether it accepts the card to push, before anything is uploaded.
 
     Raises:
         StoreError: it does not accept the card; the message says why.
@@ -307,7 +307,7 @@ def _check_card(address: HubAddress, card: Path) -> None:
 
 
 def _make_operation(address: HubAddress, file: SetFile) -> CommitOperationAdd:
-    """Return the operation that adds a file to a commit.
+    """Return the operation that adds a pushed file to a commit.
 
     Raises:
         ShardSetError: its bytes are not what the manifest says.
@@ -323,14 +323,14 @@ def _make_operation(address: HubAddress, file: SetFile) -> CommitOperationAdd:
 
 
 def _upload(address: HubAddress, operations: list[CommitOperationAdd]) -> None:
-    """Upload the large files among these that the Hub lacks. They are not visible until a commit adds them."""
+    """Upload the large files to push that the Hub lacks. They are not visible until a commit adds them."""
     open_hub_client().preupload_lfs_files(
         address.repo, operations, repo_type="dataset", revision=address.revision, free_memory=False
     )
 
 
 def _commit(comparison: Comparison, operations: dict[str, CommitOperationAdd]) -> str:
-    """Commit the missing files, at most `COMMIT_FILES` at a time; return the commit that holds the set.
+    """Commit the files that a push lacks, at most `COMMIT_FILES` at a time; return the commit that holds the set.
 
     Raises:
         StoreError: the Hub refuses.

@@ -1,4 +1,4 @@
-"""Render the page and the card with jinja2 templates, escaped by default. Equal facts give equal bytes.
+"""Render the page and the card of a report with jinja2 templates, escaped by default. Equal facts give equal bytes.
 
 A page has no script and loads nothing. Its content security policy allows its one style sheet, which it names by its
 hash, and nothing else, so that even markup that was not escaped could neither run nor make a request. The
@@ -68,66 +68,66 @@ class Report:
 
     @property
     def tokens(self) -> int:
-        """Tokens of both splits."""
+        """Tokens of both splits, for the page."""
         return sum(shard.tokens for shard in self.manifest.shards)
 
     @property
     def documents(self) -> int:
-        """Documents of both splits."""
+        """Documents of both splits, for the page."""
         return sum(shard.documents for shard in self.manifest.shards)
 
     @property
     def tokens_bytes(self) -> int:
-        """Bytes of the compressed tokens."""
+        """Bytes of the compressed tokens, for the page."""
         return sum(shard.files.tokens.bytes for shard in self.manifest.shards)
 
     @property
     def eos(self) -> str:
-        """The text of the token that ends every document."""
+        """The text of the token that ends every document, for the page."""
         tokenizer = self.manifest.tokenizer
         return next((text for text, token in tokenizer.special_tokens.items() if token == tokenizer.eos_id), "")
 
     @property
     def by_source(self) -> dict[str, dict[str, Any]]:
-        """The audit's findings on lengths of documents, by source."""
+        """The audit's findings on lengths of documents, by source, for the page."""
         return {row["source"]: row for row in rows_of(self.audit, "lengths")}
 
     @property
     def bytes_per_token(self) -> dict[str, float]:
-        """Bytes of text per training token of each source; EOS counts as a token without text."""
+        """Bytes of text per training token of each source, for the page; EOS counts as a token without text."""
         return {row["source"]: row["bytes"] / row["tokens"] for row in rows_of(self.audit, "bytes_per_token")}
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text in training."""
+        """Bytes of text in training, for the page."""
         return sum(row["bytes"] for row in rows_of(self.audit, "bytes_per_token"))
 
     @property
     def whole_bytes_per_token(self) -> float:
-        """Bytes of text per training token over the set."""
+        """Bytes of text per training token over the set, for the page."""
         return self.text_bytes / max(1, sum(row["tokens"] for row in rows_of(self.audit, "bytes_per_token")))
 
 
 def rows_of(found: dict[str, Any], check: str) -> Table:
-    """Return the findings of a check of an audited set, from its audit.json, worst first; empty without the check."""
+    """Return the page's findings of a check, from the set's audit.json, worst first; empty without the check."""
     nothing: Table = []
     return next((entry["rows"] for entry in found["checks"] if entry["name"] == check), nothing)
 
 
 def render_page(report: Report) -> str:
-    """Return the page: one HTML file that needs nothing else."""
+    """Return the page of a set's report: one HTML file that needs nothing else."""
     values = _values(report) | read_style(TEMPLATES / "style.css")
     return make_render_environment().get_template("page.html.jinja").render(values)
 
 
 def render_card(report: Report) -> str:
-    """Return the data card: Markdown under the header that the Hub reads."""
+    """Return the data card of a report: Markdown under the header that the Hub reads."""
     header = card_header(report.manifest, report.sources)
     return header + make_render_environment().get_template("card.md.jinja").render(_values(report))
 
 
 def _length_bars(rows: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
-    """Return the heights, 0 to 10, of bars for each source's document lengths, over the bins that any source uses."""
+    """Return the heights, 0 to 10, of the page's bars for each source's document lengths, over the bins in use."""
     edges: list[int] = COARSE_EDGES.tolist()
     held = {name: {int(low): count for low, count in row["histogram"].items()} for name, row in rows.items()}
     used = [low for counts in held.values() for low in counts] or edges[:1]
@@ -159,7 +159,7 @@ def _values(report: Report) -> dict[str, Any]:
 
 
 def read_style(*paths: Path) -> dict[str, str]:
-    """Return the values `style`, some style sheets as one, and `style_digest`, for the macro `head`."""
+    """Return for a page `style`, some style sheets as one, and `style_digest`, for the macro `head`."""
     style = "".join(path.read_text(encoding="utf-8") for path in paths)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
     return {"style": Markup(style), "style_digest": digest}
@@ -281,7 +281,7 @@ def _license(stated: list[str | None]) -> dict[str, Any]:
 
 
 def describe_sources(manifest: Manifest, recipe_text: str) -> list[dict[str, Any]]:
-    """Return the facts of each source: what the manifest counts, and what the recipe states.
+    """Return the facts of each source on the page: what the manifest counts, and what the recipe states.
 
     Returns:
         name, entry: its name, and what the build found.

@@ -137,7 +137,7 @@ def write_report(
 
 
 def _check_replaceable(out: Path) -> None:
-    """Refuse a folder with a page or a card that no report wrote.
+    """Refuse to write over a page or a card that no report wrote.
 
     Raises:
         FileExistsError: the folder has such a file.
@@ -152,7 +152,7 @@ def _check_replaceable(out: Path) -> None:
 def find_or_audit(
     shard_set: ShardSet, folder: Path, *, workers: int, progress: Progress = no_progress
 ) -> dict[str, Any]:
-    """Return the audit of a set, as audit.json has it. Make it now unless `folder` has one of this very set.
+    """Return the audit for a set's report, as audit.json has it. Make it now unless `folder` has one of this very set.
 
     Raises:
         ShardSetError: the set is not whole.
@@ -165,7 +165,7 @@ def find_or_audit(
 
 
 def is_audited(shard_set: ShardSet, folder: Path) -> bool:
-    """Return whether a folder holds a whole audit of this very set: audit.json is written after the counts."""
+    """Return whether a folder has a whole audit of this very set, for a report: audit.json is written last."""
     expected = {"manifest_sha256": shard_set.manifest_sha256, "audit_version": AUDIT_VERSION}
     try:
         found: Any = json.loads((folder / REPORT_FILE).read_bytes())
@@ -176,7 +176,7 @@ def is_audited(shard_set: ShardSet, folder: Path) -> bool:
 
 
 def describe_vocabulary(found: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return how training uses the vocabulary, from an audit: its audit.json, and its folder.
+    """Return how training uses the vocabulary, for a report: from audit.json, and its folder.
 
     Returns:
         seen: ids that occur; `never_seen` counts those that do not, except special ids and single bytes.
@@ -216,7 +216,7 @@ def describe_vocabulary(found: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]]:
-    """Draw training documents of each source: the first `number` in the set's order.
+    """Draw training documents of each source to show in a report: the first `number` in the set's order.
 
     Shards are shuffled by content hash, so this is as good as a random draw, and always the same.
 
@@ -238,7 +238,7 @@ def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]
 
 
 def read_shown_document(shard: Shard, place: Place, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the place and the beginning of a document, and whether it is `whole`.
+    """Return the place and the beginning of a document that a report shows, and whether it is `whole`.
 
     A character has at most 4 tokens, so at most 4 for each are read.
     """

@@ -92,7 +92,7 @@ class SpanReader:
 
 
 def in_batches(items: Iterable[_Item], size_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:
-    """Yield documents of a span that come one by one as batches with about `BATCH_BYTES` of text, maybe empty."""
+    """Yield a span's documents, which come singly, in lists with about `BATCH_BYTES` of text; the last may be empty."""
     pending: list[_Item] = []
     size = 0
     for item in items:

@@ -102,7 +102,7 @@ class RangeFile(io.RawIOBase):
                 cache.delete(key)
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return `size` bytes from the current position, or all that are left if `size` is negative or None."""
+        """Return `size` bytes of a Hub file from the position on, or all that are left if it is negative or None."""
         start = self._place
         stop = self.size if size is None or size < 0 else min(self.size, start + size)
         self._place = stop

@@ -43,21 +43,21 @@ class SplitReader:
 
     @property
     def shards(self) -> Shards:
-        """The split's shards, in order."""
+        """The shards of the split that a layout writes, in order."""
         return self.shard_set.splits[self.split]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The tokens' dtype, little-endian."""
+        """The dtype of the tokens that a layout writes, little-endian."""
         return self.shard_set.dtype
 
     def iter_tokens(self) -> Iterator[Tokens]:
-        """Yield the split's tokens, a frame at a time."""
+        """Yield the tokens of the split for a layout, a frame at a time."""
         for shard in self.shards:
             yield from self.iter_shard_tokens(shard)
 
     def iter_shard_tokens(self, shard: Shard) -> Iterator[Tokens]:
-        """Yield a shard's tokens, a frame at a time.
+        """Yield a shard's tokens for a layout, a frame at a time.
 
         Raises:
             ShardSetError: a frame is corrupt.
@@ -67,12 +67,12 @@ class SplitReader:
             self.advance(len(tokens))
 
     def iter_lengths(self) -> Iterator[Int64s]:
-        """Yield the lengths of the split's documents, EOS included, in batches."""
+        """Yield the lengths of the split's documents for a layout, EOS included, in batches."""
         for shard in self.shards:
             yield from iter_shard_lengths(shard)
 
     def iter_shard_documents(self, shard: Shard, columns: list[str]) -> Iterator[tuple[Tokens, DocumentBatch]]:
-        """Yield blocks of a shard's whole documents: their tokens end to end, and `length` and `columns` of each.
+        """Yield blocks of a shard's documents for a layout: tokens end to end, `length` and `columns` of each.
 
         Raises:
             ShardSetError: a frame is corrupt, or the document table is.
@@ -103,12 +103,12 @@ class Layout(Protocol):
         ...
 
     def write_split(self, open_file: OpenFile, reader: SplitReader) -> None:
-        """Write a split's files."""
+        """Write a split's files in the layout."""
         ...
 
 
 def refuse_uint32_layout(reader: SplitReader, loader: str) -> list[str]:
-    """Return why a loader that reads uint16 cannot read the set: its vocabulary is too large; nothing if it can."""
+    """Return why a layout's loader that reads uint16 cannot read the set: its vocabulary is too large."""
     if reader.dtype.itemsize == 2:
         return []
     *most, last = (name for name in LAYOUTS if name not in UINT16_LAYOUTS)
@@ -117,7 +117,7 @@ def refuse_uint32_layout(reader: SplitReader, loader: str) -> list[str]:
 
 
 def longest_layout_document(reader: SplitReader) -> int:
-    """Return the tokens of the split's longest document, EOS included."""
+    """Return the tokens of the split's longest document, EOS included, which some layouts bound."""
     return max((int(lengths.max()) for lengths in reader.iter_lengths()), default=0)
 
 

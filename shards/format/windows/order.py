@@ -48,7 +48,7 @@ GOLDEN_STEP = 0x9E3779B97F4A7C15
 
 
 def seeded_numbers(size: int, *key: int) -> UInt64s:
-    """Return `size` random numbers of 64 bits that depend on `key` alone, uint64.
+    """Return `size` random numbers of 64 bits for the windows' order, that depend on `key` alone, uint64.
 
     Raw PCG64 output: numpy promises that stream for all versions, unlike what `Generator` makes of it.
 
@@ -61,7 +61,7 @@ def seeded_numbers(size: int, *key: int) -> UInt64s:
 
 
 def seeded_permutation(size: int, *key: int) -> Int64s:
-    """Return an order of range(size) that depends on `key` alone, int64: a stable argsort of `seeded_numbers`."""
+    """Return an order of range(size), as of windows, by `key` alone, int64: a stable argsort of `seeded_numbers`."""
     return np.argsort(seeded_numbers(size, *key), kind="stable")
 
 
@@ -109,7 +109,7 @@ class WindowOrder:
     """
 
     def __init__(self, shard_tokens: Sequence[int], *, seq_len: int, seed: int, phases: Sequence[str] = ()):
-        """Plan the order.
+        """Plan the order of windows.
 
         Args:
             shard_tokens: tokens of each shard.
@@ -157,7 +157,7 @@ class WindowOrder:
         return f"{found} of {self.seq_len} + 1 tokens: not read ({names})"
 
     def visit(self, window: int) -> Visit:
-        """Return the visit that contains a window."""
+        """Return the visit of a shard in the order that contains a window."""
         epoch, position = divmod(window, self.per_epoch)
         if self._epoch is None or self._epoch[0] != epoch:
             order = seeded_permutation(len(self.windows), self.seed, epoch)
@@ -171,7 +171,7 @@ class WindowOrder:
         return Visit(epoch, shard, epoch * self.per_epoch + int(ends[turn]) - windows, windows)
 
     def locate(self, window: int) -> Window:
-        """Map a global window number to its place."""
+        """Map a global window number of the order to its place."""
         ((visit, _, starts),) = self.group_by_visit(np.array([window]))
         return Window(visit.epoch, visit.shard, int(starts[0]), int(starts[0]) + self.seq_len + 1)
 

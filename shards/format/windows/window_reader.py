@@ -45,7 +45,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
     """Reads windows by number. Safe to share between threads, which take turns; not between processes."""
 
     def __init__(self, shards: Sequence[Shard], order: WindowOrder, *, vocab_size: int, stop: int | None = None):
-        """Prepare to read; nothing is read yet.
+        """Prepare to read windows; nothing is read yet.
 
         Args:
             shards: the split's shards, in the order whose token counts `order` was made from.
@@ -65,7 +65,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
         self.close()
 
     def close(self) -> None:
-        """Stop the decoding thread and what it fetches, and free the shards."""
+        """Stop the decoding thread of the windows' reader and what it fetches, and free the shards."""
         # Stop what waits, then what runs, then what fetches; and wait for it.
         self._pool.shutdown(wait=False, cancel_futures=True)
         for shard in self._held.values():
@@ -95,7 +95,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
         return out
 
     def _hold(self, index: int) -> _DecodedShard:
-        """Return a shard's tokens; free those that were used longest ago."""
+        """Return the tokens of a shard that windows are read from; free those that were used longest ago."""
         if index in self._held:
             self._held.move_to_end(index)
             return self._held[index]
@@ -105,7 +105,7 @@ class WindowReader(AbstractContextManager["WindowReader"]):
         return self._held[index]
 
     def _note_read(self, visit: Visit, first: int, last: int) -> None:
-        """Decode the rest of this shard and the next one ahead if the reads go forward."""
+        """Decode the rest of this shard and the next one ahead if the reads of windows go forward."""
         # Forward is: further in this visit, or in the one that follows it.
         before, self._last = self._last, (visit, last)
         if before is not None:
@@ -128,7 +128,7 @@ class _DecodedShard:
     """
 
     def __init__(self, shard: Shard):
-        """Reserve room; nothing is read, and no memory is used, before tokens are needed."""
+        """Reserve room for a shard of windows; no memory is used before tokens are needed."""
         self._shard = shard
         self._size = shard.dtype.itemsize
         self._tokens = _reserve(0 if shard.cached else shard.num_tokens, shard.dtype)
@@ -137,7 +137,7 @@ class _DecodedShard:
         self._stopped = threading.Event()
 
     def take(self, starts: Int64s, length: int) -> Tokens:
-        """Return the tokens [start, start + length) for each start, `(len(starts), length)`; decode what is missing.
+        """Return windows' tokens [start, start + length) of each start, `(len(starts), length)`; decode the missing.
 
         Raises:
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
@@ -164,12 +164,12 @@ class _DecodedShard:
         return np.lib.stride_tricks.as_strided(self._tokens, shape, (self._size, self._size), writeable=False)[starts]
 
     def decode_ahead(self, pool: ThreadPoolExecutor) -> None:
-        """Let a thread decode what is not decoded yet, once; what it raises, the next `take` raises."""
+        """Let a thread decode for later windows what is missing, once; what it raises, the next `take` raises."""
         if self._ahead is None and not self._decoded.all():
             self._ahead = pool.submit(self._decode_rest)
 
     def stop(self) -> None:
-        """Let the thread end after its frame: the shard is no longer needed."""
+        """Let the thread end after its frame: no more windows need the shard."""
         self._stopped.set()
         if self._ahead is not None:
             self._ahead.cancel()
@@ -184,7 +184,7 @@ class _DecodedShard:
             self._decode(_numbers(group))
 
     def _decode(self, frames: Int64s) -> None:
-        """Decode the missing frames: each thread decodes the frames of one request, or one frame from a disk."""
+        """Decode the missing frames of windows: each thread those of one request, or one frame from a disk."""
 
         def decode(group: codec.Frames) -> None:
             start, stop = group[0].start // self._size, group[-1].stop // self._size
@@ -204,7 +204,7 @@ class _DecodedShard:
 
 
 def _reserve(tokens: int, dtype: np.dtype[Any]) -> Tokens:
-    """Return an array that takes memory only as it is written, 4 KiB at a time.
+    """Return an array for the tokens of windows that takes memory only as it is written, 4 KiB at a time.
 
     numpy's own asks the system for pages of 2 MiB. If memory is fragmented, it moves others' pages to make them: 52
     frames in a shard of 191 then took 90 to 340 ms of system time, and 30 to 55 this way.
@@ -216,12 +216,12 @@ def _reserve(tokens: int, dtype: np.dtype[Any]) -> Tokens:
 
 
 def _numbers(frames: codec.Frames) -> Int64s:
-    """Return the numbers of frames in a row."""
+    """Return the numbers of frames in a row that windows need."""
     return np.arange(frames[0].start // codec.FRAME_BYTES, frames[-1].start // codec.FRAME_BYTES + 1)
 
 
 def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
-    """Count the tokens that the first windows of an order predict, predict again and never predict, by source.
+    """Count by source the tokens that the first windows of an order predict, predict again and never predict.
 
     Reads the document table of every shard that was visited.
 
