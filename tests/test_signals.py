@@ -27,6 +27,7 @@ COMMANDS = [
     "build {recipe} --workers 2 --out {out}",
 ]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL]
+TOLD = "error: interrupted; what was finished is kept. Run the same command again.\n"
 pytestmark = pytest.mark.long
 
 
@@ -62,3 +63,44 @@ def test_a_signal_ends_a_command_and_all_that_it_started(made: Path, tmp_path: P
     if sent in (signal.SIGINT, signal.SIGTERM):
         assert "Traceback" not in told, told
         assert process.returncode in (0, 1, 130, -sent), told  # -sent: before the program has begun
+
+
+@pytest.mark.parametrize("builds", [False, True])
+@pytest.mark.parametrize(
+    "call",
+    [
+        # Of `python -m`, Python makes a SIGINT if code that a library makes of text has been interrupted.
+        'exec("signal.raise_signal(signal.SIGTERM)")',
+        # What Rust makes of it is no `Exception`.
+        "panic()",
+    ],
+)
+def test_an_interrupt_inside_a_library_ends_a_command_as_any_other(call: str, builds: bool, tmp_path: Path) -> None:
+    program = f"""
+import signal, sys
+from shards.terminal import program
+from tokenmill.__main__ import run
+def panic():
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt as error:
+        raise BaseException("a panic") from error
+program.call_command = lambda *_: {call}
+sys.argv = ["tokenmill", "{"build" if builds else "audit"}"]
+run()
+"""
+    (tmp_path / "patched.py").write_text(program)
+    command = [sys.executable, "-m", "patched"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, TOLD)
+
+
+def test_an_interrupt_before_the_command_is_told() -> None:
+    program = """
+import signal
+from tokenmill import __main__ as program
+program.main = lambda _: signal.raise_signal(signal.SIGTERM)
+program.run()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")

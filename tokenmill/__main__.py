@@ -115,8 +115,8 @@ def main(arguments: list[str]) -> int:
             if not module.startswith("shards."):
                 raise
             raise RunError(error.problems) from error  # the set has problems: the answer, and no wrong command line
-        except Exception as error:
-            if _interrupts:  # a library makes another error of it, while it is loaded
+        except BaseException as error:
+            if _interrupts:  # a library makes another error of it, Rust a panic that is no `Exception`
                 raise KeyboardInterrupt from error
             raise
 
@@ -215,8 +215,13 @@ def run() -> NoReturn:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         # pydantic looks for plugins in the metadata of every installed distribution.
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    exit_status = main(arguments)
-    if not builds:
+    try:
+        exit_status = main(arguments)
+    except KeyboardInterrupt:  # what tells of it is not imported yet
+        print("error: interrupted", file=sys.stderr)
+        exit_status = 128 + signal.SIGINT
+    # Not after an interrupt: Python then ends itself by SIGINT, if that was in code that a library had made of text.
+    if not builds and not _interrupts:
         sys.exit(exit_status)
     with contextlib.suppress(OSError):  # of stderr; what stdout held is written, or was discarded
         sys.stdout.flush()

@@ -40,8 +40,10 @@ from shards.format.tokenizer_json import (
     find_entries,
     find_special,
     find_spelling,
+    find_without_bytes,
     make_plain,
     make_set_tokenizer,
+    rename_entries,
 )
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.stores.open import open_store
@@ -187,10 +189,9 @@ class Encoder:
         import tokenizers
 
         # Special tokens are characters in text, so the encoders do not know them.
-        plain = make_plain(tokenizer)
-        text, self._tokenizer = json.dumps(plain), tokenizer
+        plain, self._tokenizer = make_plain(tokenizer), tokenizer
         try:
-            self._reference = tokenizers.Tokenizer.from_str(text)
+            self._reference = tokenizers.Tokenizer.from_str(json.dumps(plain))
         except Exception as error:  # tokenizers raises a bare Exception
             raise TokenizerError(f"tokenizers cannot read this tokenizer: {error}. Restore the file.") from error
         spelling = find_spelling(plain)
@@ -201,7 +202,7 @@ class Encoder:
         self._keeps = spelling.keeps
         # gigatoken encodes if it gives the ids of `tokenizers` for all probes.
         probes = (_PROBE,) if spelling.keeps == "bytes" else (_PROBE, *_REWRITTEN_PROBES)
-        self._fast, self.slow_because = _load_fast(text, {probe: self.encode_reference(probe) for probe in probes})
+        self._fast, self.slow_because = _load_fast(tokenizer, {probe: self.encode_reference(probe) for probe in probes})
         self.kept: KeptCounter | None = None
         self._least_memory = _resident_bytes()
         if spelling.keeps == "bytes" and self._fast is not None:
@@ -297,7 +298,7 @@ class Encoder:
         self._least_memory = min(self._least_memory, memory)
         if memory - self._least_memory > GROWTH_BYTES:
             self._fast = None  # its memory goes back before another takes some
-            self._fast, _ = _load_fast(json.dumps(make_plain(self._tokenizer)), {})
+            self._fast, _ = _load_fast(self._tokenizer, {})
             self._least_memory = _resident_bytes()
         return _encode_fast(self._fast, text)
 
@@ -364,18 +365,28 @@ def _encode_parts(
     return np.concatenate([ids for ids, _ in parts]), np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64)
 
 
-def _load_fast(text: str, expected: dict[str, list[int]]) -> tuple[Any, str]:
+def _load_fast(tokenizer: dict[str, Any], expected: dict[str, list[int]]) -> tuple[Any, str]:
     """Return gigatoken's encoder if it encodes the probes as the tokenizer does; else None and the reason."""
     import gigatoken
 
     try:
-        fast = gigatoken.Tokenizer.from_json(text)
+        fast = gigatoken.Tokenizer.from_json(_describe_for_gigatoken(tokenizer))
     except (ValueError, RuntimeError) as error:
         return None, f"gigatoken cannot run it ({str(error).partition(chr(10))[0]})"
     for probe, ids in expected.items():
         if _encode_fast(fast, _wrap(probe))[0].tolist() != ids:
             return None, f"gigatoken encodes {probe!r} differently from `tokenizers`"
     return fast, ""
+
+
+def _describe_for_gigatoken(tokenizer: dict[str, Any]) -> str:
+    """Return the tokenizer.json that gigatoken loads.
+
+    gigatoken takes characters that spell no byte for text, and would give the id of an added token `\\n` to the text of
+    the entry `Ċ`. Such entries have names here that begin with the byte 0xFF, which no text holds.
+    """
+    names = {text: f"\xff{index}" for text, index in find_without_bytes(tokenizer).items()}
+    return json.dumps(rename_entries(make_plain(tokenizer), names))
 
 
 def _encode_fast(fast: Any, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:

@@ -283,10 +283,11 @@ def _order_by_frequency(tokenizer: str, size: int, sample_path: Path, *, first: 
 
     encoder: Any = gigatoken.Tokenizer.from_json(tokenizer)
     counts = np.zeros(size, np.int64)
-    for documents in _iter_counted(sample_path):
-        source = gigatoken.BytesSource(documents, separator=DOCUMENT_SEPARATOR)
-        ids = encoder.encode_batch(source, parallel=False).layout.content.data
-        counts += np.bincount(ids, minlength=size)
+    with _native_training():
+        for documents in _iter_counted(sample_path):
+            source = gigatoken.BytesSource(documents, separator=DOCUMENT_SEPARATOR)
+            ids = encoder.encode_batch(source, parallel=False).layout.content.data
+            counts += np.bincount(ids, minlength=size)
     entries = np.empty(size, np.int64)
     entries[_by_bytes(first, size) - first] = np.argsort(-counts, kind="stable")
     return entries.tolist()
@@ -320,10 +321,10 @@ def _next_document(data: mmap.mmap, at: int) -> int:
 
 @contextlib.contextmanager
 def _native_training() -> Generator[None]:
-    """Silence native training (gigatoken prints its progress), and let interrupts end the process while it runs.
+    """Silence native code (gigatoken prints its progress), and let interrupts end the process while it runs.
 
-    Python's own handlers would wait for the native code to return, which may take minutes. The next build deletes the
-    files that are left.
+    Python's own handlers would wait for the native code to return, which may take minutes, or make it panic. The next
+    build deletes the files that are left.
     """
     # A signal then ends the process, as it does a program without Python.
     in_main = threading.current_thread() is threading.main_thread()

@@ -120,6 +120,26 @@ def find_entries(tokenizer: Part) -> dict[str, int]:
     return vocabulary
 
 
+def find_without_bytes(tokenizer: Part) -> dict[str, int]:
+    """Return the added tokens, text to id, that are entries of a byte-level model and spell no bytes."""
+    tokens: list[Part] = tokenizer.get("added_tokens") or []
+    entries, alphabet = find_entries(tokenizer), set(byte_characters()) if is_byte_level(tokenizer) else None
+    texts = [token["content"] for token in tokens]
+    return {text: entries[text] for text in texts if alphabet and text in entries and set(text) - alphabet}
+
+
+def rename_entries(tokenizer: Part, names: dict[str, str]) -> Part:
+    """Return a parsed tokenizer.json with other texts of some entries of its model."""
+    if not names:
+        return tokenizer
+    old: Any = tokenizer["model"]["vocab"]
+    if isinstance(old, dict):
+        new: Any = {names.get(text, text): index for text, index in find_entries(tokenizer).items()}
+    else:
+        new = [[names.get(text, text), score] for text, score in old]
+    return tokenizer | {"model": tokenizer["model"] | {"vocab": new}}
+
+
 def parse_tokenizer(data: bytes) -> TokenizerFile:
     """Parse a tokenizer.json.
 
@@ -215,21 +235,29 @@ def make_set_tokenizer(tokenizer: Part, bos: str | None) -> Part:
     """Return the parsed `tokenizer.json` of a set, from the one that it is built with: it gives the ids of training.
 
     Special tokens are its only added tokens: `tokenizers` matches them in text unless `encode_special_tokens` is set.
-    Other added tokens have no text any more; those that are no entries of the model leave a special token, since the
-    ids of later ones count them. A post-processor begins text with BOS, if documents do, and adds nothing else.
+    Other added tokens have no text any more; those that are no entries of the model, or have no bytes there, leave a
+    special token, since the ids of later ones count them. A post-processor begins text with BOS, if documents do, and
+    adds nothing else.
 
     Args:
         tokenizer: parsed. The result stays as it is if this is applied again.
         bos: the special token that begins documents; None if none does.
     """
-    entries, added = find_entries(tokenizer), list[Part]()
+    entries, without_bytes = find_entries(tokenizer), find_without_bytes(tokenizer)
+    added, names = list[Part](), dict[str, str]()
     tokens: list[Part] = tokenizer.get("added_tokens") or []
     for token in tokens:
+        text, unused = token["content"], f"<|unused_{token['id']}|>"
         if token.get("special"):
             added.append(token)
-        elif token["content"] not in entries:
-            added.append(token | {"content": f"<|unused_{token['id']}|>", "special": True, "normalized": False})
-    own: Part = _guard_special(tokenizer) | {"truncation": None, "padding": None, "added_tokens": added}
+        elif text not in entries or text in without_bytes:
+            added.append(token | {"content": unused, "special": True, "normalized": False})
+            names |= {text: unused} if text in entries else {}
+    own: Part = rename_entries(_guard_special(tokenizer), names) | {
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+    }
     if bos is not None:
         begin, ids = {"SpecialToken": {"id": bos, "type_id": 0}}, [find_special(tokenizer)[bos]]
         text, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")

@@ -1,7 +1,7 @@
 """The ids of training are the ids of use: given tokenizers, and what `tokenizers` and transformers make of them.
 
 For each kind: a file that training refuses before anything is encoded, or one whose set has a `tokenizer.json` with the
-same ids by `tokenizers` and by `AutoTokenizer`. `TOKENMILL_PROBES` sets how many random texts are compared.
+same ids by `tokenizers` and by `AutoTokenizer`. `make test-exhaustive` compares 2,000 random texts and 300 documents.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from tokenizers import Tokenizer
 
 from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
+from pipeline.tokenizer.train import PATTERNS
 from tests.support.builds import real_documents
 from tests.support.tokenizers import (
     SPECIAL,
     TEMPLATE,
+    train_bert,
     train_byte_level,
     train_llama2,
     train_t5,
@@ -33,7 +35,7 @@ from tests.support.tokenizers import (
     with_normalizers,
 )
 
-PROBES = int(os.environ.get("TOKENMILL_PROBES", "100"))
+PROBES = 2000 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 100
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 PIECES = [
     *(
@@ -86,6 +88,7 @@ PIECES = [
         "\U00010940",
         "\U000323b0",
     ),
+    *("<｜User｜>", "——", "<unused0>", "    ", "\t\t", "\n\n\n"),
     *("[CLS]", "<extra_id_0>", "def f():", "        return", "\u2019", "…", "\u0323", "\u1e9b"),
 ]
 
@@ -98,8 +101,27 @@ def _add(*contents: str, special: bool = False, gap: int = 0) -> Change:
         vocabulary = data["model"]["vocab"]
         ids = [entry["id"] for entry in data["added_tokens"]]
         first = max([len(vocabulary) - 1, *ids]) + 1 + gap
+        new = [text for text in contents if text not in {entry["content"] for entry in data["added_tokens"]}]
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special, "special": special}
-        data["added_tokens"] += [{"id": first + i, "content": text, **flags} for i, text in enumerate(contents)]
+        data["added_tokens"] += [{"id": first + i, "content": text, **flags} for i, text in enumerate(new)]
+        return data
+
+    return change
+
+
+def _enter(*contents: str, special: bool) -> Change:
+    """Return a change that makes added tokens of new entries of the model."""
+
+    def change(data: dict[str, Any]) -> dict[str, Any]:
+        data = copy.deepcopy(data)
+        vocabulary = data["model"]["vocab"]
+        new = [text for text in contents if text not in {entry["content"] for entry in data["added_tokens"]}]
+        for token in data["added_tokens"]:  # those that are no entries come after them
+            token["id"] += len(new) if token["id"] >= len(vocabulary) else 0
+        for text in new:
+            index = len(vocabulary)
+            vocabulary.append([text, -20.0]) if isinstance(vocabulary, list) else vocabulary.setdefault(text, index)
+            data["added_tokens"].append(data["added_tokens"][0] | {"id": index, "content": text, "special": special})
         return data
 
     return change
@@ -125,6 +147,8 @@ CHANGES: dict[str, Change] = {
     "words that are no special tokens": _add("Hello", "<|user|>", "the the"),
     "a special token after them": lambda data: _add("<|pad|>", special=True)(_add("   ", "<|user|>")(data)),
     "more special tokens": _add("<|pad|>", "<extra_id_0>", "[CLS]", special=True),
+    "special tokens among the entries": _enter("<｜User｜>", "——", "中文", "[CLS]", special=True),
+    "other added tokens among the entries": _enter("<｜User｜>", "——", "中文", "<unused0>", special=False),
     "a hole before a token": _add("<|pad|>", special=True, gap=3),
     "cut and padded": lambda data: (
         data | {"truncation": {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}}
@@ -132,30 +156,40 @@ CHANGES: dict[str, Change] = {
 }
 
 
+def _split(pattern: str) -> dict[str, Any]:
+    """Return a pre-tokenizer that splits by a pattern."""
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL | {"use_regex": False}]}
+
+
 def make_kinds() -> dict[str, dict[str, Any]]:
-    """Train the tokenizers: in the manner of GPT-2, Qwen, Llama 2 (twice), Gemma, SentencePiece, T5 and BERT."""
+    """Train tokenizers in the manner of those that are published; each has the special tokens of `SPECIAL`."""
     texts = real_documents()[:150]
     llama2, byte_level = train_llama2(texts), train_byte_level(texts)
-    split = {
-        "type": "Split",
-        "pattern": {"Regex": r"\p{N}{1,3}| ?\p{L}+|\s+|."},
-        "behavior": "Isolated",
-        "invert": False,
+    spaces = [" " * n for n in range(24, 1, -1)]
+    gemma: dict[str, Any] = llama2 | {
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"String": " "},
+            "behavior": "MergedWithPrevious",
+            "invert": False,
+        },
     }
-    llama3 = {"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL | {"use_regex": False}]}
     return {
         "gpt2": byte_level,
-        "llama3": byte_level | {"pre_tokenizer": llama3, "model": byte_level["model"] | {"ignore_merges": True}},
-        "qwen": with_normalizers(byte_level, {"type": "NFC"}),
+        "neox": _add(*spaces)(with_normalizers(byte_level, {"type": "NFC"})),
+        "phi": _add(*spaces, *("\t" * n for n in range(9, 1, -1)))(byte_level),
         "llama2": llama2,
+        "llama3": byte_level
+        | {"pre_tokenizer": _split(PATTERNS["llama3"]), "model": byte_level["model"] | {"ignore_merges": True}},
         "mistral": with_metaspace(llama2),
-        "unigram": train_unigram(texts),
-        "t5": train_t5(texts),
-        "wordpiece": {
-            "version": "1.0",
-            "added_tokens": [],
-            "model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 1}},
-        },
+        "gemma": _enter("<unused0>", "\n\n\n", "\u2581" * 4, special=False)(gemma),
+        "qwen": with_normalizers(byte_level, {"type": "NFC"}) | {"pre_tokenizer": _split(PATTERNS["qwen2"])},
+        "t5": _enter("<extra_id_1>", "<extra_id_2>", special=True)(train_t5(texts)),
+        "bert": train_bert(texts),
+        "a Unigram that keeps spaces": train_unigram(texts),
+        "a pattern of its own": byte_level | {"pre_tokenizer": _split(r"\p{N}{1,3}| ?\p{L}+|\s+|.")},
     }
 
 
@@ -166,7 +200,8 @@ def kinds() -> dict[str, dict[str, Any]]:
 
 def texts_of(count: int) -> list[str]:
     random_of = random.Random(7)
-    made = ["".join(random_of.choices(PIECES, k=random_of.randint(1, 12))) for _ in range(count)]
+    pieces = PIECES * 4 + [chr(random_of.choice([0x20, 0x3000, 0xE000]) + random_of.randrange(0x1000)) for _ in PIECES]
+    made = ["".join(random_of.choices(pieces, k=random_of.randint(1, 12))) for _ in range(count)]
     return [*PIECES, "", *made, *real_documents()[150 : 150 + max(20, count * 3 // 20)]]
 
 
@@ -190,8 +225,8 @@ def test_ids_of_training_are_ids_of_use(
         file = folder / "given.json"
         data = CHANGES[change](kind)
         file.write_text(json.dumps(data))
-        if name == "wordpiece" or "hole" in change:
-            expected = "no special token" if name == "wordpiece" else "1 added token with other ids in the file"
+        if name == "bert" or "hole" in change:
+            expected = "has the model 'WordPiece'" if name == "bert" else "1 added token with other ids in the file"
             with pytest.raises(TokenizerError, match=expected):
                 read_encoder_file(file, eos_token="</s>", bos=bos)
             continue
@@ -217,3 +252,15 @@ def test_ids_of_training_are_ids_of_use(
         # A set of this file has the same file.
         again = read_encoder_file(folder / "tokenizer.json", eos_token="</s>", bos=bos)
         assert again.text == info.text
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_added_tokens_among_the_entries_take_no_text_from_others(special: bool) -> None:
+    """gigatoken reads characters outside the byte-level alphabet as text, so that two entries have the same."""
+    data = train_byte_level(["one — two —— three 中文 four ไทย"] * 9)
+    marks = [chr(code) for code in range(33)] + ["—", " —", "中文", "ไทย"]
+    data = _enter(*marks, special=special)(data)
+    encoder, texts = Encoder(data), [*marks, "one — two —— three 中文 four ไทย", *real_documents()[:9]]
+    assert encoder.slow_because == ""
+    info = TokenizerInfo("", "", "", "", 0, 2, {})
+    assert encode_as_training(encoder, info, texts) == [encoder.encode_reference(text) for text in texts]

@@ -90,6 +90,16 @@ def train_t5(texts: Iterable[str], *, vocab_size: int = 300) -> dict[str, Any]:
     return data | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": words}}
 
 
+def train_bert(texts: Iterable[str], *, vocab_size: int = 300) -> dict[str, Any]:
+    """Train a WordPiece as BERT's, whose entries do not say where spaces were."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=SPECIAL, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    return _describe(tokenizer, SPECIAL)
+
+
 def train_byte_level(texts: Iterable[str], *, vocab_size: int = 500) -> dict[str, Any]:
     """Train a byte-level BPE with the same special tokens."""
     tokenizer = Tokenizer(models.BPE())
