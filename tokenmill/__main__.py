@@ -91,7 +91,7 @@ they are loaded: 0.05 to 0.1 s of a build's start."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run a command and return its exit status."""
+    """Run a command of `tokenmill` and return its exit status."""
     if arguments[:1] == ["--version"]:
         print(f"tokenmill {importlib.metadata.version(DISTRIBUTION)}")
         return 0
@@ -170,7 +170,7 @@ def find_clashes() -> list[str]:
 
 
 def _recorded_hashes() -> dict[str, str]:
-    """Return the SHA-256 (URL-safe base64, no padding) by path that pip recorded; an editable install has no paths."""
+    """Return the SHA-256 by path that pip recorded of a package of `tokenmill`; an editable install has none."""
     try:
         record = importlib.metadata.distribution(DISTRIBUTION).read_text("RECORD") or ""
     except importlib.metadata.PackageNotFoundError:
@@ -184,7 +184,7 @@ def _sha256(path: Path) -> str:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for each standard stream that was closed (`>&-`), for this process and those it starts.
+    """Open the null device for each standard stream closed before `tokenmill` starts (`>&-`), and for its children.
 
     Otherwise the next file that is opened would be stdout, and what is printed would go there.
     """
@@ -196,7 +196,7 @@ def _open_closed_streams() -> None:
 
 
 def run() -> NoReturn:
-    """Run the command line of this process and end it."""
+    """Run `tokenmill` with the command line of this process and end it."""
     _open_closed_streams()
     # Before our packages are imported: another package of the same name must not be.
     if clashes := find_clashes():

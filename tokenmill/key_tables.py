@@ -37,7 +37,7 @@ def file_tables(model: type[Settings]) -> str:
 
 
 def find_section(model: type[BaseModel], name: str) -> tuple[type[Settings], bool] | None:
-    """Return the model of a field that is a table, and whether there may be many."""
+    """Return the model of a field that is a section of a recipe's keys, and whether there may be many."""
     annotation: Any = model.model_fields[name].annotation
     # A list may be annotated, and absent.
     if get_origin(annotation) in (Union, types.UnionType) and get_origin(get_args(annotation)[0]) is Annotated:
@@ -48,7 +48,7 @@ def find_section(model: type[BaseModel], name: str) -> tuple[type[Settings], boo
 
 
 def _section_tables(parent: type[Settings], name: str, path: str) -> Iterator[str]:
-    """Yield the table of a section under its title and docstring, then those of the sections in it."""
+    """Yield the table of keys of a section under its title and docstring, then those of the sections in it."""
     section = find_section(parent, name)
     if section is None or section[0] is CleanRecipe:  # the `clean` tables of one source are those of all sources
         return
@@ -95,7 +95,7 @@ def _row(name: str, key: FieldInfo, meaning: str) -> str:
 
 
 def _type_text(annotation: Any, metadata: Sequence[Any]) -> str:
-    """Describe a type in words: `whole number ≥ 1`, `list of text`."""
+    """Describe a key's type in words: `whole number ≥ 1`, `list of text`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if _models_of(annotation):
         return "table"
@@ -118,13 +118,13 @@ def _type_text(annotation: Any, metadata: Sequence[Any]) -> str:
 
 
 def _models_of(annotation: Any) -> list[type[Settings]]:
-    """Return the model of a table, or of one that may be absent; else nothing."""
+    """Return the model of a table of keys, or of one that may be absent; else nothing."""
     parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType, Annotated) else (annotation,)
     return [part for part in parts if inspect.isclass(part) and issubclass(part, Settings)]
 
 
 def _literal_text(value: Any) -> str:
-    """Return a value as a recipe has it, on one line."""
+    """Return a key's value as a recipe has it, on one line."""
     return f"`{json.dumps(value, ensure_ascii=False)}`" if isinstance(value, str | list | tuple) else str(value)
 
 

@@ -45,13 +45,13 @@ class EvalSetConfig(Settings):
 
     @property
     def source(self) -> dict[str, JsonValue]:
-        """The keys of a source of a data recipe."""
+        """The keys in `[eval]` of an eval set that are those of a source of a data recipe."""
         split: dict[str, JsonValue] = {} if self.split is None else {"split": self.split}
         return {**(self.__pydantic_extra__ or {}), **split}
 
     @property
     def score_names(self) -> list[str]:
-        """The names of its scores."""
+        """The names of the scores of an eval set in `[eval]`."""
         return [f"{self.name}_bpb"]
 
 
@@ -96,17 +96,17 @@ class EvalTaskConfig(Settings):
 
     @property
     def known(self) -> EvalTask | None:
-        """The known eval task; None for one of the user's own."""
+        """The known eval task that `[eval]` names; None for one of the user's own."""
         return KNOWN_TASKS.get(self.task or self.name)
 
     @property
     def score_names(self) -> list[str]:
-        """The names of its scores."""
+        """The names of the scores of an eval task in `[eval]`."""
         normalised = [] if self.known and not self.known.compares_texts else [f"{self.name}_acc_norm"]
         return [f"{self.name}_acc", *normalised, f"{self.name}_bpb"]
 
     def describe(self) -> EvalTask:
-        """Return the eval task whose rows have these columns."""
+        """Return the eval task of `[eval]` whose rows have these columns."""
         return EvalTask(self.name, partial(self._ask, f"eval.tasks.{self.name}"))
 
     def _ask(self, place: str, row: Row) -> Item:
@@ -150,7 +150,7 @@ class EvalConfig(Settings):
 
     @property
     def score_names(self) -> list[str]:
-        """The names of the scores of all eval sets and tasks, in order."""
+        """The names of the scores of all eval sets and tasks in `[eval]`, in order."""
         return [name for one in (*self.sets, *self.tasks) for name in one.score_names]
 
 
@@ -165,7 +165,7 @@ def can_be_scored(config: EvalConfig) -> bool:
 
 
 def check_eval(tables: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults between keys of the eval sets and tasks of an unvalidated recipe."""
+    """Yield the faults between keys of the eval sets and tasks of an unvalidated `[eval]`."""
     # Each set has one place; the pipeline checks the keys of a source.
     config = read_partly(EvalConfig, tables.get("eval"))
     if not can_be_scored(config):
@@ -232,7 +232,7 @@ def locate_eval_files(data: dict[str, Any], folder: Path) -> None:
 
 
 def find_value(row: Row, column: str) -> Any:
-    """Return the value of a column; dots descend into structs.
+    """Return the value of a column that a key of `[eval]` names; dots descend into structs.
 
     Raises:
         ValueError: the row has no such column, or it is a struct.

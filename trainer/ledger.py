@@ -23,7 +23,7 @@ RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operat
 
 
 def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[Row]:
-    """Return a row for each phase that has steps in the metrics' lines, which are in order of steps.
+    """Return the ledger's row of each phase that has steps in the metrics' lines, which are in order of steps.
 
     Returns:
         For each the `phase`, its `steps` so far, its `tokens`, `loss` (that of the last validation, or the mean of
@@ -85,7 +85,7 @@ def _usd(records: list[Record]) -> float:
 
 
 def _loss(records: list[Record], key: str) -> float:
-    """Return the last validation's loss if `key` asks for it and there is one, else the mean of the last steps."""
+    """Return a phase's loss for the ledger: the last validation's if `key` asks for it, or the last steps' mean."""
     validation = last_record(records, "val_loss") if key == "val_loss" else {}
     if validation:
         return validation["val_loss"]
@@ -93,5 +93,5 @@ def _loss(records: list[Record], key: str) -> float:
 
 
 def _score(records: list[Record], name: str) -> float | None:
-    """Return a score of the last validation that has scores; None if there is none."""
+    """Return for the ledger a score of the last validation that has scores; None if there is none."""
     return last_record(records, "scores").get("scores", {}).get(name, {}).get("value")

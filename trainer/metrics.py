@@ -37,7 +37,7 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
     """
 
     def __init__(self, run: Path, *, step: int, write: bool = True):
-        """Open the log of a run that continues after `step`; without `write` (other ranks) the file is only read."""
+        """Open the metrics of a run that continues after `step`; without `write` (other ranks) they are only read."""
         path = run / METRICS_FILE
         content = path.read_bytes() if path.exists() else b""
         # A resumed run forgets the steps that its checkpoint has not seen.
@@ -60,7 +60,7 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
         return last_record(self.records, key)
 
     def write(self, record: Record) -> None:
-        """Append one line and flush it."""
+        """Append one line of metrics and flush it."""
         self.records.append(record)
         if self._file is not None:
             self._file.write(json.dumps(record) + "\n")
@@ -68,7 +68,7 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
         self.track(record)
 
     def sync(self) -> None:
-        """Wait until all lines are on disk."""
+        """Wait until all lines of metrics are on disk."""
         if self._file is not None:
             os.fsync(self._file.fileno())
 

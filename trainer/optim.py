@@ -34,13 +34,13 @@ class Muon(torch.optim.Muon):
     """
 
     def __init__(self, weights: list[nn.Parameter], dtype: torch.dtype, **options: Any):
-        """Set in which dtype updates are orthogonalised; the options are torch's."""
+        """Set in which dtype Muon orthogonalises updates; the options are torch's."""
         super().__init__(weights, **options)
         self._dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Update all weights that have a gradient."""
+        """Update all weights of Muon that have a gradient."""
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
             for weight in group["params"]:
@@ -52,7 +52,7 @@ class Muon(torch.optim.Muon):
                     self._update(alike[first : first + size], group)
 
     def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
-        """Update weights of one shape."""
+        """Update weights of one shape by Muon."""
         for weight in weights:
             if "momentum_buffer" not in self.state[weight]:
                 self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
@@ -68,12 +68,12 @@ class Muon(torch.optim.Muon):
 
 
 def _own_part(tensor: Any) -> Tensor:
-    """Return the part of a tensor that this rank holds; a change of it is one of the tensor."""
+    """Return the part of a tensor to optimize that this rank holds; a change of it is one of the tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _orthogonalise(update: Tensor, like: Tensor, group: dict[str, Any], dtype: torch.dtype) -> Tensor:
-    """Orthogonalise a stack of updates, or of this rank's parts of them, of weights that are split like one."""
+    """Orthogonalise a stack of Muon's updates, or of this rank's parts of them, of weights that are split like one."""
     if not isinstance(like, DTensor):
         return _iterate(update, group, dtype)
     mesh, shape = like.device_mesh, (len(update), *like.shape)
@@ -87,7 +87,7 @@ def _orthogonalise(update: Tensor, like: Tensor, group: dict[str, Any], dtype: t
 
 
 def _iterate(updates: Tensor, group: dict[str, Any], dtype: torch.dtype) -> Tensor:
-    """Return about the orthogonal factors of updates `(matrices, rows, columns)`: Newton and Schulz's iterations.
+    """Return about the orthogonal factors of Muon's updates `(matrices, rows, columns)`: Newton and Schulz iterate.
 
     Source: `torch.optim.Muon`, which computes in bf16 whatever the processor: without bf16 products (AMD EPYC, one
     thread) a matrix of 128 x 128 takes 27 ms so and 2.1 ms in fp32, one of 384 x 384 762 and 50 ms.
@@ -161,5 +161,5 @@ def learning_rate(step: int, recipe: TrainRecipe, *, peak: float | None = None) 
 
 
 def _progress(step: int, begin: int, end: int) -> float:
-    """Return how much of [begin, end] is before a step, 0 to 1."""
+    """Return how much of [begin, end] of the learning rate's schedule is before a step, 0 to 1."""
     return min(1.0, max(0.0, (step - begin) / max(1, end - begin)))

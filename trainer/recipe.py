@@ -82,7 +82,7 @@ class ModelConfig(Settings):
 
     @property
     def head_dim(self) -> int:
-        """Features of one attention head."""
+        """Features of one attention head by the train recipe."""
         return self.hidden_size // self.num_attention_heads
 
 
@@ -229,7 +229,7 @@ class TrainRecipe(Settings):
 
     @property
     def milestones(self) -> set[int]:
-        """Steps whose checkpoints are saved and never deleted."""
+        """Steps whose checkpoints the train recipe has saved and never deleted."""
         return {step for phase in self.phases for step in (phase.until_step, *phase.milestones)}
 
 
@@ -244,7 +244,7 @@ FIXED_BY_CHECKPOINT = (
 
 
 def check_rules(tables: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults between keys of an unvalidated recipe, for one report with the faults of single keys."""
+    """Yield the faults between keys of an unvalidated train recipe, for one report with the faults of single keys."""
     model = read_partly(ModelConfig, tables.get("model"))
     train = read_partly(TrainConfig, tables.get("train"))
     optimizer = read_partly(OptimizerConfig, tables.get("optimizer"))
@@ -364,7 +364,7 @@ def load_train_recipe(path: Path, overrides: list[str] | None = None, *, changes
 
 
 def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:
-    """Turn the recipe that a checkpoint holds back into the model.
+    """Turn the train recipe that a checkpoint holds back into the model.
 
     Raises:
         InputError: this version does not know such a recipe.

@@ -76,12 +76,12 @@ class Session:
 
     @property
     def windows(self) -> int:
-        """Windows consumed."""
+        """Windows that the session has consumed."""
         return self.step * self.recipe.train.global_batch
 
     @cached_property
     def evaluated(self) -> EvaluatedModel:
-        """The model, for its scores."""
+        """The session's model, for its scores."""
         return EvaluatedModel(
             self.model,
             self.recipe.train,
@@ -94,13 +94,13 @@ class Session:
 
     @cached_property
     def peak_tokens_per_s(self) -> float | None:
-        """Tokens per second at which all ranks' devices reach their peak (MFU 1); None if the peak is not known."""
+        """Tokens per second at which all devices of the session reach their peak (MFU 1); None if it is not known."""
         peak = peak_flops(self.device, self.recipe.cost.peak_tflops)
         needed = flops_per_token(self.recipe.model, self.model.vocab_size, self.recipe.train.seq_len)
         return peak * self.ranks / needed if peak is not None else None
 
     def save(self, *, seconds: float, keep_steps: set[int]) -> None:
-        """Write a checkpoint of the current step; every rank calls it.
+        """Write a checkpoint of the session's current step; every rank calls it.
 
         Raises:
             OSError: the checkpoint cannot be written; the previous ones are untouched.
@@ -127,7 +127,7 @@ class Session:
         )
 
     def describe_saved(self) -> str:
-        """Return a sentence that names the last checkpoint, for a run that cannot go on."""
+        """Return a sentence that names the session's last checkpoint, for a run that cannot go on."""
         if self.saved is None:
             return "No checkpoint had been written."
         return f"The last checkpoint is {self.saved}; the same command continues from there."
@@ -157,7 +157,7 @@ def open_session(
     start: Path | None = None,
     cache: Cache | None = None,
 ) -> Session:
-    """Check everything, load or build the model, and prepare the run folder. Every rank calls it.
+    """Open a session: check everything, load or build the model, prepare the run folder. Every rank calls it.
 
     A run that has begun goes on from its newest whole checkpoint.
 
@@ -240,14 +240,14 @@ def _open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
 
 
 def _open_remote_set(place: str, cache: Cache | None) -> tuple[ShardSet, list[Problem]]:
-    """Open a set, which compares its files with one listing; check its manifest and tokenizer, but read no shard."""
+    """Open a set for a session by one listing; check its manifest and tokenizer, but read no shard."""
     shard_set = open_set(place, cache=cache)
     manifest = shard_set.manifest
     return shard_set, check_manifest_totals(manifest) + check_tokenizer(shard_set.tokenizer_json, manifest)
 
 
 def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Note) -> WindowOrder:
-    """Return the order of windows; refuse splits that are too small, and batches and vocabularies that do not fit."""
+    """Return the session's order of windows; refuse too small splits, and batches and vocabularies that do not fit."""
     seq_len, batch, micro_batch = recipe.train.seq_len, recipe.train.global_batch, recipe.train.micro_batch
     train, val = (shard_set.splits.get(split, ()) for split in ("train", "val"))
     order = order_split(shard_set, seq_len=seq_len, seed=recipe.train.seed)
@@ -316,7 +316,7 @@ def _prepare_run(
 def _spread(
     model: LanguageModel, recipe: TrainRecipe, device: torch.device, precision: Literal["fp32", "bf16"], ranks: int
 ) -> nn.Module:
-    """Compile the model if the recipe says so, and spread it over the ranks; return the callable for training steps."""
+    """Compile the session's model if the recipe says so, and spread it over the ranks; return what steps call."""
     sharded = ranks > 1 and recipe.train.parallel == "fsdp"
     if recipe.train.compile:
         for part in model.model.layers if sharded else [model]:

@@ -329,8 +329,8 @@ def group_frames(frames: Frames, request_bytes: int) -> Iterator[Frames]:
         yield frames[first:]
 
 
-def read_into(file: StoredFile, frames: Frames, start: int, target: memoryview) -> None:
-    """Decompress the content bytes from `start` on until a buffer is full. Only the frames that contain them are read.
+def read_content(file: StoredFile, frames: Frames, start: int, target: memoryview) -> None:
+    """Decompress a tokens file's content from `start` on until a buffer is full. Only frames that hold it are read.
 
     Args:
         file: the tokens file.

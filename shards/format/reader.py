@@ -130,7 +130,7 @@ class Shard:
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
         with self._open() as (file, frames):
-            codec.read_into(file, frames, start * self.dtype.itemsize, out.view(np.uint8).data)
+            codec.read_content(file, frames, start * self.dtype.itemsize, out.view(np.uint8).data)
 
     @contextlib.contextmanager
     def _open(self) -> Generator[tuple[StoredFile, codec.Frames]]:

@@ -65,7 +65,7 @@ class Vocabulary:
         return self.decode(tokens).decode("utf-8", "backslashreplace")
 
     def split_document(self, tokens: Tokens) -> tuple[int, int]:
-        """Return where the text of decoded tokens begins: how many tokens (BOS), and bytes of the rest, are before."""
+        """Return where a document's text begins by the vocabulary: how many tokens (BOS), and bytes, are before."""
         # BOS is a token of its own; the prefix is a part of the first token's bytes.
         begin = int(self.bos is not None and len(tokens) > 0 and int(tokens[0]) == self.bos)
         if self.prefix and len(tokens) > begin and self.entries[int(tokens[begin])].startswith(self.prefix):

@@ -43,7 +43,7 @@ class CacheStore:
         files: Mapping[str, tuple[int, str]],
         metadata: Mapping[str, bytes],
     ):
-        """Read a set through a cache; nothing is fetched yet.
+        """Read a remote set through a cache; nothing is fetched yet.
 
         Args:
             remote: the store that has the set.
@@ -92,7 +92,7 @@ class CacheStore:
 
     @contextlib.contextmanager
     def hold(self, name: str, *, progress: Progress = no_progress) -> Generator[StoredFile]:
-        """Yield a listed file as the cache keeps it, to be read while the body runs.
+        """Yield a listed file of a remote set as the cache keeps it, to be read while the body runs.
 
         Args:
             name: the file.
@@ -118,13 +118,13 @@ class CacheStore:
                 self._fetches.discard(stop)
 
     def stop_fetching(self) -> None:
-        """End the fetches and waits of all threads; what is read later is fetched again."""
+        """End the fetches and waits of all threads that read a set through the cache; later reads fetch again."""
         with self._lock:
             for stop in self._fetches:
                 stop.set()
 
     def _fetch(self, name: str, size: int, stop: Event, progress: Progress, descriptor: int) -> None:
-        """Write a file's bytes to a descriptor."""
+        """Write the bytes of a remote set's file to a descriptor, for the cache."""
         step = self.remote.request_bytes or REQUEST_BYTES
 
         def fetch_range(start: int) -> int:

@@ -1,4 +1,4 @@
-"""Write files and folders on this machine whole or not at all; hash them, lock them, and check for free disk space.
+"""Write files and folders on this machine whole or not at all; name, hash and lock them, and check for free disk space.
 
 A file is written under a temporary name in the same folder, synced, and renamed at the end: a reader never sees half
 of it, and a crash leaves only temporary names behind. A lock ends when its process ends, in whatever way.
@@ -90,7 +90,7 @@ def is_abandoned(unique: str) -> bool:
 
 
 def _is_process_alive(process: int) -> bool:
-    """Return whether a process of this host is alive; one that its parent has not reaped counts as alive."""
+    """Return whether a process of this host, such as one that wrote files, is alive; one not reaped counts as alive."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

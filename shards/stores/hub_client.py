@@ -145,7 +145,7 @@ def hub_errors(what: str) -> Generator[None]:
 
 
 def transfer(what: str, request: Callable[[], None], *, give_up_s: float | None = None) -> None:
-    """Let the library send or fetch files, with retries. It continues with what has arrived.
+    """Let the Hub's library send or fetch files, with retries. It continues with what has arrived.
 
     The time for retries begins with the first failure: a transfer that succeeds may take hours.
 

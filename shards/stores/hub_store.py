@@ -51,7 +51,7 @@ class HubAddress:
         return f"{HUB_SCHEME}datasets/{self.repo}{revision}{'/' if self.folder else ''}{self.folder}"
 
     def path(self, name: str) -> str:
-        """Return a file's path in the repository."""
+        """Return a file's path in the Hub's repository."""
         return f"{self.folder}/{name}" if self.folder else name
 
 
@@ -85,14 +85,14 @@ class HubStore:
 
     @property
     def pinned_address(self) -> str:
-        """The address with the commit as its revision: it names the same files later."""
+        """The Hub's address with the commit as its revision: it names the same files later."""
         return str(replace(self.address, revision=self.commit))
 
     def size(self, name: str) -> int:
         return self._find(name).bytes
 
     def read(self, name: str) -> bytes:
-        """Return a whole file.
+        """Return a whole file of the Hub.
 
         Raises:
             ShardSetError: its bytes do not have the digest in the Hub's listing.
@@ -125,7 +125,7 @@ class HubStore:
         return known
 
     def _request(self, what: str, name: str, known: ListedFile, start: int, stop: int) -> bytes:
-        """Ask once for a range, at the address that the Hub gives for the file."""
+        """Ask the Hub's store once for a range, at the address that the Hub gives for the file."""
         import httpx2
         from huggingface_hub import constants
         from huggingface_hub.utils import (
@@ -159,7 +159,7 @@ class HubStore:
             return _check_body(what, known, start, stop, response)
 
     def _locate(self, what: str, known: ListedFile, address: str, seconds: float) -> str:
-        """Return where a file lies, by its address on the Hub, if it is still the same file.
+        """Return where a file of the Hub's store lies, by its address on the Hub, if it is still the same file.
 
         Raises:
             StoreError: it has changed.
@@ -180,7 +180,7 @@ class HubStore:
 
 
 def _check_body(what: str, known: ListedFile, start: int, stop: int, response: httpx2.Response) -> bytes:
-    """Return the body of an answer that holds exactly the requested range."""
+    """Return the body of the Hub's answer, which holds exactly the requested range."""
     # A server may answer a request for all bytes of a file as if no range was named.
     expected, found = f"bytes {start}-{stop - 1}/{known.bytes}", response.headers.get("content-range", "none")
     whole = response.status_code == 200 and (start, stop) == (0, known.bytes)

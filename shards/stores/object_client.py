@@ -136,7 +136,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def _set_up_s3(variables: Mapping[str, str], endpoint: str, *, allow_http: bool) -> dict[str, Any]:
-    """Return the settings of S3 that obstore does not take from the environment as we mean them.
+    """Return the settings of an S3 client that obstore does not take from the environment as we mean them.
 
     Raises:
         InputError: AWS_PROFILE names a profile, whose files are not read.
@@ -159,7 +159,7 @@ def _set_up_s3(variables: Mapping[str, str], endpoint: str, *, allow_http: bool)
 
 
 def _client_options(endpoint: str, allowed: str, variable: str) -> ClientConfig:
-    """Return time limits, and whether plain HTTP is allowed: on this machine, or if the user says so.
+    """Return a client's time limits, and whether plain HTTP is allowed: on this machine, or if the user says so.
 
     Over plain HTTP anyone on the way reads the corpus and can change it.
     """
@@ -185,7 +185,7 @@ def _is_loopback(endpoint: str) -> bool:
 
 
 def _shown(endpoint: str) -> str:
-    """Return an endpoint as messages name it: without a user's name, password or query."""
+    """Return a client's endpoint as messages name it: without a user's name, password or query."""
     if not endpoint:
         return ""
     try:
@@ -251,12 +251,12 @@ class Failure:
 
     @property
     def shown(self) -> str:
-        """How messages name the answer: `HTTP 403 AccessDenied`."""
+        """How messages name the answer of an object store to its client: `HTTP 403 AccessDenied`."""
         return " ".join(filter(None, (f"HTTP {self.status}" if self.status else "", self.code)))
 
 
 def read_failure(error: Exception) -> Failure:
-    """Return the facts of an error that obstore raised."""
+    """Return the facts of an error that a client of obstore raised."""
     text = str(error)
     said, _, source = text.partition("Debug source")
     status, code, kind = _STATUS.search(said), _CODE.search(said), _KIND.search(source)
@@ -266,7 +266,7 @@ def read_failure(error: Exception) -> Failure:
 def to_store_error(
     error: Exception, *, what: str, doing: str, scheme: str, bucket: str, at: Connection, answered: bool
 ) -> StoreError | OSError:
-    """Return the error to raise for an error of obstore: `TransientError` if the failure may pass.
+    """Return the error to raise for one of a client of obstore: `TransientError` if the failure may pass.
 
     Args:
         error: what obstore raised.
@@ -317,7 +317,7 @@ def to_store_error(
 
 
 def passing_error(found: Failure, what: str, endpoint: str, *, answered: bool) -> TransientError | None:
-    """Return the error if the failure may pass, else None."""
+    """Return the error of an object store's client if the failure may pass, else None."""
     if found.kind == "Connect":
         # An endpoint that has answered before is right, so it gets all the time.
         message = f"nothing answers at {endpoint} (is the endpoint right?)"

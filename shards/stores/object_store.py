@@ -67,7 +67,7 @@ class ObjectAddress:
         return f"{self.scheme}://{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
 
     def object_key(self, name: str) -> str:
-        """Return the key of a file in this folder."""
+        """Return the key of an object in this folder of a bucket."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
@@ -161,7 +161,7 @@ class ObjectStore:
                 yield ListedFile(last[start:], entry["size"], _version(entry))
 
     def put(self, name: str, content: bytes | Path) -> str:
-        """Write a whole file; a large one is read and sent in parts, of which `WHOLE_BYTES` are in memory.
+        """Write a whole object; a large one is read and sent in parts, of which `WHOLE_BYTES` are in memory.
 
         An upload that fails is removed; a killed process leaves parts that only the bucket's lifecycle rules remove.
 
@@ -186,7 +186,7 @@ class ObjectStore:
         return self._ask(name, "write", send_parts)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a whole file unless one of that name exists; `require_abilities` finds stores that cannot."""
+        """Write a whole object unless one of that name exists; `require_abilities` finds stores that cannot."""
         from obstore.exceptions import AlreadyExistsError
 
         key, writer = self.address.object_key(name), uuid.uuid4().hex
@@ -216,7 +216,7 @@ class ObjectStore:
             return
 
     def delete_all(self) -> None:
-        """Delete every file, 1,000 with a request.
+        """Delete every object of the folder in the bucket, 1,000 with a request.
 
         Raises:
             InputError: the store is a whole bucket.
@@ -241,7 +241,7 @@ class ObjectStore:
         return content
 
     def _ask(self, name: str, doing: str, request: Callable[[Connection], Result]) -> Result:
-        """Make a request, with retries, and turn the errors of obstore into ours."""
+        """Make a request to an object store, with retries, and turn the errors of obstore into ours."""
         from obstore.exceptions import BaseError
 
         what = f"{self}/{name}" if name else str(self)

@@ -23,7 +23,7 @@ _SCHEMES = [*(f"{scheme}://" for scheme in OBJECT_SCHEMES), HUB_SCHEME]
 
 
 def open_store(place: AnyPath) -> Store:
-    """Return the store at a place, to read from.
+    """Return the open store at a place, to read from.
 
     Args:
         place: a folder, `s3://BUCKET/PREFIX` (or `gs`, `az`), or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`.

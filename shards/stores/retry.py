@@ -45,7 +45,7 @@ class TransientError(StoreError):
     """A failure that may pass: a broken connection, a time-out, a body cut short, HTTP 429 or 5xx."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None, give_up_s: float | None = None):
-        """Keep the message.
+        """Keep the message of a failure that a retry may mend.
 
         Args:
             message: what has failed.
@@ -88,7 +88,7 @@ def retry(
     error_type: Callable[[str], Exception] = StoreError,
     give_up_s: float | None = None,
 ) -> Result:
-    """Call `attempt` until it succeeds or the time is up, and return its result.
+    """Retry `attempt` until it succeeds or the time is up, and return its result.
 
     Args:
         what: the request, as the messages name it.
@@ -132,7 +132,7 @@ def retry(
 
 
 def _report_silence(sentence: str, started: float, last_s: float) -> None:
-    """Tell the user of a failure if no request of this process has been answered for `SILENT_S` seconds."""
+    """Tell the user of retries if no request of this process has been answered for `SILENT_S` seconds."""
     global _told
     now = time.monotonic()
     silent_since = max(started, _answered)
@@ -149,7 +149,7 @@ def _count_failure() -> None:
 
 
 def parse_retry_after(text: str) -> float | None:
-    """Return the seconds that a Retry-After header asks to wait, from a number or a date; None for any other text."""
+    """Return the seconds that a Retry-After header asks to wait, from a number or a date; else None."""
     if text.strip().isdigit():
         return float(text)
     try:

@@ -42,28 +42,28 @@ class Store(Protocol):
 
     @property
     def folder(self) -> Path | None:
-        """The folder on this machine that holds the files; None if there is no such folder."""
+        """The folder on this machine that holds the store's files; None if there is none."""
         ...
 
     @property
     def request_bytes(self) -> int:
-        """The number of bytes that one request should ask for when a file is read from start to end."""
+        """The bytes that one request to the store should ask for when a file is read from start to end."""
         ...
 
     def size(self, name: str) -> int:
-        """Return a file's size in bytes."""
+        """Return the size in bytes of a file of the store."""
         ...
 
     def read(self, name: str) -> bytes:
-        """Return a whole file."""
+        """Return a whole file of the store."""
         ...
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop) of a file."""
+        """Return the bytes [start, stop) of a file of the store."""
         ...
 
     def list(self) -> Iterator[ListedFile]:
-        """Yield every file, folders included recursively, in no order. Yields nothing if the folder does not exist."""
+        """Yield every file of the store, folders included recursively, in no order; nothing if it has no folder."""
         ...
 
 
@@ -78,11 +78,11 @@ class WritableStore(Store, Protocol):
         ...
 
     def find(self, name: str) -> ListedFile | None:
-        """Return a file as a listing shows it, or None if there is none."""
+        """Return a file of the store as a listing shows it, or None if there is none."""
         ...
 
     def put(self, name: str, content: bytes | Path) -> str:
-        """Write a whole file, from bytes or from a file on this machine; replace the one of that name.
+        """Write a whole file to the store, from bytes or a file on this machine; replace the one of that name.
 
         Returns:
             Its version, as a listing shows it.
@@ -90,15 +90,15 @@ class WritableStore(Store, Protocol):
         ...
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a whole file unless one of that name exists. Of many writers at once, exactly one gets True."""
+        """Write a whole file to the store unless one of that name exists. Of many writers, exactly one gets True."""
         ...
 
     def delete(self, name: str) -> None:
-        """Delete a file; do nothing if there is none."""
+        """Delete a file of the store; do nothing if there is none."""
         ...
 
     def delete_all(self) -> None:
-        """Delete every file, and the folder itself if the store has folders."""
+        """Delete every file of the store, and the folder itself if the store has folders."""
         ...
 
 
@@ -110,15 +110,15 @@ class StoredFile:
     name: str
 
     def size(self) -> int:
-        """Return the file's size in bytes."""
+        """Return the size in bytes of a file of a store."""
         return self.store.size(self.name)
 
     def read(self) -> bytes:
-        """Return the whole file."""
+        """Return the whole file of a store."""
         return self.store.read(self.name)
 
     def read_range(self, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop)."""
+        """Return the bytes [start, stop) of a file of a store."""
         return self.store.read_range(self.name, start, stop)
 
 
@@ -160,7 +160,7 @@ class FolderStore:
         return b"".join(parts)
 
     def _open(self, name: str) -> int:
-        """Open a file to read; a pipe is not waited for."""
+        """Open a file of a folder's store to read; a pipe is not waited for."""
         file = os.open(f"{self.folder}/{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             self._check_kind(name, os.fstat(file))
@@ -170,7 +170,7 @@ class FolderStore:
         return file
 
     def _check_kind(self, name: str, facts: os.stat_result) -> None:
-        """Refuse a pipe, a device or a socket, or a link to one: it would be waited for, or have no end.
+        """Refuse in a folder's store a pipe, a device or a socket, or a link to one: it would be waited for.
 
         Raises:
             IsADirectoryError: the name is a folder's.
@@ -194,7 +194,7 @@ class FolderStore:
         return ListedFile(name, facts.st_size, str(facts.st_mtime_ns)) if stat.S_ISREG(facts.st_mode) else None
 
     def list(self) -> Iterator[ListedFile]:
-        """Yield every file but those whose names begin with a dot: they are being written, or were when killed."""
+        """Yield every file of a folder's store but those whose names begin with a dot, which are not whole."""
         for folder, folders, names in os.walk(self.folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
             for path in (Path(folder, name) for name in names if not name.startswith(".")):

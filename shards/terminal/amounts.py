@@ -12,12 +12,12 @@ def format_size(size: float) -> str:
 
 
 def compact(number: float) -> str:
-    """Return a number of three digits with a scale, such as `5.86 M`; a B is a billion."""
+    """Return an amount in three digits with a scale, such as `5.86 M`; a B is a billion."""
     return _scale(number, _COUNT_SCALES) or _three_digits(number)
 
 
 def format_amount(count: float, unit: str) -> str:
-    """Return a count of a unit: a size for `bytes`, `5.86 M tokens`, or `1,000 steps`."""
+    """Return an amount of a unit: a size for `bytes`, `5.86 M tokens`, or `1,000 steps`."""
     if unit == "bytes":
         return format_size(count)
     return f"{compact(count) if unit == 'tokens' else format(count, ',.0f')} {unit}"

@@ -1,4 +1,4 @@
-"""Flags that several commands share, the types of their values, and JSON on stdout. Imports nothing heavy."""
+"""Flags and arguments that several commands share, and the types of their values. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ seconds = number_in(0.001, 10**6)
 
 
 def parse_path(text: str) -> Path:
-    """Parse an argument that is a path; empty text would be the working directory.
+    """Parse a flag's value that is a path; empty text would be the working directory.
 
     Raises:
         ArgumentTypeError: the text is empty.
@@ -44,7 +44,7 @@ def parse_path(text: str) -> Path:
 
 
 def parse_place(text: str) -> Path | str:
-    """Parse an argument that is the place of a set: an address (`s3://...`) as it is, anything else as a path.
+    """Parse a flag's place of a set: an address (`s3://...`) as it is, anything else as a path.
 
     Raises:
         ArgumentTypeError: the text is empty.
@@ -69,13 +69,13 @@ def parse_size(flag: str, text: str, *, least: int = 1) -> int:
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
-    """Add the argument SET, the place of the set, as `options.set`: a `Path`, or an address as text."""
+    """Add the shared argument SET, the place of the set, as `options.set`: a `Path`, or an address as text."""
     about = "the set: a folder, or an address such as s3://BUCKET/PREFIX or hf://datasets/OWNER/NAME"
     parser.add_argument("set", type=parse_place, metavar="SET", help=about)
 
 
 def add_run(parser: argparse.ArgumentParser, *, checkpoint: bool = False) -> None:
-    """Add the argument RUN, the folder of a training run, as `options.run`; with `checkpoint` also `--checkpoint`."""
+    """Add the shared argument RUN, a training run's folder, as `options.run`; with `checkpoint` also `--checkpoint`."""
     parser.add_argument("run", type=parse_path, metavar="RUN", help="the folder of a training run")
     if checkpoint:
         about = "folder of a checkpoint (default: the newest of RUN)"
@@ -83,24 +83,24 @@ def add_run(parser: argparse.ArgumentParser, *, checkpoint: bool = False) -> Non
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments RUN ..., the folders of training runs, as `options.runs`."""
+    """Add the shared arguments RUN ..., the folders of training runs, as `options.runs`."""
     about = "the folder of a training run; several may be given"
     parser.add_argument("runs", type=parse_path, nargs="+", metavar="RUN", help=about)
 
 
 def add_new_folder(parser: argparse.ArgumentParser) -> None:
-    """Add `--out`, a folder that a command makes."""
+    """Add the shared flag `--out`, a folder that a command makes."""
     about = "a new folder; it appears when everything is written"
     parser.add_argument("--out", type=parse_path, required=True, metavar="DIR", help=about)
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
-    """Add `--threads`, whose default is every core this process may use."""
+    """Add the shared flag `--threads`, whose default is every core this process may use."""
     _add_number(parser, "--threads", "threads")
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Add `--workers`, whose default is every core this process may use."""
+    """Add the shared flag `--workers`, whose default is every core this process may use."""
     _add_number(parser, "--workers", "worker processes")
 
 
@@ -110,14 +110,14 @@ def _add_number(parser: argparse.ArgumentParser, flag: str, about: str) -> None:
 
 
 def add_recipe(parser: argparse.ArgumentParser, about: str, example: str) -> None:
-    """Add the arguments RECIPE and `--set`, as `options.recipe` and `options.overrides`."""
+    """Add the shared arguments RECIPE and `--set`, as `options.recipe` and `options.overrides`."""
     parser.add_argument("recipe", type=parse_path, metavar="RECIPE", help=about)
     change = f"override a key of the recipe, with a value in TOML syntax: {example}"
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
 
 
 def add_give_up_after(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Add `--give-up-after`, seconds, as `options.give_up_after`; None if it is not given."""
+    """Add the shared flag `--give-up-after`, seconds, as `options.give_up_after`; None if it is not given."""
     parser.add_argument(
         "--give-up-after",
         type=seconds,

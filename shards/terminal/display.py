@@ -1,4 +1,4 @@
-"""Lines and tables that all commands print. Their content is made in the packages' `cli` modules.
+"""Lines, tables and JSON that all commands print. Their content is made in the packages' `cli` modules.
 
 Names and texts come from files that others wrote. Everything that goes to a terminal passes through `printable`, so
 that no document can move the cursor, rename the window or reverse the line. `--json` goes through `format_json`.
@@ -31,7 +31,7 @@ _ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Return text with every control character escaped, such as `\\x1b`, except those in `keep`.
+    """Return text to print, with every control character escaped, such as `\x1b`, except those in `keep`.
 
     A byte that is not UTF-8 (a lone surrogate in Python) is escaped as such: `\\xe2`.
     """
@@ -46,7 +46,7 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def escape_surrogates(text: str) -> str:
-    """Return text that is valid Unicode: bytes that are not UTF-8 (U+DC80 to U+DCFF, `surrogateescape`) as `\\xe2`."""
+    """Return text to print that is valid Unicode: bytes that are not UTF-8 (U+DC80 to U+DCFF) as `\xe2`."""
     return _SURROGATES.sub(_escape_surrogate, text)
 
 
@@ -56,7 +56,7 @@ def _escape_surrogate(match: re.Match[str]) -> str:
 
 
 def format_json(value: Any) -> str:
-    """Return a value as indented JSON in ASCII; its strings are valid Unicode, by `escape_surrogates`."""
+    """Return a value as indented JSON to print, in ASCII; its strings are valid Unicode, by `escape_surrogates`."""
     text = json.dumps(value, ensure_ascii=False)
     # The backslash of an escaped byte must itself be escaped in JSON.
     valid = _SURROGATES.sub(lambda match: "\\" + _escape_surrogate(match), text)
@@ -141,7 +141,7 @@ def describe_shown(shown: int, total: int) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as it is displayed: digits in groups of three, few decimals."""
+    """Return a value as it is printed: digits in groups of three, few decimals."""
     if isinstance(value, dict):
         parts = cast("dict[str, Any]", value)
         return "  ".join(f"{printable(name)} {format_value(part)}" for name, part in parts.items())

@@ -90,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         return options, left
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """Do not take a flag that is gone for the beginning of another one, as argparse would."""
+        """Do not take a flag of a command that is gone for the beginning of another one, as argparse would."""
         return [] if option_string.partition("=")[0] in GONE else super()._get_option_tuples(option_string)
 
     def error(self, message: str) -> NoReturn:
@@ -175,7 +175,7 @@ class _Stdout:
             raise
 
     def end(self) -> TextIO:
-        """Return the stream; if it has failed, what its buffer still holds goes nowhere when the process ends."""
+        """Return the command's stdout; if it has failed, what its buffer holds goes nowhere when the process ends."""
         if self.failed is not None:
             with contextlib.suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())

@@ -60,18 +60,18 @@ class Meter:
     printed: float = field(default_factory=time.monotonic)
 
     def __call__(self, done: int, total: int, figures: Sequence[str] = ()) -> None:
-        """Report how much is done of how much, with short texts about it, the most important first."""
+        """Report as progress how much is done of how much, with short texts about it, the most important first."""
         self.done, self.total, self.figures = done, total, figures
         if self.prints and time.monotonic() - self.printed >= LINE_SECONDS:
             self.printed = time.monotonic()
             say(self.line())
 
     def line(self) -> str:
-        """Return the name and what is known, the most important first: the end may not fit a terminal."""
+        """Return the line of progress: its name and what is known, most important first, as a terminal may be short."""
         return f"{self.name}: " + ", ".join(filter(None, self.describe()))
 
     def describe(self) -> list[str]:
-        """Return share, time left, amount, figures and speed, the most important first; empty texts are unknown."""
+        """Return of progress share, time left, amount, figures and speed, most important first; empty if unknown."""
         seconds, worked = time.monotonic() - self.started, self.done - self.before
         known = 0 < self.total >= self.done  # totals may be estimates: past one, neither share nor time left is known
         share = f"{100 * self.done // self.total} %" if known else ""

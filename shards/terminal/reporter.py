@@ -1,4 +1,4 @@
-"""The reporter of long work: the two functions by which a command learns how far its work is.
+"""The reporter of long work: the functions by which a command learns how far its work is and what it waits for.
 
 Readers, stores and searches never print: a program that calls `shards.open_set` gets nothing on stderr. A command gives
 `shards.terminal.progress.show_progress` for `Progress`, and `shards.terminal.display.say` for `Note`; the default of
@@ -21,7 +21,7 @@ Note = Callable[[str], None]
 
 
 def count_up(progress: Progress, total: int) -> Advance:
-    """Return what reports work that is done in pieces: threads call it with the amount of each piece."""
+    """Return a reporter of work that is done in pieces: threads call it with the amount of each piece."""
     done, lock = 0, threading.Lock()
 
     def advance(amount: int) -> None:
@@ -51,12 +51,12 @@ def report(sentence: str) -> None:
 
 
 def report_to(reporter: Note | None) -> Note | None:
-    """Let the stores of this process tell a function what they wait for; None for nobody. Return the one before."""
+    """Set the reporter that the stores of this process tell what they wait for, or None. Return the one before."""
     global _reporter
     before, _reporter = _reporter, reporter
     return before
 
 
 def has_reporter() -> bool:
-    """Return whether anybody is told what the stores of this process wait for."""
+    """Return whether there is a reporter that the stores of this process tell what they wait for."""
     return _reporter is not None

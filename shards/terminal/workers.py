@@ -144,7 +144,7 @@ def open_pool(processes: int, begin: Callable[..., None], *arguments: Any) -> Pr
 
 
 def submit(pool: ProcessPoolExecutor, function: Callable[..., ResultT], *arguments: Any) -> Future[ResultT]:
-    """Submit a call to a pool, which may start a worker for it.
+    """Submit a call to a pool of workers, which may start one for it.
 
     Raises:
         BrokenProcessPool: a worker has died, or the fork server.
@@ -235,7 +235,7 @@ def _begin_task(pickled: bytes) -> None:
 
 @functools.cache
 def _shared() -> Any:
-    """Return what all tasks share. A set is opened again here, in a task, whose errors reach the caller."""
+    """Return what all tasks of workers share. A set is opened again here, in a task, whose errors reach the caller."""
     return pickle.loads(_pickled)
 
 

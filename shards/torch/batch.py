@@ -22,7 +22,7 @@ class WindowBatch(Sequence[Sample]):
     """Samples as the rows of tensors; each is made when it is first asked for."""
 
     def __init__(self, fields: dict[str, Tensor], *, lengths_of: int | None = None):
-        """Hold tensors `(batch, seq_len)` by field; with the EOS's id as `lengths_of`, samples have `cu_seqlens`."""
+        """Hold a batch's tensors `(batch, seq_len)` by field; with EOS's id as `lengths_of`, it has `cu_seqlens`."""
         self._fields, self._eos_id = fields, lengths_of
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class WindowBatch(Sequence[Sample]):
         return self._samples[index]
 
     def stacked(self) -> Sample:
-        """Return the tensors, `(batch, seq_len)` each; `cu_seqlens` is of the rows laid end to end."""
+        """Return the batch's tensors, `(batch, seq_len)` each; `cu_seqlens` is of the rows laid end to end."""
         if self._documents is None:
             return self._fields
         return {**self._fields, "cu_seqlens": cumulative_lengths(self._documents)}
@@ -75,20 +75,20 @@ def collate_windows(samples: Sequence[Sample]) -> Sample:
 
 
 def number_documents(ids: Tensor, eos_id: int) -> Tensor:
-    """Number the documents of each row from 0, int64 of the shape of ids; an EOS belongs to the document it ends."""
+    """Number the documents of each row of a batch from 0, int64 of the shape of ids; an EOS is of what it ends."""
     ends = (ids == eos_id).long()
     return ends.cumsum(-1) - ends
 
 
 def positions_in_documents(documents: Tensor) -> Tensor:
-    """Return each token's position in its document, counted from the row's start for the first, int64."""
+    """Return each token's position in its document in a batch, from the row's start for the first, int64."""
     index = torch.arange(documents.shape[-1], device=documents.device).expand_as(documents)
     begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
     return index - (index * begins).cummax(-1).values
 
 
 def cumulative_lengths(documents: Tensor) -> Tensor:
-    """Return the boundaries of documents in rows laid end to end, with the last end, int32 `(documents + 1,)`.
+    """Return the boundaries of documents in a batch's rows laid end to end, with the end, int32 `(documents + 1,)`.
 
     Takes their numbers, `(batch, length)`. A row begins a document, also in the middle of one.
     """

@@ -128,7 +128,7 @@ class TokenStream(IterableDataset[Sample]):
         """How often a state was loaded in this process: as this copy of the stream knows, and in shared memory."""
 
     def __len__(self) -> int:
-        """Return the samples, or batches, that this rank gets from where the iteration began or will begin."""
+        """Return the samples, or batches, of the stream for this rank from where its iteration began or will begin."""
         # What is loaded, but not yet iterated, counts.
         begin = self._begin if self._loaded is None else self._loaded
         return -(-self._count_own(begin) // (self.batch_size or 1))
@@ -154,7 +154,7 @@ class TokenStream(IterableDataset[Sample]):
         return self._iter_from(self._next, end, readers)
 
     def state_dict(self, *, received: int | None = None) -> dict[str, Any]:
-        """Return how many samples all ranks have consumed, and the order's identity, as plain JSON.
+        """Return how many samples of the stream all ranks have consumed, and the order's identity, as plain JSON.
 
         It is the same on every rank if all have taken equally many. If they end unevenly, rank 0's is right.
 
@@ -183,7 +183,7 @@ class TokenStream(IterableDataset[Sample]):
         return {"samples": samples, **self.windows.identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration begin where a state ends.
+        """Let the stream's next iteration begin where a state ends.
 
         Args:
             state: from `state_dict` of a stream with any rank, world size, batch and workers.
@@ -216,27 +216,27 @@ class TokenStream(IterableDataset[Sample]):
         self._all_loads.fill_(self._loads)
 
     def close(self) -> None:
-        """Stop the thread that decodes ahead, and free the shards."""
+        """Stop the stream's thread that decodes ahead, and free the shards."""
         self.windows.close()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Give a copy counters in memory that it shares with its own workers; only a worker has those of its parent."""
+        """Give a copy of the stream counters that it shares with its own workers; only a worker has its parent's."""
         self.__dict__.update(state)
         self._worker_iterations.share_memory_()
         self._all_loads.share_memory_()
 
     def _end(self, begin: int) -> int:
-        """Return one past the last sample of an iteration."""
+        """Return one past the last sample of an iteration of the stream."""
         left = len(self.windows) - begin
         return begin + (left // self._stride * self._stride if self.uneven_end == "drop" else left)
 
     def _count_own(self, begin: int) -> int:
-        """Return the samples that this rank gets in an iteration."""
+        """Return the samples of the stream that this rank gets in an iteration."""
         return max(0, -(-(self._end(begin) - begin - self.rank) // self.world_size))
 
     @property
     def _stride(self) -> int:
-        """Samples of a batch of all ranks."""
+        """Samples of a batch of the stream on all ranks."""
         return self.world_size * (self.batch_size or 1)
 
     def _iter_from(self, first: int, end: int, readers: int) -> Iterator[Sample]:
@@ -255,13 +255,13 @@ def _describe_fault(fault: dict[str, Any]) -> str:
 
 
 def _refuse(error: InputError) -> Iterator[Sample]:
-    """Raise an error at the first sample: if `iter` raises it, a persistent worker ends and does not hand it on."""
+    """Raise an error at the stream's first sample: if `iter` raises it, a persistent worker ends and keeps it."""
     raise error
     yield
 
 
 def _check(rank: int | None, world_size: int | None, batch_size: int | None, uneven_end: str) -> tuple[int, int]:
-    """Refuse arguments that cannot be used; return the rank and the number of ranks."""
+    """Refuse arguments of a stream that cannot be used; return the rank and the number of ranks."""
     problems: list[str] = []
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if rank is None and world_size is None:

@@ -67,7 +67,7 @@ class TokenWindows(Dataset[Sample]):
         cache: AnyPath | None = None,
         cache_limit: int | None = None,
     ):
-        """Open a set's samples; no tokens are read yet.
+        """Open a set's windows; no tokens are read yet.
 
         A sample is a dict of int64 tensors `(seq_len,)`:
 
@@ -116,7 +116,7 @@ class TokenWindows(Dataset[Sample]):
 
     @property
     def identity(self) -> dict[str, str | int]:
-        """The values that decide which sample has which number."""
+        """The values that decide which of the `TokenWindows` has which number."""
         return {
             "set": self.shard_set.manifest_sha256,
             "split": self.split,
@@ -132,7 +132,7 @@ class TokenWindows(Dataset[Sample]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> Sequence[Sample]:
-        """Return samples by number: how a DataLoader fetches a batch."""
+        """Return windows by number: how a DataLoader fetches a batch."""
         return self._make_batch([self._number(index) for index in indices])
 
     def read(self, numbers: Sequence[int] | Int64s) -> Sample:
@@ -149,7 +149,7 @@ class TokenWindows(Dataset[Sample]):
         return self._make_batch(numbers).stacked()
 
     def close(self) -> None:
-        """Stop the thread that decodes ahead, and free the shards; they are read again when needed."""
+        """Stop the thread that decodes windows ahead, and free the shards; they are read again when needed."""
         if self._process == os.getpid():
             self._reader.close()
         self._reader = self._make_reader()
@@ -161,7 +161,7 @@ class TokenWindows(Dataset[Sample]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the arguments and the set, whose pickle is its address."""
+        """Return the arguments of `TokenWindows` and the set, whose pickle is its address."""
         left_out = ("order", "_reader", "_process")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
@@ -212,7 +212,7 @@ class TokenWindows(Dataset[Sample]):
         return WindowReader(shards, self.order, vocab_size=self.shard_set.vocab_size, stop=len(self))
 
     def _check(self, epochs: int | None, samples: int | None) -> None:
-        """Refuse arguments that cannot be used."""
+        """Refuse arguments of `TokenWindows` that cannot be used."""
         problems: list[str] = []
         # Every fault is told at once.
         for name, value in {"seq_len": self.seq_len, "epochs": epochs, "samples": samples}.items():
@@ -254,7 +254,7 @@ def _open_with_cache(
     cache: AnyPath | None,
     cache_limit: int | None,
 ) -> ShardSet:
-    """Open the set of a dataset; a set not on this machine gets a cache."""
+    """Open the set of a dataset for PyTorch; a set not on this machine gets a cache."""
     if isinstance(place, ShardSet):
         if cache is not None or cache_limit is not None:
             raise InputError("cache: the set is open already. Give its address, or open_set(..., cache=...).")
@@ -265,5 +265,5 @@ def _open_with_cache(
 
 
 def is_integer(value: object) -> bool:
-    """Return whether a value, of a state or an argument, is an integer of Python or numpy, and no bool."""
+    """Return whether a value, of a dataset's state or argument, is an integer of Python or numpy, and no bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -34,7 +34,7 @@ class Place:
     """The phase that its shard belongs to; None for validation, and in a set without phases."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the place, with its phase if it has one."""
+        """Return the JSON object of the place of tokens, with its phase if it has one."""
         data = asdict(self)
         if self.phase is None:
             del data["phase"]

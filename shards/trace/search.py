@@ -42,7 +42,7 @@ class Query:
 
     @property
     def text(self) -> bytes:
-        """The bytes of a text."""
+        """The bytes of a text to search for."""
         return self.value.encode("utf-8", "surrogateescape")
 
 
@@ -65,7 +65,7 @@ class Hit:
     excerpt: Excerpt
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the hit."""
+        """Return the JSON object of the hit of a search."""
         numbers = {"hits": self.hits, "position": self.position, "byte": self.byte}
         return self.place.to_dict() | numbers | self.excerpt.to_dict()
 
@@ -91,7 +91,7 @@ class Search:
 
 
 def prepare_search(shard_set: ShardSet, query: Query, limit: int | None) -> Search:
-    """Prepare a query that has been checked.
+    """Prepare the search for a query that has been checked.
 
     Raises:
         ShardSetError, ValueError, OSError: the set's tokenizer cannot be used.
@@ -140,7 +140,7 @@ def search_shard(search: Search, number: int) -> ShardHits:
 
 
 def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
-    """Yield the documents of a block with hits; the first `room` have an excerpt."""
+    """Yield the documents of a block with hits of the search; the first `room` have an excerpt."""
     if search.query.kind == "token":
         yield from _search_token(search, block, room)
         return
@@ -161,7 +161,7 @@ def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[
 
 
 def _find_rows(search: Search, block: DocumentBlock) -> Iterator[int]:
-    """Yield the documents of a block that may hold a string: where it begins in the text of the whole block.
+    """Yield the documents of a block that a search may hit: where a string begins in the text of the whole block.
 
     That text has BOS and EOS in it, which documents do not have: a document is searched again by itself.
     """
@@ -193,7 +193,7 @@ def _search_token(search: Search, block: DocumentBlock, room: int | None) -> Ite
 
 
 def _match(pattern: re.Pattern[str], data: bytes) -> tuple[int, int, int]:
-    """Return the number of matches, and the bytes [first, last) of the first; empty matches do not count."""
+    """Return the number of a search's matches, and the bytes [first, last) of the first; empty matches do not count."""
     text = data.decode("utf-8", "surrogateescape")
     # An empty match is at every place and says nothing.
     spans = [match.span() for match in pattern.finditer(text) if match.end() > match.start()]
@@ -204,7 +204,7 @@ def _match(pattern: re.Pattern[str], data: bytes) -> tuple[int, int, int]:
 
 
 def _decode_document(search: Search, tokens: Tokens) -> tuple[bytes, Int64s]:
-    """Do as `_decode` does, without BOS and the tokenizer's prefix: what is before the text begins at byte 0 too."""
+    """Decode for the search as `_decode` does, but without BOS and prefix: what is before the text is at byte 0."""
     begin, skipped = search.vocabulary.split_document(tokens)
     text, offsets = _decode(search, tokens)
     hidden = int(offsets[begin]) + skipped
@@ -212,7 +212,7 @@ def _decode_document(search: Search, tokens: Tokens) -> tuple[bytes, Int64s]:
 
 
 def _decode(search: Search, tokens: Tokens) -> tuple[bytes, Int64s]:
-    """Return the bytes of tokens and where each begins, int64 `(tokens + 1,)`; Arrow does it at 10 ns per token."""
+    """Return the bytes of tokens to search and where each begins, int64 `(tokens + 1,)`; by Arrow, 10 ns a token."""
     import pyarrow as pa
 
     # Arrow takes the entries of all ids at once, and knows where each begins.
@@ -225,7 +225,7 @@ def _decode(search: Search, tokens: Tokens) -> tuple[bytes, Int64s]:
 
 
 def check_query(query: Query, vocab_size: int) -> None:
-    """Check a query before anything is searched.
+    """Check a query before the search of any shard.
 
     Raises:
         InputError: the query cannot be searched for; the message says why.

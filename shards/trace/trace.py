@@ -50,12 +50,12 @@ class Trace:
 
     @property
     def documents(self) -> int:
-        """Number of documents found."""
+        """Number of documents that the trace found."""
         return len(self.hashes)
 
     @property
     def hits(self) -> int:
-        """Number of hits in all documents."""
+        """Number of hits of the trace in all documents."""
         return sum(counts["hits"] for counts in self.sources.values())
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def trace_token(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:
 
 
 def parse_hash(text: str) -> str:
-    """Return the hexadecimal digits of a hash that a person gives.
+    """Return the hexadecimal digits of the hash to find, as a person gives it.
 
     Raises:
         InputError: it is not a content hash.
@@ -211,7 +211,7 @@ It raises InputError if the work folder cannot be read, and RunError if the work
 
 
 def load_explain() -> Explain | None:
-    """Return what an installed package provides under the entry point; None if none does."""
+    """Return what an installed package provides under the entry point for hashes not found; None if none does."""
     from importlib.metadata import entry_points  # late: takes 20 ms to load
 
     found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == ENTRY_POINT]

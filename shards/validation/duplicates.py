@@ -113,7 +113,7 @@ def _read_documents(shards: Sequence[Shard], epochs: Mapping[str, int], hashes: 
 def _find_repeated(
     documents: _Documents, shards: Sequence[Shard], hashes: HashRange
 ) -> tuple[dict[ProblemKind, Int64s], Callable[[ProblemKind, int], Problem]]:
-    """Return the groups of equal documents that are too many, by kind of fault, and what describes a group."""
+    """Return the groups of equal documents that occur too often, by kind of fault, and what describes a group."""
     order, shared = sort_hashes(documents.high, documents.low, bits=hashes.bits)
     order = order[shared]  # the others equal no other
     high, low = documents.high[order], documents.low[order]

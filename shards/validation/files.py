@@ -148,7 +148,7 @@ def check_shard_files(shard: Shard, manifest: Manifest, listing: Listing) -> tup
 
 
 def _list_folder(folder: Path) -> Listing:
-    """Return the entries of a folder, with links followed."""
+    """Return the entries of the set's folder to check, with links followed."""
     listing: dict[str, tuple[int, Problem | None]] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -169,7 +169,7 @@ def _list_folder(folder: Path) -> Listing:
 
 
 def _list_store(store: Store) -> Listing:
-    """Return the entries of a set's place in a store. A folder there is one entry, as on a disk."""
+    """Return the entries of a set's place in a store, to check. A folder there is one entry, as on a disk."""
     listing: dict[str, tuple[int, Problem | None]] = {}
     for file in store.list():
         name, in_folder, _ = file.name.partition("/")
@@ -178,7 +178,7 @@ def _list_store(store: Store) -> Listing:
 
 
 def _check_file(name: str, listing: Listing) -> list[Problem]:
-    """Check that a file, or the target of a link, exists, is regular and is readable."""
+    """Check at the quick level that a file, or the target of a link, exists, is regular and is readable."""
     if name not in listing:
         return [Problem("file_missing", name, "in the manifest, but not in the folder. Copy or build it again.")]
     fault = listing[name][1]
@@ -186,7 +186,7 @@ def _check_file(name: str, listing: Listing) -> list[Problem]:
 
 
 def _check_foreign(manifest: Manifest, listing: Listing) -> list[Problem]:
-    """Return a problem for each file in the folder that neither the manifest nor FORMAT.md allows."""
+    """Return a problem for each file of the set's folder that neither the manifest nor FORMAT.md allows."""
     # Hidden files of other tools may be there; leftovers of a build may not.
     known = {MANIFEST_FILE, *COMPANION_FILES, *manifest.digests}
     problems: list[Problem] = []
@@ -241,7 +241,7 @@ def _check_sidecar(shard: Shard, manifest: Manifest) -> list[Problem]:
 
 
 def check_digest(name: str, expected: str, digest: str) -> list[Problem]:
-    """Compare the SHA-256 of a file with the manifest's."""
+    """Check the SHA-256 of a file of the set against the manifest's."""
     if digest == expected:
         return []
     message = f"sha256 is {digest}; expected {expected} by the manifest. Copy or build it again."
@@ -249,7 +249,7 @@ def check_digest(name: str, expected: str, digest: str) -> list[Problem]:
 
 
 def _check_whole(listing: Listing, name: str, most: int) -> list[Problem]:
-    """Check that a file can be read whole: it is there, and not too large."""
+    """Check that a set's file can be read whole: it is there, and not too large."""
     problems = _check_file(name, listing)
     if not problems and (size := listing[name][0]) > most:
         problems = [Problem("file_size", name, f"{size} bytes; expected at most {most}. Not read.")]
@@ -257,5 +257,5 @@ def _check_whole(listing: Listing, name: str, most: int) -> list[Problem]:
 
 
 def unreadable(name: str, error: OSError) -> Problem:
-    """Return the problem of a file that cannot be read."""
+    """Return the problem of a set's file that cannot be read."""
     return Problem("file_unreadable", name, f"cannot be read: {error.strerror or error}{remedy_of(error)}")

@@ -39,7 +39,7 @@ def _check_properties(manifest: Manifest) -> Faults:
 
 
 def _check_names(manifest: Manifest) -> Faults:
-    """Check that names count up from 0 in each split, files are named after their shard, and none is listed twice."""
+    """Check that the manifest's names count up from 0 in each split, files have their shard's, and none is twice."""
     index: Counter[str] = Counter()
     for shard in manifest.shards:
         expected = shard_name(shard.split, index[shard.split])
@@ -74,7 +74,7 @@ def _check_shards(manifest: Manifest) -> Faults:
 
 
 def _check_totals(manifest: Manifest) -> Faults:
-    """Compare the splits, the mix and the phases with what the shards and the weights give."""
+    """Check the manifest's splits, mix and phases against what the shards and the weights give."""
     written, made = (
         dict(_list_values(one.model_dump(include={"splits", "mix", "phases"})))
         for one in (manifest, remake_totals(manifest))
@@ -88,7 +88,7 @@ def _check_totals(manifest: Manifest) -> Faults:
 
 
 def _list_values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value with its place, such as `splits.train.tokens`; rows and phases have their names."""
+    """Yield each value of a manifest with its place, such as `splits.train.tokens`; rows are named."""
     if isinstance(value, list):
         rows = cast("list[dict[str, Any]]", value)
         value = {row["source"] if "source" in row else row["name"]: row for row in rows}
@@ -100,7 +100,7 @@ def _list_values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _check_shares(manifest: Manifest) -> Faults:
-    """Check what decides the shares: weights, and the phases' shares and order."""
+    """Check what decides the manifest's shares: weights, and the phases' shares and order."""
     for source in manifest.sources:
         if source.weight <= 0:
             yield "manifest_invalid", f"source {source.name!r} has the weight {source.weight}; expected more than 0"
@@ -130,14 +130,14 @@ def _check_shares(manifest: Manifest) -> Faults:
 
 
 def _check_counts(manifest: Manifest) -> Faults:
-    """Check numbers that cannot be computed from the shards against those that bound them."""
+    """Check the manifest's numbers that cannot be computed from the shards against those that bound them."""
     for what, found, most in _list_bounds(manifest):
         if found > most:
             yield "totals_mismatch", f"{what}: {found:,}; expected at most {most:,}"
 
 
 def _list_bounds(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
-    """Yield what is counted, its number, and the most that it may be."""
+    """Yield what a manifest counts, its number, and the most that it may be."""
     for source in manifest.sources:
         # Of what is available, val takes each document once; train may repeat the rest.
         place = f"sources.{source.name}"
@@ -165,7 +165,7 @@ def _list_bounds(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
 
 
 def _check_lists(manifest: Manifest) -> Faults:
-    """Check block lists against what the sources count for them, the items of eval tasks, and names for repetitions."""
+    """Check the manifest's block lists against what sources count, the items of eval tasks, and names for repeats."""
     dropped: Counter[str] = Counter()
     for source in manifest.sources:
         dropped.update({reason: n for reason, n in source.dropped.items() if reason.startswith(BLOCK_LIST_REASON)})

@@ -103,7 +103,7 @@ def find_shard_problems(
 
 
 def _check_documents(shard: Shard, found: ShardFindings) -> Int64s | None:
-    """Check the document table's digest and rows; return the ends of documents if the table can be trusted.
+    """Check one shard's document table, digest and rows; return the ends of documents if it can be trusted.
 
     A table on another machine is read once, whole.
     """
@@ -149,7 +149,7 @@ def _check_documents(shard: Shard, found: ShardFindings) -> Int64s | None:
 
 
 def _check_sums(shard: Shard, tokens: int, sums: Mapping[str, list[int]]) -> list[Problem]:
-    """Check the sums over a document table, of all documents and of each source, against the manifest."""
+    """Check the sums over a shard's document table, of all documents and of each source, against the manifest."""
     name = shard.entry.files.documents.path
     problems: list[Problem] = []
     if tokens != shard.num_tokens:
@@ -167,7 +167,7 @@ def _check_sums(shard: Shard, tokens: int, sums: Mapping[str, list[int]]) -> lis
 def _check_tokens(
     shard: Shard, ends: Int64s | None, manifest: Manifest, advance: Advance | None, checksums: Mapping[str, str]
 ) -> list[Problem]:
-    """Read the tokens file once; check both digests, frame checksums, the range of ids, the places of EOS and BOS."""
+    """Check a shard's tokens, read once: both digests, frame checksums, the range of ids, the places of EOS and BOS."""
     file, dtype, entry = shard.tokens_file, shard.dtype, shard.entry
     try:
         frames = shard.frames
@@ -224,7 +224,7 @@ def _check_mark(
     fault: _Fault,
     words: tuple[str, str],
 ) -> None:
-    """Check that an id occurs in a frame exactly where documents end (or begin) by the table."""
+    """Check that EOS or BOS occurs in a shard's frame exactly where documents end or begin by the table."""
     # The places that the table gives, as far as they are in this frame.
     low, high = np.searchsorted(places, [first, first + len(tokens)])
     here = places[low:high] - first

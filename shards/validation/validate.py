@@ -58,7 +58,7 @@ class ValidationResult:
 
     @property
     def ok(self) -> bool:
-        """Return whether no problem was found."""
+        """Return whether validation found no problem."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _check_whole_set(shards: Shards, findings: Sequence[ShardFindings], manifest
 
 
 def check_mix_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Problem]:
-    """Check every source's share of the mix.
+    """Validate every source's share of the mix.
 
     Args:
         manifest: the set's manifest; the tokens of a source are added up over its shards.
@@ -167,7 +167,7 @@ def _check_part(
     requested_tokens: int,
     longest: Mapping[str, int],
 ) -> Iterator[Problem]:
-    """Check the shares of a split or a phase: over all its shards, and in each of those that are checked alone."""
+    """Validate the shares of a split or a phase: over all its shards, and in each of those that are checked alone."""
     places = [(MANIFEST_FILE, count_by_source(shards), float(requested_tokens))]
     places += [(shard.name, shard.sources, requested_tokens / len(shards)) for shard in alone]
     # The longest document is all that a cut at a boundary can miss by.

@@ -39,7 +39,7 @@ def content_of(size, seed=0):
 def read_range(file, table, start, stop):
     """Return the content bytes [start, stop)."""
     out = bytearray(max(0, stop - start))
-    codec.read_into(file, table, start, memoryview(out))
+    codec.read_content(file, table, start, memoryview(out))
     return out
 
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_experiment(parser: argparse.ArgumentParser, file: str) -> None:
-    """Add the arguments that all experiments have; `file` is the help of the first."""
+    """Add the arguments that `ablate` and other experiments have; `file` is the help of the first."""
     parser.add_argument("file", type=parse_path, metavar="FILE", help=file)
     parser.add_argument(
         "--out", type=parse_path, required=True, metavar="DIR", help="folder for sets, training runs and the answer"
@@ -42,7 +42,7 @@ def add_experiment(parser: argparse.ArgumentParser, file: str) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the ablation; exit status 1 if a training failed."""
+    """Run `ablate`; exit status 1 if a training failed."""
     with closing(open_executor(options)) as executor:
         from pipeline.engine.stage_progress import Progress
         from tokenmill.experiments.ablation import Ablation
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def tell_missing(ablation: Ablation, missing: int, more: Row) -> Outcome:
-    """Return the arms of an experiment, and how many trainings are missing; `more` is said as JSON, too."""
+    """Return what `ablate` says of the arms, and how many trainings are missing; `more` is said as JSON, too."""
     rows: list[Row] = [{"arm": arm.name, "trainings": len(arm.seeds), "tokens": arm.tokens} for arm in ablation.arms]
     each = f"{plural(missing, 'training')} to run, of {plural(ablation.arms[0].tokens, 'token')} each"
     note = f"{each}; `tokenmill fit --measure` measures the tokens a second of the train recipe on this machine"

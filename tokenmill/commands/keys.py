@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return the tables of one file, or of all."""
+    """Return the tables of keys of one file, or of all."""
     import importlib
 
     from tokenmill.key_tables import file_tables

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Run the search; exit status 1 if a training failed."""
+    """Run `mix-search`; exit status 1 if a training failed."""
     with closing(open_executor(options)) as executor:
         from pipeline.engine.stage_progress import Progress
         from tokenmill.experiments.answer import tell_answer

@@ -44,7 +44,7 @@ class Training:
 
 
 def list_failed(trainings: Iterable[Training]) -> list[Row]:
-    """Return the trainings that failed, each with its `arm`, `seed` and `why`."""
+    """Return the trainings of an ablation that failed, each with its `arm`, `seed` and `why`."""
     failed = [one for one in trainings if one.result.failed]
     return [{"arm": one.arm.name, "seed": one.seed, "why": one.result.failed} for one in failed]
 
@@ -82,18 +82,18 @@ class Ablation:
         self.trainings = [Training(arm, seed, self._make_task(arm, seed)) for arm in self.arms for seed in arm.seeds]
 
     def find_pending(self) -> list[Training]:
-        """Return the trainings that are not done; nothing runs."""
+        """Return the trainings of the ablation that are not done; nothing runs."""
         _, pending = self.driver.look_up(_STAGE, train_proxy, [one.task for one in self.trainings], None)
         # Trainings of other arms may share a task.
         missing = {task.digest for task in pending}
         return [one for one in self.trainings if one.task.digest in missing]
 
     def results(self, arm: str) -> list[ProxyResult]:
-        """Return the results of the trainings of an arm, in the order of its seeds."""
+        """Return the results of the trainings of an ablation's arm, in the order of its seeds."""
         return [one.result for one in self.trainings if one.arm.name == arm]
 
     def run(self) -> None:
-        """Build the sets and train the models, as far as they are missing. Each training has its result then.
+        """Run the ablation: build sets and train models as far as they are missing. Each training has its result then.
 
         Raises:
             InputError: a set cannot be built, or the folder is in use.
@@ -113,15 +113,15 @@ class Ablation:
             shutil.rmtree(self.out / "sets", ignore_errors=True)
 
     def results_folder(self, training: Training) -> Path:
-        """Return the folder of a finished training's result: its metrics and recipe, as in a run folder."""
+        """Return the folder of a result of the ablation: its training's metrics and recipe, as in a run folder."""
         return self.out / "trainings" / _STAGE / training.task.digest
 
     def set_folder(self, arm: Arm) -> Path:
-        """Return the folder of the set of an arm; arms with equal sets share it."""
+        """Return the folder of the set of an ablation's arm; arms with equal sets share it."""
         return self.out / "sets" / self._first_with(arm.data).name
 
     def _first_with(self, data: str) -> Arm:
-        """Return the first of the arms whose sets are equal."""
+        """Return the first of the ablation's arms whose sets are equal."""
         return next(arm for arm in self.arms if arm.data == data)
 
     def _make_task(self, arm: Arm, seed: int) -> Task:
@@ -138,7 +138,7 @@ class Ablation:
         return make_task(payload, arm.tokens, f"{arm.name} seed {seed}")
 
     def _build_for(self, pending: list[Task]) -> None:
-        """Build the sets that trainings need.
+        """Build the sets that trainings of the ablation need.
 
         Raises:
             InputError: the disk is too small for them.
@@ -157,7 +157,7 @@ class Ablation:
             self._build(arm)
 
     def _build(self, arm: Arm) -> None:
-        """Build the set of an arm unless it is there, with the tokenizer of the first arm unless it has its own."""
+        """Build the set of an ablation's arm unless it is there, with the first arm's tokenizer or its own."""
         folder = self.set_folder(arm)
         # Arms without a tokenizer of their own share that of the first.
         recipe = arm.recipe
@@ -170,7 +170,7 @@ class Ablation:
             raise InputError([f"arm {arm.name}: {problem}" for problem in error.problems]) from error
 
     def _find_tokenizer(self) -> Path:
-        """Return the file of the first arm's tokenizer; build that arm's set if it is missing."""
+        """Return the file of the tokenizer of the ablation's first arm; build that arm's set if it is missing."""
         first = self.arms[0]
         file = self.out / "tokenizers" / f"{first.data}.json"
         if not file.is_file():
@@ -181,6 +181,6 @@ class Ablation:
 
 
 def _set_bytes(arm: Arm) -> int:
-    """Return the most bytes that the set of an arm may take: its tokens, uncompressed, and tables of documents."""
+    """Return the most bytes that the set of an ablation's arm may take: tokens uncompressed, tables of documents."""
     wanted = arm.tokens if arm.recipe.mix.tokens == "max" else arm.recipe.mix.tokens
     return 6 * (wanted + arm.recipe.split.val_tokens)

@@ -53,7 +53,7 @@ def answer_ablation(ablation: Ablation) -> Row:
 
 
 def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
-    """Yield the row of each arm for one score."""
+    """Yield the answer's row of each arm for one score."""
     first = ablation.arms[0]
     base = ablation.results(first.name)
     for arm in ablation.arms:
@@ -85,7 +85,7 @@ def _value(result: ProxyResult, score: str) -> float | None:
 
 
 def _describe_pairs(score: str, pairs: Sequence[tuple[float, float]], results: Sequence[ProxyResult]) -> Row:
-    """Return what the pairs of values of two arms say."""
+    """Return what the answer says of the pairs of values of two arms."""
     if len({result.text_of(score) for result in results if not result.failed}) > 1:
         return {"answer": "other text: the arms were not scored on the same documents or items"}
     if not pairs:
@@ -106,7 +106,7 @@ def _describe_pairs(score: str, pairs: Sequence[tuple[float, float]], results: S
 
 
 def add_up(arm: Arm, results: Sequence[ProxyResult]) -> Row:
-    """Return what trainings of an arm cost, or of arms like it."""
+    """Return for the answer what trainings of an arm cost, or of arms like it."""
     # What a failed training took is not known.
     results = [result for result in results if not result.failed]
     hours = sum(result.trained_seconds for result in results) / 3600
@@ -166,7 +166,7 @@ def show_scores(scores: Sequence[Row]) -> list[Row]:
 
 
 def show_tables(answer: Row) -> dict[str, list[Row]]:
-    """Return the tables of an answer as people read them, by their titles."""
+    """Return the tables of an ablation's answer as people read them, by their titles."""
     return {
         "Differences": show_scores(answer["scores"]),
         "What the arms change": [row | {"value": json.dumps(row["value"])} for row in answer["changes"]],
@@ -207,7 +207,7 @@ def tell_answer(
 
 
 def read_trained(ablation: Ablation, trainings: Iterable[Training]) -> list[TrainingRun]:
-    """Return the runs of the trainings that did not fail, by arm and seed; arms may share a training."""
+    """Return the runs of an answer's trainings that did not fail, by arm and seed; arms may share a training."""
     done = {one.task.digest: one for one in trainings if not one.result.failed}
     return [
         replace(read_run(ablation.results_folder(one)), name=f"{one.arm.name} seed {one.seed}") for one in done.values()

@@ -49,7 +49,7 @@ class Arm:
 
     @property
     def tokens(self) -> int:
-        """Tokens that each of its models is trained on."""
+        """Tokens that each model of the arm is trained on."""
         train = self.train.train
         return train.steps * train.global_batch * train.seq_len
 
@@ -113,7 +113,7 @@ def _resolve(
 
 
 def _digest_data(recipe: Recipe, tokenizer_of: Arm | None) -> str:
-    """Return the digest of what decides the bytes of a set: the recipe, the files, whose tokenizer it has."""
+    """Return the digest of what decides the bytes of an arm's set: the recipe, the files, whose tokenizer it has."""
     tables = recipe.model_dump(mode="json")
     if tokenizer_of is not None:
         tables["tokenizer"] = tokenizer_of.data
@@ -125,7 +125,7 @@ def _digest_data(recipe: Recipe, tokenizer_of: Arm | None) -> str:
 
 
 def locate_recipe(file: Path, given: str) -> Path:
-    """Return the path of a recipe that the file of an experiment names, or the name of a shipped one as it is."""
+    """Return the path of an arm's recipe that an experiment's file names, or the name of a shipped one as it is."""
     path = Path(given)
     if not path.suffix and path.name == given and not (file.parent / path).is_file():
         return path
@@ -163,7 +163,7 @@ def _make_proxy(recipe: TrainRecipe, ablation: AblationConfig) -> TrainRecipe:
 
 
 def _shrink(recipe: Recipe, tokens: int, seq_len: int) -> Recipe:
-    """Return a data recipe whose set holds just enough for a training: what windows leave out at shard ends, too."""
+    """Return an arm's data recipe for a set just large enough for a training: what windows leave out, too."""
     shards = tokens // recipe.shards.tokens + 1 + len(recipe.mix.phases)
     needed = tokens + 2 * (seq_len + 1) * shards
     if recipe.mix.tokens != "max" and recipe.mix.tokens <= needed:
@@ -172,7 +172,7 @@ def _shrink(recipe: Recipe, tokens: int, seq_len: int) -> Recipe:
 
 
 def _shrink_validation(recipe: Recipe, tokens: int) -> Recipe:
-    """Return a data recipe with a small validation split, which each training asks for: it takes the first documents of
+    """Return an arm's data recipe with a small validation split, as trainings ask for: it takes the first documents of
     a source, by its weight.
 
     With a large one, arms with other weights would train on other documents of the same source.
@@ -183,7 +183,7 @@ def _shrink_validation(recipe: Recipe, tokens: int) -> Recipe:
 
 
 def _digest_eval_files(recipe: TrainRecipe) -> str:
-    """Return a digest of the local files of eval sets and tasks: of a file its content, of a set its manifest.
+    """Return a digest of the local files of an arm's eval sets and tasks: content, or a set's manifest.
 
     Raises:
         InputError: a path of an eval set or task matches no file.
@@ -203,7 +203,7 @@ def _digest_eval_files(recipe: TrainRecipe) -> str:
 
 
 def list_eval_files(table: EvalSetConfig | EvalTaskConfig) -> Iterator[tuple[str, list[str]]]:
-    """Yield each key of an eval set or task that names local files, and the files; addresses have no file here."""
+    """Yield each key of an arm's eval set or task that names local files, and the files; of addresses none."""
     values = table.model_dump()
     for key in EVAL_PATH_KEYS:
         given: Any = values.get(key) or []
@@ -244,7 +244,7 @@ def _check_differences(file: Path, arms: Sequence[Arm]) -> None:
 
 
 def with_tokenizer(recipe: Recipe, file: Path) -> Recipe:
-    """Return a data recipe that uses a tokenizer's file in place of training one."""
+    """Return an arm's data recipe that uses a tokenizer's file in place of training one."""
     section = recipe.tokenizer
     given = TokenizerRecipe(file=RecipePath(str(file)), eos_token=section.eos_token, bos=section.bos)
     return recipe.model_copy(update={"tokenizer": given})

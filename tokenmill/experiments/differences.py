@@ -33,7 +33,7 @@ class Difference(NamedTuple):
 
     @property
     def is_seen(self) -> bool | None:
-        """Whether the interval leaves out 0; None if there is no interval."""
+        """Whether the interval of a difference leaves out 0; None if there is no interval."""
         if self.low is None or self.high is None:
             return None
         return self.low > 0 or self.high < 0

@@ -49,7 +49,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def scored_keys(recipe: Row, _payload: Any = None) -> Row:
-    """Return the part of a train recipe that may change a score."""
+    """Return the part of a proxy's train recipe that may change a score."""
     return {key: value for key, value in recipe.items() if key not in _WITHOUT_EFFECT}
 
 
@@ -88,7 +88,7 @@ class ProxyResult(Result):
     tokens_repeated: int = 0
 
     def text_of(self, score: str) -> str | None:
-        """Return the digest of the text of a score; None if it is not known."""
+        """Return the digest of the text of a proxy's score; None if it is not known."""
         # The name of a score begins with that of its eval set or task, and may begin with that of another one.
         names = [name for name in self.texts if score.startswith(f"{name}_")]
         return self.texts[max(names, key=len)] if names else None
@@ -130,13 +130,13 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
 
 
 def _count_tokens(run: Path) -> int:
-    """Return the tokens that a run has been trained on so far, by its metrics."""
+    """Return the tokens that a proxy has been trained on so far, by its metrics."""
     records = read_metrics(run) if (run / METRICS_FILE).is_file() else []
     return int(last_record(records, "tokens").get("tokens", 0))
 
 
 def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tuple[str, bool]:
-    """Run `train` to its end. Return why it failed, nothing if it did not, and whether another attempt may not."""
+    """Train a proxy with `train` to its end. Return why it failed, and whether another attempt may not; or nothing."""
     # The command is the one that a person would call.
     write_text(run / PROXY_FILE, json.dumps(payload.recipe))
     command = [sys.executable, "-m", "tokenmill", "train", str(run / PROXY_FILE), "--shards", payload.shards]
@@ -178,14 +178,14 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
 
 
 def _end_with_parent() -> None:
-    """Let the kernel end this process with the one that started it, which may be killed; on Linux."""
+    """Let the kernel end a proxy's process with the one that started it, which may be killed; on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def hold_gpu(device: str) -> Generator[str | None]:
-    """Hold one GPU of this machine, so that trainings at the same time have one each; wait while none is free.
+    """Hold one GPU of this machine for a proxy, so that trainings have one each; wait while none is free.
 
     Args:
         device: `train.device` of the train recipe.

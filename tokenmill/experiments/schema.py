@@ -90,7 +90,7 @@ def _check_arms(tables: dict[str, Any]) -> Iterator[str]:
 
 
 def flatten_keys(tables: dict[str, Any], parents: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield each key of nested tables that holds no table, as its parts, with its value."""
+    """Yield each key of an arm's nested tables that holds no table, as its parts, with its value."""
     for key, value in tables.items():
         if isinstance(value, dict) and value:
             yield from flatten_keys(cast("dict[str, Any]", value), (*parents, key))

@@ -72,7 +72,7 @@ def answer_search(search: MixSearch) -> Row:
 
 
 def count_epochs(search: MixSearch, share: float, group: dict[str, float]) -> float | None:
-    """Return how often the real run takes the most repeated source of a dimension, about; None if none is used up."""
+    """Return for the search's answer how often the real run takes a dimension's most repeated source; None if none."""
     known = [
         share * part * search.target / max(1, tokens)
         for name, part in group.items()
@@ -170,7 +170,7 @@ def _list_notes(search: MixSearch, answer: Row) -> Iterator[str]:
 
 
 def show_tables(answer: Row) -> dict[str, list[Row]]:
-    """Return the tables of an answer as people read them, by their titles."""
+    """Return the tables of a mix search's answer as people read them, by their titles."""
     weights = [
         {
             "source": row["sources"],

@@ -47,12 +47,12 @@ class ScoreFit(NamedTuple):
     """By dimension, what that source would give alone, in the unit of the score."""
 
     def predict(self, mixes: Shares) -> Values:
-        """Return the score of each mix, `(mixes,)`."""
+        """Return the score of each mix by the fit, `(mixes,)`."""
         return np.exp(_fit_logarithms(mixes, self.exponent, np.log(self.pure)))
 
 
 def _fit_logarithms(mixes: Shares, exponent: float, logs: Shares) -> Values:
-    """Return the logarithm of each mix's score, `(mixes,)`."""
+    """Return the logarithm of each mix's score by a fit, `(mixes,)`."""
     from scipy.special import logsumexp
 
     if abs(exponent) < _ALMOST_ZERO:
@@ -198,7 +198,7 @@ def fit_scores(
 
 
 def find_interval(values: Sequence[Any] | Values) -> tuple[Values, Values]:
-    """Return the ends of the 95 % interval of resampled values, along their first axis."""
+    """Return the ends of the 95 % bootstrap interval of resampled values, along their first axis."""
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(np.asarray(values), [tail, 1 - tail], axis=0)
     return low, high

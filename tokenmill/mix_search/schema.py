@@ -40,7 +40,7 @@ class MixSearchConfig(ExperimentConfig):
 
     @property
     def last_seeds(self) -> list[int]:
-        """The seeds of the last comparison."""
+        """The seeds of a mix search's last comparison."""
         return self.final_seeds or self.seeds
 
 

@@ -61,7 +61,7 @@ class MixSearch:
     """The comparison of the winner with the recipe's own mix; None if they are the same."""
 
     def __init__(self, file: Path, out: Path, executor: Executor, progress: Progress):
-        """Read the file of the search, and check its recipes and bounds.
+        """Read the file of the mix search, and check its recipes and bounds.
 
         Args:
             file: the file.
@@ -86,20 +86,20 @@ class MixSearch:
 
     @property
     def rounds(self) -> list[int]:
-        """The arms of each round, the recipe's own mix and the winner not counted."""
+        """The arms of each round of the search, the recipe's own mix and the winner not counted."""
         return split_rounds(self.arms, self.config.rounds, count_parameters(len(self.space.own)))
 
     @property
     def trainings(self) -> list[Training]:
-        """All trainings; arms may share one."""
+        """All trainings of the search; arms may share one."""
         return [*self.ablation.trainings, *(self.last.trainings if self.last else [])]
 
     def values(self, score: str) -> Shares:
-        """Return a score of each arm and seed, `(arms, seeds)`."""
+        """Return a score of each arm and seed of the search, `(arms, seeds)`."""
         return np.array([[one.scores[score]["value"] for one in self.ablation.results(arm)] for arm in self.mixes])
 
     def find_pending(self) -> tuple[Ablation, int]:
-        """Return the arms of the first round that is not done, and how many trainings are missing, those of all later
+        """Return the arms of the search's first undone round, and how many trainings are missing, those of all later
         rounds with it; nothing is trained."""
         for mixes in self._propose(run=False):
             ablation = self._open_mixes(mixes)
@@ -112,7 +112,7 @@ class MixSearch:
         return last or self.ablation, len(last.find_pending()) if last else 0
 
     def run(self) -> None:
-        """Train all arms, fit their scores, and train the winner beside the recipe's own mix.
+        """Run the search: train all arms, fit their scores, and train the winner beside the recipe's own mix.
 
         Raises:
             InputError: a set cannot be built, or the folder is in use.
@@ -135,7 +135,7 @@ class MixSearch:
         self.last.config = self.last.config.model_copy(update={"scores": [OBJECTIVE, *self.config.objective]})
 
     def _propose(self, *, run: bool) -> Iterator[dict[str, Shares]]:
-        """Yield the arms up to each round, for the caller to train: those of a later round depend on their scores."""
+        """Yield the search's arms up to each round, for the caller to train: later ones depend on their scores."""
         mixes = {OWN: self.space.own}
         for number, count in enumerate(self.rounds, start=1):
             candidates = self.candidates
@@ -149,7 +149,7 @@ class MixSearch:
             yield mixes
 
     def _train(self, mixes: Mapping[str, Shares]) -> None:
-        """Train the arms that are missing."""
+        """Train the arms of the search that are missing."""
         self.ablation = self._open_mixes(mixes)
         self.ablation.run()
         self._check_texts(self.ablation)
@@ -216,7 +216,7 @@ class MixSearch:
         return bool(np.abs(self.winner - self.space.own).max() < 10**-DECIMALS)
 
     def _add_objective(self, result: ProxyResult) -> ProxyResult:
-        """Return a result with the objective among its scores."""
+        """Return a result of the search with the objective among its scores."""
         parts = self.config.objective
         if result.failed:
             return result
@@ -224,7 +224,7 @@ class MixSearch:
         return replace(result, scores={**result.scores, OBJECTIVE: {"value": value, "stderr": None}})
 
     def _check_objective(self, known: Sequence[str]) -> None:
-        """Refuse scores that are not computed, and those that are not in bits per byte."""
+        """Refuse scores in the search's objective that are not computed, or not in bits per byte."""
         likelihoods = [score for score in known if unit_of(score) == "bits per byte"]
         problems = [
             f"{self.file}: objective.{score}: the train recipe does not compute it in bits per byte. "
@@ -236,7 +236,7 @@ class MixSearch:
             raise InputError(problems)
 
     def _check_arms(self) -> None:
-        """Refuse fewer arms than the fit takes."""
+        """Refuse fewer arms of a search than its fit takes."""
         shares = len(self.space.own)
         least = count_parameters(shares) + 2
         if self.arms < least:
@@ -247,7 +247,7 @@ class MixSearch:
             )
 
     def write_recipe(self, file: Path) -> Path:
-        """Write the data recipe with the found weights, for the tokens of the real run, as JSON.
+        """Write the data recipe with the weights that the search found, for the real run's tokens, as JSON.
 
         It has every key, and paths that any working directory finds.
         """
@@ -262,7 +262,7 @@ class MixSearch:
         return file
 
     def describe(self, mix: Shares) -> str:
-        """Return the shares of a mix in words."""
+        """Return the shares of a mix of the search in words."""
         return ", ".join(f"{name} {share:.2%}" for name, share in zip(self.space.names, mix, strict=True))
 
 
@@ -274,7 +274,7 @@ def count_trainings(config: MixSearchConfig, arms: int) -> int:
 
 
 def split_rounds(arms: int, rounds: int, parameters: int) -> list[int]:
-    """Return the arms of each round, without the recipe's own mix and the winner; the first is enough for a fit."""
+    """Return the search's arms of each round, without the recipe's mix and the winner; one is enough for a fit."""
     left = arms - 2
     first = left if rounds == 1 else min(left, max(parameters, round(_FIRST_ROUND * left)))
     later = [(left - first) // (rounds - 1) for _ in range(rounds - 1)]
@@ -289,7 +289,7 @@ take within the bounds, and the part of its documents in the sets of the arms.""
 
 
 def measure_sources(file: Path, config: MixSearchConfig, recipe: Recipe, space: MixSpace) -> dict[str, SourceSize]:
-    """Return what each source has for the real run, and the part of it that the arms take.
+    """Return what each source of a search has for the real run, and the part of it that the arms take.
 
     Raises:
         InputError: the target is unknown or too small, a bound repeats a source more often than `mix.max_epochs`
@@ -333,7 +333,7 @@ def measure_sources(file: Path, config: MixSearchConfig, recipe: Recipe, space: 
 
 
 def find_target(file: Path, config: MixSearchConfig, recipe: Recipe) -> int:
-    """Return the training tokens of the real run.
+    """Return the training tokens of the real run that a mix search is for.
 
     Raises:
         InputError: neither file says them, or they are fewer than those of a model.

@@ -39,11 +39,11 @@ class MixSpace:
 
     @property
     def names(self) -> list[str]:
-        """The names of the dimensions."""
+        """The names of the dimensions of the mixes."""
         return [" + ".join(group) for group in self.groups]
 
     def weights(self, mix: Shares) -> dict[str, float]:
-        """Return the weight of each source in percent; that of a share of 0 is `LEAST_WEIGHT`."""
+        """Return the weight of each source in a mix in percent; that of a share of 0 is `LEAST_WEIGHT`."""
         return {
             name: max(round(100 * float(share) * part, 6), LEAST_WEIGHT)
             for share, group in zip(mix, self.groups, strict=True)
@@ -51,7 +51,7 @@ class MixSpace:
         }
 
     def greatest(self) -> dict[str, float]:
-        """Return the greatest share of each source."""
+        """Return the greatest share that each source has in the space of mixes."""
         return {
             name: float(high) * part
             for high, group in zip(self.high, self.groups, strict=True)

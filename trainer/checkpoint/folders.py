@@ -65,7 +65,7 @@ class Checkpoint:
 
     @property
     def run(self) -> Path:
-        """The folder of the run that wrote it, absolute."""
+        """The folder of the run that wrote the checkpoint, absolute."""
         return self.path.resolve().parents[1]
 
 

@@ -45,7 +45,7 @@ def save_checkpoint(
     keep_steps: Collection[int] = (),
     write: bool = True,
 ) -> Path:
-    """Write a checkpoint, then delete all but the last `keep_last` and the checkpoints of `keep_steps`.
+    """Write a checkpoint with its tensors, then delete all but the last `keep_last` and those of `keep_steps`.
 
     Every rank calls it, since gathering the tensors needs all of them; the rank with `write` writes.
 
@@ -77,7 +77,7 @@ def save_checkpoint(
 
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Save tensors as a safetensors file, synced to disk, that others may read as far as the umask allows.
+    """Save tensors, as of a checkpoint, as a safetensors file, synced to disk, that others may read by the umask.
 
     Raises:
         OSError: the disk is full or not writable.
@@ -114,7 +114,7 @@ def _rng_tensors() -> dict[str, torch.Tensor]:
 
 
 def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
-    """Load the weights; every name and shape must match.
+    """Load the weights of a checkpoint; every name and shape must match.
 
     Raises:
         CheckpointError: they do not match.
@@ -126,7 +126,7 @@ def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
 
 
 def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-    """Load the optimizers' state and torch's random generators."""
+    """Load from a checkpoint's tensors the optimizers' state and torch's random generators."""
     # Each tensor belongs to a parameter, and the parameter to one of the optimizers.
     tensors = safetensors.torch.load_file(checkpoint.path / OPTIMIZER_FILE)
     parameters = dict(model.named_parameters())

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Compare the runs; draw them if asked to."""
+    """Run `compare`: compare the runs; draw them if asked to."""
     from trainer.results.comparison import compare_runs, write_comparison
     from trainer.results.runs import read_runs
 

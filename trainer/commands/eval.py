@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return the scores of the model, its validation loss if its set is there, and its worst documents if asked to."""
+    """Return what `eval` measures: scores, validation loss if the set is there, and worst documents if asked to."""
     from trainer.evaluation.evaluate import evaluate_scores, open_scorers
 
     evaluated, config, step = _load(options)
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]:
-    """Load the model, and read what to score it on; the last value is the step of its checkpoint.
+    """Load the model to score with `eval`, and what to score it on; the last value is the step of its checkpoint.
 
     Raises:
         InputError: there is no model, or the recipe cannot be used.
@@ -99,7 +99,7 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
 
 
 def read_eval_recipe(path: Path, overrides: list[str], *, trained: dict[str, Any]) -> TrainRecipe:
-    """Return the recipe with which a model was trained, with `[eval]` of a file that may hold nothing else.
+    """Return the recipe for `eval` with which a model was trained, with `[eval]` of a file that may hold nothing else.
 
     Raises:
         InputError: with every fault of the file and of the overrides.
@@ -122,7 +122,7 @@ def read_eval_recipe(path: Path, overrides: list[str], *, trained: dict[str, Any
 
 
 def _open_training_set(options: argparse.Namespace) -> ShardSet | None:
-    """Return the set that the model was trained on; None if it is not known or not there, which is said.
+    """Return for `eval` the set that the model was trained on; None if it is not known or not there.
 
     Raises:
         InputError: the set that was given cannot be read, or is not the run's.
@@ -145,7 +145,7 @@ def _open_training_set(options: argparse.Namespace) -> ShardSet | None:
 
 
 def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> Row:
-    """Return the loss on the validation split as training reports it; nothing if the set is not known.
+    """Return for `eval` the loss on the validation split as training reports it; nothing if the set is not known.
 
     Raises:
         RunError: the loss of a source is not finite.
@@ -162,7 +162,7 @@ def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> Row:
 
 
 def _find_worst(evaluated: EvaluatedModel, config: EvalConfig, scorers: list[Scorer], limit: int) -> list[Row]:
-    """Return the documents of the validation split and of all eval sets with the most bits per byte."""
+    """Return for `eval` the documents of validation and of all eval sets with the most bits per byte."""
     import torch
 
     from trainer.evaluation.eval_sets import EvalSet, find_worst_documents, read_documents
@@ -180,7 +180,7 @@ def _find_worst(evaluated: EvaluatedModel, config: EvalConfig, scorers: list[Sco
 
 
 def _print(data: Row) -> Iterator[Part]:
-    """Yield a table of the losses and scores, then the worst documents, each with the beginning of its text."""
+    """Yield what `eval` prints: a table of losses and scores, then the worst documents, with the beginning of each."""
     from trainer.evaluation.eval_sets import describe_origin
     from trainer.evaluation.evaluate import describe_counts
 

@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Export a checkpoint: write its folder, whole or not at all; return what it holds."""
+    """Run `export`: write a checkpoint's folder for transformers, whole or not at all; return what it holds."""
     import torch
 
     from shards.convert.export import EXPORT_FILE
@@ -115,7 +115,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _open_trained_set(run: Path, say: Note) -> ShardSet | None:
-    """Open the set that a run was trained on; say so if it is not where it was."""
+    """Open the set that the run to export was trained on; say so if it is not where it was."""
     from shards.format.reader import open_set
     from trainer.run_folder import read_set_record
 
@@ -139,7 +139,7 @@ def _load_auto_tokenizer(folder: Path) -> dict[str, Encode]:
 
 
 def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> dict[str, Tensor]:
-    """Return the weights under transformers' names, without the rows that pad the vocabulary."""
+    """Return the weights to export under transformers' names, without the rows that pad the vocabulary."""
     import torch
 
     for name in ("model.embed_tokens.weight", "lm_head.weight"):

@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return what was asked for; exit status 1 if nothing fits."""
+    """Return what `fit` says; exit status 1 if nothing fits."""
     from trainer.commands.train import wait_without_spinning
     from trainer.recipe import load_train_recipe
 
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def measure_steps(recipe: TrainRecipe, steps: int) -> Row:
-    """Time steps of a recipe on made-up tokens, and return the figures of `time_steps`.
+    """Time for `fit` steps of a recipe on made-up tokens, and return the figures of `time_steps`.
 
     Raises:
         InputError: the recipe cannot run here.
@@ -116,7 +116,7 @@ def measure_steps(recipe: TrainRecipe, steps: int) -> Row:
 
 
 def price_recipe(recipe: TrainRecipe, tokens_per_s: float) -> Row:
-    """Return what a whole recipe takes at a speed, in hours and dollars; without a price, dollars are None."""
+    """Return for `fit` what a whole recipe takes at a speed, in hours and dollars; None without a price."""
     train, price = recipe.train, recipe.cost.gpu_usd_per_hour
     tokens = train.steps * train.global_batch * train.seq_len
     hours = tokens / tokens_per_s / 3600
@@ -130,7 +130,7 @@ def price_recipe(recipe: TrainRecipe, tokens_per_s: float) -> Row:
 
 
 def _show(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
-    """Yield a table or two for each part of the result."""
+    """Yield what `fit` prints: a table or two for each part of the result."""
     if "memory" in result:
         yield from _show_memory(recipe, result["memory"])
     for part in ("measured", "cost"):
@@ -139,7 +139,7 @@ def _show(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
 
 
 def _show_memory(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
-    """Yield the parts of a step's memory in GB, each micro-batch, and what to choose."""
+    """Yield what `fit` prints of memory: parts of a step's in GB, each micro-batch, and what to choose."""
     best = result["recommended"]
     yield f"{recipe.name}: {plural(result['parameters'], 'parameter')}; in GB:"
     yield [{key: result[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}]
@@ -155,7 +155,7 @@ def _show_memory(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
 
 
 def measure_memory(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> Points:
-    """Measure the memory of a step under some choices of recomputation."""
+    """Measure for `fit` the memory of a step under some choices of recomputation."""
     import numpy as np
 
     # Four measurements, four unknowns.
@@ -169,7 +169,7 @@ def measure_memory(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> 
 
 
 def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: Choice) -> int:
-    """Return the bytes of a micro-batch at its peak, without weights, gradients and optimizer, at some depth.
+    """Return for `fit` a micro-batch's bytes at its peak, without weights, gradients and optimizer, at some depth.
 
     torch's own `MemTracker` counts them. With `train.compile` and no recomputation, the compiler's partitioner decides
     what is kept for the backward pass. Neither is a public part of torch: another version may have moved them.
@@ -213,7 +213,7 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
 
 
 def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> Row:
-    """Return all parts in bytes, an estimate for each micro-batch and choice measured, and the largest that fits.
+    """Return for `fit` all parts in bytes, an estimate for each micro-batch and choice, and the largest that fits.
 
     `activations` are the layers', `logits` the rest of a step: logits, their gradient, the embeddings. Recomputation is
     recommended only if nothing fits without it, since it costs a third of the speed.
@@ -256,7 +256,7 @@ def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> Row:
 
 
 def _count_static(recipe: TrainRecipe) -> dict[str, int]:
-    """Return the number of `parameters`, and the bytes of `weights`, `gradients` and `optimizer`, all in fp32."""
+    """Return for `fit` the number of `parameters`, and bytes of `weights`, `gradients`, `optimizer`, all in fp32."""
     import torch
 
     from trainer.model.decoder import LanguageModel
@@ -277,14 +277,14 @@ def _count_static(recipe: TrainRecipe) -> dict[str, int]:
 
 
 def list_micro_batches(recipe: TrainRecipe) -> list[int]:
-    """Return the powers of two, and the recipe's own micro-batch, that divide the global batch."""
+    """Return the micro-batches that `fit` tries: powers of two, and the recipe's, that divide the global batch."""
     train = recipe.train
     sizes = [size for size in range(1, train.global_batch + 1) if train.global_batch % size == 0]
     return [size for size in sizes if size & (size - 1) == 0 or size == train.micro_batch]
 
 
 def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRecipe:
-    """Return a recipe with a vocabulary size: its own, a set's, or an assumed one, which is then printed.
+    """Return the recipe for `fit` with a vocabulary size: its own, a set's, or an assumed one, which is printed.
 
     Raises:
         ShardSetError: the set cannot be opened.

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Draw the plots and return their paths."""
+    """Run `plot`: draw the plots and return their paths."""
     from trainer.results.picture import draw_run
     from trainer.results.runs import read_run
 

@@ -54,7 +54,7 @@ def utf8(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print each prompt and its continuation, a single one as it is generated; with `--json` a line for each prompt."""
+    """Run `sample`: print prompts with continuations, a single one as it is generated; a line each with `--json`."""
     from shards.terminal.display import printable, say
     from trainer.commands.trained_model import load_training_run
     from trainer.model.generate import generate_texts

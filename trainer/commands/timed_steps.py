@@ -37,7 +37,7 @@ SET_BATCHES, DOCUMENT_TOKENS = 32, 500
 
 
 def write_made_up_set(recipe: TrainRecipe, folder: Path) -> Path:
-    """Write the set that `fit --measure` steps through: random tokens, about as unevenly frequent as words (Zipf)."""
+    """Write the set of the timed steps of `fit --measure`: random tokens, as unevenly frequent as words (Zipf)."""
     vocab_size, train = recipe.model.vocab_size or 0, recipe.train
     eos_id = vocab_size - 1
     tokenizer = Tokenizer(models.BPE({f"{index:x}": index for index in range(eos_id)}, []))
@@ -125,7 +125,7 @@ def _resident(field: str) -> int:
 
 
 def take_our_steps(session: Session, windows: TokenWindows, steps: int, mark: Callable[[], None]) -> list[Row]:
-    """Take steps as a run does and return their records; `mark` is called after each."""
+    """Take steps to time as a run does and return their records; `mark` is called after each."""
     records: list[Row] = []
     fetched = 0
     for step in range(1, steps + 1):

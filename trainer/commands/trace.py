@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return the documents of the batch, and write the block list if asked to."""
+    """Return the documents of the batch that `trace` finds, and write the block list if asked to."""
     import numpy as np
 
     from shards.format.reader import open_set
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def find_training_set(run: Path) -> Path | str:
-    """Return the place of the set that a run was trained on.
+    """Return for `trace` the place of the set that a run was trained on.
 
     Raises:
         InputError: the run does not say, or the set is no longer there.
@@ -154,7 +154,7 @@ def find_step_documents(
 
 
 def _check_request(run: Path, train: TrainConfig, shard_set: ShardSet, step: int, row: int | None) -> None:
-    """Refuse another set than the run's, and a step or a row that the run does not have."""
+    """Refuse to trace another set than the run's, and a step or a row that the run does not have."""
     from trainer.metrics import METRICS_FILE, read_metrics
     from trainer.run_folder import read_set_record
 
@@ -175,7 +175,7 @@ def _check_request(run: Path, train: TrainConfig, shard_set: ShardSet, step: int
 
 
 def _show(data: Row, documents: list[RowDocument]) -> Iterator[Part]:
-    """Yield each row's documents, the text of the row between >>> and <<<, then counts by source and a summary."""
+    """Yield what `trace` prints: each row's documents, its text between >>> and <<<, counts by source and a summary."""
     from shards.cli.trace import show_place
 
     row = None

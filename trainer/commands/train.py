@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome | int:
-    """Train; return how the run ended, on the first rank, with its exit status: `tokenmill.__main__` lists them."""
+    """Run `train`; return how it ended, on the first rank, with its exit status: `tokenmill.__main__` lists them."""
     from trainer.recipe import load_train_recipe
 
     recipe = load_train_recipe(options.recipe, options.overrides)
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> Outcome | int:
 
 
 def _open_cache(options: argparse.Namespace, show: Callable[[str], None]) -> Cache | None:
-    """Return the cache of a set that is not on this machine; None for a set in a folder.
+    """Return for `train` the cache of a set that is not on this machine; None for a set in a folder.
 
     Raises:
         InputError: the flags name no folder that can be used, or no size.
@@ -133,7 +133,7 @@ def is_first_rank() -> bool:
 
 
 def describe_outcome(outcome: TrainingLoop, exit_status: int) -> Outcome:
-    """Return how a run ended: its totals, then its phases."""
+    """Return how `train` ended: its totals, then its phases."""
     from shards.format.windows.window_reader import account_tokens
     from trainer.evaluation.evaluate import describe_counts
     from trainer.evaluation.scores import show_score

@@ -85,7 +85,7 @@ def _cut_windows(lengths: list[int], seq_len: int) -> Iterator[_Window]:
 
 
 def _group_windows(windows: list[_Window], tokens: int, seq_len: int) -> Iterator[list[_Window]]:
-    """Yield the windows of each forward pass, the longest first; no pass has more than so many tokens."""
+    """Yield the windows of documents in each forward pass, longest first; none has more than so many tokens."""
     first = 0
     while first < len(windows):
         rows = tokens // _pad(windows[first].length, seq_len)
@@ -104,7 +104,7 @@ def _score_windows(
     batch: list[_Window],
     before: int,
 ) -> torch.Tensor:
-    """Return the loss of each window's targets but the skipped ones, float64 `(windows,)`."""
+    """Return the loss of each document window's targets but the skipped ones, float64 `(windows,)`."""
     # Attention is causal, so the padding at the end changes no loss before it; its losses are not counted.
     width = _pad(batch[0].length, evaluated.train.seq_len)
     content = np.full((len(batch), width + 1), evaluated.eos_id, np.int64)

@@ -67,12 +67,12 @@ class Documents:
         return len(self.rows)
 
     def row(self, at: int) -> Row:
-        """Return the row of a document, with its hash in hex."""
+        """Return the row of an eval set's document, with its hash in hex."""
         row = self.rows.slice(at, 1).to_pylist()[0]
         return row | {"hash": row["hash"].hex()}
 
     def only(self, mask: npt.NDArray[np.bool_]) -> Documents:
-        """Return some of the documents."""
+        """Return some of an eval set's documents."""
         lengths = np.diff(self.bounds)
         tokens, bounds = self.tokens[np.repeat(mask, lengths)], _find_bounds(lengths[mask])
         return Documents(tokens, bounds, self.text_bytes[mask], self.rows.filter(pa.array(mask)))
@@ -83,7 +83,7 @@ def _find_bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def describe_origin(row: Row) -> str:
-    """Return in words where the document of a row is from."""
+    """Return in words where a document of an eval set or of validation is from, by its row."""
     return f"{row['source']} {row['unit']} row {row['row']}"
 
 
@@ -98,7 +98,7 @@ class EvalSet:
     that are scored, their tokens and bytes, and documents that are not."""
 
     def score(self, evaluated: EvaluatedModel, progress: Progress) -> dict[str, Score]:
-        """Return bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
+        """Return an eval set's bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
         documents, name = self.documents, f"{self.name}_bpb"
         nats = measure_documents(evaluated, documents.tokens, documents.bounds, progress)
         broken: list[int] = np.flatnonzero(~np.isfinite(nats)).tolist()
@@ -170,7 +170,7 @@ def describe_notes(notes: Row) -> str:
 
 
 def read_documents(shard_set: ShardSet, split: Split, max_tokens: int, place: str) -> Documents:
-    """Read the documents of a split from its start: whole ones that fit into a number of tokens, or else the first.
+    """Read the documents of an eval set's split from its start: whole ones within a number of tokens, or the first.
 
     Raises:
         InputError: the split has no document, or the tokenizer's entries have no fixed bytes.
@@ -262,7 +262,7 @@ def _describe_recipe(config: EvalSetConfig, evaluated: EvaluatedModel) -> dict[s
 
 
 def _run_build(name: str, folder: Path) -> None:
-    """Run the pipeline on a recipe of the cache.
+    """Run the pipeline on a recipe of an eval set in the cache.
 
     Raises:
         InputError: it refuses the recipe, or fails; the message has its problems, with the keys of the train recipe.
@@ -282,7 +282,7 @@ def _run_build(name: str, folder: Path) -> None:
 
 
 def _word_problem(problem: str, place: str) -> str:
-    """Return a problem of the cache's recipe as one of the train recipe, whose paths begin at the root by now."""
+    """Return a problem of an eval set's data recipe as one of the train recipe, whose paths begin at the root."""
     problem = _PATHS_RULE.sub("", problem.removeprefix(f"{RECIPE_FILE}: "))
     problem = problem.replace(f"sources.{SOURCE}", place).replace(f"source {SOURCE!r}", place)
     return problem if problem.startswith(place) else f"{place}: {problem}"
@@ -306,7 +306,7 @@ def _open_shard_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note)
 def find_held_documents(
     shard_set: ShardSet, documents: Documents, name: str, *, show: bool = True
 ) -> npt.NDArray[np.bool_]:
-    """Return which documents the training split of a set holds, bool `(documents,)`.
+    """Return which of an eval set's documents the training split of a set holds, bool `(documents,)`.
 
     Args:
         shard_set: the training set.
@@ -338,7 +338,7 @@ def find_held_documents(
 def find_worst_documents(
     evaluated: EvaluatedModel, group: str, documents: Documents, limit: int, progress: Progress
 ) -> list[Row]:
-    """Return the documents with the most bits per byte, the worst first; a loss that is not finite is worst of all.
+    """Return the documents of eval sets with the most bits per byte, the worst first; one not finite is worst.
 
     Args:
         evaluated: the model, in evaluation mode, without gradients.

@@ -51,11 +51,11 @@ class OpenTask:
 
     @property
     def name(self) -> str:
-        """The name in the recipe."""
+        """The name of an open eval task in the recipe."""
         return self.config.name
 
     def score(self, evaluated: EvaluatedModel, progress: Progress) -> dict[str, Score]:
-        """Return accuracy and bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
+        """Return an eval task's accuracy and bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
         tokens = max(evaluated.train.micro_batch * evaluated.train.seq_len, LEAST_BATCH_TOKENS)
         likelihoods = measure_likelihoods(
             evaluated.model, self.groups, precision=evaluated.precision, batch_tokens=tokens, progress=progress
@@ -98,7 +98,7 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
 
 @contextlib.contextmanager
 def _name_place(place: str) -> Generator[None]:
-    """Let the errors of a block begin with the key that they are about."""
+    """Let the errors of a block begin with the eval task's key that they are about."""
     try:
         yield
     except InputError as error:
@@ -106,7 +106,7 @@ def _name_place(place: str) -> Generator[None]:
 
 
 def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) -> Row:
-    """Return how many of the scored items the training split holds, and how many its builder did not search for.
+    """Return how many of an eval task's items the training split holds, and how many its builder did not search for.
 
     Both are None if the set does not know: only its builder, told of the same items, could find them in the text.
     """
@@ -149,7 +149,7 @@ FEWSHOT_DELIMITER = "\n\n"
 
 
 def add_examples(items: Sequence[Item], pool: Sequence[Item], number: int) -> list[Item]:
-    """Return items whose contexts begin with few-shot examples. An item is never its own example.
+    """Return an eval task's items whose contexts begin with few-shot examples. None is its own example.
 
     Args:
         items: the items.
@@ -174,7 +174,7 @@ def add_examples(items: Sequence[Item], pool: Sequence[Item], number: int) -> li
 
 
 def encode_items(trained: TrainedModel, items: Sequence[Item]) -> tuple[list[Item], list[list[Text]], dict[str, int]]:
-    """Encode items; leave out what cannot be scored, and cut what is longer than the model's context.
+    """Encode an eval task's items; leave out what cannot be scored, and cut what is longer than the model's context.
 
     Args:
         trained: the model and its tokenizer; each text begins as a document of the model's training does.
@@ -235,7 +235,7 @@ def judge_items(
 
 
 def _encode(trained: TrainedModel, items: Sequence[Item]) -> Iterator[tuple[Item, list[Text], bool]]:
-    """Yield each item with the tokens of its choices, and whether the tokenizer rewrites the right one."""
+    """Yield each item of an eval task with the tokens of its choices, and whether the right one is rewritten."""
     for item in items:
         # Spaces at the end of a context belong to the first token of the choice.
         contexts = [context.rstrip() for context in item.contexts]

@@ -78,7 +78,7 @@ def measure_likelihoods(
 
 
 def _batch(texts: Sequence[Text], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of places in the list, the longest texts first: memory runs out at once or never."""
+    """Yield batches of places in the list of texts and contexts, longest first: memory runs out at once or never."""
     batch: list[int] = []
     for place in sorted(range(len(texts)), key=lambda place: -len(texts[place].ids)):
         if batch and (len(batch) + 1) * len(texts[batch[0]].ids) > batch_tokens:

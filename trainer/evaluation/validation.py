@@ -55,17 +55,17 @@ class EvaluatedModel:
 
     @property
     def rows(self) -> int:
-        """The windows in a forward pass: uncompiled, each takes more memory than in training."""
+        """The windows in a forward pass of validation: uncompiled, each takes more memory than in training."""
         return max(1, self.train.micro_batch // 4)
 
     @cached_property
     def tokenizer_sha256(self) -> str:
-        """The digest of `tokenizer.json`."""
+        """The digest of the `tokenizer.json` of the validated model."""
         return hashlib.sha256(self.tokenizer_json).hexdigest()
 
 
 def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) -> Sums:
-    """Evaluate a model on the val split of a set.
+    """Return a model's validation loss, on the val split of a set.
 
     Args:
         evaluated: the model, whose mode does not change. `train` says the targets in a window (`seq_len`) and
@@ -100,7 +100,7 @@ def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) ->
 
 
 def find_token_bytes(shard_set: ShardSet) -> npt.NDArray[np.int64] | None:
-    """Return the bytes of text of each id, int64 `(vocab_size,)`; None if the tokenizer's entries have no fixed bytes.
+    """Return for validation the bytes of text of each id, int64 `(vocab_size,)`; None if entries have no fixed bytes.
 
     Raises:
         InputError: the set is damaged.
@@ -114,7 +114,7 @@ def find_token_bytes(shard_set: ShardSet) -> npt.NDArray[np.int64] | None:
 
 
 def find_text_scales(shard_set: ShardSet) -> dict[str, float]:
-    """Return the bytes of a source's text for each byte of its tokens, of sources whose text the tokenizer rewrote."""
+    """Return for validation the bytes of text for each byte of tokens, of sources that the tokenizer rewrote."""
     counted = {source.name: source.rewriting for source in shard_set.manifest.sources}
     return {name: own.text_bytes / own.token_bytes for name, own in counted.items() if own and own.token_bytes}
 
@@ -137,7 +137,7 @@ def _bits(row: npt.NDArray[np.float64]) -> float | None:
 
 @torch.no_grad()
 def _token_losses(evaluated: EvaluatedModel, content: torch.Tensor) -> npt.NDArray[np.float64]:
-    """Return the loss of each token but the first, float64 `(len(content) - 1,)`."""
+    """Return the validation loss of each token but the first, float64 `(len(content) - 1,)`."""
     model, train, targets = evaluated.model, evaluated.train, len(content) - 1
     device = next(model.parameters()).device
     # The last window is padded. Attention is causal, so the padding changes no loss before it; its losses are cut off.

@@ -1,4 +1,4 @@
-"""Causal attention: rotary positions, masks of documents, the cache of keys and values, grouped-query attention.
+"""Causal attention: rotary positions, masks of documents, the cache of keys and values, grouped queries; norms.
 
 Nothing but weights lives in the module: rotary tables are computed in every forward pass (measured: under 1 % of a
 step), so there is no buffer to lose when weights are saved, loaded or moved.
@@ -22,7 +22,7 @@ Rotary = tuple[Tensor, Tensor]
 
 
 def rotary_tables(positions: Tensor, head_dim: int, rope_theta: float) -> tuple[Tensor, Tensor]:
-    """Compute the cosines and sines of positions, int64 of any shape.
+    """Compute the cosines and sines of rotary positions, int64 of any shape.
 
     Returns:
         cos, sin: float32 `(*positions.shape, 1, head_dim / 2)`, with an axis for the heads.
@@ -102,7 +102,7 @@ class KeyValueCache:
 
     @property
     def length(self) -> int:
-        """Return the number of positions seen."""
+        """Return the number of positions in the cache of keys and values."""
         return self._layers[0][0].shape[2] if self._layers else 0
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,7 +133,7 @@ class Attention(nn.Module):
         )
 
     def forward(self, x: Tensor, rotary: Rotary | None, mask: Mask | None, cache: KeyValueCache | None) -> Tensor:
-        """Map x `(batch, length, hidden_size)` to the same shape."""
+        """Map x `(batch, length, hidden_size)` to the same shape, by attention."""
         batch, length, width = x.shape
         query, key, value = (
             proj(x).view(batch, length, -1, self.head_dim) for proj in (self.q_proj, self.k_proj, self.v_proj)
@@ -154,7 +154,7 @@ class RMSNorm(nn.RMSNorm):
     """Root-mean-square normalisation, in float32 whatever the residual stream is in."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x `(..., features)` to the same shape and dtype."""
+        """Map x `(..., features)` to its norm, of the same shape and dtype."""
         return F.rms_norm(x.float(), self.normalized_shape, self.weight.float(), self.eps).to(x.dtype)
 
 

@@ -69,11 +69,11 @@ class TrainedModel:
 
     @property
     def begin_id(self) -> int:
-        """The id before the text of a document: BOS, or the end of the document before."""
+        """The id after which a model begins to generate a text: BOS, or the end of the document before."""
         return self.eos_id if self.bos_id is None else self.bos_id
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return the ids of plain texts: what spells a special token is encoded as these characters."""
+        """Return the ids of prompts to continue: what spells a special token is encoded as these characters."""
         self.tokenizer.encode_special_tokens = True
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()

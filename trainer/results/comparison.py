@@ -65,7 +65,7 @@ def _measure_run(run: TrainingRun) -> Row:
 
 
 def _compare_scores(runs: Sequence[TrainingRun]) -> Iterator[Row]:
-    """Yield a row for each score and run, scores in the order in which the runs have them."""
+    """Yield the comparison's row for each score and run, scores in the order in which the runs have them."""
     for score in dict.fromkeys(name for run in runs for name in run.scores):
         first = _last_score(runs[0], score)
         for run in runs:
@@ -102,7 +102,7 @@ def _find_obstacle(score: str, first: TrainingRun, other: TrainingRun) -> str | 
 
 
 def _describe_text(score: str, run: TrainingRun) -> Row:
-    """Return what tells the text of a run's last score from other text, as far as the metrics know it."""
+    """Return what tells the text of a compared run's last score from other text, as far as the metrics know it."""
     if score in VALIDATION_SCORES:
         return {"val_tokens": last_record(run.records, score).get("val_tokens")}
     notes = last_record(run.records, "score_notes").get("score_notes", {})
@@ -112,7 +112,7 @@ def _describe_text(score: str, run: TrainingRun) -> Row:
 
 
 def _list_changes(runs: Sequence[TrainingRun]) -> list[Row]:
-    """Return a row for each key of the recipes that differs between runs, then for the set and the tokenizer."""
+    """Return a row for each key of the compared recipes that differs, then for the set and the tokenizer."""
     values = [dict(list_keys(run.recipe.model_dump(mode="json"))) for run in runs]
     # A table that only some runs have is told by its other keys.
     keys = [key for key in dict.fromkeys(key for own in values for key in own) if not key.endswith(".name")]
@@ -127,7 +127,7 @@ def _list_changes(runs: Sequence[TrainingRun]) -> list[Row]:
 
 
 def _list_notes(runs: Sequence[TrainingRun], scores: list[Row]) -> Iterator[str]:
-    """Yield what is odd about each run, then about comparing them."""
+    """Yield what is odd about each run of a comparison, then about comparing them."""
     for run in runs:
         yield from (f"{run.name} {oddity}" for oddity in run.describe_oddities())
     first = runs[0].shard_set.manifest_sha256
@@ -160,7 +160,7 @@ def show_tables(comparison: Row) -> dict[str, list[Row]]:
 
 
 def name_once(rows: Sequence[Row], key: str) -> list[Row]:
-    """Return rows of a table, of which those with the same name as the row before have an empty one."""
+    """Return rows of a comparison's table, of which those with the same name as the row before have an empty one."""
     before = [None, *(row[key] for row in rows)]
     return [row | {key: "" if row[key] == name else row[key]} for row, name in zip(rows, before, strict=False)]
 

@@ -52,14 +52,14 @@ def read_curve(records: Iterable[Record], key: str, against: str = "step") -> Cu
 
 
 def unit_of(score: str) -> str:
-    """Return the unit of a score, by its name: nats per token, bits per byte, or accuracy."""
+    """Return the unit of a curve's score, by its name: nats per token, bits per byte, or accuracy."""
     if score in ("loss", "val_loss"):
         return "nats per token"
     return "bits per byte" if score.endswith(("_bpb", "_bits_per_byte")) else "accuracy"
 
 
 def smooth(values: list[float], width: int) -> npt.NDArray[np.float64]:
-    """Smooth a plot's values: return the mean of `width` values around each one, float64 `(len(values),)`.
+    """Smooth a curve's values: return the mean of `width` values around each one, float64 `(len(values),)`.
 
     Near the beginning, where a loss falls steeply, as few values follow as come before; near the end fewer follow.
     """

@@ -96,7 +96,7 @@ def draw_runs(runs: Sequence[TrainingRun], axes: Sequence[Against]) -> Figure:
 
 
 def choose_axes(runs: Sequence[TrainingRun]) -> dict[str, Against]:
-    """Return what the numbers of runs can be drawn over; dollars only if a run has a price."""
+    """Return what pictures can draw the numbers of runs over; dollars only if a run has a price."""
     hours = max(run.last("seconds") or 0.0 for run in runs) >= 3600
     axes: dict[str, Against] = {
         "steps": STEPS,
@@ -109,7 +109,7 @@ def choose_axes(runs: Sequence[TrainingRun]) -> dict[str, Against]:
 
 
 def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
-    """Return a figure with a row for each panel and a column for each thing that it is drawn over."""
+    """Return a picture with a row for each panel and a column for each thing that it is drawn over."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, StrMethodFormatter
@@ -143,7 +143,7 @@ def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
 
 
 def _draw_curve(axis: Axes, curve: Curve, name: str, *, smoothed: bool, raw: bool, **style: Any) -> None:
-    """Draw a number of each step, smoothed; or a score, with its last value and a band of one standard error."""
+    """Draw in a panel a number of each step, smoothed; or a score, with its last value and one standard error."""
     if not curve.y:
         return
     if smoothed and len(curve.y) < SMOOTHED_FROM_STEPS:
@@ -163,7 +163,7 @@ def _draw_curve(axis: Axes, curve: Curve, name: str, *, smoothed: bool, raw: boo
 
 
 def _scale(axis: Axes, unit: str) -> None:
-    """Scale an axis by its unit: losses by their logarithms, so that a fall from 3.0 to 2.9 shows after one from 10."""
+    """Scale a picture's axis by its unit: losses by logarithms: a fall from 3.0 to 2.9 shows after one from 10."""
     from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
     if unit == "accuracy":

@@ -53,7 +53,7 @@ class TrainingRun:
         return list_scores(self.records)
 
     def last(self, key: str) -> float | None:
-        """Return the last value of a number of the metrics; None if no line has it."""
+        """Return the last value of a number of the run's metrics; None if no line has it."""
         return last_record(self.records, key).get(key)
 
     def describe_oddities(self) -> list[str]:

@@ -130,7 +130,7 @@ class DocumentLoss(NamedTuple):
 
 
 def rank_batch_documents(session: Session, windows: TokenWindows, step: int) -> list[DocumentLoss]:
-    """Return the documents of a step's batch, the one that raises the loss most first; every rank calls it.
+    """Return the documents of a faulty step's batch, those that raise the loss most first; every rank calls it.
 
     A document raises the loss by its own loss, less what as many tokens have at the batch's usual loss: the median of
     the documents' means. Losses that are not finite come first.
@@ -161,7 +161,7 @@ def rank_batch_documents(session: Session, windows: TokenWindows, step: int) -> 
 
 
 def _measure_targets(session: Session, windows: TokenWindows, first: int, batch: int) -> npt.NDArray[np.float64]:
-    """Return the loss of each target of a batch in nats, float64 `(batch, seq_len)`."""
+    """Return the loss of each target of a faulty batch in nats, float64 `(batch, seq_len)`."""
     train, device = session.recipe.train, session.device
     losses = torch.zeros((batch, train.seq_len), dtype=torch.float64, device=device)
     was_training = session.model.training

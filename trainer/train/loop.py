@@ -113,7 +113,7 @@ def run_training(session: Session, say: Note, *, go_on: bool = False) -> Trainin
 
 
 def _fetch_first_shard(session: Session) -> None:
-    """Fetch the shard of the next step from a remote store, and show how far that is; training begins with no more.
+    """Before the loop, fetch the shard of the next step from a remote store, and show how far that is.
 
     Raises:
         InputError: it cannot be fetched, or its bytes are not what the manifest says.
@@ -174,16 +174,16 @@ class TrainingLoop:
 
     @property
     def seconds(self) -> float:
-        """Return the run's time so far, over all its processes."""
+        """Return the training loop's time so far, over all the run's processes."""
         return self.session.seconds + time.perf_counter() - self.began
 
     @property
     def usd(self) -> float:
-        """Return what the run has cost so far."""
+        """Return what the training loop has cost so far."""
         return self.seconds / 3600 * self.session.recipe.cost.gpu_usd_per_hour * self.session.ranks
 
     def take_steps(self) -> None:
-        """Take steps until the end, a signal, or an off-ramp."""
+        """Take steps of the training loop until the end, a signal, or an off-ramp."""
         session, recipe = self.session, self.session.recipe
         # An earlier process may have stopped between this step and its validation or the end of its phase.
         if self._is_due(recipe.eval.every_steps) and self.log.last("val_loss").get("step") != session.step:
@@ -209,7 +209,7 @@ class TrainingLoop:
         raise RunError(describe_out_of_memory(self.session))
 
     def _settle(self, *, save: bool, validate: bool) -> None:
-        """Log the steps taken; then save, validate and close the phase if each is due."""
+        """Log the loop's steps taken; then save, validate and close the phase if each is due."""
         self._log_steps()
         self.interrupted_by = self._largest(max(self.signals, default=0))
         if save or self.interrupted_by:
@@ -230,7 +230,7 @@ class TrainingLoop:
         return step > 0 and (step % every_steps == 0 or step == recipe.train.steps or step in recipe.milestones)
 
     def _largest(self, value: int) -> int:
-        """Return the largest value that any rank has."""
+        """Return the largest value that the training loop has on any rank."""
         if self.session.ranks == 1:
             return value
         tensor = torch.tensor(value, device=self.session.device)
@@ -241,7 +241,7 @@ class TrainingLoop:
         return {"seconds": round(self.seconds, 3), "usd": round(self.usd, 6)}
 
     def _log_steps(self) -> None:
-        """Fetch, check and log the losses of the steps taken."""
+        """Fetch, check and log the losses of the loop's steps."""
         session, train = self.session, self.session.recipe.train
         fetch_losses(session, self.taken)
         elapsed = time.perf_counter() - self.mark
@@ -263,7 +263,7 @@ class TrainingLoop:
         self.taken = []
 
     def _fail(self, step: int, fault: str) -> NoReturn:
-        """Stop the run because of a step's fault; the message names the documents of its batch, the hardest first."""
+        """Stop the loop because of a step's fault; the message names the documents of its batch, the hardest first."""
         session, batch = self.session, self.session.recipe.train.global_batch
         first = (step - 1) * batch
         ranked = rank_batch_documents(session, self.windows, step)
@@ -280,7 +280,7 @@ class TrainingLoop:
         )
 
     def _save(self) -> None:
-        """Save weights that can be trained on; keep milestones and the checkpoint with the best validation so far."""
+        """Save weights in the loop that can be trained on; keep milestones and the best checkpoint by validation."""
         self._try_weights()
         self.log.sync()
         saved = {step_of_checkpoint(path) for path in list_checkpoints(self.session.run)}
@@ -295,7 +295,7 @@ class TrainingLoop:
         self.session.save(seconds=self.seconds, keep_steps=keep_steps)
 
     def _try_weights(self) -> None:
-        """Fail if a micro-batch of the next windows gives a loss or a gradient that is not finite."""
+        """Fail the loop if a micro-batch of the next windows gives a loss or a gradient that is not finite."""
         session, micro_batch = self.session, self.session.recipe.train.micro_batch
         first = session.windows + session.rank * micro_batch
         batch = self.windows.read(range(first, first + micro_batch))
@@ -309,7 +309,7 @@ class TrainingLoop:
             self._fail(session.step, f"the weights after it cannot be trained on: {found}. {REMEDY}")
 
     def _validate(self) -> bool:
-        """Validate, log and print the result; return whether it is the best so far."""
+        """Validate in the loop, log and print the result; return whether it is the best so far."""
         session, recipe = self.session, self.session.recipe
         sums = evaluate(session.evaluated, session.shard_set, recipe.eval.max_tokens)
         found = summarise_evaluation(sums)
@@ -327,12 +327,12 @@ class TrainingLoop:
 
     @contextlib.contextmanager
     def _show_scoring(self, name: str) -> Generator[Progress]:
-        """Show how far the scoring of an eval set or task is, next to the steps."""
+        """Show next to the loop's steps how far the scoring of an eval set or task is."""
         step, steps = self.session.step, self.session.recipe.train.steps
         yield lambda done, total: self.progress(step, steps, [f"{name}: {done:,} of {total:,}"])
 
     def _close_phase(self) -> str | None:
-        """At the end of a phase, report its results and sample; return the reason to stop here, or None."""
+        """At the end of the loop's phase, report its results and sample; return the reason to stop here, or None."""
         session, phases = self.session, self.session.recipe.phases
         index = next((i for i, phase in enumerate(phases) if session.step <= phase.until_step), None)
         if index is None or not session.step:
@@ -363,7 +363,7 @@ class TrainingLoop:
         return reason or f"phase {phase.name!r}: another rank found its budget spent"
 
     def _report_phase(self, row: Record) -> None:
-        """Log and print a phase's results, and sample, unless an earlier process did so."""
+        """Log and print in the loop a phase's results, and sample, unless an earlier process did so."""
         session = self.session
         if self.log.last("phase").get("step") == session.step:
             return
@@ -377,7 +377,7 @@ class TrainingLoop:
             self._sample()
 
     def _sample(self) -> None:
-        """Continue the recipe's prompts and write the texts to the run folder."""
+        """Continue the recipe's prompts in the loop and write the texts to the run folder."""
         session = self.session
         tokenizer = session.shard_set.tokenizer()
         trained = TrainedModel(

@@ -24,7 +24,7 @@ from trainer.session import Session
 
 
 def open_training_windows(shard_set: ShardSet, train: TrainConfig, *, stop: int) -> TokenWindows:
-    """Open the windows of a training run; nothing is read yet. Use as a context manager, or close it.
+    """Open the windows of training steps; nothing is read yet. Use as a context manager, or close it.
 
     Args:
         shard_set: the set.

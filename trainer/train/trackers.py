@@ -74,7 +74,7 @@ def open_trackers(run: Path, recipe: TrainRecipe, records: Sequence[Record], say
 
 
 def open_events(run: Path) -> Tracker | None:
-    """Return what writes a line of the metrics as TensorBoard events; None if tensorboard is not installed."""
+    """Return the tracker that writes a line of the metrics as TensorBoard events; None if it is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         return None
     from torch.utils.tensorboard import SummaryWriter
@@ -91,7 +91,7 @@ def open_events(run: Path) -> Tracker | None:
 
 
 def list_numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a line of the metrics by name: those of a table in it as `table/name`."""
+    """Yield a metrics line's numbers for trackers by name: those of a table in it as `table/name`."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from list_numbers(cast("dict[str, Any]", value), f"{prefix}{key}/")

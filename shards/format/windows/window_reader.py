@@ -235,7 +235,7 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
     visited = [index for index in range(len(shards)) if order.windows[index] and (epochs or index in last)]
 
     def count(index: int) -> Int64s:
-        """Return by source the targets of a shard in all epochs, and without repetition, int64 `(sources, 2)`."""
+        """Count by source the targets of a shard's windows in all epochs, and without repeats, int64 `(sources, 2)`."""
         lengths, sources = read_sources(shards[index], names)
         # A whole epoch's targets are one range, which begins after the first token of its first window.
         begins = np.array(order.find_offsets(index, range(epochs)), np.int64) + 1
