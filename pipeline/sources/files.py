@@ -25,9 +25,11 @@ from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, read_file_version, version_of_status
 from pipeline.sources.formats.contract import FORMATS, list_formats_with
 from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, format_of_name
+from pipeline.sources.globs import describe_left_out, find_paths
 from pipeline.sources.network.settings import keep_fetched
 from shards.config import list_of, named_tables
 from shards.errors import InputError
+from shards.terminal.reporter import Note, no_note
 from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ _LIST_FILES = 64
 """Most files that a thread takes at a time. Taken one by one, small local files cost twice the time, measured."""
 
 
-def list_files(source: SourceRecipe) -> list[File]:
-    """List a source's files in order, without opening one.
+def list_files(source: SourceRecipe, note: Note = no_note) -> list[File]:
+    """List a source's files in order, without opening one; a note says what its globs leave out.
 
     Raises:
         SourceError: the files cannot be listed.
@@ -50,10 +52,10 @@ def list_files(source: SourceRecipe) -> list[File]:
         from pipeline.sources import hub  # with the Hub's libraries, which take a second
 
         return hub.list_files(source)
-    return _list_matches(cast("FilesSource", source))
+    return _list_matches(cast("FilesSource", source), note)
 
 
-def _list_matches(source: FilesSource) -> list[File]:
+def _list_matches(source: FilesSource, note: Note) -> list[File]:
     """List the files of a `files` source, sorted by name. A name is relative to the files' common folder.
 
     Raises:
@@ -61,10 +63,13 @@ def _list_matches(source: FilesSource) -> list[File]:
     """
     try:
         # A file that several globs match is one file.
-        files = {file.name: file for glob in source.paths for file in expand_glob(glob)}
+        hidden, again = set[str](), set[str]()
+        files = {file.name: file for glob in source.paths for file in expand_glob(glob, hidden, again)}
+        hidden -= files.keys()
         for glob in source.exclude:
             for file in expand_glob(glob):
                 files.pop(file.name, None)
+                hidden.discard(file.name)
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         raise SourceError(
             f"source {source.name!r}: {source.paths} cannot be listed: {error}. Correct `paths`."
@@ -76,6 +81,8 @@ def _list_matches(source: FilesSource) -> list[File]:
             f"Restore the files, or correct {'`paths` or `exclude`' if source.exclude else '`paths`'}."
         )
     folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})
+    for line in describe_left_out((_relative(name, folder) for name in hidden), again):
+        note(f"files of {source.name}: {line}")
     return [replace(file, name=_relative(name, folder)) for name, file in sorted(files.items())]
 
 
@@ -178,16 +185,22 @@ _STATE_FILE = "state.json"
 """What `datasets.save_to_disk` writes beside the files with the rows, and lists these in."""
 
 
-def expand_glob(glob: str) -> list[File]:
+def expand_glob(glob: str, hidden: set[str] | None = None, again: set[str] | None = None) -> list[File]:
     """List the files that a glob matches, without folders, sorted by name. A name is an absolute path.
 
     A file's name has forward slashes and no scheme.
+
+    Args:
+        glob: a local path, or a URL.
+        hidden: the names of local files that it leaves out, since they are hidden, are added here.
+        again: local links to folders that are read already are added here.
 
     Raises:
         OSError, ValueError, ImportError: the URL cannot be listed, or its protocol is not installed.
     """
     if is_local(glob):
-        return sorted(_list_local(glob), key=lambda file: file.name)
+        again = set() if again is None else again
+        return sorted(_list_local(glob, set() if hidden is None else hidden, again), key=lambda file: file.name)
     if "::" in glob:  # fsspec's way to name a file in an archive
         raise ValueError("files in an archive are not read. Unpack it first, and name the files that it holds")
     import fsspec
@@ -207,17 +220,18 @@ def expand_glob(glob: str) -> list[File]:
     return sorted(files, key=lambda file: file.name)
 
 
-def _list_local(glob: str) -> Iterator[File]:
+def _list_local(glob: str, hidden: set[str], again: set[str]) -> Iterator[File]:
     """Yield the local files that a glob matches; of a folder of `datasets.save_to_disk`, those with its rows."""
     glob = os.path.expanduser(glob)
     state = Path(glob, _STATE_FILE)
     if not globbing.has_magic(glob) and state.is_file():
-        found = [os.path.join(glob, file["filename"]) for file in json.loads(state.read_bytes())["_data_files"]]
+        rows = json.loads(state.read_bytes())["_data_files"]
+        found = ((os.path.join(glob, file["filename"]), False) for file in rows)
     else:
-        found = globbing.glob(glob, recursive=True)
+        found = find_paths(os.path.join(glob, "*") if os.path.basename(glob) == "**" else glob, again)
     # One call of the system for each file, as there may be many.
     folders: dict[str, str] = {}
-    for path in found:
+    for path, is_hidden in found:
         try:
             status = os.stat(path)
         except OSError:
@@ -228,6 +242,9 @@ def _list_local(glob: str) -> Iterator[File]:
         if folder not in folders:
             folders[folder] = _absolute(folder + separator).rstrip("/")
         name = f"{folders[folder]}/{base}"
+        if is_hidden:
+            hidden.add(name)
+            continue
         yield File(path, _check_name(name), status.st_size, version_of_status(status))
 
 
@@ -268,15 +285,17 @@ def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
 def _try_glob(key: str, glob: str, folder: Path) -> tuple[list[File], str]:
     """Return the files of a source that a glob of a key matches; if it matches none, also why."""
     path = locate(folder, glob)
+    hidden = set[str]()
     try:
-        files = expand_glob(path)
+        files = expand_glob(path, hidden)
         explained = _explain_folder(glob, path) if key == "paths" and not files else ""
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         return [], f"{glob!r} cannot be listed: {error}"
     if files or explained:
         return files, explained
     remedy = " Or leave it out." if key == "exclude" else ""
-    return [], f"{glob!r} matches no file. {explain_path(folder, glob)}{remedy}"
+    why = "".join(f" ({line})" for line in describe_left_out(map(posixpath.basename, hidden), ()))
+    return [], f"{glob!r} matches no file{why}. {explain_path(folder, glob)}{remedy}"
 
 
 def _check_keys(place: str, source: dict[str, Any], glob: str, files: list[File]) -> Iterator[str]:

@@ -85,7 +85,9 @@ class Selection:
         """
         self.index, self.source = index, source
         self._kept = kept or SpanCache()
-        self.files: list[File] = list_files(source)
+        self.left_out: list[str] = []
+        """What the source's globs leave out, for a person."""
+        self.files: list[File] = list_files(source, self.left_out.append)
         # Small sources are read whole: cutting them costs more than it saves, and their order stays that of the files.
         small = source.content == "column" and sum(file.stored_bytes for file in self.files) <= WHOLE_BYTES
         self.whole = tokens is None or small  # a small file may name millions of others

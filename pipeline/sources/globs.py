@@ -1,0 +1,88 @@
+"""Globs over local files: those of Python's `glob`, but `**` reads each folder once, whatever links lead to it.
+
+Real folders are read before links to folders, so that a file has the name without a link if it has one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from glob import has_magic
+
+from shards.errors import plural
+from shards.terminal.display import printable
+
+_SHOWN = 5
+
+Found = tuple[str, bool]
+"""A path, and whether the glob leaves it out: a name that it does not spell begins with a dot."""
+
+
+def find_paths(glob: str, again: set[str]) -> Iterator[Found]:
+    """Yield what a glob matches, files and folders; links to folders that were read before are added to `again`."""
+    if not has_magic(glob):
+        if os.path.lexists(glob):
+            yield glob, False
+        return
+    head, base = os.path.split(glob)
+    folders = find_paths(head, again) if has_magic(head) else iter([(head, False)])
+    if base == "**":
+        yield from _walk(folders, again)
+        return
+    for folder, is_hidden in folders:
+        if not has_magic(base):
+            path = os.path.join(folder, base)
+            if os.path.lexists(path):
+                yield path, is_hidden
+            continue
+        for entry in fnmatch.filter(_list_names(folder), base):
+            yield os.path.join(folder, entry), is_hidden or (entry.startswith(".") and not base.startswith("."))
+
+
+def _list_names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder or ".")
+    except OSError:
+        return []  # a file, or gone meanwhile
+
+
+def _walk(folders: Iterable[Found], again: set[str]) -> Iterator[Found]:
+    """Yield folders and all below them, each once."""
+    real, links, hidden = deque[str](), deque[str](), deque[str]()
+    for folder, is_hidden in folders:
+        (hidden if is_hidden else real).append(folder)
+    seen = set[tuple[int, int]]()
+    while queue := real or links or hidden:
+        folder = queue.popleft()
+        try:
+            facts = os.stat(folder or ".")
+            with os.scandir(folder or ".") as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError:
+            continue  # a file, a broken link, or gone meanwhile
+        if (facts.st_dev, facts.st_ino) in seen:
+            if queue is links:
+                again.add(folder)
+            continue
+        seen.add((facts.st_dev, facts.st_ino))
+        yield folder, queue is hidden
+        for entry in entries:
+            path = os.path.join(folder, entry.name)
+            is_hidden = queue is hidden or entry.name.startswith(".")
+            below = hidden if is_hidden else links if entry.is_symlink() else real
+            if entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(path)):
+                below.append(path)
+
+
+def describe_left_out(hidden: Iterable[str], again: Iterable[str]) -> Iterator[str]:
+    """Yield what globs leave out, by its names: hidden files, and links to folders that are read already."""
+    if names := sorted(hidden):
+        yield f"{plural(len(names), 'hidden file')} left out: {_show(names)}; a glob reads them that spells the dot"
+    if names := sorted(again):
+        yield f"{plural(len(names), 'link')} to a folder that is read already, not followed: {_show(names)}"
+
+
+def _show(names: list[str]) -> str:
+    return ", ".join(map(printable, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")

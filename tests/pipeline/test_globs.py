@@ -1,0 +1,92 @@
+"""Globs over local files: Python's, but each folder once; what is left out is said."""
+
+from __future__ import annotations
+
+import glob
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.sources.files import list_files
+from pipeline.sources.globs import find_paths
+
+NAMES = ("a.txt", "b/a.txt", "b/c/d.md", "b/c/.e.txt", ".f/g.txt", ".f/h/i.txt", "[j]/k.txt", "b.txt/l", "é b/m.txt")
+GLOBS = (
+    *("*", "**", "**/*", "**/*.txt", "b/**/*", "*/*.txt", "**/c/*", "**/c/**", "?.txt", "[ab]*", "[[]j]/*", "none/**"),
+    *(
+        "**/",
+        "*/",
+        ".f/*",
+        ".f/**/*.txt",
+        ".*",
+        "**/.e.txt",
+        "b/../*.txt",
+        "b//*",
+        "**/**/*.txt",
+        "*/**",
+        "**.txt",
+        "a.txt",
+    ),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in NAMES:
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_text(f"{name}\n")
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("written", GLOBS)
+def test_globs_are_those_of_python(written: str, folder: Path) -> None:
+    """Both list the same files, by the same paths; with what is hidden, also what Python lists if asked for it."""
+    whole = f"{folder}/{written}" + ("/*" if written.endswith("**") else "")
+    found = [pair for pair in find_paths(whole, set()) if os.path.isfile(pair[0])]
+    shown = {path for path, is_hidden in found if not is_hidden}
+    files = {path for path in glob.glob(f"{folder}/{written}", recursive=True) if os.path.isfile(path)}
+    every = glob.glob(f"{folder}/{written}", recursive=True, include_hidden=True)
+    assert shown == files
+    assert {path for path, _ in found} == {path for path in every if os.path.isfile(path)}
+
+
+def test_links_that_lead_up_are_followed_once(folder: Path, source: Any) -> None:
+    """Forty levels of two links each were 2^40 paths."""
+    for name in ("0", "b/up", "b/c/up", "z"):
+        (folder / name).symlink_to(folder)
+    (folder / "1").symlink_to(folder / "b")
+    (folder.parent / "other").mkdir()
+    (folder.parent / "other/o.txt").write_text("o\n")
+    (folder / "b/out").symlink_to(folder.parent / "other")
+    (folder / "kept").symlink_to(folder / ".f/h")
+    (folder / "self").symlink_to("self")
+    notes: list[str] = []
+    files = list_files(source(folder / "**/*.txt"), notes.append)
+    assert [file.name for file in files] == ["[j]/k.txt", "a.txt", "b/a.txt", "b/out/o.txt", "kept/i.txt", "é b/m.txt"]
+    hidden, links = notes
+    assert "2 hidden files left out: .f/g.txt, b/c/.e.txt" in hidden
+    assert "5 links to a folder that is read already, not followed" in links
+    assert all(f"{folder}/{name}" in links for name in ("0", "1", "b/up", "b/c/up", "z"))
+
+
+def write_recipe(path: Path, glob: str) -> None:
+    source = f'[[sources]]\nname = "s"\nweight = 1\nformat = "file"\npaths = ["{glob}"]\n'
+    tail = "[split]\nval_tokens = 100\n[shards]\ntokens = 1000\n[tokenizer]\nvocab_size = 300\n"
+    path.write_text(f'name = "a"\n{source}{tail}')
+
+
+def test_hidden_files_are_said(folder: Path, run_cli: Any, source: Any) -> None:
+    notes: list[str] = []
+    list_files(source(folder / "**/*.txt", folder / ".f/**/*", exclude=[f"{folder}/b/c/.e.txt"]), notes.append)
+    assert notes == []
+    (folder / "a.txt").write_text("".join(f"{n} words of {n * n}, " for n in range(2000)))
+    write_recipe(folder.parent / "r.toml", "data/**/*.txt")
+    words = "files of s: 3 hidden files left out: .f/g.txt, .f/h/i.txt, b/c/.e.txt; a glob reads them that spells"
+    planned = run_cli("plan", "r.toml")
+    assert words in planned.stdout, planned.stderr
+    built = run_cli("build", "r.toml", "--out", "out", "--workers", "1")
+    assert words in built.stdout + built.stderr
+    write_recipe(folder.parent / "r.toml", "data/b/c/*.txt")
+    assert "matches no file (1 hidden file left out: .e.txt; a glob" in run_cli("plan", "r.toml").stderr
