@@ -104,7 +104,7 @@ class TrainConfig(Settings):
     """`bf16` is autocast over fp32 weights, with the residual stream in bf16 too. `auto` uses
     it if it is faster."""
     compile: bool = False
-    """Compile the model with torch.compile."""
+    """Compile the model with torch.compile; on one GPU, a step of one micro-batch also runs as CUDA graphs."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """What is kept for the backward pass: `none` keeps everything, `selective` matrix products and attention, `full`
     only the input of each layer; the rest is computed again."""

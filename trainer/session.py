@@ -317,10 +317,15 @@ def _spread(
     model: LanguageModel, recipe: TrainRecipe, device: torch.device, precision: Literal["fp32", "bf16"], ranks: int
 ) -> nn.Module:
     """Compile the session's model if the recipe says so, and spread it over the ranks; return what steps call."""
-    sharded = ranks > 1 and recipe.train.parallel == "fsdp"
-    if recipe.train.compile:
+    train = recipe.train
+    sharded = ranks > 1 and train.parallel == "fsdp"
+    if train.compile:
+        # A small model waits for the host to start its kernels; a CUDA graph starts all at once (docs/performance.md).
+        # It overwrites the gradients of the micro-batch before, so that a step may have one alone.
+        graphs = device.type == "cuda" and ranks == 1 and train.micro_batch == train.global_batch
+        measured = not train.document_mask and train.activation_checkpointing == "none"
         for part in model.model.layers if sharded else [model]:
-            part.compile()
+            part.compile(mode="reduce-overhead" if graphs and measured else None)
     if sharded:
         mesh = init_device_mesh(device.type, (ranks,))
         # Gathered in bf16, half as much is sent; inputs stay as they are, since rotary tables need fp32.

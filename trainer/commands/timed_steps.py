@@ -60,7 +60,7 @@ def write_made_up_set(recipe: TrainRecipe, folder: Path) -> Path:
 def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> Row:
     """Take `WARMUP` steps on a set's first windows, then time `steps`. Call it once per process.
 
-    The clock is CUDA's events, for which nothing waits, or the host's. Peak memory is what torch allocated after the
+    The clock is CUDA's events, for which nothing waits, or the host's. Peak memory is what torch reserved after the
     warm-up; without a GPU, what the process's resident memory grew by at its peak (Linux).
 
     Args:
@@ -115,7 +115,7 @@ def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> Row:
         "tokens_per_s": round(speed),
         "mfu": speed / peak if peak else None,
         "loss": loss,
-        "peak_gb": (cuda.max_memory_allocated() if cuda else _resident("VmHWM") - resident) / 1e9,
+        "peak_gb": (cuda.max_memory_reserved() if cuda else _resident("VmHWM") - resident) / 1e9,
     }
 
 
