@@ -56,7 +56,7 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
             self._file.close()
 
     def last(self, key: str) -> Record:
-        """Return the last line that has a key: steps have `loss`, validations have `val_loss`. {} if there is none."""
+        """Return the last line of metrics with a key: steps have `loss`, validations `val_loss`; {} if none."""
         return last_record(self.records, key)
 
     def write(self, record: Record) -> None:

@@ -133,7 +133,7 @@ class Session:
         return f"The last checkpoint is {self.saved}; the same command continues from there."
 
     def close(self) -> None:
-        """Release the lock of the run folder, and leave the group of ranks: the model cannot be used any more."""
+        """Release the session's lock of the run folder, and leave the group of ranks: the model is no longer usable."""
         if self.ranks > 1:
             # A thread of the group may wait for the interpreter's lock: it must end while the interpreter runs, and
             # nothing may wait for it under that lock. So the group ends last, after all that holds it: the wrapper of
