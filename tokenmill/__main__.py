@@ -147,7 +147,7 @@ def _interrupt(number: int, _frame: object) -> None:
 
 
 def find_clashes() -> list[str]:
-    """Return a message for each package whose name imports something else than this installation's package.
+    """Return why `tokenmill` must not start: a message for each package whose name imports something else.
 
     The names are generic: other distributions on the package index bring packages of the same names, and installing one
     replaces files of ours. Nothing of the three packages is imported here. Takes about 10 ms.

@@ -130,7 +130,7 @@ def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> torch.
 
 @contextlib.contextmanager
 def score_eagerly(precision: Literal["fp32", "bf16"], device: torch.device) -> Generator[None]:
-    """Return the context of a forward pass that scores: a compiled model would be compiled again for each shape."""
+    """Return a device's context of a forward pass that scores: a compiled model would be compiled for each shape."""
     # Without a compiled model the compiler is not loaded, which would take 2.8 s of a processor.
     loaded = "torch._dynamo" in sys.modules
     eager = torch.compiler.set_stance("force_eager") if loaded else contextlib.nullcontext()

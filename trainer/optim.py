@@ -1,4 +1,4 @@
-"""The optimizers and the learning rate's schedule."""
+"""The optimizers, AdamW and Muon, and the learning rate's schedule."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false

@@ -103,7 +103,7 @@ def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
 
 
 def check_weights(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the weights of sources whose share of the mix is next to nothing beside the others."""
+    """Check the weights of a raw recipe: yield those whose share of the mix is next to nothing beside the others."""
     weights = {place: table.get("weight") for place, table in named_tables(data, "sources")}
     exact = {
         place: Fraction(str(weight))

@@ -1,4 +1,4 @@
-"""The data types of sources: files, spans, units of work, and batches of text.
+"""The data types of sources: files, spans, units of work, batches of text, and files that no separator divided.
 
 A span is a contiguous part of one version of a file (row groups, bytes, or the whole file). A unit is a sequence
 of spans of one source with at most about `UNIT_BYTES` of text; it is what a task processes and what a resumed build

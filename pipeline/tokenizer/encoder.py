@@ -217,7 +217,7 @@ class Encoder:
             self._encode_slowly(_wrap(_PROBE))
 
     def encode(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-        """Encode documents; no EOS is added.
+        """Encode documents with the tokenizer; no EOS is added.
 
         Returns:
             ids: uint32 `(num_tokens,)`; and offsets: int64 `(num_documents + 1,)` into them.
@@ -248,11 +248,11 @@ class Encoder:
         return np.concatenate([*parts, ids[end:]]), np.cumsum([0, *lengths], dtype=np.int64)[edges]
 
     def encode_reference(self, text: str) -> list[int]:
-        """Encode one document with `tokenizers`, special tokens taken as text."""
+        """Encode one document with the reference encoder, `tokenizers`, special tokens taken as text."""
         return self._reference.encode(text, add_special_tokens=False).ids
 
     def _cut(self, text: pa.LargeStringArray) -> tuple[pa.LargeStringArray, npt.NDArray[np.int64]]:
-        """Return documents with the long ones in pieces, and the first piece of each document, `(documents + 1,)`."""
+        """Return documents for the encoder, long ones in pieces, and the first piece of each, `(documents + 1,)`."""
         import numpy as np
         import pyarrow as pa
 
@@ -274,7 +274,7 @@ class Encoder:
         return pieces, np.array(edges)
 
     def _find_cut(self, data: memoryview, end: int) -> int:
-        """Return a place a little before `end` where a cut changes no token; 0 if none is found.
+        """Return a place a little before `end` where the encoder may cut text and change no token; 0 if there is none.
 
         A word begins there, after a letter, and the text around it has the same tokens with and without the cut.
         """
@@ -351,7 +351,7 @@ def _encode_parts(
     text: pa.LargeStringArray,
     most: int,
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Encode documents in parts of at most `most` bytes, or of one document."""
+    """Encode documents with a tokenizer in parts of at most `most` bytes, or of one document."""
     import numpy as np
     import pyarrow.compute as pc
 

@@ -137,7 +137,7 @@ def describe_kind(path: Path, content: bytes) -> str:
 
 
 def explain_making(folder: Path) -> str:
-    """Return how to make a `tokenizer.json` of a folder with the files of a published tokenizer."""
+    """Return how to make a `tokenizer.json` if what is given is a folder with the files of a published tokenizer."""
     return (
         "transformers makes one of the folder of a published tokenizer:\n"
         "    from transformers import AutoTokenizer\n"

@@ -1,4 +1,4 @@
-"""Audit the tokens of a set, before the first GPU hour.
+"""Audit the tokens of a set, before the first GPU hour: read its shards, run all checks, write the result.
 
 `audit` reads every token once, judges the totals, and looks up a document for each finding. It reads validation first,
 because it then searches training for validation's n-grams. The counts are written as `tokens.parquet`, the findings as
@@ -28,6 +28,8 @@ from typing import Any, cast
 import numpy as np
 
 from shards.audit.checks import (
+    Check,
+    Example,
     check_bytes_per_token,
     check_concentrated,
     check_lengths,
@@ -39,7 +41,7 @@ from shards.audit.checks import (
 )
 from shards.audit.concentrated_documents import Concentrated, find_concentrated
 from shards.audit.figures import NGRAM_RATE, ShardAudit, Totals, audit_shard, join_ngrams
-from shards.audit.rules import Check, Example, Verdict, rare_below, worst_verdict
+from shards.audit.rules import Verdict, rare_below, worst_verdict
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open
@@ -82,11 +84,11 @@ class AuditResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of all checks of the audit."""
+        """The worst verdict in the result of an audit."""
         return worst_verdict({check.verdict for check in self.checks})
 
     def check(self, name: str) -> Check:
-        """Return the audit's check of this name.
+        """Return the check of this name from the result of an audit.
 
         Raises:
             KeyError: no check has this name.
@@ -94,7 +96,7 @@ class AuditResult:
         return {check.name: check for check in self.checks}[name]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object for audit.json. Everything in it except `seconds` depends on the set alone."""
+        """Return the result as JSON for audit.json. Everything in it except `seconds` depends on the set alone."""
         return {
             "manifest_sha256": self.manifest_sha256,
             "audit_version": AUDIT_VERSION,
@@ -244,7 +246,7 @@ TOKENS_FILE = "tokens.parquet"
 
 
 def write_token_counts(path: Path, totals: Totals) -> None:
-    """Write `tokens.parquet`: the counts, one row for each id, in order of ids.
+    """Write the audit's `tokens.parquet`: the counts, one row for each id, in order of ids.
 
     Columns: `id`, `bytes`, `text` (U+FFFD for bytes that are not UTF-8 alone), `special`; of training `count`,
     the `documents` that hold it, `document_bits` and `source_bits` (`checks.check_concentrated`); of

@@ -4,10 +4,13 @@ and of documents (lengths, validation seen in training).
 The checks of ids use counts alone, so they cost the same for any size of set. They judge the training split; only the
 check of special ids includes validation. Lengths are judged over the whole set. Validation is
 searched for by a sample of its documents and n-grams, chosen by content. So a share is unbiased for any size of set.
+
+The result of a check is a `Check`: a verdict, rows of findings, and documents as examples.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,18 +39,64 @@ from shards.audit.rules import (
     RARE_TOLERANCE,
     SHORT_TOKENS,
     SUSPICIOUS_BITS,
-    Check,
-    Example,
-    Finding,
     Verdict,
     expected_id_counts,
     is_large_enough,
 )
 from shards.errors import plural
 from shards.format.arrays import Float64s
+from shards.terminal.display import Table
 
 MAX_IDS = 50
 """Maximum ids that a check lists; tokens.parquet has all of them."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A document to show as an example in the result of a check.
+
+    Attributes:
+        shard: the number of its shard in the manifest.
+        document: its number in the shard.
+        token: marks the first occurrence of this id. Without it, the beginning is marked.
+    """
+
+    shard: int
+    document: int
+    token: int | None = None
+
+
+@dataclass
+class Finding:
+    """One finding in the result of a check: its columns, and documents as examples."""
+
+    values: dict[str, Any]
+    examples: list[Example] = field(default_factory=list[Example])
+    shown: Table = field(default_factory=Table)
+    """The examples with their places and excerpts, once they have been looked up."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object of a check's finding."""
+        return self.values | ({"examples": self.shown} if self.shown else {})
+
+
+@dataclass
+class Check:
+    """The result of one check: its name for programs, the verdict, a sentence, and the findings, worst first."""
+
+    name: str
+    verdict: Verdict
+    summary: str
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object of a check, with its verdict and findings."""
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "summary": self.summary,
+            "rows": [finding.to_dict() for finding in self.findings],
+        }
 
 
 def check_special(totals: Totals, *, eos_id: int, bos_id: int | None = None) -> Check:

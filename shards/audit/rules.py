@@ -1,18 +1,13 @@
-"""The rules by which a check of the audit is *ok*, *worth a look* or *bad*: words, limits, sources; its findings.
+"""The rules by which a check of the audit is *ok*, *worth a look* or *bad*: words, limits and their sources.
 
 *bad* means that nobody should train on the set: it breaks a rule of its format, most of it repeats itself, or it is
 large enough to train its vocabulary and leaves much of it untrained. A finding that may be intended, or that the size
 of a small set explains, is never bad. The command's help, the page and the card take their words from here.
-
-The result of a check is a `Check`: a verdict, rows of findings, and documents as examples.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-from shards.terminal.display import Table
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from shards.format.arrays import Float64s
@@ -171,54 +166,6 @@ def expected_id_counts(tokens: int, vocab_size: int) -> Float64s:
 def is_large_enough(tokens: int, vocab_size: int, *, below: int) -> bool:
     """Return whether a rule can expect this many tokens to hold every id of a vocabulary `below` times."""
     return bool(expected_id_counts(tokens, vocab_size)[-1] >= below)
-
-
-@dataclass(frozen=True)
-class Example:
-    """A document to show as an example in the result of a check.
-
-    Attributes:
-        shard: the number of its shard in the manifest.
-        document: its number in the shard.
-        token: marks the first occurrence of this id. Without it, the beginning is marked.
-    """
-
-    shard: int
-    document: int
-    token: int | None = None
-
-
-@dataclass
-class Finding:
-    """One finding in the result of a check: its columns, and documents as examples."""
-
-    values: dict[str, Any]
-    examples: list[Example] = field(default_factory=list[Example])
-    shown: Table = field(default_factory=Table)
-    """The examples with their places and excerpts, once they have been looked up."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of a check's finding."""
-        return self.values | ({"examples": self.shown} if self.shown else {})
-
-
-@dataclass
-class Check:
-    """The result of one check: its name for programs, the verdict, a sentence, and the findings, worst first."""
-
-    name: str
-    verdict: Verdict
-    summary: str
-    findings: list[Finding] = field(default_factory=list[Finding])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of a check, with its verdict and findings."""
-        return {
-            "name": self.name,
-            "verdict": self.verdict,
-            "summary": self.summary,
-            "rows": [finding.to_dict() for finding in self.findings],
-        }
 
 
 def worst_verdict(verdicts: set[Verdict]) -> Verdict:

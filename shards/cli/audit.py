@@ -19,8 +19,8 @@ from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Shown
 
 if TYPE_CHECKING:
     from shards.audit.audit import AuditResult
+    from shards.audit.checks import Check, Finding
     from shards.audit.concentrated_documents import Concentrated
-    from shards.audit.rules import Check, Finding
 
 _SHOWN_CHARACTERS = 60
 _STYLES = {"ok": "green", "look": "yellow", "bad": "bold red"}
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _explain_rules() -> str:
-    """Return the meaning of each verdict and the rule of each check, for the help."""
+    """Return the meaning of each verdict and the rule of each check, for the help of `audit`."""
     lines = ["verdicts:"]
     lines += [f"  {VERDICT_WORDS[verdict]:<14}{advice}" for verdict, advice in VERDICT_ADVICE.items()]
     lines += ["", "checks:"]

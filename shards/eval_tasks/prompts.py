@@ -100,27 +100,27 @@ def find_label(labels: object, answer: object, choices: list[str]) -> int:
 
 
 def ask_arc(row: Row) -> Item:
-    """Return an item of ARC: the choices have labels, mostly A to D."""
+    """Return an item of ARC in its prompt form: the choices have labels, mostly A to D."""
     question, choices = _read_text(row, "question"), check_choices(row["choices"]["text"], "choices.text")
     answer = find_label(row["choices"]["label"], row["answerKey"], choices)
     return ask(f"Question: {question}\nAnswer:", choices, answer, question=question)
 
 
 def ask_openbookqa(row: Row) -> Item:
-    """Return an item of OpenBookQA: the context is the bare stem of the question."""
+    """Return an item of OpenBookQA in its prompt form: the context is the bare stem of the question."""
     stem, choices = _read_text(row, "question_stem"), check_choices(row["choices"]["text"], "choices.text")
     answer = find_label(row["choices"]["label"], row["answerKey"].lstrip(), choices)
     return ask(stem, choices, answer, question=stem)
 
 
 def ask_piqa(row: Row) -> Item:
-    """Return an item of PIQA: two ways to reach a goal."""
+    """Return an item of PIQA in its prompt form: two ways to reach a goal."""
     goal, *choices = (_read_text(row, column) for column in ("goal", "sol1", "sol2"))
     return ask(f"Question: {goal}\nAnswer:", choices, row["label"], question=goal)
 
 
 def ask_sciq(row: Row) -> Item:
-    """Return an item of SciQ: a supporting text, which may be empty, and the question; the right choice is the last."""
+    """Return an item of SciQ in its prompt form: a support, maybe empty, and a question; the last choice is right."""
     support, question = _read_text(row, "support").lstrip(), _read_text(row, "question")
     columns = ("distractor1", "distractor2", "distractor3", "correct_answer")
     choices = [_read_text(row, column) for column in columns]
@@ -128,7 +128,7 @@ def ask_sciq(row: Row) -> Item:
 
 
 def ask_hellaswag(row: Row) -> Item:
-    """Return an item of HellaSwag: how a description goes on."""
+    """Return an item of HellaSwag in its prompt form: how a description goes on."""
     activity, first, second = (_read_text(row, column) for column in ("activity_label", "ctx_a", "ctx_b"))
     # str.capitalize lower-cases the other letters, too.
     context = _clean_wikihow(f"{activity}: {first} {second.capitalize()}")
@@ -139,7 +139,7 @@ def ask_hellaswag(row: Row) -> Item:
 
 
 def ask_winogrande(row: Row) -> Item:
-    """Return an item of WinoGrande: the same end of a sentence after each of two names in its blank.
+    """Return an item of WinoGrande in its prompt form: the same end of a sentence after each of two names in its blank.
 
     Source of scoring the end and not the name: Trinh and Le 2018 (arXiv:1806.02847), partial evaluation.
     """
@@ -153,7 +153,7 @@ def ask_winogrande(row: Row) -> Item:
 
 
 def ask_lambada(row: Row) -> Item:
-    """Return an item of LAMBADA: the last word of a passage, which is right if each of its tokens is the likeliest."""
+    """Return an item of LAMBADA in its prompt form: a passage's last word, right if all its tokens are likeliest."""
     text = _read_text(row, "text")
     passage, _, word = text.rpartition(" ")
     return Item((passage,), (word,), 0, text)

@@ -68,48 +68,48 @@ class Report:
 
     @property
     def tokens(self) -> int:
-        """Tokens of both splits, for the page."""
+        """Tokens of both splits, for the page's template."""
         return sum(shard.tokens for shard in self.manifest.shards)
 
     @property
     def documents(self) -> int:
-        """Documents of both splits, for the page."""
+        """Documents of both splits, for the page's template."""
         return sum(shard.documents for shard in self.manifest.shards)
 
     @property
     def tokens_bytes(self) -> int:
-        """Bytes of the compressed tokens, for the page."""
+        """Bytes of the compressed tokens, for the page's template."""
         return sum(shard.files.tokens.bytes for shard in self.manifest.shards)
 
     @property
     def eos(self) -> str:
-        """The text of the token that ends every document, for the page."""
+        """The text of the token that ends every document, for the page's template."""
         tokenizer = self.manifest.tokenizer
         return next((text for text, token in tokenizer.special_tokens.items() if token == tokenizer.eos_id), "")
 
     @property
     def by_source(self) -> dict[str, dict[str, Any]]:
-        """The audit's findings on lengths of documents, by source, for the page."""
+        """The audit's findings on lengths of documents, by source, for the page's template."""
         return {row["source"]: row for row in rows_of(self.audit, "lengths")}
 
     @property
     def bytes_per_token(self) -> dict[str, float]:
-        """Bytes of text per training token of each source, for the page; EOS counts as a token without text."""
+        """Bytes of text per training token of each source, for the page's template; EOS counts as one without text."""
         return {row["source"]: row["bytes"] / row["tokens"] for row in rows_of(self.audit, "bytes_per_token")}
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text in training, for the page."""
+        """Bytes of text in training, for the page's template."""
         return sum(row["bytes"] for row in rows_of(self.audit, "bytes_per_token"))
 
     @property
     def whole_bytes_per_token(self) -> float:
-        """Bytes of text per training token over the set, for the page."""
+        """Bytes of text per training token over the set, for the page's template."""
         return self.text_bytes / max(1, sum(row["tokens"] for row in rows_of(self.audit, "bytes_per_token")))
 
 
 def rows_of(found: dict[str, Any], check: str) -> Table:
-    """Return the page's findings of a check, from the set's audit.json, worst first; empty without the check."""
+    """Return the findings of a check to render, from the set's audit.json, worst first; empty without the check."""
     nothing: Table = []
     return next((entry["rows"] for entry in found["checks"] if entry["name"] == check), nothing)
 
@@ -127,7 +127,7 @@ def render_card(report: Report) -> str:
 
 
 def _length_bars(rows: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
-    """Return the heights, 0 to 10, of the page's bars for each source's document lengths, over the bins in use."""
+    """Return the heights, 0 to 10, of rendered bars for each source's document lengths, over the bins in use."""
     edges: list[int] = COARSE_EDGES.tolist()
     held = {name: {int(low): count for low, count in row["histogram"].items()} for name, row in rows.items()}
     used = [low for counts in held.values() for low in counts] or edges[:1]
@@ -221,7 +221,7 @@ _SCALES = {3: "1K", 4: "10K", 5: "100K", 6: "1M", 7: "10M", 8: "100M", 9: "1B", 
 
 
 def card_header(manifest: Manifest, sources: Sequence[dict[str, Any]]) -> str:
-    """Return the header of a data card between its two lines; ASCII only, so that every character is exact and visible.
+    """Return the header of the rendered card between its two lines; ASCII only, so that every character is exact.
 
     Rows, for the Hub, are documents.
     """
@@ -243,13 +243,13 @@ def card_header(manifest: Manifest, sources: Sequence[dict[str, Any]]) -> str:
 
 
 def size_category(documents: int) -> str:
-    """Return the size category of a card, in the Hub's words, for a number of rows."""
+    """Return the size category of a rendered card, in the Hub's words, for a number of rows."""
     digits = min(len(str(documents)), 12)
     return "n<1K" if digits < 4 else f"{_SCALES[digits - 1]}<n<{_SCALES[digits]}"
 
 
 def public_place(place: str) -> str:
-    """Return a place of the recipe as the published card shows it; for a local path, only the file's name.
+    """Return a place of the recipe as the card is rendered with it; for a local path, only the file's name.
 
     The folders of an absolute path, a home path or a parent path may name a person or a machine. Paths below the
     working directory stay as they are, and so do URLs.
@@ -264,7 +264,7 @@ def public_place(place: str) -> str:
 
 
 def public_reason(reason: str) -> str:
-    """Return the reason for dropped documents as the card shows it; a block list is named by `public_place`."""
+    """Return the reason for dropped documents as the card is rendered with it, a block list by `public_place`."""
     if not reason.startswith(BLOCK_LIST_REASON):
         return reason
     return BLOCK_LIST_REASON + public_place(reason.removeprefix(BLOCK_LIST_REASON))
@@ -281,7 +281,7 @@ def _license(stated: list[str | None]) -> dict[str, Any]:
 
 
 def describe_sources(manifest: Manifest, recipe_text: str) -> list[dict[str, Any]]:
-    """Return the facts of each source on the page: what the manifest counts, and what the recipe states.
+    """Return the facts of each source to render: what the manifest counts, and what the recipe states.
 
     Returns:
         name, entry: its name, and what the build found.

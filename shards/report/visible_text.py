@@ -56,7 +56,7 @@ def _mark(text: str, keep: str) -> Markup:
 
 
 def shorten(text: str, characters: int) -> str:
-    """Return a text of at most this many characters for a page; an ellipsis replaces the middle of a longer one."""
+    """Return foreign text of at most this many characters for a page; an ellipsis replaces a longer one's middle."""
     if len(text) <= characters:
         return text
     # The beginning of a name says more than its end.
@@ -66,7 +66,7 @@ def shorten(text: str, characters: int) -> str:
 
 
 def code_span(text: str) -> str:
-    """Return a text as a Markdown code span, in which no syntax, HTML or link is recognized."""
+    """Return foreign text as a Markdown code span, in which no syntax, HTML or link is recognized."""
     text = printable(text) or " "
     run = max((len(ticks) for ticks in re.findall("`+", text)), default=0) + 1
     pad = " " if text.strip(" ") and (text[0] in "` " or text[-1] in "` ") else ""
@@ -74,12 +74,12 @@ def code_span(text: str) -> str:
 
 
 def code_cell(text: str) -> str:
-    """Return a text as a code span in a table: rows are split at | before anything else is parsed, even in code."""
+    """Return foreign text as a code span in a table: rows are split at | before all else is parsed, even in code."""
     return code_span(text).replace("|", "\\|")
 
 
 def plain_span(text: str) -> str:
-    """Return a text for Markdown unchanged if that is harmless, else as a code span."""
+    """Return foreign text for Markdown unchanged if that is harmless, else as a code span."""
     return text if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 -]*", text) else code_span(text)
 
 
@@ -89,7 +89,7 @@ def sentence(text: str) -> str:
 
 
 def fence(text: str, language: str = "") -> str:
-    """Return a text as a Markdown code block, its fence longer than any run of backticks in the text."""
+    """Return foreign text as a Markdown code block, its fence longer than any run of backticks in the text."""
     shown = printable(text, keep=KEPT_IN_DOCUMENTS)
     ticks = "`" * max(3, max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
     return f"{ticks}{language}\n{shown}\n{ticks}"

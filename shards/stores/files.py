@@ -148,7 +148,7 @@ def check_room(needs: Sequence[tuple[str, Path, int]], remedy: str) -> None:
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder, or its nearest parent that exists."""
+    """Return the folder whose disk is checked for space: this one, or its nearest parent that exists."""
     folder = folder.absolute()
     while not folder.exists():
         folder = folder.parent

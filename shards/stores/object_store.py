@@ -241,7 +241,7 @@ class ObjectStore:
         return content
 
     def _ask(self, name: str, doing: str, request: Callable[[Connection], Result]) -> Result:
-        """Make a request to an object store, with retries, and turn the errors of obstore into ours."""
+        """Make a request about the folder in a bucket, with retries, and turn the errors of obstore into ours."""
         from obstore.exceptions import BaseError
 
         what = f"{self}/{name}" if name else str(self)
@@ -293,7 +293,7 @@ def open_objects(place: str) -> ObjectStore:
 
 
 def require_abilities(store: WritableStore) -> None:
-    """Refuse a store that cannot create a file only if it is absent, before anything is written, by three requests.
+    """Refuse a bucket's store that cannot create a file only if it is absent, before any write, by three requests.
 
     Stores call themselves S3 and differ: some ignore the condition of a creation, and then two writers both believe
     that they were first. The file that is created is `.tokenmill-probe.ID.tmp`, a temporary one.

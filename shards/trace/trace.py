@@ -133,7 +133,7 @@ def trace_token(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:
 
 
 def parse_hash(text: str) -> str:
-    """Return the hexadecimal digits of the hash to find, as a person gives it.
+    """Return the hexadecimal digits of a hash to trace, as a person gives it.
 
     Raises:
         InputError: it is not a content hash.
@@ -177,7 +177,7 @@ def _search(shared: tuple[ShardSet, str], number: int) -> list[Place]:
 
 
 def describe_found_hash(shard_set: ShardSet, place: Place) -> dict[str, Any]:
-    """Return a place that `find_hash` found as JSON values, with its split and the file of its unit."""
+    """Return a place of a traced hash, by `find_hash`, as JSON values, with its split and the file of its unit."""
     split = shard_set.shard(place.shard).entry.split
     return {"split": split, "file": place.unit.rpartition("@")[0] or place.unit} | place.to_dict()
 
@@ -211,7 +211,7 @@ It raises InputError if the work folder cannot be read, and RunError if the work
 
 
 def load_explain() -> Explain | None:
-    """Return what an installed package provides under the entry point for hashes not found; None if none does."""
+    """Return what an installed package provides under the entry point, to explain a hash not found; or None."""
     from importlib.metadata import entry_points  # late: takes 20 ms to load
 
     found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == ENTRY_POINT]

@@ -126,7 +126,7 @@ def validate(
 
 
 def _check_whole_set(shards: Shards, findings: Sequence[ShardFindings], manifest: Manifest) -> list[Problem]:
-    """Check what only all shards together can tell: the mix, and documents that occur too often."""
+    """Validate what only all shards together can tell: the mix, and documents that occur too often."""
     problems: list[Problem] = []
     trusted = [(shard, found) for shard, found in zip(shards, findings, strict=True) if found.table_sound]
     # If a table is missing, the longest document is unknown, and every share would look wrong.

@@ -168,7 +168,7 @@ def name_once(rows: Sequence[Row], key: str) -> list[Row]:
 def write_comparison(
     runs: Sequence[TrainingRun], comparison: Row, out: Path, *, name: str = "compare", shown: Row | None = None
 ) -> list[Path]:
-    """Write NAME.html, NAME.png and NAME.svg to a folder, and return their paths.
+    """Write a comparison as NAME.html, NAME.png and NAME.svg to a folder, and return their paths.
 
     Args:
         runs: the runs.

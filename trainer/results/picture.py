@@ -47,7 +47,7 @@ Panel = tuple[str, str, dict[str, tuple[list[Record], str]]]
 
 
 def draw_run(run: TrainingRun) -> Figure:
-    """Draw all numbers of a run over its steps, and where its phases end."""
+    """Draw the picture of all numbers of a run over its steps, and where its phases end."""
     figure = draw_panels([panel for panel in _list_numbers(run.records) if panel[2]], [STEPS])
     for phase in run.recipe.phases:
         if phase.until_step <= run.records[-1]["step"]:
@@ -86,7 +86,7 @@ def _list_numbers(records: list[Record]) -> Iterator[Panel]:
 
 
 def draw_runs(runs: Sequence[TrainingRun], axes: Sequence[Against]) -> Figure:
-    """Draw the training loss and every score of several runs, each with a colour for each run."""
+    """Draw the picture of the training loss and every score of several runs, each with a colour for each run."""
     keys = ["loss", *dict.fromkeys(score for run in runs for score in run.scores)]
     panels: list[Panel] = [
         (f"{NAMES.get(key, key)}\n{unit_of(key)}", unit_of(key), {run.name: (run.records, key) for run in runs})

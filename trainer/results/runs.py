@@ -49,7 +49,7 @@ class TrainingRun:
 
     @cached_property
     def scores(self) -> list[str]:
-        """The names of the scores that the run has: of the validation split, then of its eval sets and tasks."""
+        """The names of the scores that the run's folder has: of the validation split, then of eval sets and tasks."""
         return list_scores(self.records)
 
     def last(self, key: str) -> float | None:
@@ -105,7 +105,7 @@ def read_run(folder: Path) -> TrainingRun:
 
 
 def read_runs(folders: Sequence[Path]) -> list[TrainingRun]:
-    """Read several runs, each under a name of its own.
+    """Read several runs from their folders, each under a name of its own.
 
     Raises:
         InputError: a folder is given twice or is not that of a run; with every reason.

@@ -1,4 +1,4 @@
-"""Characters of UTF-8 text, read from its bytes: white space, letters, the last one before a position; and shares.
+"""Characters of UTF-8 text, read from its bytes: white space, letters, the last one; shares; hashes and hash tables.
 
 White space is what Python's `str.split` takes for it. Documents are valid UTF-8: what follows a first byte is there.
 Stretches of a document are known by their hashes, and a hash table finds the equal ones without a sort.

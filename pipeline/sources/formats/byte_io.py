@@ -43,12 +43,12 @@ BROKEN_FILE_ERRORS = (OSError, ValueError, EOFError, zlib.error)
 
 
 def compression_of(name: str) -> str | None:
-    """Return the codec of a compressed file, by its name; None for other files."""
+    """Return the codec that decompresses a file's bytes, by its name; None for other files."""
     return COMPRESSION.get(os.path.splitext(name)[1])
 
 
 def is_compressed(name: str) -> bool:
-    """Detect by its name whether a file is compressed."""
+    """Return whether a file's bytes are to be decompressed, by its name."""
     return compression_of(name) is not None
 
 
@@ -143,7 +143,7 @@ def excerpt(data: bytes) -> str:
 
 
 def read_text_blocks(raw: BinaryIO, span: Span, encoding: str) -> Iterator[bytes]:
-    """Yield a span's text in UTF-8, decompressed, without a byte order mark; otherwise like `read_blocks`.
+    """Yield a span's bytes as text in UTF-8, decompressed, without a byte order mark; or else like `read_blocks`.
 
     Raises:
         SourceError: the file is in UTF-16 or UTF-32, and `encoding` is UTF-8.

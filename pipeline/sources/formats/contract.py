@@ -67,7 +67,7 @@ class FileFormat:
     """First bytes that tell the format of a file whose name does not."""
 
     def load(self) -> FormatModule:
-        """Return the format's module."""
+        """Return the module of a format of the table."""
         return cast("FormatModule", importlib.import_module(f"pipeline.sources.formats.{self.module}"))
 
 
@@ -84,7 +84,7 @@ FORMATS = {
 
 
 def list_formats_with(key: str) -> str:
-    """Return the names of the formats that use a key of a source, for messages."""
+    """Return the names of the formats in the table that use a key of a source, for messages."""
     *others, last = [name for name, format_ in FORMATS.items() if key in format_.keys]
     return f"{', '.join(others)} or {last}" if others else last
 

@@ -65,7 +65,7 @@ def format_of_name(name: str) -> str | None:
 
 
 def describe_packed(name: str, head: bytes = b"") -> str | None:
-    """Return what an archive, a crawl or a file in xz is, and how to unpack it; None for other files.
+    """Return what format an archive, a crawl or a file in xz has, and how to unpack it; None for other files.
 
     Args:
         name: the file's name.
