@@ -363,13 +363,13 @@ def load_train_recipe(path: Path, overrides: list[str] | None = None, *, changes
     return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
 
 
-def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:
-    """Turn the train recipe that a checkpoint holds back into the model.
+def parse_recipe(tables: dict[str, Any], where: str = "recipe of the checkpoint") -> TrainRecipe:
+    """Turn the train recipe that a checkpoint holds back into the model; messages begin with `where`.
 
     Raises:
         InputError: this version does not know such a recipe.
     """
-    return check_settings(TrainRecipe, tables, where="recipe of the checkpoint", checks=(check_rules,))
+    return check_settings(TrainRecipe, tables, where=where, checks=(check_rules,))
 
 
 def list_keys(tables: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Where a run goes on: the checkpoint that it resumes or begins from, and whether the recipe and the set fit it."""
+"""Where a run goes on: the checkpoint that it resumes or begins from, whether recipe and set fit, what has changed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from shards import ShardSet
 from shards.config import show_value
 from shards.errors import InputError
+from shards.stores.files import write_text
 from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import (
     Checkpoint,
@@ -16,8 +17,10 @@ from trainer.checkpoint.folders import (
 )
 from trainer.metrics import METRICS_FILE
 from trainer.optim import learning_rate
-from trainer.recipe import FIXED_BY_CHECKPOINT, TrainRecipe, find_changes, parse_recipe
-from trainer.run_folder import read_start_record
+from trainer.recipe import FIXED_BY_CHECKPOINT, TrainRecipe, find_changes
+from trainer.run_folder import CHANGES_FILE, ChangesRecord, RecipeChange, read_changes, read_start_record
+
+CHANGED = "changed since the checkpoint"
 
 
 def find_resume_start(run: Path, start: Path, say: Note) -> Checkpoint:
@@ -37,8 +40,11 @@ def find_resume_start(run: Path, start: Path, say: Note) -> Checkpoint:
     return newest or read_checkpoint(start)
 
 
-def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say: Note) -> None:
+def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say: Note) -> TrainRecipe:
     """Refuse a checkpoint of other data or another model; print the other changes of the recipe.
+
+    Returns:
+        The recipe to go on with: the checkpoint's if no step is left, since no step would have the changes.
 
     Raises:
         InputError: with every reason.
@@ -48,24 +54,44 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
     if found.state.manifest_sha256 != shard_set.manifest_sha256:
         digests = f"manifest sha256 {found.state.manifest_sha256}; {shard_set.store} has {shard_set.manifest_sha256}"
         problems.append(f"{found.path}: {digests}. Use the set it was trained on.")
-    earlier = parse_recipe(found.state.recipe)
+    earlier, step = found.recipe, found.state.step
     changes, remedy = find_changes(earlier, recipe), "Keep it, or start a new run."
+    finished = step >= max(earlier.train.steps, recipe.train.steps)
+    what, now = (f"not changed, as all {step:,} steps are done", ", not") if finished else (CHANGED, " is now")
     for key, (old, new) in changes.items():
         if key.startswith(FIXED_BY_CHECKPOINT):
             problems.append(f"{found.path}: {key} = {_show(old)}; the recipe has {_show(new)}. {remedy}")
         elif key.endswith(".name") and None in (old, new):
-            say(f"changed since the checkpoint: {key.removesuffix('.name')} is {'gone' if new is None else 'new'}")
+            verb = "would be" if finished else "is"
+            say(f"{what}: {key.removesuffix('.name')} {verb} {'gone' if new is None else 'new'}")
         elif None not in changes.get(f"{key.rpartition('.')[0]}.name", ()):  # keys of such a table are not listed
-            say(f"changed since the checkpoint: {key} = {_show(old)} is now {_show(new)}")
+            say(f"{what}: {key} = {_show(old)}{now} {_show(new)}")
     if problems:
         raise InputError(problems)
+    if finished:
+        if changes:
+            say("Raise train.steps to go on with them, or begin a new run; `tokenmill eval` scores on other sets.")
+        return earlier
     # A jump of the learning rate is allowed, and said.
-    step = found.state.step
     if step < recipe.train.steps:
-        before, now = (learning_rate(min(step, one.train.steps - 1), one) for one in (earlier, recipe))
-        if before != now:
-            rates = f"{before:.3g} is now {now:.3g}"
-            say(f"changed since the checkpoint: the learning rate of step {step + 1} = {rates}")
+        before, after = (learning_rate(min(step, one.train.steps - 1), one) for one in (earlier, recipe))
+        if before != after:
+            say(f"{CHANGED}: the learning rate of step {step + 1} = {before:.3g} is now {after:.3g}")
+    return recipe
+
+
+def record_changes(run: Path, found: Checkpoint, recipe: TrainRecipe) -> None:
+    """Write into a run folder from which step on the keys of its recipe hold that were not so from the first step on.
+
+    Steps that were taken after the checkpoint are taken again, so what was changed for them no longer counts.
+    """
+    step = found.state.step
+    changes = [change for change in read_changes(found.run) if change.after_step < step]
+    own = {key: list(values) for key, values in find_changes(found.recipe, recipe).items()}
+    if step and own:
+        changes.append(RecipeChange(after_step=step, keys=own))
+    if changes or (run / CHANGES_FILE).exists():
+        write_text(run / CHANGES_FILE, ChangesRecord(changes=changes).model_dump_json(indent=2) + "\n")
 
 
 def _show(value: Any) -> str:

@@ -1,6 +1,7 @@
 """The small files of a run folder, by name: the recipe, the tokenizer, and which set the run was trained on.
 
 RUN/recipe.json      the resolved recipe
+RUN/changes.json     the keys of it that another step than the first one had first; absent if there are none
 RUN/tokenizer.json   a copy of the set's
 RUN/set.json         where the set was, and the digest of its manifest
 RUN/start.json       the checkpoint of another run that this run began from; absent if it began from step 0
@@ -12,6 +13,9 @@ RUN/samples/         texts drawn at the ends of phases
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from shards.config import Settings, load_settings
 from shards.errors import InputError
@@ -20,6 +24,7 @@ RECIPE_FILE = "recipe.json"
 TOKENIZER_FILE = "tokenizer.json"
 SET_FILE = "set.json"
 START_FILE = "start.json"
+CHANGES_FILE = "changes.json"
 SAMPLES_FOLDER = "samples"
 
 
@@ -36,6 +41,31 @@ class StartRecord(Settings):
 
     checkpoint: str
     """Its folder, absolute; it may be gone since."""
+
+
+class RecipeChange(Settings):
+    """Keys of a run's recipe that changed when it was resumed, or began from another run."""
+
+    after_step: Annotated[int, Field(ge=1)]
+    """The last step that had the values before."""
+    keys: dict[str, Annotated[list[Any], Field(min_length=2, max_length=2)]]
+    """By its dotted key, the value before, and the one from the next step on; null: the recipe has no such key."""
+
+
+class ChangesRecord(Settings):
+    """`changes.json`: what changed, in the order of steps."""
+
+    changes: list[RecipeChange]
+
+
+def read_changes(run: Path) -> list[RecipeChange]:
+    """Return what changed in the recipe of a run, in the order of steps.
+
+    Raises:
+        InputError: the file is not such a record.
+    """
+    file = run / CHANGES_FILE
+    return load_settings(ChangesRecord, file).changes if file.is_file() else []
 
 
 def read_start_record(run: Path) -> StartRecord | None:

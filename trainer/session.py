@@ -2,7 +2,8 @@
 
 These are refused, with all reasons: a set that fails quick validation, splits that are too small, and a run folder in
 use. A resumed run also needs the checkpoint's manifest (which names tokenizer and vocabulary), and a recipe that keeps
-the model and the order of the data. Other changes of the recipe are allowed and printed.
+the model and the order of the data. Other changes of the recipe are allowed, printed and recorded; with no step left,
+nothing changes.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -43,7 +44,7 @@ from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.optim import build_optimizers
 from trainer.recipe import TrainRecipe
-from trainer.resume import check_resume_fits, find_resume_start
+from trainer.resume import check_resume_fits, find_resume_start, record_changes
 from trainer.run_folder import RECIPE_FILE, SET_FILE, START_FILE, TOKENIZER_FILE, SetRecord, StartRecord
 
 
@@ -189,11 +190,9 @@ def open_session(
         found = find_newest_checkpoint(run, say) if start is None else find_resume_start(run, start, say)
         order = _plan_windows(shard_set, recipe, ranks, say)
         if found is not None:
-            check_resume_fits(found, recipe, shard_set, say)
-        # So far no file of an earlier run has changed. Wait until the other ranks have read theirs, too.
+            recipe = check_resume_fits(found, recipe, shard_set, say)
+        # Wait until the other ranks have read theirs, too: corrupt checkpoints will have other names.
         wait_for_ranks()
-        if rank == 0:
-            _prepare_run(run, recipe, shard_set, vocab_size, found, say)
 
         # Build or load the model, and resume its state.
         torch.manual_seed(train.seed)
@@ -216,6 +215,10 @@ def open_session(
             session.step, session.saved = found.state.step, found.path
             session.seconds = found.state.seconds
             say(f"resumed from {found.path}")
+        # So far no file of an earlier run has changed, whatever was refused.
+        if rank == 0:
+            _prepare_run(run, recipe, shard_set, vocab_size, found, say)
+        wait_for_ranks()
         if ranks > 1:  # Only now: a refused rank must not wait for the others, which wait for it.
             resources.callback(dist.destroy_process_group)
         session.resources = resources.pop_all()  # The session closes them from now on.
@@ -300,6 +303,7 @@ def _prepare_run(
     # Weights and two moments in fp32: find out now, not after an hour, whether the disk can hold a checkpoint.
     if found is not None:  # A run that branches off another run begins with the metrics of that run.
         copy_metrics(found.run, run, until_step=found.state.step)
+        record_changes(run, found, recipe)
         if found.run != run.resolve():
             start = StartRecord(checkpoint=str(found.path.resolve()))
             write_text(run / START_FILE, start.model_dump_json(indent=2) + "\n")

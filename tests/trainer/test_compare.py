@@ -183,5 +183,6 @@ def test_real_runs_are_compared_at_once_after_a_resume_and_a_fork(trainer, shard
     differences = [row["difference"] for row in found["scores"] if row["run"] == "b"]
     assert len(differences) == 2
     assert all(difference for difference in differences)
-    assert {"key": "optimizer.lr", "a": 0.01, "b": 0.02} in found["changes"]
+    rates = [{"from_step": 1, "value": 0.01}, {"from_step": 7, "value": 0.02}]
+    assert {"key": "optimizer.lr", "a": 0.01, "b": rates} in found["changes"]
     assert [note for note in found["notes"] if note.startswith(f"b began from {tmp_path / 'a/checkpoints'}")]

@@ -165,7 +165,7 @@ def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(trainer, reci
     ):
         assert expected in problems
     assert "optimizer.lr" not in problems
-    assert "optimizer.lr = 0.01 is now 0.5" in done.stderr
+    assert "not changed, as all 24 steps are done: optimizer.lr = 0.01, not 0.5" in done.stderr
     assert (whole_run / "metrics.jsonl").read_text() == metrics
 
 

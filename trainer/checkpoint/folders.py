@@ -17,6 +17,7 @@ from shards.config import Settings
 from shards.errors import InputError, Problem, remedy_of
 from shards.terminal.program import Row
 from shards.terminal.reporter import Note
+from trainer.recipe import TrainRecipe, parse_recipe
 
 FOLDER = "checkpoints"
 MODEL_FILE = "model.safetensors"
@@ -67,6 +68,15 @@ class Checkpoint:
     def run(self) -> Path:
         """The folder of the run that wrote the checkpoint, absolute."""
         return self.path.resolve().parents[1]
+
+    @property
+    def recipe(self) -> TrainRecipe:
+        """The recipe of the process that wrote it.
+
+        Raises:
+            InputError: this version does not know such a recipe.
+        """
+        return parse_recipe(self.state.recipe, f"{self.path / STATE_FILE}: recipe")
 
 
 def checkpoint_path(run: Path, step: int) -> Path:

@@ -1,8 +1,8 @@
 """Draw a run from its metrics.jsonl, as PNG and SVG.
 
 Training loss, smoothed with the raw one behind it, and validation loss; validation loss and bits per byte by source;
-scores of eval sets and tasks; learning rate, throughput and dollars; where each phase of the run ends. Works while the
-run is going on. About a second. `compare` draws several runs.
+scores of eval sets and tasks; learning rate, throughput and dollars; where each phase of the run ends, and where keys
+of its recipe changed. Works while the run is going on. About a second. `compare` draws several runs.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -34,4 +34,4 @@ def run(options: argparse.Namespace) -> Outcome:
     paths = [str(folder / "metrics.png"), str(folder / "metrics.svg")]
     for path in paths:
         figure.savefig(path, dpi=120)
-    return Outcome({"plots": paths}, paths)
+    return Outcome({"plots": paths}, [*found.describe_changes(), *paths])

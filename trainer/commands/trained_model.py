@@ -14,7 +14,6 @@ from trainer.checkpoint.tensors import load_weights
 from trainer.device import choose_device
 from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel
-from trainer.recipe import parse_recipe
 from trainer.run_folder import TOKENIZER_FILE
 
 
@@ -33,7 +32,7 @@ def load_training_run(run: Path, say: Note, path: Path | None = None) -> Trained
     if not file.is_file() or hash_file(file) != found.state.tokenizer_sha256:
         fault = "is not the tokenizer of the checkpoint" if file.is_file() else "is missing"
         raise InputError(f"{file}: {fault} (sha256 {found.state.tokenizer_sha256}). Copy it from the shard set.")
-    model = LanguageModel(parse_recipe(found.state.recipe).model, found.state.vocab_size)
+    model = LanguageModel(found.recipe.model, found.state.vocab_size)
     load_weights(found, model)
     model.to(choose_device()).eval()
     state = found.state

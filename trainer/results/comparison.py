@@ -11,13 +11,14 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from shards.config import list_of, table_of
 from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open
 from shards.terminal.program import Row
 from trainer.evaluation.scores import show_score
 from trainer.metrics import last_record
-from trainer.recipe import list_keys
 from trainer.results.curves import TOKENIZER_UNIT, VALIDATION_SCORES, read_curve, unit_of
 from trainer.results.picture import choose_axes, draw_runs, render_figure
 from trainer.results.runs import TrainingRun
@@ -39,7 +40,7 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Row:
         `scores`: for each score and run its `score`, `run`, `value`, `stderr`, `at_step`, the `difference` from the
             first run, its `difference_stderr` as if the two errors were independent, and `why_no_difference`.
         `changes`: for each key of the recipes that is not the same in all runs, and for the set and the tokenizer, its
-            `key` and the value of each run by name.
+            `key` and the value of each run by name; of a key that changed in a run, a list of `from_step` and `value`.
         `notes`: what is odd about the runs, and about comparing them.
     """
     scores = list(_compare_scores(runs))
@@ -113,7 +114,7 @@ def _describe_text(score: str, run: TrainingRun) -> Row:
 
 def _list_changes(runs: Sequence[TrainingRun]) -> list[Row]:
     """Return a row for each key of the compared recipes that differs, then for the set and the tokenizer."""
-    values = [dict(list_keys(run.recipe.model_dump(mode="json"))) for run in runs]
+    values = [run.list_values() for run in runs]
     # A table that only some runs have is told by its other keys.
     keys = [key for key in dict.fromkeys(key for own in values for key in own) if not key.endswith(".name")]
     rows = [{"key": key, **{run.name: own.get(key) for run, own in zip(runs, values, strict=True)}} for key in keys]
@@ -153,10 +154,17 @@ def show_tables(comparison: Row) -> dict[str, list[Row]]:
         "scores": name_once(scores, "score"),
         "runs": [{key: value for key, value in row.items() if key != "folder"} for row in comparison["runs"]],
         "changes": [
-            {key: json.dumps(value) if isinstance(value, list | dict) else value for key, value in row.items()}
+            {key: _show_setting(value) if isinstance(value, list | dict) else value for key, value in row.items()}
             for row in comparison["changes"]
         ],
     }
+
+
+def _show_setting(value: Any) -> str:
+    """Return a list or a table of a recipe for people; of a key that changed, each value and the step it holds from."""
+    changed: list[Row] = [one for one in list_of(value) if "from_step" in table_of(one)]
+    texts = [f"from step {one['from_step']:,}: {json.dumps(one['value'])}" for one in changed]
+    return "; ".join(texts) or json.dumps(value)
 
 
 def name_once(rows: Sequence[Row], key: str) -> list[Row]:

@@ -47,7 +47,7 @@ Panel = tuple[str, str, dict[str, tuple[list[Record], str]]]
 
 
 def draw_run(run: TrainingRun) -> Figure:
-    """Draw the picture of all numbers of a run over its steps, and where its phases end."""
+    """Draw the picture of all numbers of a run over its steps, with where its phases end and its recipe changed."""
     figure = draw_panels([panel for panel in _list_numbers(run.records) if panel[2]], [STEPS])
     for phase in run.recipe.phases:
         if phase.until_step <= run.records[-1]["step"]:
@@ -56,8 +56,12 @@ def draw_run(run: TrainingRun) -> Figure:
             top = figure.axes[0]
             place: dict[str, Any] = {"xycoords": top.get_xaxis_transform(), "ha": "right", "va": "bottom"}
             top.annotate(phase.name, (phase.until_step, 1.0), fontsize="small", **place)
+    for axis in figure.axes:
+        for change in run.changes:
+            axis.axvline(change.after_step, color="0.5", linestyle=":", linewidth=0.8)
     size = f"{plural(run.records[-1]['step'], 'step')}, {plural(int(run.last('tokens') or 0), 'token')}"
-    figure.suptitle(f"{run.recipe.name}: {size}", x=0.01, ha="left", fontweight="bold")
+    title = "\n".join([f"{run.recipe.name}: {size}", *(text[:150] for text in run.describe_changes())])
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return figure
 
 

@@ -9,16 +9,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from shards.config import show_value
 from shards.errors import InputError, plural
+from shards.terminal.program import Row
 from trainer.metrics import METRICS_FILE, Record, last_record, read_metrics
-from trainer.recipe import TrainRecipe, load_train_recipe
+from trainer.recipe import TrainRecipe, list_keys, load_train_recipe
 from trainer.results.curves import list_scores
 from trainer.run_folder import (
     RECIPE_FILE,
     SET_FILE,
     TOKENIZER_FILE,
+    RecipeChange,
     SetRecord,
     StartRecord,
+    read_changes,
     read_set_record,
     read_start_record,
 )
@@ -30,7 +34,8 @@ class TrainingRun:
 
     Attributes:
         name: the folder's name, or its path where several runs have folders of one name.
-        recipe: the resolved recipe.
+        recipe: the resolved recipe; of keys that changed in the middle, the last values.
+        changes: which keys changed in the middle, and after which steps.
         records: the lines of metrics.jsonl; each has `tokens`, those of the last step before it.
         shard_set: the set that it is trained on.
         tokenizer_sha256: of the tokenizer's file in the folder.
@@ -41,6 +46,7 @@ class TrainingRun:
     name: str
     folder: Path
     recipe: TrainRecipe
+    changes: list[RecipeChange]
     records: list[Record]
     shard_set: SetRecord
     tokenizer_sha256: str
@@ -55,6 +61,23 @@ class TrainingRun:
     def last(self, key: str) -> float | None:
         """Return the last value of a number of the run's metrics; None if no line has it."""
         return last_record(self.records, key).get(key)
+
+    def list_values(self) -> Row:
+        """Return the values of the recipe by key; of a key that changed, each `value` and `from_step` in a list."""
+        changed: dict[str, list[Row]] = {}
+        for change in self.changes:
+            for key, (old, new) in change.keys.items():
+                values = changed.setdefault(key, [{"from_step": 1, "value": old}])
+                values.append({"from_step": change.after_step + 1, "value": new})
+        return dict(list_keys(self.recipe.model_dump(mode="json"))) | changed
+
+    def describe_changes(self) -> list[str]:
+        """Return a text for each change of the recipe in the middle of the run."""
+        return [
+            f"from step {change.after_step + 1:,}: "
+            + ", ".join(f"{key} = {show_value(new)}, not {show_value(old)}" for key, (old, new) in change.keys.items())
+            for change in self.changes
+        ]
 
     def describe_oddities(self) -> list[str]:
         """Return what is odd about the run: that it began from another one, has not ended, or lacks something."""
@@ -96,6 +119,7 @@ def read_run(folder: Path) -> TrainingRun:
         name=folder.resolve().name,
         folder=folder,
         recipe=recipe,
+        changes=read_changes(folder),
         records=records,
         shard_set=read_set_record(folder),
         tokenizer_sha256=hashlib.sha256((folder / TOKENIZER_FILE).read_bytes()).hexdigest(),
