@@ -113,18 +113,40 @@ _REMEDIES = {
     errno.ENFILE: "Processes of this machine have too many files open. End some, or raise fs.file-max",
     errno.EACCES: "This user has no permission. Change the permissions or the owner, or run as another user",
     errno.EPERM: "This user has no permission. Change the permissions or the owner, or run as another user",
-    errno.ENOMEM: "The machine has no memory left. End other programs, or use fewer workers",
+    errno.ENOMEM: "No memory is left, of the machine or of a limit (ulimit -v, a container). End other programs, raise "
+    "the limit, or use fewer workers",
     errno.ENOSPC: "The disk is full. Free some space and run the same command again",
     errno.EDQUOT: "The disk quota is used up. Free some space and run the same command again",
 }
 
 
+_NO_MEMORY = re.compile(
+    r"cannot allocate memory|os error 12\)|malloc of size|bad_alloc|not enough memory|can't start new thread"
+    "|launch worker thread|ThreadPoolBuildError|failed to map segment from shared object$",
+    re.IGNORECASE,
+)
+"""What Arrow, Rust, zstd, torch and the loader of libraries say in errors without a number."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Say whether an error of any library means that memory has run out."""
+    # A ValueError may quote what a file holds.
+    told = not isinstance(error, ValueError) and _NO_MEMORY.search(str(error))
+    return isinstance(error, MemoryError) or bool(told)
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error's own text; an error of memory often has none."""
+    return str(error) or type(error).__name__
+
+
 def remedy_of(error: BaseException) -> str:
-    """Return the remedy for what a process lacks, such as permissions or open files, to follow an error's text.
+    """Return the remedy for what a process lacks, such as memory, permissions or open files, to follow an error's text.
 
     Empty for any other error: the file itself may be damaged.
     """
-    remedy = _REMEDIES.get(getattr(error, "errno", None) or 0)
+    number = errno.ENOMEM if lacks_memory(error) else getattr(error, "errno", None)
+    remedy = _REMEDIES.get(number or 0)
     return f". {remedy}." if remedy else ""
 
 

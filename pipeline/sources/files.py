@@ -28,7 +28,7 @@ from pipeline.sources.formats.detect import describe_packed, detect_format, endi
 from pipeline.sources.globs import describe_left_out, find_paths
 from pipeline.sources.network.settings import keep_fetched
 from shards.config import list_of, named_tables
-from shards.errors import InputError
+from shards.errors import InputError, remedy_of, text_of
 from shards.terminal.reporter import Note, no_note
 from shards.terminal.workers import map_in_threads
 
@@ -139,7 +139,7 @@ def list_spans_of_file(source: SourceRecipe, file: File, unit_bytes: int | None)
     except InputError:  # a fault with its remedy, such as a missing package
         raise
     except BROKEN_FILE_ERRORS as error:
-        raise SourceError(f"{file.name}: {error}. Restore the file.") from error
+        raise SourceError(f"{file.name}: {text_of(error)}{remedy_of(error) or '. Restore the file.'}") from error
 
 
 def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
@@ -176,9 +176,8 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
         if isinstance(error, UnicodeError) and source.encoding != "utf-8":  # a file in UTF-8 has malformed records
             remedy = "Correct `encoding`, or give the file a source of its own."
             raise SourceError(f"{span.name}: does not decode as {source.encoding}: {error}. {remedy}") from error
-        raise SourceError(
-            f"{span.name}: cannot be read: {error}. Restore the file, or leave it out of `paths`."
-        ) from error
+        remedy = remedy_of(error) or ". Restore the file, or leave it out of `paths`."
+        raise SourceError(f"{span.name}: cannot be read: {text_of(error)}{remedy}") from error
 
 
 _STATE_FILE = "state.json"

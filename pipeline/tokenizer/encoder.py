@@ -35,6 +35,7 @@ from pipeline.tokenizer.given_tokenizer import (
     find_wrong_ids,
 )
 from pipeline.tokenizer.kept_text import KeptCounter
+from shards.errors import remedy_of
 from shards.format.tokenizer_json import (
     Keeps,
     find_entries,
@@ -193,7 +194,9 @@ class Encoder:
         try:
             self._reference = tokenizers.Tokenizer.from_str(json.dumps(plain))
         except Exception as error:  # tokenizers raises a bare Exception
-            raise TokenizerError(f"tokenizers cannot read this tokenizer: {error}. Restore the file.") from error
+            raise TokenizerError(
+                f"tokenizers cannot read this tokenizer: {error}{remedy_of(error) or '. Restore the file.'}"
+            ) from error
         spelling = find_spelling(plain)
         for token, token_id in find_special(tokenizer).items():
             if token_id != spelling.unknown and token_id in self.encode_reference(token):

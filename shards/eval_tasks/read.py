@@ -19,7 +19,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shards.errors import InputError
+from shards.errors import InputError, lacks_memory
 from shards.eval_tasks.known import EvalTask, Split
 from shards.eval_tasks.prompts import Item, Row, shorten
 from shards.format.content_hash import hash_document
@@ -128,6 +128,8 @@ def _read_parquet(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
     try:
         rows: list[Row] = pq.read_table(io.BytesIO(content)).to_pylist()
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        if lacks_memory(error):
+            raise
         fault = shorten(" ".join(str(error).split()))
         raise InputError(
             f"{place}: not a parquet file, or damaged: {fault}. Expected parquet, or JSON lines: write it again."

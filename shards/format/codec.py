@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import xxhash
 import zstandard
 
-from shards.errors import plural
+from shards.errors import lacks_memory, plural
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -367,6 +367,8 @@ def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes | mem
             raise CodecError(f"frame at byte {frame.file_start} declares {declared} bytes; {expected}")
         content = decompressor.decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
+        if lacks_memory(error):
+            raise
         found = f"frame at byte {frame.file_start} does not decompress: {error}"
         raise CodecError(f"{found}; expected {size} bytes by the seek table") from error
     if len(content) != size:

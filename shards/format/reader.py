@@ -181,8 +181,6 @@ class Shard:
 
         try:
             yield
-        except MemoryError:  # Arrow's own is an ArrowException, too
-            raise
         except (pa.ArrowException, OSError, ValueError) as error:
             if remedy_of(error):
                 raise

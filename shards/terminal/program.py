@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
-from shards.errors import InputError, TokenmillError, missing_extra, path_remedy, remedy_of
+from shards.errors import InputError, TokenmillError, lacks_memory, missing_extra, path_remedy, remedy_of, text_of
 from shards.terminal.display import Table, print_json, print_lines, print_rows, say
 from shards.terminal.gone import GONE, did_you_mean
 from shards.terminal.reporter import report_to
@@ -193,9 +193,9 @@ def run_command(
     Stores tell on stderr what they wait for.
 
     Print a failure on stderr and, with `as_json`, on stdout too, as `{"status": "refused" | "failed" | "interrupted",
-    "problems": [...]}`. Any error but `TokenmillError` and `OSError` is a bug and is raised. Of the ranks that torchrun
-    starts, all are refused for the same reason: the first of each machine prints it, and the first of all as JSON. A
-    rank that fails prints its own message.
+    "problems": [...]}`. Any error but `TokenmillError`, `OSError` and lack of memory is a bug and is raised. Of the
+    ranks that torchrun starts, all are refused for the same reason: the first of each machine prints it, and the first
+    of all as JSON. A rank that fails prints its own message.
 
     Args:
         run: the command; returns its exit status.
@@ -230,13 +230,15 @@ def _run_and_tell(run: Callable[[], int], stdout: _Stdout, *, as_json: bool, os_
         if not isinstance(missing, TokenmillError):
             raise
         problems, status, outcome = list(missing.problems), missing.exit_status, "refused"
-    except OSError as error:
+    except BaseException as error:  # a panic of a Rust library is no Exception
+        if not isinstance(error, OSError) and not lacks_memory(error):
+            raise
         if stdout.failed and isinstance(error, BrokenPipeError):
             return PIPE_CLOSED
         # A full disk is no wrong command line: it fails on the way.
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
         place = "stdout: " if stdout.failed else ""
-        problems = [f"{place}{error}{remedy_of(error) or path_remedy(error)}"]
+        problems = [f"{place}{text_of(error)}{remedy_of(error) or path_remedy(error)}"]
         status = PROBLEMS if full else os_error_status
         outcome = "refused" if status == COULD_NOT_RUN else "failed"
     finally:

@@ -8,14 +8,20 @@ import io
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from tests.support.builds import error_of
+from tests.support.recipes import source as table_of
+from tests.support.recipes import write_recipe
 
 ROWS = [{"text": f"text {n} \u00fc", "n": n} for n in range(27)]
 
@@ -89,6 +95,26 @@ def test_a_broken_file_is_refused_by_its_name(case: str, tmp_path: Path, source:
         message = error_of(source(tmp_path / name, max_malformed=tolerance), read_all)
         assert message.startswith((f"source 's': {name}: ", f"{name}: "))
         assert re.search(f"(?s){words}", message), message
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.jsonl.zst"])
+def test_a_file_that_memory_is_too_small_for_is_not_called_damaged(name: str, tmp_path: Path) -> None:
+    texts = [os.urandom(500_000).hex() for _ in range(60)]
+    table, lines = pa.table({"text": texts}), "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(table, path, compression="none")
+    elif name == "a.arrow":
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+    else:
+        path.write_bytes(zstandard.compress(lines))
+    recipe = write_recipe(tmp_path / "recipe.toml", table_of("m", name, max_bytes=1_000_000))
+    line = f"ulimit -v 400000; exec '{sys.executable}' -m tokenmill build '{recipe}' --workers 1 --out '{tmp_path}/o'"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done.stderr[-1000:]
+    assert "Restore" not in done.stderr, done.stderr[-1000:]
+    assert done.returncode == -signal.SIGABRT or "error: " in done.stderr  # a library may end the process itself
 
 
 BAD_RECORDS = {

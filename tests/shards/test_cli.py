@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import zstandard
 
+from shards.errors import lacks_memory, text_of
 from shards.terminal.display import printable
 from shards.terminal.program import run_command
 from tests.support.builds import call_here
@@ -201,6 +204,39 @@ def test_what_the_process_lacks_is_said_with_the_remedy(tmp_path, capsys):
         assert run_command(lambda: len(Path(tmp_path / "x").read_bytes()), as_json=False) == 2
     said = f"error: [Errno 24] Too many open files: '{tmp_path / 'x'}'. This process has too many files open."
     assert capsys.readouterr().err == f"{said} Raise its limit: ulimit -n 65536.\n"
+
+
+class PanicError(BaseException):
+    """As pyo3 raises it."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        pa.ArrowMemoryError("malloc of size 379 failed"),
+        OSError("Memory mapping file failed: Cannot allocate memory"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        OSError("Couldn't deserialize thrift: std::bad_alloc"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: Error code 12 (Cannot allocate memory)"),
+        RuntimeError("can't start new thread"),
+        zstandard.ZstdError("decompression error: Allocation error : not enough memory"),
+        ImportError("torch.so: failed to map segment from shared object"),
+        PanicError("no pool: ThreadPoolBuildError { WouldBlock }"),
+    ],
+)
+def test_too_little_memory_is_said_with_the_remedy(error, capsys):
+    def work():
+        raise error
+
+    assert run_command(work, as_json=False) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {text_of(error)}. No memory is left")
+    assert said.endswith("raise the limit, or use fewer workers.\n")
+
+
+def test_a_value_that_speaks_of_memory_is_no_lack_of_memory():
+    assert not lacks_memory(pa.ArrowInvalid("CSV parse error: Expected 2 columns, got 1: Cannot allocate memory"))
 
 
 def test_an_empty_path_is_not_the_working_directory(good_set, monkeypatch, capsys):

@@ -22,6 +22,7 @@ from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBat
 from pipeline.sources.formats.byte_io import is_compressed, is_local, open_file
 from pipeline.sources.formats.columns import check_columns, take_path
 from pipeline.sources.formats.span_reader import SpanReader
+from shards.errors import remedy_of
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -54,6 +55,8 @@ def _refuse_broken(name: str) -> Generator[None]:
     try:
         yield
     except (pa.ArrowInvalid, EOFError) as error:
+        if remedy_of(error):
+            raise
         raise SourceError(f"{name}: not whole Arrow IPC: {error}. Truncated? Restore the file.") from error
 
 

@@ -38,8 +38,8 @@ _EXCERPT_BYTES = 60
 _WINDOW_BYTES = 1 << 20
 """Bytes that the search for a cut reads at a time."""
 
-BROKEN_FILE_ERRORS = (OSError, ValueError, EOFError, zlib.error)
-"""Errors of pyarrow and fsspec for files that are broken, missing or out of reach."""
+BROKEN_FILE_ERRORS = (OSError, ValueError, EOFError, MemoryError, zlib.error)
+"""Errors of pyarrow and fsspec for files that are broken, missing, out of reach or too large for the memory."""
 
 
 def compression_of(name: str) -> str | None:
