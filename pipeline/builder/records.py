@@ -118,7 +118,7 @@ class StageRecords:
 
 
 def name_parts(payloads: Iterable[Payload]) -> dict[str, str]:
-    """Return what decides the results of a stage's tasks, by the names that messages use."""
+    """Return what a stage's tasks are asked for, which decides their results, by the names that messages use."""
     parts: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()  # tasks share the tables of their source
 

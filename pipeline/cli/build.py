@@ -122,12 +122,12 @@ def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
 
 
 def forecast_json(end: DryRunEnd) -> dict[str, Any]:
-    """Return what a dry run has found as it is displayed with `--json`."""
+    """Return what a dry run of `build` has found as it is displayed with `--json`."""
     return {"dry_run": True, "stages": [asdict(stage) for stage in end.stages]}
 
 
 def print_forecast(end: DryRunEnd) -> None:
-    """Print what a build would run, and the first job of a cluster."""
+    """Print what `build` would run, and the first job of a cluster."""
     if not end.stages:
         print_lines(["nothing to run: the build would only check and validate the set"])
         return
@@ -135,7 +135,7 @@ def print_forecast(end: DryRunEnd) -> None:
 
 
 def print_build(report: BuildResult, out: str, work: str) -> None:
-    """Print the achieved mix next to the requested one, the drops by reason, and the folders."""
+    """Print the result of `build`: the achieved mix next to the requested one, the drops by reason, the folders."""
     from pipeline.sources.selection import describe_empty
     from shards.cli.inspect_set import mix_rows, mix_warnings, phase_rows
 

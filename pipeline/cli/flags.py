@@ -19,7 +19,7 @@ ENGINES = ("local", "ray")
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """Add the recipe and the flags that override its keys, as `options.recipe` and `options.overrides`."""
+    """Add the pipeline's recipe and the flags that override its keys, `options.recipe` and `options.overrides`."""
     example = "--set mix.tokens=1_000_000 --set sources.NAME.weight=2"
     command_line.add_recipe(parser, "a data recipe (TOML), the name of a shipped one, or a set's recipe.json", example)
     parser.add_argument(
@@ -33,7 +33,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that `read_network` reads."""
+    """Add to a pipeline's command the flags that `read_network` reads."""
     group = parser.add_argument_group("reading over a network")
     group.add_argument(
         "--cache",
@@ -95,7 +95,7 @@ def parse_build_place(text: str) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Parse a flag's number of bytes: 20GB, 500 MB."""
+    """Parse the number of bytes of a flag of the pipeline: 20GB, 500 MB."""
     from pipeline.recipe import key_values
 
     try:
@@ -116,7 +116,7 @@ def _tokens(text: str) -> str:
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add `--engine`, `--workers` and `--ray-address`."""
+    """Add to a pipeline's command the flags `--engine`, `--workers` and `--ray-address`."""
     parser.add_argument(
         "--engine",
         choices=ENGINES,

@@ -149,7 +149,7 @@ def _lines(recipe: Recipe, estimate: Estimate) -> Iterator[str]:
 
 
 def _source_lines(recipe: Recipe, source: SourceEstimate, val_tokens: int) -> Iterator[str]:
-    """Yield how a source's files are read, what is dropped of it, and what a person should change."""
+    """Yield what `plan` prints of a source: how its files are read, what is dropped, what a person should change."""
     from pipeline.sources.selection import describe_empty
     from shards.cli.inspect_set import VALIDATION_PART
 

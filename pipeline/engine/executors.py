@@ -74,7 +74,7 @@ class Executor(ABC):
 
     @abstractmethod
     def run(self, calls: Sequence[Call], advance: Advance) -> None:
-        """Run each call to its end, in any order; the first ones are the largest.
+        """Run each call on the executor to its end, in any order; the first ones are the largest.
 
         Args:
             calls: what to run.
@@ -86,7 +86,7 @@ class Executor(ABC):
         """
 
     def count_threads(self, calls: int) -> list[int]:
-        """Return how many threads each of some calls may compute with, in the order in which they start."""
+        """Return how many threads each of an executor's calls may compute with, in the order in which they start."""
         return [1] * calls
 
     def close(self) -> None:  # noqa: B027  some have nothing to end
@@ -118,7 +118,7 @@ class LocalExecutor(Executor):
         return self._workers
 
     def count_threads(self, calls: int) -> list[int]:
-        """Return several threads for each of the last calls, of which there is one for each worker.
+        """Return several threads for each of the last calls of an executor, of which each worker has one.
 
         They take the cores of workers that have no more calls.
         """
@@ -126,7 +126,7 @@ class LocalExecutor(Executor):
         return [1] * (calls - last) + [min(_LAST_THREADS, self._workers)] * last
 
     def run(self, calls: Sequence[Call], advance: Advance) -> None:
-        """Run the calls; if there is only one worker or one call, run them in this process, one after the other.
+        """Run calls on the local executor; with only one worker or one call, run them in this process, one by one.
 
         Calls that were at work when a process died run again one at a time, to find the one that took it along.
         """
@@ -145,7 +145,7 @@ class LocalExecutor(Executor):
                     raise RunError(_explain_loss(calls[number], self._slots.peak_bytes(number)))
 
     def _run_in_pool(self, calls: Sequence[Call], numbers: list[int], ended: set[int], advance: Advance) -> list[int]:
-        """Run calls in processes, and add to `ended`. Return the calls that were running when a process died."""
+        """Run calls in the executor's processes, and add to `ended`. Return those running when a process died."""
         pool = self._pool_for(calls)
         futures: dict[Future[tuple[int, int]], int] = {}
         waiting = iter(numbers)

@@ -49,7 +49,7 @@ class BlockList:
 
     @property
     def drop_reason(self) -> str:
-        """The drop reason under which its documents are counted."""
+        """The drop reason under which the documents of a block list are counted."""
         return block_list_reason(self.name)
 
     def read(self) -> tuple[UInt64s, str]:

@@ -41,14 +41,14 @@ class RecipePath(str):
     """The path as the recipe's file has it."""
 
     def __new__(cls, located: str, written: str | None = None) -> Self:
-        """Return the path; `written` is the same text if it is not given."""
+        """Return a recipe's path; `written` is the same text if it is not given."""
         path = super().__new__(cls, located)
         path.written = located if written is None else written
         return path
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return how pydantic reads and writes a path."""
+        """Return how pydantic reads and writes a recipe's path."""
         return core_schema.with_info_wrap_validator_function(
             _read,
             core_schema.str_schema(min_length=1),
@@ -56,11 +56,11 @@ class RecipePath(str):
         )
 
     def seen_from(self, folder: Path) -> str:
-        """Return the path as a recipe in another folder has it."""
+        """Return a recipe's path as a recipe in another folder has it."""
         return _map_local(self.written, lambda _: os.path.relpath(self, folder))
 
     def pinned(self, sha256: str) -> RecipePath:
-        """Return the path of a file with its SHA-256 behind it."""
+        """Return a recipe's path of a file with its SHA-256 behind it."""
         return RecipePath(f"{self}{DIGEST_MARK}{sha256}", f"{self.written}{DIGEST_MARK}{sha256}")
 
 

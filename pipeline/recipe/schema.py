@@ -202,7 +202,7 @@ class Recipe(Settings):
         return self
 
     def sample_limits(self) -> dict[str, CleanRecipe]:
-        """Return the limits with which the tokenizer's sample is drawn, by source, of presets with `when = "mix"`."""
+        """Return the data recipe's limits for the tokenizer's sample, by source, of presets with `when = "mix"`."""
         given = self.tokenizer.sample_limits or {}
         return {
             source.name: given.get(source.name, CleanRecipe()).with_defaults(source.clean.mix_presets())
@@ -212,15 +212,15 @@ class Recipe(Settings):
 
     @property
     def folder(self) -> Path:
-        """Where relative paths of the recipe begin: the folder of its file."""
+        """The folder that the data recipe, as a model, keeps of its file, where its relative paths begin."""
         return self._folder
 
     def has_relative_paths(self) -> bool:
-        """Return whether a path of the recipe begins at its folder."""
+        """Return whether the data recipe, as a model, has a path that begins at its folder."""
         return self.to_json() != self.to_json(as_written=False)
 
     def to_json(self, *, as_written: bool = True) -> str:
-        """Return the resolved recipe as canonical JSON, as kept in a shard set's recipe.json.
+        """Return the resolved data recipe as canonical JSON, as kept in a shard set's recipe.json.
 
         Args:
             as_written: with the paths of the recipe's file, else with those that any working directory finds.

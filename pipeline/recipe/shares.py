@@ -122,7 +122,7 @@ class Demand:
         return int(Fraction(max(0, available)) * self.passes / self.shares.fractions[source])
 
     def validation_fault(self, source: int, tokens: int, *, how_sure: str = "") -> str:
-        """Return why a source of `tokens` tokens cannot give its part of validation; empty if it can.
+        """Return why a source with so many tokens cannot give its share of validation; empty if it can.
 
         Args:
             source: index of the source.
@@ -179,7 +179,7 @@ class Demand:
         return Grant(mix.tokens, most, scarcest, self._shortage(mix.tokens, most, short))
 
     def _shortage(self, wanted: int, most: int, short: dict[int, float]) -> str:
-        """Return why `wanted` training tokens are too many; `short` holds the sources that are too small."""
+        """Return why the sources lack tokens for `wanted` training tokens; `short` holds those that are too small."""
         more = "more files" if all(self.recipe.sources[s].take == 1 for s in short) else "a larger `take`"
         remedies = [f"Ask for at most {plural(most, 'token')}", f"give the scarce sources less weight or {more}"]
         too_small = "the sources are too small"

@@ -167,7 +167,7 @@ class TextBatch:
 
 
 def batch_without_rows(rejected: dict[str, int]) -> TextBatch:
-    """Return the batch of rows of which none is kept, by the reasons of their rejection."""
+    """Return the batch of text of rows of which none is kept, by the reasons of their rejection."""
     import numpy as np
     import pyarrow as pa
 

@@ -49,7 +49,7 @@ def _list_names(folder: str) -> list[str]:
 
 
 def _walk(folders: Iterable[Found], again: set[str]) -> Iterator[Found]:
-    """Yield folders and all below them, each once."""
+    """Yield the folders that a glob with `**` matches: the given ones and all below them, each once."""
     real, links, hidden = deque[str](), deque[str](), deque[str]()
     for folder, is_hidden in folders:
         (hidden if is_hidden else real).append(folder)

@@ -383,7 +383,7 @@ def _load_fast(tokenizer: dict[str, Any], expected: dict[str, list[int]]) -> tup
 
 
 def _describe_for_gigatoken(tokenizer: dict[str, Any]) -> str:
-    """Return the tokenizer.json that gigatoken loads.
+    """Return the tokenizer.json that gigatoken, the fast encoder, loads.
 
     gigatoken takes characters that spell no byte for text, and would give the id of an added token `\\n` to the text of
     the entry `Ċ`. Such entries have names here that begin with the byte 0xFF, which no text holds.

@@ -194,7 +194,7 @@ def train_merges(
 
 
 def find_trainer(pretokenizer: str) -> Literal["gigatoken", "tokenizers"]:
-    """Return the library that learns the merges for a pre-tokenizer."""
+    """Return the library that trains, which learns the merges for a pre-tokenizer."""
     return "gigatoken" if pretokenizer == "gpt2" else "tokenizers"
 
 

@@ -184,7 +184,7 @@ def find_concentrated(
 
 
 def _count_documents(search: tuple[ShardSet, Bools], number: int) -> Int64s:
-    """Return how the judged ids of a shard are spread, as `find_halves` takes it."""
+    """Return how ids that may be concentrated are spread over a shard's documents, as `find_halves` takes it."""
     shard_set, judged = search
     rows = np.cumsum(judged) - 1  # of each judged id
     spread = np.zeros((3, int(judged.sum()), SPREAD_BINS), np.int64)
@@ -214,7 +214,7 @@ def find_halves(spread: Int64s) -> Int64s:
 
 
 def _list_documents(search: _ListSearch, number: int) -> tuple[Int64s, list[tuple[Place, str]]]:
-    """Return the occurrences of each id in the listed documents of a shard, and these documents with their reasons."""
+    """Return how often each concentrated id is in a shard's listed documents, and these with their reasons."""
     shard_set, vocabulary = search.shard_set, search.shard_set.vocabulary
     listed = np.zeros(len(search.letters), np.int64)
     found: dict[int, str] = {}

@@ -82,7 +82,7 @@ def iter_documents(
 
 
 def _find_long_names(metadata: Any) -> str:
-    """Return what is wrong with the size of a table's names, by its footer; empty if nothing is."""
+    """Return what is wrong with the size of a document table's names, by its footer; empty if nothing is."""
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         most = NAMES_BYTES + NAME_BYTES * group.num_rows
@@ -118,7 +118,7 @@ def wrong_document_table(shard: Shard, found: str) -> ShardSetError:
 def number_sources(
     shard: Shard, batch: DocumentBatch, numbers: Mapping[str, int], *, default: int | None = None
 ) -> Int64s:
-    """Return the number that `numbers` gives to each document's source, int64 `(documents,)`.
+    """Return the number that `numbers` gives to the source of each row of a document table, int64 `(documents,)`.
 
     Args:
         shard: the shard that the batch belongs to.

@@ -18,7 +18,7 @@ MOST_PROBLEMS = 10
 
 
 def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
-    """Return a problem for each file that is missing, or has another size than the manifest says.
+    """Return a problem for each listed file that is missing, or has another size than the manifest says.
 
     Raises:
         OSError: the folder cannot be read.

@@ -36,7 +36,7 @@ def write_set(
     epochs: Mapping[str, int],
     train_tokens: int | None = None,
 ) -> ShardSet:
-    """Write a set and open it.
+    """Write a set of given documents and open it.
 
     Args:
         folder: where to write it.
@@ -117,7 +117,7 @@ def write_token_set(
     eos_id: int = 0,
     tokenizer: str = "{}",
 ) -> ShardSet:
-    """Write a set of tokens and open it.
+    """Write a set of given tokens and open it.
 
     The documents end with EOS, and all are of one source. The set has no text, so a document's hash is its number.
 
@@ -143,7 +143,7 @@ def write_token_set(
 
 
 def _make_table(tokens: Rows, eos_id: int, first: int) -> pa.Table:
-    """Return the document table of a shard whose first document has a number."""
+    """Return the document table of a shard of given documents, of which the first has a number."""
     import pyarrow as pa
 
     ends = np.flatnonzero(tokens == eos_id) + 1

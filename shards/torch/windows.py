@@ -136,7 +136,7 @@ class TokenWindows(Dataset[Sample]):
         return self._make_batch([self._number(index) for index in indices])
 
     def read(self, numbers: Sequence[int] | Int64s) -> Sample:
-        """Return a batch of samples by number, `(len(numbers), seq_len)`: the fastest way, for a loop of one's own.
+        """Return a batch of `TokenWindows` by number, `(len(numbers), seq_len)`: the fastest way, for one's own loop.
 
         `cu_seqlens` is of the rows laid end to end.
 

@@ -18,7 +18,7 @@ from shards.format.vocabulary import read_vocabulary
 from shards.terminal.reporter import no_note, no_progress
 from tests.support.recipes import overrides, to_toml
 from trainer.eval_config import EvalSetConfig
-from trainer.evaluation.document_losses import measure_documents
+from trainer.evaluation.document_losses import measure_document_losses
 from trainer.evaluation.eval_sets import open_eval_set, read_documents
 from trainer.evaluation.evaluate import evaluate_scores
 from trainer.evaluation.scores import estimate_ratio
@@ -79,7 +79,7 @@ def test_losses_of_documents_equal_a_naive_computation(evaluated, shard_set, doc
     bounds = np.cumsum([0, *map(len, ids)])
     tokens = np.concatenate(ids).astype("<u2")
     with torch.no_grad():
-        found = measure_documents(evaluated, tokens, bounds, no_progress)
+        found = measure_document_losses(evaluated, tokens, bounds, no_progress)
     assert max(map(len, ids)) > 2 * SEQ_LEN
     assert found == pytest.approx([loss_naively(evaluated, own) for own in ids], rel=1e-5)
 

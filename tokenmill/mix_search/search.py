@@ -165,7 +165,7 @@ class MixSearch:
             )
 
     def _check_texts(self, ablation: Ablation) -> None:
-        """Refuse scores of other text: arms leave out other documents of an eval set if their sources hold some."""
+        """Refuse a search with scores of other text: arms leave out other documents of an eval set that they hold."""
         results = [one.result for one in ablation.trainings if not one.result.failed]
         problems = [
             f"{self.file}: objective.{score}: the arms were scored on other text each, because sources hold documents "
@@ -187,7 +187,7 @@ class MixSearch:
         )
 
     def _open_mixes(self, mixes: Mapping[str, Shares], seeds: Sequence[int] | None = None) -> Ablation:
-        """Return the ablation whose arms have these mixes, with matched repetition."""
+        """Return the ablation with which the search trains these mixes as arms, with matched repetition."""
         part = self.config.tokens / self.target
         common: dict[str, Any] = {
             "mix": {"when_short": "repeat", "max_epochs": MAX_EPOCHS},
@@ -208,7 +208,7 @@ class MixSearch:
         return Ablation(self.file, config, self.out, self._executor, self._progress)
 
     def _open_last(self) -> Ablation:
-        """Return the comparison of the winner, whose seeds are its own if the file says so."""
+        """Return the search's comparison of the winner, whose seeds are its own if the file says so."""
         return self._open_mixes({OWN: self.space.own, WINNER: self.winner}, self.config.last_seeds)
 
     @property

@@ -172,7 +172,7 @@ def _rename(name: str, names: dict[str, str]) -> str:
 def describe_export_files(
     config: ModelConfig, vocab_size: int, eos_id: int, tokens: dict[str, int], dtype: str, *, bos_id: int | None = None
 ) -> dict[str, Row]:
-    """Return the JSON files that go with weights and tokenizer, by name; `tokens` are the special ones and their ids.
+    """Return the JSON files to export with weights and tokenizer, by name; `tokens` are the special ones, with ids.
 
     If the set has no BOS, an EOS came before each document, so EOS is named as the token that begins one.
     """

@@ -37,7 +37,7 @@ class _Window(NamedTuple):
     """Targets at the start that an earlier window has predicted."""
 
 
-def measure_documents(
+def measure_document_losses(
     evaluated: EvaluatedModel,
     tokens: npt.NDArray[np.unsignedinteger],
     bounds: npt.NDArray[np.int64],

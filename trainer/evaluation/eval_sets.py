@@ -43,7 +43,7 @@ from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note, Progress
 from trainer.device import find_rank
 from trainer.eval_config import EvalSetConfig
-from trainer.evaluation.document_losses import measure_documents
+from trainer.evaluation.document_losses import measure_document_losses
 from trainer.evaluation.scores import Score, check_finite, estimate_ratio
 from trainer.evaluation.validation import EvaluatedModel, find_text_scales
 
@@ -100,7 +100,7 @@ class EvalSet:
     def score(self, evaluated: EvaluatedModel, progress: Progress) -> dict[str, Score]:
         """Return an eval set's bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
         documents, name = self.documents, f"{self.name}_bpb"
-        nats = measure_documents(evaluated, documents.tokens, documents.bounds, progress)
+        nats = measure_document_losses(evaluated, documents.tokens, documents.bounds, progress)
         broken: list[int] = np.flatnonzero(~np.isfinite(nats)).tolist()
         check_finite(name, {describe_origin(documents.row(at)): nats[at] for at in broken})
         return {name: estimate_ratio(nats / math.log(2), documents.text_bytes)}
@@ -351,7 +351,7 @@ def find_worst_documents(
         For each its `set` (the group), `bits_per_byte`, `bytes` of its text, `source`, `unit` and `row`, `hash` in hex,
         and an `excerpt`, the beginning of its text; bytes that are not UTF-8 are lone surrogates.
     """
-    nats = measure_documents(evaluated, documents.tokens, documents.bounds, progress)
+    nats = measure_document_losses(evaluated, documents.tokens, documents.bounds, progress)
     bits = np.full(len(documents), np.inf)
     np.divide(nats / math.log(2), documents.text_bytes, out=bits, where=documents.text_bytes > 0)
     bits[~np.isfinite(bits)] = np.inf

@@ -27,7 +27,7 @@ def show_score(value: float | None, stderr: float | None, sign: str = "") -> str
 
 
 def estimate_ratio(parts: npt.NDArray[np.float64], wholes: npt.NDArray[np.float64]) -> Score:
-    """Return the sum of some parts over the sum of their wholes, with its standard error over the items.
+    """Return as a score the sum of some parts over that of their wholes, with its standard error over the items.
 
     The items, such as documents, are taken for a random sample, each with a part (bits) and a whole (bytes). A long
     document has more weight than a short one, and its tokens are not independent: only documents are. The standard

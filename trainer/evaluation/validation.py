@@ -120,7 +120,7 @@ def find_text_scales(shard_set: ShardSet) -> dict[str, float]:
 
 
 def summarise_evaluation(sums: Sums) -> Row:
-    """Return the fields of a validation line in metrics.jsonl; bits per byte are None if no bytes are known."""
+    """Return a validation's losses as the fields of a line of metrics.jsonl; without known bytes some are None."""
     total = sum(sums.values(), start=np.zeros(3))
     return {
         "val_tokens": int(total[1]),

@@ -1,4 +1,4 @@
-"""The bands stage: the keys of a run's documents, sorted, so that a range of keys is one slice of every run's file.
+"""The bands stage: signatures of a run's documents, and their keys, sorted: a range of keys is one slice of each file.
 
 `bands.bin` has 14 rows per document, of equal documents of the run only for the first; `edges.bin` tells where each
 4096th part of the key space begins. The tokens are read from the run: encoding needs to know nothing of it, and a build

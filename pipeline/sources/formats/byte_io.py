@@ -138,7 +138,7 @@ def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
 
 
 def excerpt(data: bytes) -> str:
-    """Return the beginning of some bytes as text for a message."""
+    """Return the beginning of a file's bytes as text for a message."""
     return printable(data[:_EXCERPT_BYTES].decode("utf-8", "backslashreplace"))
 
 

@@ -63,7 +63,7 @@ def parse_key(value: bytes | None) -> bytes | None:
 
 
 def decode_archived(data: bytes, fallback_encoding: str | None) -> bytes | None:
-    """Return a file's text in UTF-8; None if it is neither UTF-8 nor in `fallback_encoding`."""
+    """Return an archived file's text in UTF-8; None if it is neither UTF-8 nor in `fallback_encoding`."""
     try:
         data.decode()
     except UnicodeDecodeError:

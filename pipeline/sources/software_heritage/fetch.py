@@ -181,7 +181,7 @@ def _file_name(source: SourceRecipe, span: Span) -> str:
 
 
 def _read_keys(source: SourceRecipe, span: Span) -> tuple[dict[int, bytes], Counter[str]]:
-    """Return the SHA-1 of the file that each row of a span names, and the counts of the other rows by reason."""
+    """Return the SHA-1 of the file to fetch that each row of a span names, and counts of the other rows by reason."""
     keys: dict[int, bytes] = {}
     rejected: Counter[str] = Counter()
     for batch in read_span(source, span):
@@ -198,7 +198,7 @@ def _read_keys(source: SourceRecipe, span: Span) -> tuple[dict[int, bytes], Coun
 def _thin_out(
     wanted: list[tuple[dict[int, bytes], Counter[str]]], most: int
 ) -> tuple[list[tuple[dict[int, bytes], Counter[str]]], float]:
-    """Return an even part of the files that the rows of spans name, at most so many, and how large a part it is."""
+    """Return an even part of the files to fetch that rows of spans name, at most so many, and how large it is."""
     # Neighbours are often files of one repository, so that the first files would tell less.
     step = max(1, -(-sum(len(keys) for keys, _ in wanted) // most))
     thin = [
