@@ -81,7 +81,7 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
 
 
 def record_changes(run: Path, found: Checkpoint, recipe: TrainRecipe) -> None:
-    """Write into a run folder from which step on the keys of its recipe hold that were not so from the first step on.
+    """Write, as a run resumes, from which step on the keys of its recipe hold that did not from the first step on.
 
     Steps that were taken after the checkpoint are taken again, so what was changed for them no longer counts.
     """

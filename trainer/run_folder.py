@@ -59,7 +59,7 @@ class ChangesRecord(Settings):
 
 
 def read_changes(run: Path) -> list[RecipeChange]:
-    """Return what changed in the recipe of a run, in the order of steps.
+    """Read from a run folder what changed in the recipe, in the order of steps.
 
     Raises:
         InputError: the file is not such a record.

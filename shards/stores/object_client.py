@@ -159,7 +159,7 @@ def _set_up_s3(variables: Mapping[str, str], endpoint: str, *, allow_http: bool)
 
 
 def _client_options(endpoint: str, allowed: str, variable: str) -> ClientConfig:
-    """Return a client's time limits, and whether plain HTTP is allowed: on this machine, or if the user says so.
+    """Return an object store client's time limits, and whether plain HTTP is allowed: here, or if the user says so.
 
     Over plain HTTP anyone on the way reads the corpus and can change it.
     """
@@ -185,7 +185,7 @@ def _is_loopback(endpoint: str) -> bool:
 
 
 def _shown(endpoint: str) -> str:
-    """Return a client's endpoint as messages name it: without a user's name, password or query."""
+    """Return the endpoint of an object store's client as messages name it: without user's name, password or query."""
     if not endpoint:
         return ""
     try:

@@ -71,7 +71,7 @@ class Checkpoint:
 
     @property
     def recipe(self) -> TrainRecipe:
-        """The recipe of the process that wrote it.
+        """The recipe of the process that wrote the checkpoint.
 
         Raises:
             InputError: this version does not know such a recipe.

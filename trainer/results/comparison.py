@@ -161,7 +161,7 @@ def show_tables(comparison: Row) -> dict[str, list[Row]]:
 
 
 def _show_setting(value: Any) -> str:
-    """Return a list or a table of a recipe for people; of a key that changed, each value and the step it holds from."""
+    """Return a list or a table of a compared recipe for people; of a changed key, each value and its first step."""
     changed: list[Row] = [one for one in list_of(value) if "from_step" in table_of(one)]
     texts = [f"from step {one['from_step']:,}: {json.dumps(one['value'])}" for one in changed]
     return "; ".join(texts) or json.dumps(value)

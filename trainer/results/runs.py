@@ -63,7 +63,7 @@ class TrainingRun:
         return last_record(self.records, key).get(key)
 
     def list_values(self) -> Row:
-        """Return the values of the recipe by key; of a key that changed, each `value` and `from_step` in a list."""
+        """Return the values of a run's recipe by key; of one that changed, each `value` and `from_step` in a list."""
         changed: dict[str, list[Row]] = {}
         for change in self.changes:
             for key, (old, new) in change.keys.items():
@@ -72,7 +72,7 @@ class TrainingRun:
         return dict(list_keys(self.recipe.model_dump(mode="json"))) | changed
 
     def describe_changes(self) -> list[str]:
-        """Return a text for each change of the recipe in the middle of the run."""
+        """Return a text for each change of the recipe in the middle of the run, as its folder tells it."""
         return [
             f"from step {change.after_step + 1:,}: "
             + ", ".join(f"{key} = {show_value(new)}, not {show_value(old)}" for key, (old, new) in change.keys.items())
