@@ -133,7 +133,7 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
 
 
 def _list_rows(shown: _Documents, source: int, drops: SourceDrops) -> list[ReportRow]:
-    """Return the report's rows of a source: one for each reason that drops or reports documents."""
+    """Return the clean report's rows of a source: one for each reason that drops or reports documents."""
     recipe = shown.build.recipe.sources[source]
     limits = {limit.reason: limit for limit in recipe.clean.limits("mix")}
 
@@ -159,7 +159,7 @@ def _list_rows(shown: _Documents, source: int, drops: SourceDrops) -> list[Repor
 
 
 def list_values(value: float) -> list[float]:
-    """Return the values of a limit that the report tries, its own among them: whole numbers, or shares."""
+    """Return the values of a limit that the clean report tries, its own among them: whole numbers, or shares."""
     if value == 0:
         return [value, *_OTHER_COUNTS]
     # Three digits are enough to choose a limit.
@@ -170,7 +170,7 @@ def list_values(value: float) -> list[float]:
 
 
 def _draw_before_encoding(tally: Tally, row: ReportRow, most: int) -> list[dict[str, Any]]:
-    """Return documents for the report that a step drops before encoding, by the hash of their place."""
+    """Return documents for the clean report that a step drops before encoding, by the hash of their place."""
     own = [one for one in tally.shown if one.reason == row.reason]
     own.sort(key=lambda one: xxhash.xxh3_64_intdigest(f"{one.place} {one.row}".encode()))
     return [asdict(one) for one in own[:most]] if row.tokens is None else []
@@ -187,7 +187,7 @@ class _Documents:
         return read_vocabulary(self.build.read_tokenizer())
 
     def count_alone(self, source: int, limits: Sequence[Limit]) -> list[list[tuple[float, int]]]:
-        """Count for the report what limits alone would drop at several values, of what came to them."""
+        """Count for the clean report what limits alone would drop at several values, of what came to them."""
         counts = [dict.fromkeys(list_values(limit.value), 0) for limit in limits]
         runs = [number for number, run in enumerate(self.build.runs) if run.source == source]
         for number in range(self._evidence.places.partitions if limits else 0):
@@ -203,7 +203,7 @@ class _Documents:
         return [list(alone.items()) for alone in counts]
 
     def draw(self, source: int, row: ReportRow, most: int) -> list[dict[str, Any]]:
-        """Return the documents that the report shows of a row, those with the lowest hashes: a random draw."""
+        """Return the documents that the clean report shows of a row, those with the lowest hashes: a random draw."""
         evaluation = row.reason.removeprefix(f"{ITEM_REASON} ") if row.step.startswith(ITEM_REASON) else None
 
         def choose(rows: pa.Table) -> Bools:
@@ -242,7 +242,7 @@ class _Documents:
 
 
 def _is_listed(reason: str) -> bool:
-    """Return whether a document that the report has under a reason never came to the limits."""
+    """Return whether a document that the clean report has under a reason never came to the limits."""
     return reason.startswith((BLOCK_LIST_REASON, f"{ITEM_REASON} "))
 
 
@@ -255,7 +255,7 @@ def _find_holders(rows: pa.Table, evaluation: str) -> Bools:
 
 
 def find_start(first: str, second: str) -> int:
-    """Return the character from which the report shows two texts: shortly before they first differ."""
+    """Return the character from which the clean report shows two texts: shortly before they first differ."""
     pairs: Iterable[tuple[str, str]] = zip(first, second, strict=False)
     same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     start = max(0, same - BEFORE_CHARACTERS) if first != second else 0
