@@ -46,7 +46,7 @@ WAY = {
         "export": ("shards.cli.export_set", "write a set in the layout of another trainer"),
     },
     "Train": {
-        "fit": ("trainer.commands.fit", "say which micro-batches fit in a GPU's memory, how fast, and for how much"),
+        "fit": ("trainer.commands.fit", "say what fits on each card, how fast, and for how much"),
         "train": ("trainer.commands.train", "train a model on a set; run it again to resume"),
     },
     "Compare data": {

@@ -17,25 +17,26 @@ import torch.distributed as dist
 from shards.errors import InputError, plural
 from trainer.recipe import Precision
 
-PEAK_TFLOPS = {
-    "B200": 2250.0,
-    "H200 NVL": 835.5,
-    "H200": 989.4,
-    "H100 PCIe": 756.0,
-    "H100 NVL": 835.0,
-    "H100": 989.4,
-    "A100": 312.0,
-    "L40S": 362.0,
-    "L40": 181.0,
-    "L4": 121.0,
-    "RTX 5090": 209.5,
-    "RTX 4090": 165.2,
-    "RTX 3090": 71.0,
+CARDS = {
+    "B200": (2250.0, 180),
+    "H200 NVL": (835.5, 141),
+    "H200": (989.4, 141),
+    "H100 PCIe": (756.0, 80),
+    "H100 NVL": (835.0, 94),
+    "H100": (989.4, 80),
+    "A100": (312.0, 80),
+    "L40S": (362.0, 48),
+    "L40": (181.0, 48),
+    "L4": (121.0, 24),
+    "RTX 5090": (209.5, 32),
+    "RTX 4090": (165.2, 24),
+    "RTX 3090": (71.0, 24),
 }
-"""Dense bf16 tensor TFLOP/s, the longer name first. Source: NVIDIA's data sheets (half of "with sparsity")."""
+"""Dense bf16 tensor TFLOP/s and memory in GB, the longer name first. Source: NVIDIA's data sheets (half of "with
+sparsity"); of an A100, the larger memory."""
 
 OTHER_CARDS = {"LAPTOP", "MAX", "TI", "D", "SUPER", "MIG"}
-"""Words in a name that denote another card, or a part of one, whose peak is not in `PEAK_TFLOPS`."""
+"""Words in a name that denote another card, or a part of one, whose peak is not in `CARDS`."""
 
 
 def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.device:
@@ -82,7 +83,7 @@ def peak_tflops(name: str) -> float | None:
     """
     # Names differ in form: `A100-SXM4-80GB`, `NVIDIA GeForce RTX 4090`.
     words = re.findall(r"RTX|[A-Z0-9]+", name.upper())
-    known = (peak for part, peak in PEAK_TFLOPS.items() if f" {part.upper()} " in f" {' '.join(words)} ")
+    known = (peak for part, (peak, _) in CARDS.items() if f" {part.upper()} " in f" {' '.join(words)} ")
     return next(known, None) if OTHER_CARDS.isdisjoint(words) else None
 
 

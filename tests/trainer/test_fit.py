@@ -9,8 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.commands.fit import Points, estimate_memory, measure_memory, measure_step
-from trainer.model.decoder import build_model, count_parameters, padded_vocab_size
+from trainer.commands.fit import (
+    MEASURED,
+    MEASURED_AT,
+    MEASURED_ON,
+    Points,
+    estimate_memory,
+    list_cards,
+    measure_memory,
+    measure_step,
+)
+from trainer.device import CARDS
+from trainer.model.decoder import build_model, count_parameters, flops_per_token, padded_vocab_size
 from trainer.recipe import TrainRecipe, load_train_recipe
 
 pytestmark = pytest.mark.long
@@ -113,6 +123,28 @@ def test_the_largest_that_fits_without_recomputation_is_recommended(points):
         assert estimate_memory(recipe, int(memory), points["llama"])["recommended"]["micro_batch"] == best
 
 
+def test_each_card_has_what_fits_how_fast_and_the_price(points):
+    recipe = load_train_recipe(Path("tinystories-91m"))
+    rows = {row["card"]: row for row in list_cards(recipe, points["llama"], 3.0)}
+    assert rows.keys() == CARDS.keys()
+    # What we measured is given as it is; another card has the same share of its own peak.
+    measured, other = rows[MEASURED_ON], rows["A100"]
+    speed, share = MEASURED["tinystories-91m"]
+    assert (measured["tokens_per_s"], measured["basis"]) == (speed, f"measured, {MEASURED_AT}")
+    flops = flops_per_token(recipe.model, 4096, 512)
+    assert speed * flops == pytest.approx(share * CARDS[MEASURED_ON][0] * 1e12, rel=0.01)
+    assert (other["tokens_per_s"], other["basis"]) == (float(f"{share * 312e12 / flops:.2g}"), "estimate")
+    assert other["usd"] == pytest.approx(30_000 * 64 * 512 / other["tokens_per_s"] / 3600 * 3)
+    # Only what fits has a speed; what fits by recomputation alone is slower.
+    need = {"none": 1e12, "selective": 1e12, "full": 1e9}
+    tight = {choice: [0.0, 0.0, 0.0, once] for choice, once in need.items()}
+    (slow,) = [row for row in list_cards(recipe, tight, 3.0) if row["card"] == "A100"]
+    assert slow["activation_checkpointing"] == "full"
+    assert slow["tokens_per_s"] == float(f"{0.75 * share * 312e12 / flops:.2g}")
+    never = list_cards(recipe, {"none": [0.0, 0.0, 0.0, 1e13]}, 3.0)
+    assert {(row["micro_batch"], row["tokens_per_s"], row["basis"]) for row in never} == {(None, None, "does not fit")}
+
+
 def test_the_command(trainer, recipe_file, monkeypatch):
     vocabulary = ("--set", "model.vocab_size=320")
     measured = measure_memory(load_train_recipe(recipe_file, ["model.vocab_size=320"]))
@@ -122,6 +154,9 @@ def test_the_command(trainer, recipe_file, monkeypatch):
     assert 'train.micro_batch = 8, train.activation_checkpointing = "none"' in done.stdout
     result = json.loads(trainer.run("fit", recipe_file, "--gpu-memory", "24GB", "--json", *vocabulary).stdout)["memory"]
     assert result["recommended"]["micro_batch"] == 8
+    cards = trainer.run("fit", recipe_file, "--usd-per-hour", "2", "--json", *vocabulary)
+    assert cards.returncode == 0, cards.stderr
+    assert all(row["usd"] == pytest.approx(2 * row["hours"]) for row in json.loads(cards.stdout)["cards"])
     small = trainer.run("fit", recipe_file, "--gpu-memory", "700MB", *vocabulary)
     assert small.returncode == 1
     assert "nothing fits" in small.stdout

@@ -12,6 +12,7 @@ import torch
 
 from shards.errors import InputError, RunError
 from tests.benchmarks import on_gpu
+from trainer.commands.fit import price_recipe
 from trainer.commands.timed_steps import time_steps, write_made_up_set
 from trainer.eval_config import EvalSetConfig
 from trainer.model.decoder import flops_per_token
@@ -49,14 +50,12 @@ def test_the_figures_agree_with_each_other(trainer, recipe_file, recipe, monkeyp
     assert cost["usd"] == pytest.approx(24 * 8 * 32 / row["tokens_per_s"] / 1000)
 
 
-def test_dollars_per_billion_tokens_by_hand(trainer, recipe_file):
+def test_dollars_per_billion_tokens_by_hand(recipe):
     # 28,300 tokens/s at $1.45 an hour.
-    price = "--set=cost.gpu_usd_per_hour=1.45"
-    done = trainer.run("fit", recipe_file, *OVERRIDES, price, "--tokens-per-s", "28300", "--json")
-    assert done.returncode == 0, done.stderr
-    cost = json.loads(done.stdout)["cost"]
+    cost = price_recipe(recipe, 28_300, 1.45)
     assert cost["usd_per_billion_tokens"] == pytest.approx(14.2324, rel=1e-4)
     assert cost["hours"] == pytest.approx(24 * 8 * 32 / 28_300 / 3600)
+    assert price_recipe(recipe, 28_300, 0)["usd"] is None
 
 
 def test_eval_sets_and_tasks_are_not_opened(recipe, tmp_path):
@@ -86,9 +85,6 @@ def test_what_cannot_be_measured_says_why(trainer, recipe_file, monkeypatch):
     ranks = trainer.run(*measure)
     assert ranks.returncode == 2
     assert "--measure takes one GPU" in ranks.stderr
-    nothing = trainer.run("fit", recipe_file)
-    assert nothing.returncode == 2
-    assert "Give --gpu-memory SIZE, --measure or --tokens-per-s N." in nothing.stderr
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")

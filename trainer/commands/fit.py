@@ -1,8 +1,11 @@
-"""Say what a recipe takes: which micro-batches fit in a GPU's memory, how fast it trains here, hours and dollars.
+"""Say what a recipe takes on each usual card: the micro-batch that fits, tokens a second, hours and dollars.
 
-`--gpu-memory` estimates memory before a GPU is rented, with the recipe's own model and no GPU: a step runs on tensors
-that have shapes but no storage, at two depths and two micro-batches. Its memory is linear in layers and in micro-batch,
-so four runs give the rest. One GPU is assumed, and bf16 unless the recipe says fp32. Takes some fifteen seconds.
+Speed is what we measured with the recipe on that card, with the date. Else it is an estimate: the card's peak, at the
+share of its peak at which we measured the recipe whose tokens take about as many operations.
+
+Memory is estimated with the recipe's own model and no GPU: a step runs on tensors that have shapes but no storage, at
+two depths and two micro-batches. Its memory is linear in layers and in micro-batch, so four runs give the rest. One GPU
+is assumed, and bf16 unless the recipe says fp32. Takes some fifteen seconds. `--gpu-memory` shows every part of it.
 
 With recomputation, the memory without the compiler is counted; a compiled model needs less. Not counted: what kernels
 allocate inside, buffers of several ranks, and the masks of `document_mask`. The margin for these and for fragmentation
@@ -12,17 +15,17 @@ is 5 % of the card, and 0.75 GB for the CUDA context and cuBLAS. Fragmentation g
 
 `--measure` takes real steps on this machine, on one GPU or the CPU, and made-up tokens. MFU counts 6 * weights in
 multiplications + 12 * layers * hidden_size * seq_len FLOP a token, no recomputation. Peak memory is what torch
-allocated after the warm-up, on a CPU the growth of the process's resident memory. Validation and saving are in no
+reserved after the warm-up, on a CPU the growth of the process's resident memory. Validation and saving are in no
 figure.
 
-Hours and dollars of the whole recipe follow from the measured speed, or from that of `--tokens-per-s`, and from
-`cost.gpu_usd_per_hour`.
+Hours and dollars are those of the whole recipe, at the price of `--usd-per-hour`.
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -51,6 +54,17 @@ Points = dict[Choice, list[float]]
 """Bytes of a step, by choice: for each layer of each sequence, for each layer, for each sequence, and once."""
 
 
+MEASURED: dict[str, tuple[int, float]] = {
+    "tinystories-91m": (757_000, 0.448),
+    "proxy-30m": (1_412_000, 0.324),
+    "tinystories-28m-modern": (1_819_000, 0.336),
+    "gpuburnout-1b": (83_200, 0.592),
+}
+"""Tokens a second of shipped recipes on a card, and their share of its peak (docs/performance.md)."""
+MEASURED_ON, MEASURED_AT = "H200", "27 November 2026"
+RECOMPUTED = 0.75
+"""The speed when the forward pass runs twice: it is a third of a step."""
+
 ASSUMED_VOCAB_SIZE = 50_257
 """For a recipe without a vocabulary size: GPT-2's, larger than those of our recipes, so that no estimate is too low."""
 
@@ -58,13 +72,13 @@ ASSUMED_VOCAB_SIZE = 50_257
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fit`."""
     add_recipe(parser, "a train recipe (TOML)", "--set model.vocab_size=32_000")
-    parser.add_argument("--gpu-memory", metavar="SIZE", help="memory of the GPU: 80GB, 24GB, 141GB, 79.1GiB")
+    parser.add_argument("--gpu-memory", metavar="SIZE", help="show the memory of a step for a GPU of this size: 80GB")
     parser.add_argument("--measure", action="store_true", help="take steps here, and say how fast they are")
     parser.add_argument(
         "--steps", type=positive_number, default=20, metavar="N", help="steps to measure (default: %(default)s)"
     )
-    speed = "the tokens a second of a GPU, for hours and dollars"
-    parser.add_argument("--tokens-per-s", type=number_in(1e-6, 1e12), metavar="N", help=speed)
+    price = "the price of a GPU (default: the recipe's cost.gpu_usd_per_hour)"
+    parser.add_argument("--usd-per-hour", type=number_in(0, 1e6), metavar="USD", help=price)
     assumed = (
         f"a shard set, for the vocabulary size of a recipe without one (default: {ASSUMED_VOCAB_SIZE:,}, as GPT-2)"
     )
@@ -76,20 +90,50 @@ def run(options: argparse.Namespace) -> Outcome:
     from trainer.commands.train import wait_without_spinning
     from trainer.recipe import load_train_recipe
 
-    if not (options.gpu_memory or options.measure or options.tokens_per_s):
-        raise InputError("nothing is asked for. Give --gpu-memory SIZE, --measure or --tokens-per-s N.")
     memory = parse_size("--gpu-memory", options.gpu_memory, least=1_000_000) if options.gpu_memory else None
     recipe = settle_vocabulary(load_train_recipe(options.recipe, options.overrides), options.shards)
+    price = recipe.cost.gpu_usd_per_hour if options.usd_per_hour is None else options.usd_per_hour
     wait_without_spinning()
     result: Row = {"recipe": recipe.name}
-    if memory is not None:
-        result |= {"memory": estimate_memory(recipe, memory, measure_memory(recipe))}
+    fits = True
     if options.measure:
         result |= {"measured": measure_steps(recipe, options.steps)}
-    if speed := options.tokens_per_s or result.get("measured", {}).get("tokens_per_s"):
-        result |= {"cost": price_recipe(recipe, speed)}
-    fits = memory is None or result["memory"]["recommended"] is not None
+        result |= {"cost": price_recipe(recipe, result["measured"]["tokens_per_s"], price)}
+    if memory is not None:
+        result |= {"memory": estimate_memory(recipe, memory, measure_memory(recipe))}
+        fits = result["memory"]["recommended"] is not None
+    elif not options.measure:
+        result |= {"cards": list_cards(recipe, measure_memory(recipe), price)}
+        fits = any(row["micro_batch"] for row in result["cards"])
     return Outcome(result, _show(recipe, result), WHOLE if fits else PROBLEMS)
+
+
+def list_cards(recipe: TrainRecipe, points: Points, price: float) -> list[Row]:
+    """Return for `fit` what a recipe takes on each card: the micro-batch that fits, the speed, hours and dollars."""
+    from trainer.device import CARDS
+    from trainer.model.decoder import flops_per_token
+
+    needed = flops_per_token(recipe.model, recipe.model.vocab_size or 0, recipe.train.seq_len)
+
+    def distance(measured: tuple[int, float]) -> float:
+        speed, share = measured
+        return abs(math.log(needed * speed / (share * CARDS[MEASURED_ON][0] * 1e12)))
+
+    _, share = min(MEASURED.values(), key=distance)
+    rows: list[Row] = []
+    for card, (tflops, memory) in CARDS.items():
+        best = estimate_memory(recipe, memory * 10**9, points)["recommended"] or {}
+        row: Row = {"card": card, "gb": memory}
+        row |= {key: best.get(key) for key in ("micro_batch", "activation_checkpointing")}
+        known = card == MEASURED_ON and recipe.name in MEASURED
+        speed = share * tflops * 1e12 / needed * (RECOMPUTED if row["activation_checkpointing"] == "full" else 1)
+        # An estimate has two digits.
+        speed = MEASURED[recipe.name][0] if known else float(f"{speed:.2g}")
+        cost = price_recipe(recipe, speed, price) if best else {}
+        row |= {key: cost.get(key) for key in ("tokens_per_s", "hours", "usd")}
+        basis = f"measured, {MEASURED_AT}" if known else "estimate"
+        rows.append(row | {"basis": basis if best else "does not fit"})
+    return rows
 
 
 def measure_steps(recipe: TrainRecipe, steps: int) -> Row:
@@ -115,9 +159,9 @@ def measure_steps(recipe: TrainRecipe, steps: int) -> Row:
             raise RunError(f"memory is too small: {error}. {remedy}") from error
 
 
-def price_recipe(recipe: TrainRecipe, tokens_per_s: float) -> Row:
-    """Return for `fit` what a whole recipe takes at a speed, in hours and dollars; None without a price."""
-    train, price = recipe.train, recipe.cost.gpu_usd_per_hour
+def price_recipe(recipe: TrainRecipe, tokens_per_s: float, price: float) -> Row:
+    """Return for `fit` what a whole recipe takes at a speed, in hours and dollars; None without a price an hour."""
+    train = recipe.train
     tokens = train.steps * train.global_batch * train.seq_len
     hours = tokens / tokens_per_s / 3600
     cost: Row = {
@@ -136,6 +180,8 @@ def _show(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
     for part in ("measured", "cost"):
         if part in result:
             yield [result[part]]
+    if "cards" in result:
+        yield result["cards"]
 
 
 def _show_memory(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
