@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ablations import TRAIN, write_ablation
 from tests.support.builds import build_here, wait_until
-from tests.support.small_recipe import write_small_recipe
 from tests.support.started import session_processes
 
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
-COUNT, SECONDS = (200 if EXHAUSTIVE else 10), 5.0
+COUNT = 200 if EXHAUSTIVE else 10
+SECONDS = 5.0
+"""How long a command may take to end, where a processor is free for it."""
 COMMANDS = [
     "audit {set} --workers 2 --out {out}",
     "report {set} --workers 2 --out {out}",
@@ -25,6 +27,7 @@ COMMANDS = [
     "trace {set} --text a --workers 2",
     "export {set} --to nanogpt --out {out}",
     "build {recipe} --workers 2 --out {out}",
+    "train {train} --shards {set} --run {out}",
 ]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL]
 TOLD = "error: interrupted; what was finished is kept. Run the same command again.\n"
@@ -34,7 +37,8 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    build_here(write_small_recipe(folder), folder / "set")
+    write_ablation(folder, train={"train": TRAIN["train"] | {"steps": 200}})
+    build_here(folder / "data.toml", folder / "set")
     return folder
 
 
@@ -43,7 +47,8 @@ def test_a_signal_ends_a_command_and_all_that_it_started(made: Path, tmp_path: P
     chance = random.Random(number)
     command = COMMANDS[number % len(COMMANDS)]
     sent = SIGNALS[(number + number // len(COMMANDS)) % len(SIGNALS)]
-    words = command.format(set=made / "set", recipe=made / "recipe.toml", out=tmp_path / "out").split()
+    files = {"set": made / "set", "recipe": made / "data.toml", "train": made / "train.toml", "out": tmp_path / "out"}
+    words = command.format(**files).split()
     with subprocess.Popen(
         [sys.executable, "-m", "tokenmill", *words],
         stdout=subprocess.PIPE,
@@ -51,7 +56,7 @@ def test_a_signal_ends_a_command_and_all_that_it_started(made: Path, tmp_path: P
         text=True,
         start_new_session=True,
     ) as process:
-        time.sleep(chance.uniform(0.3, 1.5))
+        time.sleep(chance.uniform(0.3, 1.5) * (4 if words[0] == "train" else 1))
         process.send_signal(sent)
         # The pipes are closed only when the last process that has them open has ended.
         try:
