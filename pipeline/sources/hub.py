@@ -9,7 +9,6 @@ request.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -19,14 +18,14 @@ from pipeline.recipe.sources import HubSource
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.network.settings import network_settings, open_cache
 from shards.errors import import_extra
-from shards.stores.hub_client import hub_errors, limit_hub_requests, open_hub_client, say_token
-from shards.stores.retry import StoreError, retry
+from shards.stores.hub_client import ask_hub, limit_hub_requests, open_hub_client, say_token
+from shards.stores.hub_store import COMMIT, check_commit, list_file
+from shards.stores.retry import StoreError
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import Recipe
     from shards.stores.store import WritableStore
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISIONS_FILE = "revisions.json"
 _Answer = TypeVar("_Answer")
 
@@ -52,7 +51,7 @@ def pin_revisions(recipe: Recipe, work: WritableStore | None = None, *, keep: bo
     found: dict[str, str] = {}
     faults: list[str] = []
     for source in recipe.sources:
-        if isinstance(source, HubSource) and not _COMMIT.fullmatch(source.revision):
+        if isinstance(source, HubSource) and not COMMIT.fullmatch(source.revision):
             key = f"{source.repo}@{source.revision}"
             try:
                 found[key] = known.get(key) or found.get(key) or resolve_commit(source)
@@ -80,10 +79,10 @@ def resolve_commit(source: HubSource) -> str:
     """
     where = f"source {source.name!r}: {source.repo}, revision {source.revision!r}"
     client = open_hub_client()
-    commit = _ask(where, lambda: client.dataset_info(source.repo, revision=source.revision).sha)
-    if not commit:
-        raise SourceError(f"{where}: the Hub gives no commit. Is HF_ENDPOINT right?")
-    return commit
+    return _ask(
+        where,
+        lambda: check_commit(where, client.dataset_info(source.repo, revision=source.revision, expand=["sha"]).sha),
+    )
 
 
 def _ask(where: str, request: Callable[[], _Answer]) -> _Answer:
@@ -98,13 +97,8 @@ def _ask(where: str, request: Callable[[], _Answer]) -> _Answer:
         raise SourceError(f"{where}: HF_HUB_OFFLINE is set, and this is not in the cache. Unset it.")
     settings = network_settings()
     limit_hub_requests(settings.timeout_s)
-
-    def attempt() -> _Answer:
-        with hub_errors(where):
-            return request()
-
     try:
-        return retry(where, attempt, give_up_s=settings.give_up_s)
+        return ask_hub(where, request, give_up_s=settings.give_up_s)
     except StoreError as error:
         raise SourceError(f"{error} Correct the source's keys if they are wrong.") from error
 
@@ -160,6 +154,7 @@ def _resolve_files(source: HubSource) -> Iterator[File]:
         path = url.partition(f"@{source.revision}/")[2]
         # The Hub's entity tag is the SHA-256 of a large file, and the blob id of a small one.
         etag = (info.get("lfs") or {}).get("sha256") or info["blob_id"]
-        version = f"{info['size']} bytes, {etag}"
+        listed = list_file(where, path, info["size"], etag)
+        version = f"{listed.bytes} bytes, {listed.version}"
         url = hub_url(source.repo, source.revision, path)
-        yield File(url, f"{source.repo}/{path}", int(info["size"]), version, source.revision)
+        yield File(url, f"{source.repo}/{path}", listed.bytes, version, source.revision)

@@ -1,9 +1,9 @@
 """Pull a set from the Hub into a folder on disk. The folder appears whole and verified, or not at all.
 
-`huggingface_hub` downloads the files that the manifest names, at one commit, into a hidden folder next to the new one
-that only this user can read. Each file is then hashed and compared with the manifest. A file that differs is fetched
-once more, then refused by name. A stopped pull leaves the hidden folder; the next pull to the same folder hashes what
-is there and continues, also within a file.
+The files that the manifest names are fetched at one commit, by ranges, into a hidden folder next to the new one that
+only this user can read: never more bytes than the Hub lists. Each file is then hashed and compared with the manifest. A
+file that differs is fetched once more, then refused by name. A stopped pull leaves the hidden folder; the next pull to
+the same folder hashes what is there and continues, also within a file.
 
 Costs one read of every file for its hash. Memory does not grow with the set.
 """
@@ -21,17 +21,15 @@ from shards.errors import Problem, ShardSetError
 from shards.format.listed_files import compare_sizes
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import ShardSet
-from shards.hub.push import SetFile, batch_files, name_batch
-from shards.stores.files import check_new_folder, check_room, delete_path, hash_file, write_folder
-from shards.stores.hub_client import hub_endpoint, transfer
+from shards.hub.push import SetFile, batch_files
+from shards.stores.files import check_new_folder, check_room, delete_path, hash_file, no_follow, write_folder
 from shards.stores.hub_store import HubAddress, HubStore, open_hub
-from shards.stores.retry import TransientError
 from shards.stores.store import FolderStore
 from shards.terminal.reporter import Progress, no_progress
 from shards.terminal.workers import map_in_threads
 from shards.validation.files import require_whole
 
-CONNECTIONS = 4
+CONNECTIONS = 8
 """Files fetched or hashed at once: one connection seldom uses the full bandwidth."""
 
 DOWNLOADS = ".downloads"
@@ -79,6 +77,8 @@ def pull(
         files = [SetFile(name, store.size(name), sha256, staging / name) for name, sha256 in digests.items()]
         total, done = sum(file.bytes for file in files), 0
         _remove_others(staging, {*digests, DOWNLOADS})
+        (staging / DOWNLOADS).mkdir(exist_ok=True)
+        _remove_others(staging / DOWNLOADS, set(digests.values()))
         kept = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
         check_room([("the set", staging.parent, total - kept)], "Or pull elsewhere.")
         for batch in batch_files(files):
@@ -101,10 +101,7 @@ def _fetch(store: HubStore, batch: Sequence[SetFile], staging: Path) -> None:
     for _ in range(2):
         missing = [file for file in batch if not file.path.exists()]
         if missing:
-            what = f"{store}: {name_batch(missing)}"
-            transfer(what, partial(_download, store, missing, downloads), give_up_s=store.give_up_s)
-            for file in missing:
-                (downloads / store.address.path(file.name)).replace(file.path)
+            map_in_threads(partial(_download, store, downloads), missing, CONNECTIONS)
         wrong = _find_wrong(batch, "It was fetched twice. Push the set again.")
         for problem in wrong:
             delete_path(staging / problem.where)
@@ -113,24 +110,13 @@ def _fetch(store: HubStore, batch: Sequence[SetFile], staging: Path) -> None:
     raise ShardSetError(wrong)
 
 
-def _download(store: HubStore, files: Sequence[SetFile], folder: Path) -> None:
-    """Download files to pull at the store's commit; parts of files that are in the folder already are used."""
-    from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
-
-    names = [store.address.path(file.name) for file in files]
-    snapshot_download(
-        store.address.repo,
-        repo_type="dataset",
-        revision=store.commit,
-        local_dir=folder,
-        allow_patterns=names,
-        max_workers=CONNECTIONS,
-        library_name="tokenmill",
-        endpoint=hub_endpoint(),
-    )
-    # If the Hub does not answer, the library returns a folder that is not whole.
-    if lost := [name for name in names if not (folder / name).is_file()]:
-        raise TransientError(f"{store}: {lost[0]}: not downloaded")
+def _download(store: HubStore, folder: Path, file: SetFile) -> None:
+    """Fetch a file at the store's commit; what is in the folder of the same content is its beginning."""
+    part = folder / file.sha256
+    with open(part, "ab", opener=no_follow) as opened:
+        for start in range(opened.tell(), file.bytes, store.request_bytes):
+            opened.write(store.read_range(file.name, start, min(start + store.request_bytes, file.bytes)))
+    part.replace(file.path)
 
 
 def _find_wrong(files: Sequence[SetFile], remedy: str) -> list[Problem]:

@@ -1,19 +1,22 @@
-"""The client of the Hugging Face Hub: its endpoint and time limits, and messages for Hub errors.
+"""The client of the Hugging Face Hub: its endpoint, its limits of time and bytes, and messages for Hub errors.
 
 Every request goes through `huggingface_hub`, which takes the endpoint from HF_ENDPOINT and the token from HF_TOKEN or
-its own login; a token is never printed.
+its own login; a token is never printed. The library waits and reads without end; `ask_hub` does neither, whatever a Hub
+or a proxy answers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
-from collections.abc import Callable, Generator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, cast
 
 from shards.errors import TokenmillError
-from shards.stores.retry import TRANSIENT_STATUSES, StoreError, TransientError, parse_retry_after, retry
+from shards.stores.retry import TRANSIENT_STATUSES, Result, StoreError, TransientError, parse_retry_after, retry
 
 if TYPE_CHECKING:
     import httpx2
@@ -24,6 +27,14 @@ _QUERY = re.compile(r"\?[^\s'\")>]*")
 
 ANSWER_S = 120.0
 """Seconds without an answer after which a request fails: the Hub takes up to 60 to check the files of a commit."""
+
+MOST_ANSWER_BYTES = 128 << 20
+"""Most bytes of the answers to one question, such as the pages of a listing, which is then of 400,000 files."""
+
+_answer_bytes: ContextVar[list[int] | None] = ContextVar("answer_bytes", default=None)
+"""How many bytes the answers to the question under way may still have; None in threads that the library starts."""
+
+_wait_s = ANSWER_S
 
 PASSING_STATUSES = TRANSIENT_STATUSES | {412}
 """HTTP statuses of failures that may pass. 412: another commit came first; the listing must be read again."""
@@ -50,22 +61,87 @@ def limit_hub_requests(give_up_s: float | None) -> None:
 
     The library itself waits forever in most of its requests.
     """
+    global _wait_s
+    _wait_s = min(ANSWER_S, give_up_s or ANSWER_S)
+    _limit_client()
+
+
+@functools.cache
+def _limit_client() -> None:
+    """Let the library make its client with limits of time and bytes, from now on."""
+    import httpx2
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils._http import default_client_factory
 
-    seconds = min(ANSWER_S, give_up_s or ANSWER_S)
+    class Bounded(httpx2.SyncByteStream):
+        def __init__(self, stream: httpx2.SyncByteStream):
+            self._stream = stream
+
+        def __iter__(self) -> Iterator[bytes]:
+            left = _answer_bytes.get() or [MOST_ANSWER_BYTES]
+            for piece in self._stream:
+                left[0] -= len(piece)
+                if left[0] < 0:
+                    raise httpx2.DecodingError("the answer has more bytes than were asked for (a proxy?)")
+                yield piece
+
+        def close(self) -> None:
+            self._stream.close()
 
     def limit(request: httpx2.Request) -> None:
         given: dict[str, float | None] = request.extensions.get("timeout", {})
-        waits = {kind: given.get(kind) or seconds for kind in ("connect", "read", "write", "pool")}
+        waits = {kind: given.get(kind) or _wait_s for kind in ("connect", "read", "write", "pool")}
         request.extensions["timeout"] = waits
+        request.headers["accept-encoding"] = "identity"
+        if (_answer_bytes.get() or [0])[0] < 0:
+            raise httpx2.DecodingError("the answers have more bytes than were asked for (a proxy?)")
+
+    def bound(response: httpx2.Response) -> None:
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding.lower() != "identity":  # a few bytes may then stand for any number
+            raise httpx2.DecodingError(f"the answer is compressed ({encoding!r}), unasked (a proxy?)")
+        response.stream = Bounded(cast("httpx2.SyncByteStream", response.stream))
 
     def make_client() -> httpx2.Client:
         client = default_client_factory()
-        client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], limit]}
+        hooks = client.event_hooks
+        client.event_hooks = {"request": [*hooks["request"], limit], "response": [*hooks["response"], bound]}
         return client
 
     set_client_factory(make_client)
+
+
+def ask_hub(
+    what: str,
+    request: Callable[[], Result],
+    *,
+    give_up_s: float | None = None,
+    most_bytes: int | None = None,
+) -> Result:
+    """Ask the Hub by its library, and again if it fails in a way that may pass; return what `request` returns.
+
+    Args:
+        what: the address or file that messages begin with.
+        request: calls the library.
+        give_up_s: seconds for all attempts, however the last one goes on; `shards.stores.retry.GIVE_UP_S` when None.
+        most_bytes: of all answers to one attempt; `MOST_ANSWER_BYTES` when None.
+
+    Raises:
+        StoreError: the Hub refuses, does not answer in time, or answers with more, or with what is no answer.
+    """
+    _limit_client()
+    left = [0]
+
+    def attempt() -> Result:
+        left[0] = MOST_ANSWER_BYTES if most_bytes is None else most_bytes
+        _answer_bytes.set(left)
+        with hub_errors(what):
+            return request()
+
+    try:
+        return retry(what, attempt, give_up_s=give_up_s, interrupt=True)
+    finally:
+        left[0] = -1  # an attempt that was left to itself ends with its next request, or the next bytes of an answer
 
 
 def hub_endpoint() -> str | None:
@@ -135,8 +211,11 @@ def hub_errors(what: str) -> Generator[None]:
             case AttributeError() if cause.obj is None and cause.name in ("get", "request", "stream"):
                 # It does so just when this thread asks for that client, and returns None.
                 raise TransientError(f"{what}: another connection broke") from error
-            # The library cannot parse an answer that is not from a Hub.
-            case httpx2.HTTPError() | httpx2.InvalidURL() | ValueError() | RuntimeError():
+            # The library cannot parse an answer that is not from a Hub; it takes the types in one for granted.
+            case (
+                httpx2.HTTPError() | httpx2.InvalidURL() | ValueError() | RuntimeError()
+                | TypeError() | LookupError() | AttributeError()
+            ):  # fmt: skip
                 raise StoreError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
             case _ if type(cause).__name__.startswith("Xet"):
                 raise StoreError(f"{what}: {type(cause).__name__}: {said}. {say_token()}.") from error

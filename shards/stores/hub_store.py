@@ -11,12 +11,13 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from shards.errors import InputError, set_error
-from shards.stores.hub_client import ANSWER_S, hub_endpoint, hub_errors, open_hub_client
-from shards.stores.retry import StoreError, TransientError, retry
+from shards.stores.hub_client import ANSWER_S, ask_hub, hub_endpoint, open_hub_client
+from shards.stores.retry import StoreError, TransientError
 from shards.stores.store import ListedFile
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ _HUB_ADDRESS = re.compile(
     re.ASCII,
 )
 _PLAIN_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_REDIRECT_BYTES = 1 << 16
 
 BLOB_DIGITS = 40
 """Hexadecimal digits of git's id of a file's content."""
@@ -109,10 +114,15 @@ class HubStore:
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         known = self._find(name)
-        if start >= stop:
-            return b""
-        what = f"{self}/{name}: bytes {start} to {stop}"
-        return retry(what, lambda: self._request(what, name, known, start, stop), give_up_s=self.give_up_s)
+        parts: list[bytes] = []
+        # A long range is fetched in pieces: what fails is asked for again alone.
+        for begin in range(start, stop, self.request_bytes):
+            end = min(begin + self.request_bytes, stop)
+            what = f"{self}/{name}: bytes {begin} to {end}"
+            request = partial(self._request, what, name, known, begin, end)
+            # Beside the range, there may be an answer that names another place.
+            parts.append(ask_hub(what, request, give_up_s=self.give_up_s, most_bytes=end - begin + _REDIRECT_BYTES))
+        return b"".join(parts)
 
     def list(self) -> Iterator[ListedFile]:
         return iter(self.files.values())
@@ -137,26 +147,25 @@ class HubStore:
         endpoint, path = hub_endpoint() or constants.ENDPOINT, quote(self.address.path(name))
         address = f"{endpoint}/datasets/{self.address.repo}/resolve/{self.commit}/{path}"
         seconds = min(ANSWER_S, self.give_up_s or ANSWER_S)
-        with hub_errors(what):
-            location = _locations.get(address)
-            if location is None:
-                location = _locations[address] = self._locate(what, known, address, seconds)
-            headers = {"range": f"bytes={start}-{stop - 1}", "accept-encoding": "identity"}
-            # The Hub serves small files itself. Large ones lie elsewhere, where the token is not sent.
-            if urlsplit(location).netloc == urlsplit(address).netloc:
-                headers |= build_hf_headers()
-            try:
-                response = get_session().get(location, headers=headers, timeout=seconds)
-            except httpx2.HTTPError:
-                # Nothing may listen there any more: the next attempt asks the Hub again.
-                _locations.pop(address, None)
-                raise
-            # Such an address is good for an hour; the next attempt asks the Hub for another one.
-            if response.status_code in (401, 403, 404, 410):
-                _locations.pop(address, None)
-                raise TransientError(f"the address that the Hub gave has expired (HTTP {response.status_code})")
-            hf_raise_for_status(response)
-            return _check_body(what, known, start, stop, response)
+        location = _locations.get(address)
+        if location is None:
+            location = _locations[address] = self._locate(what, known, address, seconds)
+        headers = {"range": f"bytes={start}-{stop - 1}"}
+        # The Hub serves small files itself. Large ones lie elsewhere, where the token is not sent.
+        if urlsplit(location).netloc == urlsplit(address).netloc:
+            headers |= build_hf_headers()
+        try:
+            with get_session().stream("GET", location, headers=headers, timeout=seconds) as response:
+                # Such an address is good for an hour; the next attempt asks the Hub for another one.
+                if response.status_code in (401, 403, 404, 410):
+                    _locations.pop(address, None)
+                    raise TransientError(f"the address that the Hub gave has expired (HTTP {response.status_code})")
+                hf_raise_for_status(response)
+                return _read_body(what, known, start, stop, response)
+        except httpx2.RequestError:
+            # Nothing may listen there any more: the next attempt asks the Hub again.
+            _locations.pop(address, None)
+            raise
 
     def _locate(self, what: str, known: ListedFile, address: str, seconds: float) -> str:
         """Return where a file of the Hub's store lies, by its address on the Hub, if it is still the same file.
@@ -179,7 +188,7 @@ class HubStore:
         return str(self.address)
 
 
-def _check_body(what: str, known: ListedFile, start: int, stop: int, response: httpx2.Response) -> bytes:
+def _read_body(what: str, known: ListedFile, start: int, stop: int, response: httpx2.Response) -> bytes:
     """Return the body of the Hub's answer, which holds exactly the requested range."""
     # A server may answer a request for all bytes of a file as if no range was named.
     expected, found = f"bytes {start}-{stop - 1}/{known.bytes}", response.headers.get("content-range", "none")
@@ -189,9 +198,33 @@ def _check_body(what: str, known: ListedFile, start: int, stop: int, response: h
             f"{what}: expected HTTP 206 with {expected!r}, got HTTP {response.status_code} with {found!r}. Either the "
             "file has changed, or a proxy between here and the Hub does not pass ranges on."
         )
-    if len(response.content) != stop - start:
-        raise TransientError(f"{len(response.content)} bytes; {stop - start} were requested")
-    return response.content
+    body = response.read()
+    if len(body) != stop - start:
+        raise TransientError(f"{len(body)} bytes; {stop - start} were requested")
+    return body
+
+
+def list_file(what: str, name: str, size: Any, version: Any) -> ListedFile:
+    """Return a file as the Hub lists it.
+
+    Raises:
+        StoreError: its size is not a number of bytes, or its version is no digest.
+    """
+    if type(size) is int and size >= 0 and isinstance(version, str) and _DIGEST.fullmatch(version):
+        return ListedFile(name, size, version)
+    found = f"size {size!r:.80} and digest {version!r:.80}"
+    raise StoreError(f"{what}: the Hub lists {name!r:.300} with {found}, which are none. Is HF_ENDPOINT right?")
+
+
+def check_commit(what: str, commit: Any) -> str:
+    """Return the commit that the Hub names for a revision.
+
+    Raises:
+        StoreError: it is none.
+    """
+    if isinstance(commit, str) and COMMIT.fullmatch(commit):
+        return commit
+    raise StoreError(f"{what}: the Hub names the commit {commit!r:.80}, which is none. Is HF_ENDPOINT right?")
 
 
 def blob_id(content: bytes) -> str:
@@ -214,7 +247,7 @@ def open_hub(place: str | HubAddress, *, give_up_s: float | None = None) -> HubS
         InputError: the place is not an address on the Hub.
     """
     address = parse_hub_address(place) if isinstance(place, str) else place
-    return retry(f"{address}", lambda: _list_files(address, give_up_s), give_up_s=give_up_s)
+    return ask_hub(f"{address}", lambda: _list_files(address, give_up_s), give_up_s=give_up_s)
 
 
 def _list_files(address: HubAddress, give_up_s: float | None) -> HubStore:
@@ -222,20 +255,19 @@ def _list_files(address: HubAddress, give_up_s: float | None) -> HubStore:
     from huggingface_hub.hf_api import RepoFile
 
     hub = open_hub_client()
-    with hub_errors(f"{address}"):
-        # Without `expand` the answer names every file of the repository.
-        info = hub.dataset_info(address.repo, revision=address.revision, expand=["sha", "private"])
-        if info.sha is None:
-            raise StoreError(f"{address}: the Hub names no commit for {address.revision!r}. Is HF_ENDPOINT right?")
-        # From here on the commit is named, so that files of two commits are not mixed.
-        files: dict[str, ListedFile] = {}
-        prefix = address.path("")
-        try:
-            folder = address.folder or None
-            for entry in hub.list_repo_tree(address.repo, folder, revision=info.sha, repo_type="dataset"):
-                if isinstance(entry, RepoFile) and entry.path.startswith(prefix):
-                    name = entry.path[len(prefix) :]
-                    files[name] = ListedFile(name, entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id)
-        except EntryNotFoundError:  # an absent folder is an empty one
-            files = {}
-    return HubStore(address, info.sha, files, bool(info.private), give_up_s)
+    # Without `expand` the answer names every file of the repository.
+    info = hub.dataset_info(address.repo, revision=address.revision, expand=["sha", "private"])
+    # From here on the commit is named, so that files of two commits are not mixed.
+    commit = check_commit(f"{address}", info.sha)
+    files: dict[str, ListedFile] = {}
+    prefix = address.path("")
+    try:
+        folder = address.folder or None
+        for entry in hub.list_repo_tree(address.repo, folder, revision=commit, repo_type="dataset"):
+            if isinstance(entry, RepoFile) and entry.path.startswith(prefix):
+                name = entry.path[len(prefix) :]
+                version = entry.lfs.sha256 if entry.lfs else entry.blob_id
+                files[name] = list_file(f"{address}", name, entry.size, version)
+    except EntryNotFoundError:  # an absent folder is an empty one
+        files = {}
+    return HubStore(address, commit, files, bool(info.private), give_up_s)

@@ -12,7 +12,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextvars import ContextVar
+from concurrent.futures import Future
+from contextvars import ContextVar, copy_context
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
@@ -87,6 +88,7 @@ def retry(
     *,
     error_type: Callable[[str], Exception] = StoreError,
     give_up_s: float | None = None,
+    interrupt: bool = False,
 ) -> Result:
     """Retry `attempt` until it succeeds or the time is up, and return its result.
 
@@ -95,6 +97,8 @@ def retry(
         attempt: raises `TransientError` for a failure that may pass; any other error is final. It may run many times.
         error_type: makes the error of the last failure from its message.
         give_up_s: seconds after the first attempt; `GIVE_UP_S` when None. A failure may have a smaller bound.
+        interrupt: do not wait longer than that for an attempt either. Each then runs in a thread of its own, which is
+            left to itself when the time is up: a server may send a byte now and then, or pages without end.
 
     Raises:
         Exception: the error that `error_type` makes when the time is up, or a final error of `attempt`.
@@ -109,7 +113,8 @@ def retry(
         if stop is not None and stop.is_set():
             raise InputError(f"{what}: not requested: stopped")
         try:
-            result = attempt()
+            left_s = started + bound - time.monotonic()
+            result = _call_within(left_s, attempt) if interrupt else attempt()
             _answered = time.monotonic()
             return result
         except TransientError as error:
@@ -129,6 +134,29 @@ def retry(
             failed = f"{plural(failures, 'failed attempt')}, the last one: {said}"
             _report_silence(f"{what}: no answer for {spent:.0f} s ({failed})", started, last)
             sleep(pause)
+
+
+def _call_within(seconds: float, attempt: Callable[[], Result]) -> Result:
+    """Call `attempt` in a thread, in a copy of this thread's context, and return its result.
+
+    Raises:
+        TransientError: there is none after so many seconds.
+    """
+    answer, context = Future[Result](), copy_context()
+
+    def run() -> None:
+        try:
+            answer.set_result(context.run(attempt))
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="request", daemon=True).start()
+    try:
+        return answer.result(max(0.0, seconds))
+    except TimeoutError:
+        if answer.done():
+            raise
+        raise TransientError("no whole answer came") from None
 
 
 def _report_silence(sentence: str, started: float, last_s: float) -> None:

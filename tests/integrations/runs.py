@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,8 @@ SEQ_LEN = 128
 SAMPLES = 160
 """That every block of the page reads."""
 OTHER_SEED = ("seq_len=128", "seq_len=128, seed=7")
+MARK = "TESTED_RUN"
+"""The variable by which the processes of a run are found again."""
 OTHER_ORDER = "the checkpoint is of another set, split, seq_len"
 
 
@@ -113,17 +116,30 @@ def _run(title: str, folder: Path, record: Path, start: Start, then: str | None)
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
+        MARK: str(record),
     }
     command = [*launcher, *module, title, str(record), *options]
     with (record / "stderr").open("w+") as stderr:
-        # Files and not pipes, and a group of its own: Grain's workers outlive the process that is killed.
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
-        )
+        # A file and not a pipe: Grain's workers outlive the process that is killed.
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=stderr)
         try:
             status = process.wait(timeout=200)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            while _kill_processes(f"{MARK}={record}"):
+                time.sleep(0.05)
         stderr.seek(0)
         return status, stderr.read()
+
+
+def _kill_processes(variable: str) -> int:
+    """Kill the processes that have inherited a variable, and return how many there were.
+
+    torchrun starts each rank in a session of its own, so no process group holds the workers of a rank that is killed.
+    """
+    found = 0
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # another user's, or it has ended
+            if variable.encode() in environ.read_bytes().split(b"\0"):
+                found += 1
+                os.kill(int(environ.parent.name), signal.SIGKILL)
+    return found

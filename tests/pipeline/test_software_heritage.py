@@ -113,6 +113,16 @@ def test_a_failure_that_passes_is_never_held_against_a_file(
     assert time.monotonic() - started < 15
 
 
+@pytest.mark.parametrize("kind", ["drip", "drip-head"])
+def test_an_object_that_comes_drop_by_drop_is_given_up(
+    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], kind: str
+) -> None:
+    key = bucket.put(TEXT)
+    bucket.faults.every(1, kind, stall_s=0.05)
+    with pytest.raises(SourceError, match="gave up after"):
+        fetch(key, give_up_s=0.5)
+
+
 def test_a_server_that_is_gone_is_given_up_in_time(fetch: Callable[..., dict[bytes, archive.Outcome]]) -> None:
     before = set(threading.enumerate())
     with socket.socket() as closed:  # no other server takes this port

@@ -3,6 +3,7 @@
 The server keeps what it was sent by SHA-256, checks it, and shows it only once it is committed; see tests/servers.
 """
 
+import gzip
 import json
 import re
 import shutil
@@ -16,7 +17,7 @@ from huggingface_hub import HfApi
 import shards
 from shards.errors import InputError
 from shards.hub import push as hub_push
-from shards.stores import retry
+from shards.stores import hub_client, retry
 from shards.stores.hub_store import HubAddress, parse_hub_address
 from tests.support.faults import edit
 from tests.support.servers.hub import TOKEN, Hub, use_hub
@@ -231,7 +232,9 @@ def test_a_hub_that_does_not_answer_is_given_up_after_the_given_time(run, tmp_pa
         monkeypatch.setattr(retry, "GIVE_UP_S", 600.0)
         status, told, err = run("pull", REPO, "--out", tmp_path / "back", "--json", "--give-up-after", "0.5")
     assert (status, told["status"]) == (2, "refused")
-    assert re.search(rf"^error: {URL}: gave up after \d s and \d attempts?; the last one: ReadTimeout: ", err, re.M)
+    assert re.search(
+        rf"^error: {URL}: gave up after \d s and \d attempts?; the last one: (ReadTimeout: |no whole answer)", err, re.M
+    )
     assert not (tmp_path / "back").exists()
 
 
@@ -489,6 +492,80 @@ def test_a_set_whose_last_shards_are_absent_says_which(hub, run, whole, tmp_path
     # A push adds the files that are missing.
     status, told, _ = push_json(run, whole)
     assert (status, len(told["added"])) == (0, 6)
+
+
+# --- A Hub, or a proxy before it, that misbehaves ---
+
+INFO, TREE = r"^/api/datasets/tester/set(/revision/\w+)?$", r"^/api/datasets/tester/set/tree/"
+MANIFEST, HEAD, SHARDS = r"/resolve-cache/.*/manifest", r"/resolve/.*/train-", r"^/cdn/"
+BOMB = gzip.compress(bytes(100 << 20))
+UNENDING, LARGER, COMPRESSED = "no whole answer came", "more bytes than were asked for", "the answer is compressed"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "place", "said"),
+    [
+        *[("endless", place, LARGER) for place in (INFO, TREE, MANIFEST, SHARDS)],
+        *[("drip", place, UNENDING) for place in (INFO, TREE, MANIFEST, SHARDS)],
+        *[("drip-head", place, UNENDING) for place in (INFO, TREE, MANIFEST, HEAD, SHARDS)],
+        *[("gzip", place, COMPRESSED) for place in (INFO, TREE, MANIFEST, SHARDS)],
+        ("pages", TREE, UNENDING),
+    ],
+)
+def test_an_answer_without_end_or_measure_is_given_up(hub, run, whole, tmp_path, monkeypatch, kind, place, said):
+    monkeypatch.setattr(hub_client, "MOST_ANSWER_BYTES", 4 << 20)
+    hub.publish(REPO, whole)
+    if kind == "gzip":
+        hub.faults.on(place, body=BOMB, headers={"Content-Encoding": "gzip"})
+    elif kind == "pages":
+        hub.faults.on(place, headers={"Link": f'<{hub.url}/api/datasets/{REPO}/tree/main>; rel="next"'})
+    else:
+        hub.faults.every(1, kind, match=place, stall_s=0.05)
+    out = tmp_path / "back"
+    status, _, err = run("pull", REPO, "--out", out, "--give-up-after", "1" if said == UNENDING else "60")
+    assert (status, said in err, len(err.splitlines())) == (2, True, 1), err
+    kept = sum(path.stat().st_size for path in tmp_path.glob(".back.*/**/*") if path.is_file())
+    assert kept <= sum(map(len, files_of(whole).values()))
+    # What lies between the two sockets was sent too.
+    assert hub.body_bytes(place) < 20 << 20
+    hub.faults.off()
+    assert run("pull", REPO, "--out", out)[0] == 0
+    assert files_of(out) == files_of(whole)
+
+
+def test_pages_that_go_on_have_a_limit_of_bytes_too(hub, run, whole, tmp_path, monkeypatch):
+    hub.publish(REPO, whole)
+    hub.faults.on(TREE, headers={"Link": f'<{hub.url}/api/datasets/{REPO}/tree/main>; rel="next"'})
+    monkeypatch.setattr(hub_client, "MOST_ANSWER_BYTES", 100_000)
+    status, _, err = run("pull", REPO, "--out", tmp_path / "back", "--give-up-after", "100")
+    assert (status, LARGER in err) == (2, True), err
+
+
+LISTED = {"type": "file", "path": "manifest.json", "oid": 40 * "a", "size": 5}
+
+
+@pytest.mark.parametrize(
+    ("place", "answer", "said"),
+    [
+        *[
+            (INFO, {"id": REPO, "sha": commit, "private": False}, "which is none")
+            for commit in (None, 7, "main", "../../evil", 39 * "a", 40 * "A", f"{40 * 'a'}\n", [40 * "a"])
+        ],
+        *[(INFO, answer, "") for answer in ([], 7, None, "text", {}, {"id": REPO, "sha": {}}, [[[]]])],
+        *[(TREE, [LISTED | {"size": size}], "which are none") for size in ("5", -1, 1.5, True, None, [5])],
+        *[(TREE, [LISTED | {"oid": digest}], "which are none") for digest in (None, 7, "", 40 * "z", 4096 * "a")],
+        *[(TREE, [LISTED | {"lfs": lfs}], "") for lfs in (7, {"size": 5, "oid": 7}, {"oid": 64 * "a"}, {"size": "x"})],
+        *[(TREE, answer, "") for answer in ([7], 7, "text", [LISTED | {"path": 7}], [{"type": "file"}], {"a": []})],
+    ],
+)
+def test_an_answer_of_wrong_values_is_refused(hub, run, whole, tmp_path, place, answer, said):
+    hub.publish(REPO, whole)
+    hub.faults.on(place, body=json.dumps(answer).encode())
+    status, _, err = run("pull", REPO, "--out", tmp_path / "back")
+    assert (status, err.startswith(f"error: {URL}: "), said in err) == (2, True, True), err
+    assert len(err) < 600
+    assert not list(tmp_path.glob("*back*"))
 
 
 # --- Reading without pulling ---

@@ -1,8 +1,10 @@
 """The one policy for failures that may pass: how long, how often, and what the user is told meanwhile."""
 
+import threading
 import time
 import types
 from email.utils import formatdate
+from functools import partial
 
 import pytest
 
@@ -16,6 +18,7 @@ from shards.stores.retry import (
     count_retries,
     parse_retry_after,
     retry,
+    stop_on,
 )
 from shards.terminal import reporter
 
@@ -55,6 +58,27 @@ def test_what_passes_is_tried_again_with_pauses_that_grow_and_vary(pauses):
     ceilings = [min(30.0, 0.2 * 2**number) for number in range(1, 21)]
     assert all(0 <= pause <= ceiling for pause, ceiling in zip(pauses, ceilings, strict=True))
     assert len(set(pauses)) == 20
+
+
+def test_an_attempt_that_does_not_end_is_left_and_sees_the_context_of_its_caller():
+    seen, end = [], threading.Event()
+    with stop_on(end):
+
+        def attempt():
+            seen.append(retry_module._stop.get())
+            end.wait(60)
+
+        with pytest.raises(StoreError, match="gave up after 0 s and 1 attempt; the last one: no whole answer came"):
+            retry("GET /x", attempt, give_up_s=0.1, interrupt=True)
+        assert seen == [end]
+        assert retry("GET /x", lambda: "answer", interrupt=True) == "answer"
+        with pytest.raises(TimeoutError, match="its own"):
+            retry("GET /x", partial(_fail, TimeoutError("its own")), interrupt=True)
+        end.set()
+
+
+def _fail(error):
+    raise error
 
 
 def test_the_server_says_how_long_to_wait(pauses):

@@ -83,12 +83,8 @@ class RangeFile(io.RawIOBase):
         self._keys.add(key)
         if cache and (data := cache.get(key)) is not None:
             return data
-        # A long range is fetched in pieces: what fails is asked for again alone.
-        step = self._store.request_bytes
         try:
-            data = b"".join(
-                self._store.read_range(self._name, at, min(at + step, stop)) for at in range(start, stop, step)
-            )
+            data = self._store.read_range(self._name, start, stop)
         except StoreError as error:
             raise SourceError(str(error)) from error
         if cache and is_kept():

@@ -88,7 +88,7 @@ def fetch_archive_objects(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outco
     url = urlsplit(endpoint)
     if url.scheme not in ("http", "https") or not url.hostname:
         raise SourceError(f"content endpoint {endpoint!r}: expected https://HOST/PATH. Correct --content-endpoint.")
-    client = _connect(endpoint, settings.timeout_s)
+    client = _connect(endpoint, settings.timeout_s, settings.give_up_s)
     pending, stop = iter(keys), threading.Event()
     done: queue.SimpleQueue[Future[tuple[bytes, Outcome]]] = queue.SimpleQueue()
 
@@ -116,7 +116,7 @@ def fetch_archive_objects(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outco
 
 
 @functools.lru_cache(maxsize=1)
-def _connect(endpoint: str, timeout_s: float) -> HTTPStore:
+def _connect(endpoint: str, timeout_s: float, give_up_s: float) -> HTTPStore:
     from obstore.store import HTTPStore
 
     wait = timedelta(seconds=timeout_s)
@@ -127,7 +127,7 @@ def _connect(endpoint: str, timeout_s: float) -> HTTPStore:
             "allow_http": True,
             "connect_timeout": connect,
             "read_timeout": wait,
-            "timeout": timedelta(days=1),  # of a whole answer, which no slow network should reach
+            "timeout": timedelta(seconds=give_up_s),  # of a whole answer, which may come drop by drop
             "user_agent": "tokenmill",
         },
         retry_config={"max_retries": 0},

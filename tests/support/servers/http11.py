@@ -99,6 +99,16 @@ def head_bytes(response: Response, *, close: bool) -> bytes:
     return "\r\n".join(lines).encode("latin-1")
 
 
+def pieces_without_end(kind: str, response: Response) -> Iterator[bytes]:
+    """Yield an answer that does not end, in a way of `WITHOUT_END`; one that drips says how long it is."""
+    head = head_bytes(response, close=True)
+    if kind == "endless":
+        head = re.sub(rb"Content-Length: \d+\r\n", b"", head)
+    yield head[: -2 if kind == "drip-head" else None]
+    while True:
+        yield b"X: 1\r\n" if kind == "drip-head" else b" " * (1 << 16 if kind == "endless" else 1)
+
+
 def send(connection: socket.socket, body: bytes | FileSpan, begin: int, end: int) -> Iterator[int]:
     """Send the body from byte begin to byte end; yields how many bytes the socket took, each time it took some."""
     if isinstance(body, bytes):

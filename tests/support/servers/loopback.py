@@ -18,8 +18,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from tests.support.servers.http11 import REASONS, Request, Response, cut_range, head_bytes, read_requests, send
-from tests.support.servers.net_faults import CUTS, Fault, Faults
+from tests.support.servers.http11 import (
+    REASONS,
+    Request,
+    Response,
+    cut_range,
+    head_bytes,
+    pieces_without_end,
+    read_requests,
+    send,
+)
+from tests.support.servers.net_faults import CUTS, WITHOUT_END, Fault, Faults
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """SO_LINGER on, for 0 seconds: closing sends RST and forgets what was not sent yet."""
@@ -183,6 +192,12 @@ class Server:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
                 return False
             record.status = response.status
+            if fault and kind in WITHOUT_END:
+                for piece in pieces_without_end(fault.kind, response):
+                    connection.sendall(piece)
+                    record.body_bytes += len(piece)
+                    if kind != "endless":
+                        wait(fault.stall_s, stopping)
             close = get("connection", "").lower() == "close"
             connection.sendall(head_bytes(response, close=close), socket.MSG_MORE if size else 0)
             first = size // 2 if kind in (*CUTS, "stall-body") else size

@@ -21,6 +21,9 @@ CUTS = ("reset-body", "short")
 KINDS = ("reset", "429", "reset-body", "503", "short", "stall", "stall-body")
 """reset: closed with RST before any answer; reset-body: RST in the middle of the body; short: the end of the
 connection in the middle of the body; stall: silence before the answer; stall-body: silence in the middle of it."""
+WITHOUT_END = ("endless", "drip", "drip-head")
+"""What comes only by name. endless: a body that goes on as fast as the client reads; drip: one of which a byte comes
+after each stall; drip-head: headers that come so."""
 
 
 @dataclass(frozen=True, slots=True)
