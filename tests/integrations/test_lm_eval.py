@@ -61,7 +61,7 @@ def exported(request, tmp_path_factory) -> Path:
     given = [f"--set={setting}" for setting in [*settings, *KINDS[request.param]]]
     place = ["--shards", str(folder / "set"), "--run", str(folder / "run")]
     assert main(["train", str(folder / "recipe.toml"), *place, *given]) == 0
-    assert main(["export", str(folder / "run"), "--to", "hf", "--out", str(folder / "hf")]) == 0
+    assert main(["export-model", str(folder / "run"), "--to", "hf", "--out", str(folder / "hf")]) == 0
     return folder
 
 

@@ -514,7 +514,8 @@ UNENDING, LARGER, COMPRESSED = "no whole answer came", "more bytes than were ask
     ],
 )
 def test_an_answer_without_end_or_measure_is_given_up(hub, run, whole, tmp_path, monkeypatch, kind, place, said):
-    monkeypatch.setattr(hub_client, "MOST_ANSWER_BYTES", 4 << 20)
+    if said == LARGER:
+        monkeypatch.setattr(hub_client, "MOST_ANSWER_BYTES", 4 << 20)
     hub.publish(REPO, whole)
     if kind == "gzip":
         hub.faults.on(place, body=BOMB, headers={"Content-Encoding": "gzip"})
@@ -527,8 +528,7 @@ def test_an_answer_without_end_or_measure_is_given_up(hub, run, whole, tmp_path,
     assert (status, said in err, len(err.splitlines())) == (2, True, 1), err
     kept = sum(path.stat().st_size for path in tmp_path.glob(".back.*/**/*") if path.is_file())
     assert kept <= sum(map(len, files_of(whole).values()))
-    # What lies between the two sockets was sent too.
-    assert hub.body_bytes(place) < 20 << 20
+    assert hub.body_bytes(place) < 100 << 20  # what lies between the sockets of each connection was sent too
     hub.faults.off()
     assert run("pull", REPO, "--out", out)[0] == 0
     assert files_of(out) == files_of(whole)
@@ -538,7 +538,7 @@ def test_pages_that_go_on_have_a_limit_of_bytes_too(hub, run, whole, tmp_path, m
     hub.publish(REPO, whole)
     hub.faults.on(TREE, headers={"Link": f'<{hub.url}/api/datasets/{REPO}/tree/main>; rel="next"'})
     monkeypatch.setattr(hub_client, "MOST_ANSWER_BYTES", 100_000)
-    status, _, err = run("pull", REPO, "--out", tmp_path / "back", "--give-up-after", "100")
+    status, _, err = run("pull", REPO, "--out", tmp_path / "back", "--give-up-after", "30")
     assert (status, LARGER in err) == (2, True), err
 
 
