@@ -10,11 +10,12 @@ import errno
 import importlib
 import importlib.util
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, get_args
+from typing import Literal, TypeVar, cast, get_args
 
 ProblemKind = Literal[
     "manifest_missing",  # no manifest.json: the build did not finish, or this is not a shard set
@@ -61,6 +62,30 @@ class Problem:
     def to_dict(self) -> dict[str, str]:
         """Return a problem of a set as the JSON object that `validate --json` prints."""
         return asdict(self)
+
+
+MOST_TOLD = 20
+"""Problems of one kind that are told, or faults of files; the others are counted."""
+
+ProblemT = TypeVar("ProblemT", bound="str | Problem")
+
+
+def first_of(problems: Sequence[ProblemT]) -> list[ProblemT]:
+    """Return the first problems of each kind, and at the end the last of each kind that has more, with their number."""
+    first: list[ProblemT] = []
+    left: dict[str, list[ProblemT]] = {}
+    counts: Counter[str] = Counter()
+    for problem in problems:
+        kind = problem.kind if isinstance(problem, Problem) else ""
+        counts[kind] += 1
+        (first if counts[kind] <= MOST_TOLD else left.setdefault(kind, [])).append(problem)
+    for rest in left.values():
+        last = rest[-1]
+        if len(rest) > 1:  # what has been shortened stays as it is
+            count = f"the last of {len(rest):,} more: "
+            last = count + last if isinstance(last, str) else replace(last, message=count + last.message)
+        first.append(cast("ProblemT", last))
+    return first
 
 
 class TokenmillError(Exception):
@@ -228,12 +253,12 @@ class RunError(TokenmillError, RuntimeError):
 
 
 class ShardSetError(InputError):
-    """A shard set that cannot be used, with every problem that was found."""
+    """A shard set that cannot be used, with the problems that `first_of` leaves of all that were found."""
 
     problems: list[Problem]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, problems: list[Problem]):
-        super().__init__(problems)
+        super().__init__(first_of(problems))
 
 
 def set_error(kind: ProblemKind, where: str, message: str) -> ShardSetError:

@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
-from shards.errors import InputError, Problem, path_remedy, plural, remedy_of
+from shards.errors import InputError, Problem, first_of, path_remedy, plural, remedy_of
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder, order_split
 from shards.stores.cache import Cache
@@ -238,7 +238,7 @@ def _open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
         raise InputError(f"{place}: cannot be read: {reason}{remedy}") from error
     if problems or shard_set is None:
         command = "tokenmill validate"
-        raise InputError([*map(str, problems), f"{place}: not a valid shard set; run {command} {place}"])
+        raise InputError([*map(str, first_of(problems)), f"{place}: not a valid shard set; run {command} {place}"])
     return shard_set
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.flags import add_engine, add_network, add_recipe, open_executor, parse_build_place, read_network
-from shards.errors import plural
+from shards.errors import first_of, plural
 from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path
 from shards.terminal.display import print_lines, print_rows
@@ -117,7 +117,7 @@ def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
         "empty_files": report.empty,
         "unread": {name: asdict(unread) for name, unread in report.unread.items()},
         "shards": len(manifest.shards),
-        "problems": [problem.to_dict() for problem in report.validation.problems],
+        "problems": [problem.to_dict() for problem in first_of(report.validation.problems)],
     }
 
 
@@ -164,7 +164,7 @@ def print_build(report: BuildResult, out: str, work: str) -> None:
         f"{plural(report.tasks_run, 'task')} run in {report.seconds:.1f} s{_speed(report)}",
         f"work folder (keep it for cheap re-runs): {work}",
     ]
-    problems = report.validation.problems
+    problems = first_of(report.validation.problems)
     print_lines(lines + ([f"error: {problem}" for problem in problems] or ["validated: no problems"]))
 
 

@@ -28,7 +28,7 @@ from pipeline.sources.formats.detect import describe_packed, detect_format, endi
 from pipeline.sources.globs import describe_left_out, find_paths
 from pipeline.sources.network.settings import keep_fetched
 from shards.config import list_of, named_tables
-from shards.errors import InputError, remedy_of, text_of
+from shards.errors import InputError, first_of, remedy_of, text_of
 from shards.terminal.reporter import Note, no_note
 from shards.terminal.workers import map_in_threads
 
@@ -118,7 +118,7 @@ def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None =
     listed = [item for part in found for item in part]
     faults = [item for item in listed if isinstance(item, str)]
     if faults:
-        raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in faults))
+        raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in first_of(faults)))
     return [span for item in listed if isinstance(item, list) for span in item]
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from shards.errors import plural
+from shards.errors import first_of, plural
 from shards.terminal.arguments import add_set, add_threads
 from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Shown
 
@@ -43,10 +43,10 @@ def _show(report: ValidationResult) -> Shown:
     if sys.stdout.isatty():
         yield [
             {"kind": problem.kind, "where": problem.where, "what is wrong": problem.message}
-            for problem in report.problems
+            for problem in first_of(report.problems)
         ]
     else:
-        yield from (f"error: {problem}" for problem in report.problems)
+        yield from (f"error: {problem}" for problem in first_of(report.problems))
     verdict = "whole" if report.ok else plural(len(report.problems), "problem")
     figures = [
         f"{report.level}: {plural(report.shards, 'shard')}",

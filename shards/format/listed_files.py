@@ -9,12 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from shards.errors import Problem, ShardSetError, plural, set_error
+from shards.errors import Problem, ShardSetError, set_error
 from shards.format.manifest import FileEntry, Manifest
 from shards.stores.store import Store
-
-MOST_PROBLEMS = 10
-"""Files that are named one by one; the others are counted."""
 
 
 def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
@@ -35,14 +32,6 @@ def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
     for shard in manifest.shards:
         found = (compare_size(store, file, sizes.get(file.path)) for file in shard.files.entries)
         problems += [problem for problem in found if problem is not None]
-    if len(problems) > MOST_PROBLEMS:
-        # A whole set that is missing makes ten lines, not thousands.
-        last, more = problems[-1], len(problems) - MOST_PROBLEMS
-        message = (
-            f"the last of {plural(more, 'more file')} that "
-            f"{'is missing or has' if more == 1 else 'are missing or have'} another size in {store}."
-        )
-        problems = [*problems[:MOST_PROBLEMS], Problem(last.kind, last.where, message)]
     return problems
 
 
@@ -67,7 +56,7 @@ def compare_size(store: Store, file: FileEntry, size: int | None) -> Problem | N
 def say_remedy(store: Store) -> str:
     """Return the remedy for a listed file that is missing or is not what the manifest says."""
     again = "Copy, pull or build it again" if store.folder is not None else "Push or build it again"
-    return f"{again}; tokenmill validate {store} finds every damaged file."
+    return f"{again}; tokenmill validate {store} finds what is damaged."
 
 
 def read_listed_file(store: Store, name: str, sha256: str) -> bytes:

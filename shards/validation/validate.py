@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from shards.errors import Problem, plural
+from shards.errors import Problem, first_of, plural
 from shards.format.manifest import MANIFEST_FILE, Manifest, MixEntry, ShardEntry
 from shards.format.reader import Shard, Shards
 from shards.format.totals import count_by_source
@@ -71,7 +71,7 @@ class ValidationResult:
             "tokens": self.tokens,
             "documents": self.documents,
             "seconds": round(self.seconds, 3),
-            "problems": [problem.to_dict() for problem in self.problems],
+            "problems": [problem.to_dict() for problem in first_of(self.problems)],
         }
 
 

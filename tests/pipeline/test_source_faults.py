@@ -213,3 +213,11 @@ def test_a_file_name_that_is_not_utf8(tmp_path: Path, source: Any) -> None:
     with open(os.fsencode(tmp_path) + b"/\xff.txt", "wb") as file:
         file.write(b"x")
     assert "is not UTF-8; rename the file" in resolve_error(source(tmp_path / "*.txt", separator="--"))
+
+
+def test_of_many_broken_files_the_first_are_told_and_the_others_counted(tmp_path: Path, source: Any) -> None:
+    for number in range(50):
+        (tmp_path / f"{number:02}.parquet").write_bytes(b"none")
+    message = resolve_error(source(tmp_path / "*.parquet"))
+    assert message.count("not a whole parquet file") == 21
+    assert "the last of 30 more: source 's': 49.parquet: not a whole" in message

@@ -50,8 +50,8 @@ TOLD = {
     missing: r"^train-00001\.bin\.zst: in the manifest, but not in {place}\. ",
 }
 REMEDIES = {
-    "folder": r"Copy, pull or build it again; tokenmill validate {place} finds every damaged file\. \[",
-    "store": r"Push or build it again; tokenmill validate {place} finds every damaged file\. \[",
+    "folder": r"Copy, pull or build it again; tokenmill validate {place} finds what is damaged\. \[",
+    "store": r"Push or build it again; tokenmill validate {place} finds what is damaged\. \[",
 }
 
 

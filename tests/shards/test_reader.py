@@ -100,7 +100,7 @@ def test_damaged_tokens_are_an_error_with_its_remedy(good_set, tmp_path, fault, 
     folder = Path(shutil.copytree(good_set, tmp_path / "set"))
     shard = open_set(folder).shard("train-00000")
     plant(fault, folder)
-    remedy = rf"Copy, pull or build it again; tokenmill validate {folder} finds every damaged file\. \["
+    remedy = rf"Copy, pull or build it again; tokenmill validate {folder} finds what is damaged\. \["
     for read in (shard.read, lambda: list(shard.iter_tokens())):
         with pytest.raises(ShardSetError, match=rf"^train-00000\.bin\.zst: .*({message}).*{remedy}"):
             read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from shards.torch import TokenWindows
 from shards.trace.locate import find_places
 from shards.validation.validate import validate
 from tests.support.token_sets import count_up
+from tokenmill.__main__ import main
 
 MANY = 2_000_000
 
@@ -53,6 +55,30 @@ def test_a_hostile_manifest_costs_little_to_refuse(good_set: Path, tmp_path: Pat
     assert 1 <= done.stdout.count("error: ") <= 21
     if what == "allowed keys":
         assert "99,980 more faults" in done.stdout
+
+
+def test_of_many_missing_shards_the_first_are_told_and_the_others_counted(
+    good_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, count = shutil.copytree(good_set, tmp_path / "set"), 5000
+    text = (folder / "manifest.json").read_text()
+    shard = json.dumps(next(entry for entry in json.loads(text)["shards"] if entry["split"] == "train"))
+    name = json.loads(shard)["name"]
+    many = [json.loads(shard.replace(name, f"train-{number:05}")) for number in range(count)]
+    (folder / "manifest.json").write_text(json.dumps({**json.loads(text), "shards": many}))
+    for path in folder.glob("train-*"):
+        path.unlink()
+    assert main(["validate", str(folder), "--threads", "1"]) == 1
+    told = capsys.readouterr().out
+    assert told.count("[file_missing]") == 21
+    assert f"the last of {3 * count - 20:,} more: in the manifest, but not in the folder. Copy or build it" in told
+    assert main(["validate", str(folder), "--threads", "1", "--json"]) == 1
+    kinds = [problem["kind"] for problem in json.loads(capsys.readouterr().out)["problems"]]
+    assert (kinds.count("file_missing"), max(map(kinds.count, kinds))) == (21, 21)
+    with pytest.raises(ShardSetError) as caught:
+        open_set(folder)
+    assert 21 <= str(caught.value).count("\n") + 1 <= 42
+    assert f"train-{count - 1:05}" in str(pickle.loads(pickle.dumps(caught.value)))
 
 
 def test_a_key_that_is_there_twice_is_refused(good_set: Path) -> None:
