@@ -220,4 +220,4 @@ def test_of_many_broken_files_the_first_are_told_and_the_others_counted(tmp_path
         (tmp_path / f"{number:02}.parquet").write_bytes(b"none")
     message = resolve_error(source(tmp_path / "*.parquet"))
     assert message.count("not a whole parquet file") == 21
-    assert "the last of 30 more: source 's': 49.parquet: not a whole" in message
+    assert "source 's': the last of 30 more: 49.parquet: not a whole" in message
