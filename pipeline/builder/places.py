@@ -20,7 +20,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError, RunError, TokenmillError
 from shards.format.manifest import MANIFEST_FILE
-from shards.stores.files import check_own_folder, is_abandoned, lock_folder, unique_name
+from shards.stores.files import is_abandoned, lock_folder, unique_name
 from shards.stores.object_store import require_abilities
 from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore
@@ -106,8 +106,6 @@ def hold_places(out: WritableStore, work: WritableStore) -> Generator[Callable[[
                 store.folder.mkdir(parents=True, exist_ok=True)
                 if not os.access(store.folder, os.W_OK):
                     raise InputError(f"{store}: no permission to write. Choose another folder, or change its mode.")
-                if store is work:
-                    check_own_folder(store.folder)
                 stack.enter_context(lock_folder(store.folder))
             else:
                 leases.append(stack.enter_context(closing(Lease(store))))

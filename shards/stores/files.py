@@ -188,8 +188,9 @@ def lock_folder(folder: Path, *, wait: str = "") -> Generator[int]:
         The folder's open descriptor.
 
     Raises:
-        InputError: another process holds the lock.
+        InputError: another process holds the lock, or the folder is another user's.
     """
+    check_own_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -210,9 +211,12 @@ def check_new_folder(path: Path) -> None:
 
     Raises:
         FileExistsError: by a file, or by a folder that is not empty.
+        InputError: by a folder of another user: the new one would get its rights.
     """
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise FileExistsError(f"{path.absolute()}: exists and is not empty. Remove it, or give another folder.")
+    if path.is_dir():
+        check_own_folder(path)
 
 
 @contextlib.contextmanager
@@ -229,7 +233,7 @@ def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
 
     Raises:
         FileExistsError: the name is taken by a file, or by a folder that is not empty.
-        InputError: another process is writing this folder.
+        InputError: another process is writing this folder, or another user has made it.
         RunError: another user has moved the hidden folder away.
         OSError: the disk is full or not writable.
     """
@@ -243,6 +247,7 @@ def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
             for folder, _, _ in os.walk(staging):
                 sync_folder(Path(folder))
             path.mkdir(exist_ok=True)
+            check_own_folder(path)
             if not _is_private(staging, descriptor):
                 raise RunError(f"{staging}: another user has replaced this folder. Write where others cannot.")
             os.fchmod(descriptor, path.stat().st_mode & 0o7777)

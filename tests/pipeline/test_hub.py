@@ -223,7 +223,7 @@ def test_an_answer_without_end_is_given_up(
         link = f"<{hub.url}/api/datasets/HuggingFaceTB/finemath/tree/main>"
         hub.faults.on(place, headers={"Link": f'{link}; rel="next"'})
     else:
-        hub.faults.every(1, kind, match=place, stall_s=0.1)
+        hub.faults.every(1, kind, match=place, stall_s=1)
     assert said in run("plan", hub_recipe(tmp_path / "hub.toml", "math"), "--give-up-after", "4", expect=2)
 
 

@@ -108,6 +108,26 @@ def _leave(path: Path, found: list[str]) -> None:
         raise OSError("the disk is full")
 
 
+def test_a_folder_of_the_other_user_is_not_written_to_or_replaced(
+    shared: Path, mine: Path, other: Act, good_set: Path, tmp_path: Path
+) -> None:
+    other("mkdir empty run; ln -s $home run/checkpoints")
+    recipe = write_small_recipe(tmp_path)
+    train = f"train {Path(__file__).parents[2]}/recipes/train/tinystories-28m.toml --shards {good_set}"
+    for words in (
+        f"build {recipe} --workers 1 --work {tmp_path}/work --out {shared}/empty",
+        f"export {good_set} --to nanogpt --out {shared}/empty",
+        f"pull a/b --out {shared}/empty",
+        f"{train} --run {shared}/run",
+    ):
+        done = call_here(main, *words.split())
+        assert (done.returncode, "belongs to another user" in done.stderr) == (2, True), done.stderr
+    with pytest.raises(InputError, match="belongs to another user"), write_folder(shared / "out"):
+        other("mkdir out")  # which would give the new folder its rights
+    assert [path.name for path in sorted(shared.rglob("*"))] == ["empty", "out", "run", "checkpoints"]
+    check_mine(mine)
+
+
 def test_own_leftovers_are_taken_or_removed(shared: Path) -> None:
     with pytest.raises(OSError, match="full"):
         _leave(shared / "out", [])
