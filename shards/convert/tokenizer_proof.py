@@ -67,6 +67,8 @@ def prove_tokenizer(
     from tokenizers import Tokenizer
 
     parsed: dict[str, Any] = json.loads(file.read_bytes())
+    if "model" not in parsed:  # of a set of bare ids, which no text becomes
+        return {"probes": 0, "documents": 0}
     plain = Tokenizer.from_str(json.dumps(make_plain(parsed)))
     begin = [] if bos_id is None else [bos_id]
 

@@ -15,7 +15,9 @@ from shards.convert.export import export_set
 from shards.convert.layouts import LAYOUTS
 from shards.convert.layouts import layout as layouts
 from shards.errors import InputError
+from shards.format.token_set import write_token_set
 from tests.support.shard_sets import Document, write_set
+from tests.support.token_sets import count_up
 from tokenmill.__main__ import main
 
 EOS = 298
@@ -213,6 +215,12 @@ def test_the_tokenizer_is_proved(plan, tmp_path):
     ):
         export_set(shards.open_set(tmp_path / "other"), tmp_path / "none", layout="nanogpt")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_set_of_bare_ids_has_no_tokenizer_to_prove(tmp_path):
+    ids = write_token_set(tmp_path / "set", {"train": [count_up(1000, vocab_size=50)]}, vocab_size=50)
+    export_set(ids, tmp_path / "out", layout="nanogpt")
+    assert json.loads((tmp_path / "out/export.json").read_text())["tokenizer_proof"] == {"probes": 0, "documents": 0}
 
 
 def test_what_a_layout_cannot_count_is_refused(tiny_set, monkeypatch, tmp_path):
