@@ -11,6 +11,7 @@ import numpy as np
 
 from shards.errors import ShardSetError, plural, set_error
 from shards.format.arrays import Int32s, Int64s, UInt8s
+from shards.format.document_names import find_large_names, find_long_name
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard
 from shards.format.vocabulary import Vocabulary
@@ -20,13 +21,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 BATCH_DOCUMENTS = 1 << 17
-
-NAME_COLUMNS = ("source", "unit")
-MAX_NAME_BYTES = 1 << 16
-"""A longer value of `source` or `unit` is refused: it is copied for batches and messages. A path has at most 4,096."""
-
-NAMES_BYTES, NAME_BYTES = 1 << 24, 1 << 10
-"""A row group's values of such a column take at most this, and this for each row; it is known before they are read."""
 
 DocumentBatch: TypeAlias = Any
 """A `pa.RecordBatch`. pyarrow's stubs cannot express the types of its columns."""
@@ -55,7 +49,7 @@ def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile
     elif rows != shard.num_documents:
         problem = f"{plural(rows, 'row')}; expected {plural(shard.num_documents, 'document')} by the manifest"
     else:
-        problem = _find_long_names(file.metadata)
+        problem = find_large_names(file.metadata)
     if problem:
         file.close()
         raise shard.damaged("document_table", shard.entry.files.documents, problem)
@@ -74,32 +68,9 @@ def iter_documents(
     """
     with open_documents(shard, content) as file, shard.table_errors("cannot be decoded"):
         for batch in file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False):
-            for name in sorted({*NAME_COLUMNS} & {*batch.schema.names}):
-                if (longest := _longest(cast("Any", batch.column(name)).dictionary)) > MAX_NAME_BYTES:
-                    found = f"a value of {name} has {longest:,} bytes; expected at most {MAX_NAME_BYTES:,}"
-                    raise shard.damaged("document_table", shard.entry.files.documents, found)
+            if found := find_long_name(batch):
+                raise shard.damaged("document_table", shard.entry.files.documents, found)
             yield batch
-
-
-def _find_long_names(metadata: Any) -> str:
-    """Return what is wrong with the size of a document table's names, by its footer; empty if nothing is."""
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        most = NAMES_BYTES + NAME_BYTES * group.num_rows
-        for index, name in enumerate(document_schema().names):
-            size = group.column(index).total_uncompressed_size
-            if name in NAME_COLUMNS and size > most:
-                rows = plural(group.num_rows, "row")
-                return f"the values of {name} take {size:,} bytes for {rows}; expected at most {most:,}"
-    return ""
-
-
-def _longest(texts: Any) -> int:
-    """Return the bytes of the longest string of a document table's column."""
-    if not len(texts):
-        return 0
-    ends = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset :][: len(texts) + 1]
-    return int(np.diff(ends).max())
 
 
 def read_hashes(batch: DocumentBatch) -> UInt8s:

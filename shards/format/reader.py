@@ -23,6 +23,7 @@ import numpy as np
 from shards.errors import InputError, ProblemKind, ShardSetError, plural, remedy_of, set_error
 from shards.format import codec
 from shards.format.arrays import TOKEN_DTYPES, Tokens
+from shards.format.document_names import find_large_names, find_long_name
 from shards.format.listed_files import (
     compare_size,
     compare_sizes,
@@ -164,15 +165,19 @@ class Shard:
             columns: only these columns, or all when None.
 
         Raises:
-            ShardSetError: kind `document_table`: the table cannot be read.
+            ShardSetError: kind `document_table`: the table cannot be read, or its names break a limit of FORMAT.md.
             OSError: this process may not read the file, or has too many files open.
         """
         import pyarrow.parquet as pq
 
         # Threads of Arrow would compete with those of the caller.
         source = self.documents_source()
-        with self.table_errors("not a readable Parquet file"):
-            return pq.ParquetFile(source).read(columns=columns, use_threads=False)
+        with self.table_errors("not a readable Parquet file"), pq.ParquetFile(source) as file:
+            if not (found := find_large_names(file.metadata)):
+                table = file.read(columns=columns, use_threads=False)
+                if not (found := "".join(map(find_long_name, table.to_batches()))):
+                    return table
+        raise self.damaged("document_table", self.entry.files.documents, found)
 
     @contextlib.contextmanager
     def table_errors(self, found: str) -> Generator[None]:

@@ -172,12 +172,26 @@ def test_a_long_value_in_a_document_table_is_refused(tmp_path: Path, column: str
         shard_set = open_set(tmp_path / "set")
         if length == 1 << 16:
             assert sum(len(batch) for batch in iter_documents(shard_set.shards[0])) == len(table)
+            assert shard_set.shards[0].documents().num_rows == len(table)
+    with pytest.raises(ShardSetError, match=f"values? of {column} (has|take) .* bytes.*; expected at most") as told:
+        shard_set.shards[0].documents()
     with pytest.raises(ShardSetError, match=f"values? of {column} (has|take) .* bytes.*; expected at most") as told:
         find_places(shard_set.shards[0], [3])
     assert len(str(told.value)) < 1000
     problems = validate(tmp_path / "set", level="full").problems
     assert "document_table" in {problem.kind for problem in problems}
     assert max(len(str(problem)) for problem in problems) < 1000
+
+
+def test_a_document_table_whose_names_are_no_dictionary_is_refused(good_set: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(good_set, tmp_path / "set") / "train-00000.docs.parquet"
+    table = pq.read_table(path)
+    shard = open_set(tmp_path / "set").shard("train-00000")
+    pq.write_table(table.set_column(2, "source", table["source"].cast(pa.string())), path)
+    manifest = shard.entry.files.documents
+    object.__setattr__(manifest, "bytes", path.stat().st_size)
+    with pytest.raises(ShardSetError, match=r"source is string; expected dictionary<values=string"):
+        shard.documents()
 
 
 def test_training_names_the_shard_and_the_id_outside_the_vocabulary(tmp_path: Path) -> None:
