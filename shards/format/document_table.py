@@ -11,9 +11,8 @@ import numpy as np
 
 from shards.errors import ShardSetError, plural, set_error
 from shards.format.arrays import Int32s, Int64s, UInt8s
-from shards.format.document_names import find_large_names, find_long_name
 from shards.format.manifest import SourceCounts
-from shards.format.reader import Shard
+from shards.format.reader import Shard, find_large_names, find_long_name
 from shards.format.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
