@@ -152,7 +152,7 @@ def reading_keys(source: SourceRecipe, _payload: Any = None) -> dict[str, Any]:
     """Return the keys of a source that determine the documents of given spans: not its name, weight, `take`
     or paths."""
     elsewhere = {*source.place_keys, "weight", "take", "name", "license", "clean"}
-    elsewhere |= {"max_missing", "max_dropped", "max_malformed", "max_null"}
+    elsewhere |= {"max_missing", "max_dropped", "max_malformed", "max_null", "max_document_bytes"}
     reading = source.model_dump(exclude=elsewhere)
     # A key that is not set leaves the digest as it was before there was such a key.
     return {key: value for key, value in reading.items() if value not in (None, [])} | identify_steps(source)

@@ -97,6 +97,9 @@ class SourceRecipe(Settings):
     """Shorter documents are dropped, in bytes of UTF-8; empty ones always are."""
     max_bytes: SizeBytes | None = None
     """Longer documents are dropped."""
+    max_document_bytes: SizeBytes = 1 << 30
+    """A longer document, or record of JSON or CSV, stops the build, since it takes memory. A compressed file with more
+    text than this, and than 100 times its own size, stops it, too."""
     drop_if_matches: Patterns = Field(default_factory=list)
     """Like the recipe's `drop_if_matches`, for this source only. The recipe's patterns come first."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from pipeline.recipe.key_values import FormatName
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
-from pipeline.sources.base import MALFORMED, Span, TextBatch
+from pipeline.sources.base import MALFORMED, SourceError, Span, TextBatch
 from pipeline.sources.files import list_files, list_spans
 from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
@@ -181,6 +181,14 @@ def test_the_records_are_those_of_the_file(
 def texts_of(spans: list[tuple[Span, list[TextBatch]]]) -> list[str]:
     texts = [text for _, batches in spans for batch in batches for text in batch.text.to_pylist()]
     return [text.decode() if isinstance(text, bytes) else text for text in texts]
+
+
+def test_a_document_over_the_limit_is_refused_by_its_number(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = max(len(row["text"].encode()) for row in ROWS)
+    assert len(read_records(source_of(written, max_document_bytes=longest))) == len(ROWS)
+    monkeypatch.setattr(byte_io, "BATCH_BYTES", 100)
+    with pytest.raises(SourceError, match=f"^{written.name}: record 7: is longer than {longest - 1} bytes"):
+        read_records(source_of(written, max_document_bytes=longest - 1))
 
 
 def test_provenance_leads_back_to_the_document(written: Path) -> None:

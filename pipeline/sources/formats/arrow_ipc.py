@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBatch, join_groups
+from pipeline.sources.base import Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.byte_io import is_compressed, is_local, open_file
-from pipeline.sources.formats.columns import check_columns, take_path
+from pipeline.sources.formats.columns import check_columns, measure_rows, split_rows
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import remedy_of
 
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _FILE_MAGIC = b"ARROW1"
+_RAW_TYPES = (
+    (pa.string(), pa.binary()),
+    (pa.large_string(), pa.large_binary()),
+    (pa.string_view(), pa.binary_view()),
+)
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -112,7 +117,7 @@ def _measure_batches(source: SourceRecipe, whole: Span, schema: pa.Schema) -> li
 
 
 def _text_bytes(source: SourceRecipe, batch: pa.RecordBatch) -> int:
-    return take_path(batch, source.text_column).nbytes
+    return int(measure_rows(batch, [source.text_column]).sum())
 
 
 @lru_cache(maxsize=32)  # a sample reads many batches of one stream
@@ -153,9 +158,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
         ):
             _validate(batch, reader.columns, f"{span.name}: record batch {number}")
             # A record batch is as large as its writer made it: its text is given on in parts.
-            step = max(1, batch.num_rows * BATCH_BYTES // max(1, _text_bytes(reader.source, batch)))
-            for start in range(0, batch.num_rows, step):
-                part = batch.slice(start, step)
+            for part in split_rows(batch, reader.columns):
                 found = reader.make_batch(part, reader.number_rows(part.num_rows))
                 found.read_bytes = file.tell() if span.kind == "b" else 0
                 yield found
@@ -188,7 +191,7 @@ def _validate(batch: pa.RecordBatch, columns: list[str], where: str) -> None:
     try:
         for index in _read_fields(batch.schema, columns):
             column: Any = batch.column(index)
-            for text, raw in ((pa.string(), pa.binary()), (pa.large_string(), pa.large_binary())):
+            for text, raw in _RAW_TYPES:
                 column = column.view(raw) if column.type == text else column
             column.validate(full=True)
     except pa.ArrowInvalid as error:

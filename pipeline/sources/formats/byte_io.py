@@ -13,9 +13,8 @@ import io
 import itertools
 import os
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -172,41 +171,6 @@ def refuse_wide(head: bytes, name: str) -> None:
         raise SourceError(f'{name}: seems to be text in {found}; set encoding = "{found}" for all files of a source.')
 
 
-def read_pieces(raw: BinaryIO, span: Span, separator: bytes, encoding: str) -> Iterator[bytes]:
-    """Yield a span's bytes as pieces of UTF-8 that end with a separator (the span's last one may not)."""
-    return (piece for piece, _ in read_cut(raw, span, partial(_last_end, separator=separator), encoding))
-
-
-def read_cut(
-    raw: BinaryIO, span: Span, find_end: Callable[[bytes], int], encoding: str | None = None
-) -> Iterator[tuple[bytes, bool]]:
-    """Yield a span's bytes in pieces that end where `find_end` says.
-
-    Args:
-        raw: the file.
-        span: the span.
-        find_end: returns where the last whole record of some bytes ends, which start with a record; 0 if none does.
-        encoding: of the text, which is yielded in UTF-8; None: the bytes are yielded as they are stored.
-
-    Yields:
-        Each piece, and whether `find_end` has ended it: what is left at the end of the span comes last.
-    """
-    data = b""
-    fresh: list[bytes] = []
-    blocks = read_blocks(raw, span) if encoding is None else read_text_blocks(raw, span, encoding)
-    for block in itertools.chain(blocks, [b""]):
-        fresh.append(block)
-        if block and sum(map(len, fresh)) < len(data):
-            continue  # a long record: searched again when it has doubled, not after every block
-        # Pieces end where the format says; what is left waits for the next block.
-        data, fresh = b"".join([data, *fresh]), []
-        if cut := find_end(data):
-            yield data[:cut], True
-            data = data[cut:]
-    if data:
-        yield data, False
-
-
 def cut_after(whole: Span, places: Iterable[int], unit_bytes: int) -> list[Span]:
     """Cut a plain file's bytes at the places that begin another span, as soon as one has `unit_bytes` of text.
 
@@ -269,7 +233,7 @@ def _overlaps_itself(separator: bytes) -> bool:
     return any(separator.startswith(separator[-length:]) for length in range(1, len(separator)))
 
 
-def _last_end(data: bytes, separator: bytes) -> int:
+def last_end(data: bytes, separator: bytes) -> int:
     """Return where the last separator in bytes ends, as `split` finds them from the start; 0 if there is none."""
     last = data.rfind(separator)
     if last < 0:

@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import unwrap_mask
+from pipeline.arrow_arrays import split_by_size, unwrap_mask
 from pipeline.recipe.predicates import Predicate
-from pipeline.sources.base import SourceError
+from pipeline.sources.base import BATCH_BYTES, SourceError
 from shards.errors import plural
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
+_Table = TypeVar("_Table", pa.Table, pa.RecordBatch)
 _TEXT_TESTS = (
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
     *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
@@ -56,22 +58,65 @@ def _follow(schema: pa.Schema, names: list[str]) -> pa.DataType | None:
     return found.value_type if pa.types.is_dictionary(found) else found
 
 
+def _find_column(table: pa.Table | pa.RecordBatch, path: str) -> Any:
+    if path in table.schema.names:
+        return table.column(path)
+    import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
+
+    head, *rest = path.split(".")
+    return pc.struct_field(table.column(head), rest)
+
+
 def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array[Any]:
     """Return the column at a dotted path of a table as one array."""
-    if path in table.schema.names:
-        column = table.column(path)
-    else:
-        import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
-
-        head, *rest = path.split(".")
-        column = pc.struct_field(table.column(head), rest)
+    column = _find_column(table, path)
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if pa.types.is_dictionary(column.type):
+        column = cast("Any", column).dictionary_decode()
     if pa.types.is_string_view(column.type):  # few of Arrow's functions take views
         column = column.cast(pa.large_string())
     elif pa.types.is_binary_view(column.type):
         column = column.cast(pa.large_binary())
     return cast("pa.Array[Any]", column)
+
+
+def split_rows(table: _Table, columns: list[str]) -> Iterator[_Table]:
+    """Yield rows of a table with about `BATCH_BYTES` of decoded text in some columns."""
+    for first, last in split_by_size(measure_rows(table, columns), BATCH_BYTES):
+        yield table.slice(first, last - first)
+
+
+def measure_rows(table: pa.Table | pa.RecordBatch, columns: list[str]) -> np.ndarray:
+    """Return the bytes of each row's text in some columns once it is decoded, int64 `(num_rows,)`.
+
+    In a dictionary, or by views, many rows may have one long text.
+    """
+    sizes = np.zeros(table.num_rows, np.int64)
+    for path in columns:
+        column = _find_column(table, path)
+        chunks: list[Any] = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        done = 0
+        for chunk in chunks:
+            sizes[done : done + len(chunk)] += measure_texts(chunk)
+            done += len(chunk)
+    return sizes
+
+
+def measure_texts(column: Any) -> np.ndarray:
+    """Return the bytes of each text of an array once it is decoded; 0 for what is no text."""
+    import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
+
+    if pa.types.is_dictionary(column.type):
+        own = measure_texts(column.dictionary)
+        places = column.indices.fill_null(len(own)).to_numpy(zero_copy_only=False)
+        return np.append(own, 0)[places]
+    if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
+        lengths = np.frombuffer(column.buffers()[1], np.int32)[::4]  # a view's first number
+        return lengths[column.offset : column.offset + len(column)].astype(np.int64)
+    if not any(test(column.type) for test in _TEXT_TESTS):
+        return np.zeros(len(column), np.int64)
+    return pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
 
 
 def refuse_twins(names: list[str], source: SourceRecipe, where: str) -> None:

@@ -13,16 +13,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
-from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, TextBatch
+from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
+from pipeline.sources.formats.columns import measure_texts
 from pipeline.sources.formats.encodings import UTF8, text_per_byte
-from pipeline.sources.formats.span_reader import SpanReader
+from pipeline.sources.formats.span_reader import SpanReader, too_long
+from shards.errors import plural
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _COLUMNS = ("text", "keep")
 _RECORDS = (*_COLUMNS, "encoding")
+GROWTH = 100
+"""A file may hold this many bytes of text for each stored byte, or a source's `max_document_bytes` if that is more."""
 _CONTENT_PER_LINE_BYTE = 25  # a line of 200 bytes names a source file of 5,000; only for estimates
 
 
@@ -45,6 +49,8 @@ class FormatModule(Protocol):
 
     def read_span(self, reader: SpanReader) -> Iterator[TextBatch]:
         """Contract of a format: stream a span that `cut_file` made; rows count from 0 in each span.
+
+        A batch has about `BATCH_BYTES` of text, or one document, however small the file is in which it is stored.
 
         Raises:
             SourceError: a record is malformed, or the file is broken.
@@ -103,7 +109,10 @@ def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | N
     compression = TEXT_PER_STORED_BYTE if is_compressed(name) else 1
     text_bytes = int(size * compression * per_byte * text_per_byte(source.encoding))
     whole = Span(file.url, name, file.version, format_, "b", 0, size, text_bytes, None, size, file.revision)
-    return FORMATS[format_].load().cut_file(source, whole, unit_bytes or UNIT_BYTES)
+    try:
+        return FORMATS[format_].load().cut_file(source, whole, unit_bytes or UNIT_BYTES)
+    except MemoryError as error:
+        raise _no_memory(whole, 0) from error
 
 
 def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
@@ -119,5 +128,34 @@ def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
 
 
 def read_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-    """Stream a span by its format."""
-    return FORMATS[span.format].load().read_span(SpanReader(source, span))
+    """Stream a span by its format.
+
+    Raises:
+        SourceError: a document is longer than `max_document_bytes`, or there is far more text than its file can hold.
+    """
+    most = source.max_document_bytes
+    left = allowed = max(most, GROWTH * min(span.stored_bytes, span.file_bytes))
+    reader = SpanReader(source, span)
+    batches = FORMATS[span.format].load().read_span(reader)
+    while True:
+        try:
+            batch = next(batches, None)
+        except MemoryError as error:
+            raise _no_memory(span, reader.row) from error
+        if batch is None:
+            return
+        if batch.text.nbytes > most and (long := measure_texts(batch.text) > most).any():
+            raise too_long(span, int(batch.rows[long.argmax()]), most)
+        left -= max(0, batch.text.nbytes - 8 * len(batch.text))  # without the offsets
+        if left < 0:
+            raise SourceError(
+                f"{describe_place(span, int(batch.rows[-1]))}: {plural(span.stored_bytes, 'stored byte')} become more "
+                f"than {allowed:,} bytes of text here. If that is right, decompress the file, or raise the source's "
+                "`max_document_bytes`, which is the least limit for this, too; else leave the file out."
+            )
+        yield batch
+
+
+def _no_memory(span: Span, row: int) -> SourceError:
+    remedy = "Make more memory free, split the document, or leave the file out"
+    return SourceError(f"{describe_place(span, row)} or one soon after takes more memory than there is. {remedy}.")

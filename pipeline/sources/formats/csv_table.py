@@ -21,7 +21,7 @@ import pyarrow.csv as pa_csv
 
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
-from pipeline.sources.formats.byte_io import MOST_BYTES, cut_after, excerpt, is_compressed, open_file, read_cut
+from pipeline.sources.formats.byte_io import MOST_BYTES, cut_after, excerpt, is_compressed, open_file
 from pipeline.sources.formats.columns import refuse_twins
 from pipeline.sources.formats.detect import ending_of
 from pipeline.sources.formats.encodings import UTF8
@@ -52,7 +52,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     if is_compressed(whole.name) or source.encoding != UTF8 or whole.text_bytes <= unit_bytes:
         return [whole]
     with open_file(whole.url, whole.version) as raw:
-        pieces = read_cut(raw, whole, partial(_find_end, delimiter=header.delimiter))
+        pieces = SpanReader(source, whole).read_cut(raw, partial(_find_end, delimiter=header.delimiter), stored=True)
         return cut_after(whole, itertools.accumulate(len(piece) for piece, _ in pieces), unit_bytes)
 
 
@@ -66,7 +66,8 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
     header = _Header([], delimiter, 0, has_records=False)
     length = 0
     with open_file(span.url, span.version) as raw:
-        for piece, _ in read_cut(raw, replace(span, start=0), partial(_find_end, delimiter=delimiter), source.encoding):
+        reader = SpanReader(source, replace(span, start=0))
+        for piece, _ in reader.read_cut(raw, partial(_find_end, delimiter=delimiter)):
             start = 0
             if not header.names:
                 # Empty lines may stand before the header.
@@ -151,7 +152,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     find_end = partial(_find_end, delimiter=header.delimiter)
     skip = header.length if span.start == 0 else 0
     with reader.open() as raw:
-        for piece, whole in read_cut(raw, span, find_end, reader.source.encoding):
+        for piece, whole in reader.read_cut(raw, find_end):
             data, skip = piece[skip:], max(0, skip - len(piece))
             if not data.strip(b"\r\n"):
                 continue

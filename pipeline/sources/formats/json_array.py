@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats import jsonl
-from pipeline.sources.formats.byte_io import cut_after, excerpt, is_compressed, open_file, read_cut
+from pipeline.sources.formats.byte_io import cut_after, excerpt, is_compressed, open_file
 from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.formats.span_reader import SpanReader
 
@@ -26,15 +26,16 @@ _SPACE = b" \t\r\n"
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the first elements of a JSON array, and cut its file between elements; a compressed one is one span."""
+    reader = SpanReader(source, whole)
     with open_file(whole.url, whole.version) as raw:
-        head = next(filter(bytes.strip, _read_lines(raw, whole, source.encoding)), b"")
+        head = next(filter(bytes.strip, _read_lines(raw, reader)), b"")
     if not head:
         return []
     jsonl.check_head(source, whole, head)
     if is_compressed(whole.name) or source.encoding != UTF8 or whole.text_bytes <= unit_bytes:
         return [whole]
     with open_file(whole.url, whole.version) as raw:
-        return cut_after(whole, itertools.accumulate(map(len, _read_lines(raw, whole, None))), unit_bytes)
+        return cut_after(whole, itertools.accumulate(map(len, _read_lines(raw, reader, stored=True))), unit_bytes)
 
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
@@ -44,17 +45,18 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
         SourceError: an element is malformed and the source's `max_malformed` is 0, or the array is cut short.
     """
     with reader.open() as raw:
-        yield from jsonl.read_records(reader, _read_lines(raw, reader.span, reader.source.encoding))
+        yield from jsonl.read_records(reader, _read_lines(raw, reader))
 
 
-def _read_lines(raw: BinaryIO, span: Span, encoding: str | None) -> Iterator[bytes]:
+def _read_lines(raw: BinaryIO, reader: SpanReader, *, stored: bool = False) -> Iterator[bytes]:
     """Yield the elements of a JSON array's span as JSON lines, in pieces as long as those of the array.
 
     Raises:
         SourceError: the array has no end, or is none.
     """
+    span = reader.span
     elements = _Elements(span)
-    for piece, whole in read_cut(raw, span, elements.find_end, encoding):
+    for piece, whole in reader.read_cut(raw, elements.find_end, stored=stored):
         if not whole and piece.strip(_SPACE):
             raise _cut_short(span)
         yield elements.take_lines(piece)

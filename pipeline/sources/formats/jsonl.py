@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
-from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file, read_pieces
+from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file
 from pipeline.sources.formats.columns import describe_list
 from pipeline.sources.formats.span_reader import SpanReader
 
@@ -28,7 +28,7 @@ _REMEDY = "Repair the record, or correct the column's name or type"
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the first records of a file of JSON lines, and cut it after line ends; a compressed one is one span."""
     with open_file(whole.url, whole.version) as raw:
-        head = next(filter(bytes.strip, read_pieces(raw, whole, b"\n", source.encoding)), b"")
+        head = next(filter(bytes.strip, SpanReader(source, whole).read_pieces(raw, b"\n")), b"")
     if not head:
         return []
     check_head(source, whole, head)
@@ -42,7 +42,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
     with reader.open() as raw:
-        yield from read_records(reader, read_pieces(raw, reader.span, b"\n", reader.source.encoding))
+        yield from read_records(reader, reader.read_pieces(raw, b"\n"))
 
 
 def read_records(reader: SpanReader, pieces: Iterable[bytes]) -> Iterator[TextBatch]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBatch, batch_without_rows, join_groups
 from pipeline.sources.formats.byte_io import is_local, open_file
-from pipeline.sources.formats.columns import check_columns, test_predicates
+from pipeline.sources.formats.columns import check_columns, split_rows, test_predicates
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import plural, remedy_of
 
@@ -31,12 +32,17 @@ _GUESSED_CONTENT_BYTES = 5000.0  # a source file of public repositories
 _TAIL = struct.Struct("<I4s")  # length of the footer, magic number
 
 _BATCH_ROWS = 1 << 14
-"""Most rows in a batch: a dictionary-encoded column of long equal texts is small in the file but large in memory."""
+"""Most rows in a batch."""
+_COPIED_BYTES = 256 << 20
+"""Most bytes that a read may take for the copies of one long value that the file has once."""
 
 
 @contextlib.contextmanager
-def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.ParquetFile, RangeFile | None]]:
-    """Open a parquet file and read its footer; for a file on the Hub, also return the `RangeFile` under it.
+def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.ParquetFile, Any, RangeFile | None]]:
+    """Open a parquet file and read its footer.
+
+    Yields:
+        The file, Arrow's view of its bytes, and for a file on the Hub the `RangeFile` under them.
 
     Raises:
         SourceError: the file is not parquet, or is truncated.
@@ -48,24 +54,26 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
                 from pipeline.sources.network.hub_file import RangeFile
 
                 remote = stack.enter_context(RangeFile(url, version))
+                data: Any = pa.PythonFile(cast("Any", remote), mode="r")
                 file = pq.ParquetFile(
-                    cast("Any", remote),
+                    data,
                     metadata=_read_footer(remote),
                     pre_buffer=False,  # would read the gaps between columns too; the file itself fetches ahead
                     page_checksum_verification=True,
                 )
             # Local files are mapped; others are read by ranges, the next ones ahead.
             elif is_local(url):
-                mapped = stack.enter_context(pa.memory_map(os.path.expanduser(url)))
-                file = pq.ParquetFile(mapped, page_checksum_verification=True)
+                data = stack.enter_context(pa.memory_map(os.path.expanduser(url)))
+                file = pq.ParquetFile(data, page_checksum_verification=True)
             else:
-                raw = stack.enter_context(open_file(url, version))
-                file = pq.ParquetFile(raw, pre_buffer=True, page_checksum_verification=True)
+                raw: Any = stack.enter_context(open_file(url, version))
+                data = pa.PythonFile(raw, mode="r")
+                file = pq.ParquetFile(data, pre_buffer=True, page_checksum_verification=True)
         except (pa.ArrowInvalid, OSError) as error:
             if remedy_of(error):
                 raise
             raise SourceError(f"{name}: not a whole parquet file: {error}. Truncated? Restore the file.") from error
-        yield stack.enter_context(file), remote
+        yield stack.enter_context(file), data, remote
 
 
 def _read_footer(file: RangeFile) -> pq.FileMetaData:
@@ -82,7 +90,7 @@ def _read_footer(file: RangeFile) -> pq.FileMetaData:
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Cut a Parquet file into spans of whole row groups with up to `unit_bytes` of text each."""
     name = whole.name
-    with open_parquet(whole.url, name, whole.version) as (file, _):
+    with open_parquet(whole.url, name, whole.version) as (file, _, _):
         schema, metadata = file.schema_arrow, file.metadata
         check_columns(schema, source, name)
         content_bytes = _mean_content_bytes(file) if source.content == "software-heritage" else None
@@ -120,13 +128,13 @@ def _mean_content_bytes(file: pq.ParquetFile) -> float:
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the row groups of a span of a Parquet file."""
     span = reader.span
-    with open_parquet(span.url, span.name, span.version) as (file, remote):
+    with open_parquet(span.url, span.name, span.version) as (file, data, remote):
         groups = {index: file.metadata.row_group(index) for index in range(span.start, span.stop)}
         if remote is not None:  # what will be read, in order, is fetched ahead
             remote.expect([_find_places(group, reader.columns) for group in groups.values()])
         for index in groups:
             with _refuse_undecoded(span, index, remote):
-                yield from _read_group(reader, file, index)
+                yield from _read_group(reader, file, data, index)
 
 
 def _find_places(group: pq.RowGroupMetaData, columns: list[str]) -> list[tuple[int, int]]:
@@ -150,7 +158,7 @@ def _refuse_undecoded(span: Span, index: int, remote: RangeFile | None) -> Gener
         raise SourceError(f"{span.name}: row group {index} cannot be decoded: {error}. {remedy}") from error
 
 
-def _read_group(reader: SpanReader, file: pq.ParquetFile, index: int) -> Iterator[TextBatch]:
+def _read_group(reader: SpanReader, file: pq.ParquetFile, data: Any, index: int) -> Iterator[TextBatch]:
     """Read a Parquet row group.
 
     Raises:
@@ -158,20 +166,21 @@ def _read_group(reader: SpanReader, file: pq.ParquetFile, index: int) -> Iterato
     """
     group = file.metadata.row_group(index)
     text = _chunks(group).get(reader.source.text_column)
-    groups, first = [index], reader.row
-    if reader.predicates:
+    first, rows, rejected, is_kept = reader.row, 0, Counter[str](), not reader.predicates
+    if not is_kept:
         # The predicates' columns are small, the text is large: read the text only if the predicates keep a row.
-        table = file.read_row_group(index, columns=list(reader.source.keep), use_threads=False)
-        mask, rejected = test_predicates(table, reader.predicates)
-        if not mask.any():
-            yield batch_without_rows(rejected)
-            groups, reader.row = [], first + table.num_rows
-    batch_rows = 1024
-    if text is not None:
-        text_bytes = max(1, text.total_uncompressed_size)
-        batch_rows = max(1, min(BATCH_BYTES * text.num_values // text_bytes, _BATCH_ROWS))
-    for batch in file.iter_batches(batch_size=batch_rows, row_groups=groups, columns=reader.columns, use_threads=False):
-        yield reader.make_batch(batch, reader.number_rows(batch.num_rows))
+        for table in _read_tables(file, data, index, list(reader.source.keep)):
+            mask, own = test_predicates(table, reader.predicates)
+            rejected.update(own)
+            rows += table.num_rows
+            if is_kept := bool(mask.any()):
+                break
+    if is_kept:
+        for table in _read_tables(file, data, index, reader.columns):
+            yield reader.make_batch(table, reader.number_rows(table.num_rows))
+    else:
+        yield batch_without_rows(rejected)
+        reader.row += rows
     rows = reader.row - first
     held = rows if text is None else text.num_values
     if group.num_rows != rows or held != rows:
@@ -179,3 +188,45 @@ def _read_group(reader: SpanReader, file: pq.ParquetFile, index: int) -> Iterato
             f"{reader.span.name}: row group {index} holds {plural(held, 'text')}, of which {rows} were read; its "
             f"footer says {plural(group.num_rows, 'row')}. The file is broken; restore it, or leave it out."
         )
+
+
+def _read_tables(file: pq.ParquetFile, data: Any, index: int, columns: list[str]) -> Iterator[pa.Table]:
+    """Yield columns of a row group, about `BATCH_BYTES` at a time, but for what is in dictionaries."""
+    group = file.metadata.row_group(index)
+    chunks = [chunk for name, chunk in _chunks(group).items() if name in columns]
+    stated = sum(chunk.total_uncompressed_size for chunk in chunks)
+    rows = min(BATCH_BYTES * group.num_rows // max(1, stated), _BATCH_ROWS)
+    # Values that Arrow copies for each row that has them: a few rows are read at a time, which takes 1 % more.
+    largest = max(_largest_copied(file.schema_arrow, data, chunk) for chunk in chunks)
+    rows = max(1, min(rows, _COPIED_BYTES // max(1, largest)))
+    parts: list[pa.RecordBatch] = []
+    size = 0
+    for part in file.iter_batches(batch_size=rows, row_groups=[index], columns=columns, use_threads=False):
+        parts.append(part)
+        size += part.nbytes
+        if size >= BATCH_BYTES:
+            yield from split_rows(pa.Table.from_batches(parts), columns)
+            parts, size = [], 0
+    if parts:
+        yield from split_rows(pa.Table.from_batches(parts), columns)
+
+
+def _largest_copied(schema: pa.Schema, data: Any, chunk: pq.ColumnChunkMetaData) -> int:
+    """Return the most bytes that a value may have of which the column chunk has fewer copies than rows; 0 if none."""
+    name, names = chunk.path_in_schema, schema.names
+    if "BYTE_ARRAY" not in chunk.physical_type:
+        return 0
+    if name in names and pa.types.is_dictionary(cast("Any", schema.field(name).type)):
+        return 0  # Arrow keeps the dictionary
+    if any(encoding.startswith("DELTA_BYTE") for encoding in chunk.encodings):
+        return chunk.total_uncompressed_size  # a value repeats the beginning of the one before
+    # A dictionary's page begins with its kind and its size decompressed, as Thrift writes them.
+    head = data.read_at(8, min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset))
+    if not head.startswith(b"\x15\x04\x15"):
+        return 0
+    size = 0
+    for place, byte in enumerate(head[3:]):
+        size |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            break
+    return size >> 1

@@ -6,15 +6,27 @@ Whatever is not a document is counted with its reason. What should be one and ca
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 import numpy as np
 
 from pipeline.arrow_arrays import wrap_mask
-from pipeline.sources.base import ALLOW, BATCH_BYTES, MALFORMED, SHOWN_MALFORMED, SourceError, Span, TextBatch
-from pipeline.sources.formats.byte_io import open_file
+from pipeline.sources.base import (
+    ALLOW,
+    BATCH_BYTES,
+    MALFORMED,
+    SHOWN_MALFORMED,
+    SourceError,
+    Span,
+    TextBatch,
+    describe_place,
+)
+from pipeline.sources.formats.byte_io import last_end, open_file, read_blocks, read_text_blocks
 from pipeline.sources.formats.columns import take_path, test_predicates
 
 if TYPE_CHECKING:
@@ -45,6 +57,45 @@ class SpanReader:
         with open_file(self.span.url, self.span.version) as raw:
             self._raw = raw
             yield raw
+
+    def read_pieces(self, raw: BinaryIO, separator: bytes) -> Iterator[bytes]:
+        """Yield the span's bytes as pieces of UTF-8 that end with a separator (the last one may not)."""
+        return (piece for piece, _ in self.read_cut(raw, partial(last_end, separator=separator)))
+
+    def read_cut(
+        self, raw: BinaryIO, find_end: Callable[[bytes], int], *, stored: bool = False
+    ) -> Iterator[tuple[bytes, bool]]:
+        """Yield the span's bytes in pieces that end where `find_end` says.
+
+        Args:
+            raw: the file.
+            find_end: returns where the last whole record of some bytes ends, which start with a record; 0 if none does.
+            stored: whether the bytes are yielded as they are stored; else as text in UTF-8.
+
+        Yields:
+            Each piece, and whether `find_end` has ended it: what is left at the end of the span comes last.
+
+        Raises:
+            SourceError: a record is longer than `max_document_bytes`.
+        """
+        data, done, most = b"", 0, self.source.max_document_bytes
+        fresh: list[bytes] = []
+        blocks = read_blocks(raw, self.span) if stored else read_text_blocks(raw, self.span, self.source.encoding)
+        for block in itertools.chain(blocks, [b""]):
+            fresh.append(block)
+            size = sum(map(len, fresh))
+            if block and size < len(data) and len(data) + size <= most:
+                continue  # a long record: searched again when it has doubled, not after every block
+            # Pieces end where the format says; what is left waits for the next block.
+            data, fresh = b"".join([data, *fresh]), []
+            if cut := find_end(data):
+                yield data[:cut], True
+                data, done = data[cut:], done + cut
+            if len(data) > most:
+                place = replace(self.span, start=self.span.start if self.row else done, kind="b")
+                raise too_long(place, self.row, most)
+        if data:
+            yield data, False
 
     def number_rows(self, count: int) -> np.ndarray:
         """Return the numbers of the next rows of the span to read, uint32 `(count,)`."""
@@ -89,6 +140,12 @@ class SpanReader:
             # A stream of decompressed bytes closes the file when it ends.
             batch.read_bytes = (self.span.stop if self._raw.closed else self._raw.tell()) - self.span.start
         return batch
+
+
+def too_long(span: Span, row: int, most: int) -> SourceError:
+    """Return the error of a document that is longer than a source's `max_document_bytes`."""
+    remedy = "Split it, or leave the file out; a source's `max_document_bytes` is the limit"
+    return SourceError(f"{describe_place(span, row)}: is longer than {most:,} bytes. {remedy}.")
 
 
 def in_batches(items: Iterable[_Item], size_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:

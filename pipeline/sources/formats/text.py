@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
 from pipeline.sources.base import LEAST_UNDIVIDED_BYTES, SourceError, Span, TextBatch
-from pipeline.sources.formats.byte_io import cut_at, read_pieces
+from pipeline.sources.formats.byte_io import cut_at
 from pipeline.sources.formats.span_reader import SpanReader
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     separator = (source.separator or "").encode()
     pattern: Any = separator
     with reader.open() as raw:
-        for piece in read_pieces(raw, span, separator, source.encoding):
+        for piece in reader.read_pieces(raw, separator):
             documents = pc.split_pattern(wrap_texts(pa.large_binary(), [piece]), pattern).flatten()
             # One piece, one document: the separator may be one that the file does not have.
             is_whole = len(documents) == 1 and reader.row == span.start == 0

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
 from pipeline.sources.base import Span, TextBatch
-from pipeline.sources.formats.byte_io import read_text_blocks
 from pipeline.sources.formats.span_reader import SpanReader
 
 if TYPE_CHECKING:
@@ -26,5 +25,5 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Yield a file as one document."""
     with reader.open() as raw:
-        text = b"".join(read_text_blocks(raw, reader.span, reader.source.encoding))
+        text = b"".join(piece for piece, _ in reader.read_cut(raw, lambda data: 0))
     yield TextBatch(wrap_texts(pa.large_binary(), [text]), np.zeros(1, np.uint32))

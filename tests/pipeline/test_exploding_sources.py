@@ -1,0 +1,143 @@
+"""Small files that hold very much: refused by name, within 2 GB."""
+
+# pyright: basic
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from pipeline.sources import files
+from pipeline.sources.base import SourceError
+
+MOST = 8_000_000
+TEXT_BYTES = 20_000_000
+ROWS = 10_000
+TEXT = "of a word " * (TEXT_BYTES // 10)
+
+_READ = """
+import json, resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+from pipeline.recipe.sources import FilesSource
+from pipeline.sources import files
+found = {}
+for path in Path(sys.argv[1]).iterdir():
+    separator = "--" if ".txt" in path.name else None
+    keys = {"name": "s", "weight": 1.0, "paths": [str(path)], "max_document_bytes": int(sys.argv[2])}
+    source = FilesSource(separator=separator, **keys)
+    try:
+        for span in files.list_spans(source, files.list_files(source)):
+            for batch in files.read_span(source, span):
+                pass
+    except files.SourceError as error:
+        found[path.name] = str(error)
+print(json.dumps(found))
+"""
+
+
+def write_parquet(path: Path, text: str, **options: Any) -> None:
+    rows: Any = pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), pa.array([text]))
+    options = {"store_schema": False, "dictionary_pagesize_limit": 1 << 30, "write_statistics": False} | options
+    pq.write_table(pa.table({"text": rows}), path, compression="zstd", data_page_size=1 << 30, **options)
+
+
+def write_repeats(path: Path, text: str) -> None:
+    """Write a text of which each row repeats the beginning of the one before."""
+    column: Any = pa.array([text] * 25, pa.large_string())
+    table = pa.table({"text": column})
+    options: dict[str, Any] = {"use_dictionary": False, "column_encoding": {"text": "DELTA_BYTE_ARRAY"}}
+    pq.write_table(table, path, compression="zstd", write_statistics=False, data_page_size=1 << 30, **options)
+
+
+def as_views(text: str) -> pa.Array[Any]:
+    views = np.zeros((ROWS, 4), np.int32)
+    views[:, 0], views[:, 1] = len(text), np.frombuffer(text[:4].encode(), np.int32)[0]
+    data = pa.py_buffer(text.encode())
+    return pa.Array.from_buffers(pa.string_view(), ROWS, [None, pa.py_buffer(views.tobytes()), data])
+
+
+def as_dictionary(text: str) -> Any:
+    return pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), pa.array([text]))
+
+
+def write_arrow(path: Path, column: Any, new: Any) -> None:
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with new(path, pa.schema({"text": column.type}), options=options) as writer:
+        writer.write_batch(pa.record_batch({"text": column}))
+
+
+def write_zstd(path: Path, head: str) -> None:
+    """Write 4 GB of text into a file of 400 KB."""
+    path.write_bytes(zstandard.compress(head.encode()) + 200 * zstandard.compress(TEXT.encode()))
+
+
+EXPLODING: dict[str, tuple[Callable[[Path], None], int]] = {
+    "a.md.zst": (lambda path: write_zstd(path, ""), 0),
+    "a.txt.zst": (lambda path: write_zstd(path, "one--two--"), 2),
+    "a.jsonl.zst": (lambda path: write_zstd(path, '{"text": "one"}\n{"text": "'), 1),
+    "a.json.zst": (lambda path: write_zstd(path, '[{"text": "one"}, {"text": "'), 1),
+    "a.csv.zst": (lambda path: write_zstd(path, 'text\none\n"'), 1),
+    "dictionary.parquet": (lambda path: write_parquet(path, TEXT), 0),
+    "stored.parquet": (lambda path: write_parquet(path, TEXT, store_schema=True), 0),
+    "repeats.parquet": (lambda path: write_repeats(path, TEXT), 0),
+    "dictionary.arrow": (lambda path: write_arrow(path, as_dictionary(TEXT), pa.ipc.new_file), 0),
+    "stream.arrow": (lambda path: write_arrow(path, as_dictionary(TEXT), pa.ipc.new_stream), 0),
+    "views.arrow": (lambda path: write_arrow(path, as_views(TEXT), pa.ipc.new_file), 0),
+}
+"""Files with a document of `TEXT_BYTES` in thousands of rows, or of 4 GB, and the number of the first such record."""
+
+
+def test_files_that_explode_are_refused_within_two_gigabytes(tmp_path: Path) -> None:
+    for name, (write, _) in EXPLODING.items():
+        write(tmp_path / name)
+        assert (tmp_path / name).stat().st_size < 1_000_000, name
+    line = [sys.executable, "-P", "-c", _READ, str(tmp_path), str(MOST)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, str] = json.loads(done.stdout)
+    for name, (_, row) in EXPLODING.items():
+        where = f"{name}: record {row}( after byte [0-9]+)?: is longer than {MOST:,} bytes"
+        assert re.search(where, found.get(name, "nothing")), found.get(name, name)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.jsonl.zst"])
+def test_a_file_of_many_documents_may_grow_a_hundred_times(name: str, tmp_path: Path, source: Any) -> None:
+    text, path = "words " * 1000, tmp_path / name
+    if name == "a.parquet":
+        write_parquet(path, text)
+    elif name == "a.arrow":
+        write_arrow(path, as_dictionary(text), pa.ipc.new_file)
+    else:
+        path.write_bytes(zstandard.compress((json.dumps({"text": text}) + "\n").encode() * ROWS))
+    with pytest.raises(SourceError, match=f"^{name}: record [0-9]+: .* stored bytes become more than 8,000,000 bytes"):
+        count_rows(source(path, max_document_bytes=MOST))
+    assert count_rows(source(path, max_document_bytes=ROWS * len(text))) == ROWS
+
+
+def count_rows(recipe: Any) -> int:
+    spans = files.list_spans(recipe, files.list_files(recipe))
+    return sum(len(batch.text) for span in spans for batch in files.read_span(recipe, span))
+
+
+def test_too_little_memory_names_the_record(tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+
+    def fail(*_: Any) -> Any:
+        raise MemoryError
+
+    recipe = source(tmp_path / "a.jsonl")
+    (span,) = files.list_spans(recipe, files.list_files(recipe))
+    monkeypatch.setattr("pipeline.sources.formats.jsonl.parse_lines", fail)
+    with pytest.raises(SourceError, match=r"a\.jsonl: record 0 or one soon after takes more memory than there is"):
+        list(files.read_span(recipe, span))
