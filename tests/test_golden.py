@@ -30,6 +30,7 @@ GOLDEN = Path(__file__).parent / "golden/contracts.json"
 PUBLIC = {
     "pipeline": ("build_set", "plan_set", "load_recipe"),
     "shards": ("open_set",),
+    "trainer": ("train_model", "load_model"),
     "shards.torch": ("TokenStream", "TokenWindows", "collate_windows"),
 }
 WORDS = [

@@ -5,7 +5,7 @@ Widths are in features, lengths in tokens, batches in sequences. Torch is not im
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -342,7 +342,7 @@ def _check_goals(tables: list[Any], config: EvalConfig) -> Iterator[str]:
             yield f"phases.{phase.name}.goal = {goal!r}: no score is named {name!r}.{nearest(name, known)}"
 
 
-def load_train_recipe(path: Path, overrides: list[str] | None = None, *, changes: Changes = ()) -> TrainRecipe:
+def load_train_recipe(path: Path, overrides: Sequence[str] = (), *, changes: Changes = ()) -> TrainRecipe:
     """Read a train recipe and apply `KEY=VALUE` overrides; before them `changes`, as if the file had them.
 
     The path is a TOML file, the JSON of a run folder, or the name of a shipped recipe.
@@ -358,7 +358,7 @@ def load_train_recipe(path: Path, overrides: list[str] | None = None, *, changes
     # Paths begin at the file's folder, those of overrides at the working directory.
     faults = apply_changes(data, changes)
     locate_eval_files(data, find_eval_folder(file, path))
-    faults += [fault for override in overrides or [] for fault in apply_override(data, override)]
+    faults += [fault for override in overrides for fault in apply_override(data, override)]
     locate_eval_files(data, Path.cwd())
     return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
 

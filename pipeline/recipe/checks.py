@@ -205,7 +205,7 @@ def _check_names(data: dict[str, Any], key: str, what: str) -> Iterator[str]:
 def _refuse(
     model: type[BaseModel], place: str, table: dict[str, Any], keys: tuple[str, ...], why: str
 ) -> Iterator[str]:
-    """Yield a fault for each key that rules forbid beside another, unless it has its default: recipe.json lists all."""
+    """Yield a fault for each key of a data recipe that may not stand beside another, unless it has its default."""
     for key in keys:
         if key in table and table[key] != model.model_fields[key].get_default(call_default_factory=True):
             yield f"{place}.{key}: {why.format(key=key)}"

@@ -78,7 +78,7 @@ class Shard:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the open shard, EOS included."""
+        """Tokens of a shard that a reader has open, EOS included."""
         return self.entry.tokens
 
     @property

@@ -19,9 +19,9 @@ from shards.eval_tasks.read import read_items
 from tests.support.eval_task_rows import ROWS, write_lines
 from tests.trainer.conftest import RECIPE, TEXTS, build_set
 from tokenmill.__main__ import main
-from trainer.commands.trained_model import load_training_run
 from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items
 from trainer.evaluation.likelihoods import measure_likelihoods
+from trainer.trained_model import load_model
 
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
 lm_eval = pytest.importorskip("lm_eval")
@@ -119,7 +119,7 @@ def score(exported: Path, files: tuple[Path, Path], shots: int) -> tuple[np.ndar
     """Return the judgements of items, the likelihoods of their choices, and what is counted of them."""
     task = KNOWN_TASKS["arc_easy"]
     items, examples = (read_items(task, files=[path]).items for path in files)
-    trained = load_training_run(exported / "run", print)
+    trained = load_model(exported / "run", print)
     scored, groups, notes = encode_items(trained, add_examples(items, examples, shots))
     likelihoods = measure_likelihoods(trained.model, groups, precision="fp32", batch_tokens=1_000)
     return judge_items("arc_easy", scored, likelihoods), likelihoods, notes

@@ -23,12 +23,12 @@ from shards import ShardSet, open_set
 from shards.format.manifest import Split
 from tests.support.shard_sets import Document, Plan, write_set
 from tokenmill.__main__ import main
-from trainer.commands.trained_model import load_training_run
 from trainer.evaluation.validation import EvaluatedModel
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
 from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
 from trainer.session import Session, open_session
+from trainer.trained_model import load_model
 
 WEIGHTS = {"prose": 3.0, "code": 1.0}
 TEXTS = {
@@ -253,7 +253,7 @@ def run(trainer: Trainer, shard_set: ShardSet, recipe_file: Path, tmp_path_facto
 @pytest.fixture(scope="session")
 def loaded(run: Path) -> TrainedModel:
     """The model of the run. Read only."""
-    return load_training_run(run, print)
+    return load_model(run, print)
 
 
 @pytest.fixture(scope="session")

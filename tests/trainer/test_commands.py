@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from shards.errors import InputError
-from trainer.commands.trained_model import load_training_run
 from trainer.model.generate import SamplingOptions, choose_token, generate_texts
+from trainer.trained_model import load_model
 
 WITHOUT_EXTRA = """
 import sys
@@ -189,10 +189,10 @@ def test_the_tokenizer_of_the_checkpoint_is_required(run, tmp_path):
     file = tmp_path / "run/tokenizer.json"
     file.write_text(file.read_text() + " ")
     with pytest.raises(InputError, match="is not the tokenizer of the checkpoint"):
-        load_training_run(tmp_path / "run", print)
+        load_model(tmp_path / "run", print)
     file.unlink()
     with pytest.raises(InputError, match="is missing"):
-        load_training_run(tmp_path / "run", print)
+        load_model(tmp_path / "run", print)
 
 
 def choose(logits: list[float], seen: list[int] | None = None, draws: int = 1, **options: Any) -> set[int]:

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from trainer.commands.export import describe_export_files
-from trainer.commands.trained_model import load_training_run
 from trainer.model.generate import SamplingOptions, iter_tokens
 from trainer.recipe import ModelConfig
+from trainer.trained_model import load_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -74,7 +74,7 @@ def load(folder: Path) -> Any:
 @torch.no_grad()
 def test_logits_are_equal(exported):
     run, folder = exported
-    ours, theirs = load_training_run(run, print), load(folder)
+    ours, theirs = load_model(run, print), load(folder)
     ids = torch.randint(0, 320, (2, 64), generator=torch.Generator().manual_seed(1))
     assert theirs.dtype == torch.float32
     logits = theirs(ids).logits
@@ -85,7 +85,7 @@ def test_logits_are_equal(exported):
 
 def test_ids_are_equal_and_text_comes_back(exported):
     run, folder = exported
-    ours, theirs = load_training_run(run, print).tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
+    ours, theirs = load_model(run, print).tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
     ours.encode_special_tokens = True
     assert type(theirs) is transformers.PreTrainedTokenizerFast  # not GPT2Tokenizer, which builds parts anew
     for text in TEXTS:
@@ -125,7 +125,7 @@ def test_an_eos_that_pads_too_is_trained_further(kind):
 
 def test_it_generates_what_we_sample(exported):
     run, folder = exported
-    ours, theirs = load_training_run(run, print), load(folder)
+    ours, theirs = load_model(run, print), load(folder)
     prompt = [ours.eos_id, *ours.tokenizer.encode("the mill", add_special_tokens=False).ids]
     greedy = SamplingOptions(max_new_tokens=16, temperature=0.0, repetition_penalty=1.0)
     mine = [token for _, token in iter_tokens(ours.model, [prompt], greedy, ours.eos_id)]

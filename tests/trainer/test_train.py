@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
+import trainer
 from shards.errors import InputError, RunError
 from shards.torch import TokenWindows
 from shards.torch.batch import number_documents
@@ -44,6 +46,19 @@ def test_a_tiny_model_overfits_one_shard(open_run, make_set, tmp_path):
     assert len(one.splits["train"]) == 1
     outcome = run_training(session, lambda line: None)
     assert outcome.log.last("loss")["loss"] < 0.4
+
+
+def test_a_python_program_trains_as_the_command_does(run, recipe_file, shard_set, tmp_path, capsys):
+    settings = ("train.steps=40", "checkpoint.every_steps=20", "eval.every_steps=40")
+    with ThreadPoolExecutor(1) as pool:  # not the main thread, which alone may handle signals
+        arguments = {"shards": shard_set.path, "run": tmp_path / "run", "overrides": settings}
+        result = pool.submit(trainer.train_model, recipe_file, **arguments).result()
+    assert (result.status, result.step, result.checkpoint.name) == ("complete", 40, "step-00000040")
+    assert capsys.readouterr() == ("", "")
+    theirs, ours = (trainer.load_model(folder).model.state_dict() for folder in (run, tmp_path / "run"))
+    assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
+    with pytest.raises(InputError, match="Did you mean 'steps'"):
+        trainer.train_model(recipe_file, shards=shard_set.path, run=tmp_path / "run", overrides=["train.stepz=1"])
 
 
 def test_weight_decay_is_for_matrices_only(open_run):

@@ -77,13 +77,13 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
         InputError: there is no model, or the recipe cannot be used.
     """
     from trainer.checkpoint.folders import checkpoint_path, read_state
-    from trainer.commands.trained_model import load_training_run
     from trainer.device import choose_precision
     from trainer.evaluation.validation import EvaluatedModel
     from trainer.run_folder import RECIPE_FILE, TOKENIZER_FILE
+    from trainer.trained_model import load_model
 
     run: Path = options.run
-    trained = load_training_run(run, say, options.checkpoint)
+    trained = load_model(run, say, options.checkpoint)
     state = read_state(options.checkpoint or checkpoint_path(run, trained.step))
     recipe = read_eval_recipe(options.recipe or run / RECIPE_FILE, options.overrides, trained=state.recipe)
     evaluated = EvaluatedModel(

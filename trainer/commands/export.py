@@ -70,7 +70,7 @@ APERTUS_NAMES = {"input_layernorm": "attention_layernorm", "post_attention_layer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `export`."""
+    """Add the arguments of `export-model`."""
     add_run(parser, checkpoint=True)
     parser.add_argument("--to", choices=["hf"], required=True, help="hf: a folder that transformers loads")
     add_new_folder(parser)
@@ -88,13 +88,13 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.stores.files import write_folder, write_text
     from shards.terminal.display import say
     from trainer.checkpoint.tensors import write_tensors
-    from trainer.commands.trained_model import load_training_run
     from trainer.run_folder import TOKENIZER_FILE
+    from trainer.trained_model import load_model
 
     out: Path = options.out
     if out.exists():
         raise InputError(f"{out}: exists already; nothing is overwritten. Choose another folder, or delete it.")
-    loaded = load_training_run(options.run, say, options.checkpoint)
+    loaded = load_model(options.run, say, options.checkpoint)
     config, vocab_size, dtype = loaded.model.config, loaded.model.vocab_size, getattr(torch, options.dtype)
     weights = export_weights(loaded.model.state_dict(), config, vocab_size)
     weights = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in weights.items()}

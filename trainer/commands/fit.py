@@ -122,7 +122,7 @@ def list_cards(recipe: TrainRecipe, points: Points, price: float) -> list[Row]:
     _, share = min(MEASURED.values(), key=distance)
     rows: list[Row] = []
     for card, (tflops, memory) in CARDS.items():
-        best = estimate_memory(recipe, memory * 10**9, points)["recommended"] or {}
+        best = estimate_memory(recipe, memory * 10**9, points)["recommended"] or Row()
         row: Row = {"card": card, "gb": memory}
         row |= {key: best.get(key) for key in ("micro_batch", "activation_checkpointing")}
         known = card == MEASURED_ON and recipe.name in MEASURED

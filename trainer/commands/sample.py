@@ -56,11 +56,11 @@ def utf8(text: str) -> str:
 def run(options: argparse.Namespace) -> int:
     """Run `sample`: print prompts with continuations, a single one as it is generated; a line each with `--json`."""
     from shards.terminal.display import printable, say
-    from trainer.commands.trained_model import load_training_run
     from trainer.model.generate import generate_texts
+    from trainer.trained_model import load_model
 
     chosen = SamplingOptions(**{field.name: getattr(options, field.name) for field in fields(SamplingOptions)})
-    trained = load_training_run(options.run, say, options.checkpoint)
+    trained = load_model(options.run, say, options.checkpoint)
     # One prompt is shown as it is generated; several, when all are done.
     stream = len(options.prompts) == 1 and not options.json
 

@@ -28,7 +28,7 @@ RowDocument = tuple[Row, "Place", "Excerpt"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `trace`."""
+    """Add the arguments of `trace-step`."""
     add_run(parser)
     parser.add_argument("--step", type=positive_number, required=True, metavar="N", help="a training step, from 1")
     parser.add_argument(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
+import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -56,13 +57,14 @@ SAMPLE_TOKENS = 100
 """Tokens of each text that is drawn at a phase's end."""
 
 
-def run_training(session: Session, say: Note, *, go_on: bool = False) -> TrainingLoop:
+def run_training(session: Session, say: Note, *, go_on: bool = False, progress: bool = False) -> TrainingLoop:
     """Train until the recipe's last step, an off-ramp, or until asked to stop.
 
     Args:
         session: the run.
         say: called with each line the user should know.
         go_on: ignore off-ramps, a failed smoke test and spikes of the loss.
+        progress: show on stderr how far it is.
 
     Returns:
         The loop as it ended: after the last step, interrupted, or at an off-ramp.
@@ -81,14 +83,14 @@ def run_training(session: Session, say: Note, *, go_on: bool = False) -> Trainin
         f"{plural(torch.get_num_threads(), 'thread')}"
     )
     began = time.perf_counter()
-    _fetch_first_shard(session)
+    _fetch_first_shard(session, progress=progress)
     # The weights after the last step are tried with the batch that would follow.
     stop = session.windows + (recipe.train.steps - session.step + 1) * recipe.train.global_batch
     try:
         with (
             MetricsLog(session.run, step=session.step, write=first_rank) as log,
             open_training_windows(session.shard_set, recipe.train, stop=stop) as windows,
-            show_progress(recipe.name, unit="steps", before=session.step, show=first_rank) as progress,
+            show_progress(recipe.name, unit="steps", before=session.step, show=progress and first_rank) as meter,
             catch_signals(say) as signals,
             contextlib.ExitStack() as opened,
         ):
@@ -105,14 +107,14 @@ def run_training(session: Session, say: Note, *, go_on: bool = False) -> Trainin
                     say(f"{scorer.name}: scored on other text than before; its scores do not compare with those")
             if first_rank:
                 log.track = opened.enter_context(open_trackers(session.run, recipe, log.records, say))
-            loop = TrainingLoop(session, windows, log, progress, signals, say, go_on, began=began)
+            loop = TrainingLoop(session, windows, log, meter, signals, say, go_on, began=began)
             loop.take_steps()
             return loop
     except (ShardSetError, StoreError, OSError) as error:
         raise RunError(f"{error}\nStopped after step {session.step}. {session.describe_saved()}") from error
 
 
-def _fetch_first_shard(session: Session) -> None:
+def _fetch_first_shard(session: Session, *, progress: bool) -> None:
     """Before the loop, fetch the shard of the next step from a remote store, and show how far that is.
 
     Raises:
@@ -127,7 +129,7 @@ def _fetch_first_shard(session: Session) -> None:
 
         def show(done: int, total: int) -> None:  # only the rank that fetches has something to show
             nonlocal meter
-            meter = meter or shown.enter_context(show_progress(f"fetch {shard.name}", unit="bytes"))
+            meter = meter or shown.enter_context(show_progress(f"fetch {shard.name}", unit="bytes", show=progress))
             meter(done, total)
 
         meter: Meter | None = None
@@ -146,7 +148,9 @@ def catch_signals(say: Note) -> Generator[list[int]]:
         say(f"{signal.Signals(number).name}: finishing the step, then saving; send it again to stop at once")
 
     with contextlib.ExitStack() as previous:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        # Only the main thread may handle signals.
+        own = threading.current_thread() is threading.main_thread()
+        for number in (signal.SIGINT, signal.SIGTERM) if own else ():
             previous.callback(signal.signal, number, signal.signal(number, receive))
         yield received
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from pipeline.sources.base import BATCH_BYTES, SourceError, Span
-from pipeline.sources.formats.encodings import UTF8, decode_blocks, find_wide_encoding, is_cuttable
+from pipeline.sources.formats.encodings import UTF8, decode_blocks, is_cuttable, refuse_wide
 from shards.terminal.display import printable
 
 COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
@@ -159,16 +159,6 @@ def _refuse_wide(blocks: Iterator[bytes], name: str) -> Iterator[bytes]:
         yield block
         break
     yield from blocks
-
-
-def refuse_wide(head: bytes, name: str) -> None:
-    """Refuse a file whose bytes are read as UTF-8 and begin like UTF-16 or UTF-32.
-
-    Raises:
-        SourceError: naming the encoding.
-    """
-    if found := find_wide_encoding(head):
-        raise SourceError(f'{name}: seems to be text in {found}; set encoding = "{found}" for all files of a source.')
 
 
 def cut_after(whole: Span, places: Iterable[int], unit_bytes: int) -> list[Span]:

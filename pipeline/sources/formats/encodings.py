@@ -12,6 +12,7 @@ import functools
 import re
 from collections.abc import Iterator
 
+from pipeline.sources.base import SourceError
 from shards.terminal.display import printable
 
 UTF8 = "utf-8"
@@ -115,6 +116,16 @@ def find_wide_encoding(head: bytes) -> str:
         if sum(character.isprintable() or character.isspace() for character in text) > _LEAST_PRINTABLE * len(text):
             return encoding
     return ""
+
+
+def refuse_wide(head: bytes, name: str) -> None:
+    """Refuse a file whose bytes are read as UTF-8 and begin like UTF-16 or UTF-32.
+
+    Raises:
+        SourceError: naming the encoding.
+    """
+    if found := find_wide_encoding(head):
+        raise SourceError(f'{name}: seems to be text in {found}; set encoding = "{found}" for all files of a source.')
 
 
 def explain_fault(text: bytes, encoding: str) -> str:

@@ -1,4 +1,4 @@
-"""Loading a run's model from its folder, for the commands that use one. The folder holds the tokenizer too."""
+"""Loading a run's model from its folder, for commands and Python programs. The folder holds the tokenizer too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tokenizers
 
 from shards.errors import InputError
 from shards.stores.files import hash_file
+from shards.terminal.display import say
 from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import find_newest_checkpoint, read_checkpoint
 from trainer.checkpoint.tensors import load_weights
@@ -17,13 +18,22 @@ from trainer.model.generate import TrainedModel
 from trainer.run_folder import TOKENIZER_FILE
 
 
-def load_training_run(run: Path, say: Note, path: Path | None = None) -> TrainedModel:
-    """Load a checkpoint of a run, by default its newest whole one, and its tokenizer.
+def load_model(run: str | Path, say: Note = say, path: str | Path | None = None) -> TrainedModel:
+    """Load a run's newest whole checkpoint, or the one at a path, and its tokenizer.
+
+    The model is in evaluation mode, on the GPU if there is one. `model(ids)` maps int64 `(batch, length)` to float32
+    logits `(batch, length, vocab_size)`.
+
+    Args:
+        run: the run's folder.
+        say: called with what the user should know, such as that a newer checkpoint is corrupt.
+        path: a checkpoint's folder.
 
     Raises:
         InputError: the folder has no checkpoint, or the tokenizer is not the one that the model was trained with.
     """
-    found = read_checkpoint(path) if path else find_newest_checkpoint(run, say)
+    run = Path(run)
+    found = read_checkpoint(Path(path)) if path else find_newest_checkpoint(run, say)
     if found is None:
         command = "tokenmill train"
         raise InputError(f"{run}: no checkpoints. Expected the folder given to `{command} --run`.")
