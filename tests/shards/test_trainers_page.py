@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from shards.format.token_set import write_token_set
 from tests.support.token_sets import count_up
@@ -17,7 +19,10 @@ VOCAB_SIZE = 512
 @pytest.mark.parametrize("title", BLOCKS)
 def test_the_code_of_the_page_runs(title, tmp_path, monkeypatch):
     tokens = [count_up(size, vocab_size=VOCAB_SIZE) for size in (12_000, 13_000, 1_000)]
-    write_token_set(tmp_path / "out/demo", {"train": tokens[:2], "val": tokens[2:]}, vocab_size=VOCAB_SIZE)
+    tokenizer = Tokenizer(BPE({"<eos>": 0, **{f"{number:03}": number for number in range(1, VOCAB_SIZE)}}, []))
+    tokenizer.add_special_tokens(["<eos>"])
+    sizes = {"train": tokens[:2], "val": tokens[2:]}
+    write_token_set(tmp_path / "out/demo", sizes, vocab_size=VOCAB_SIZE, tokenizer=tokenizer.to_str())
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
     for _ in range(2 if "saved" in BLOCKS[title] else 1):  # where it saves, resumed once
