@@ -16,7 +16,7 @@ import torch
 
 from shards.errors import InputError
 from trainer.model.generate import SamplingOptions, choose_token, generate_texts
-from trainer.trained_model import load_model
+from trainer.results.trained_model import load_model
 
 WITHOUT_EXTRA = """
 import sys
@@ -160,7 +160,7 @@ def test_options_out_of_bounds_are_refused(trainer, run, flag, value):
     assert f"error: {problem}" in done.stderr
 
 
-@pytest.mark.parametrize("place", ["trainer.session.open_session", "trainer.train.loop.take_step"])
+@pytest.mark.parametrize("place", ["trainer.train.train_model.open_session", "trainer.train.loop.take_step"])
 def test_an_interrupt_at_once_is_one_line(trainer, shard_set, recipe_file, tmp_path, monkeypatch, place):
     """While starting, where the first counts, and in a step, where the second does."""
 

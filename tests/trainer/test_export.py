@@ -12,7 +12,7 @@ import torch
 from trainer.commands.export import describe_export_files
 from trainer.model.generate import SamplingOptions, iter_tokens
 from trainer.recipe import ModelConfig
-from trainer.trained_model import load_model
+from trainer.results.trained_model import load_model
 
 transformers = pytest.importorskip("transformers")
 

@@ -79,8 +79,8 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
     from trainer.checkpoint.folders import checkpoint_path, read_state
     from trainer.device import choose_precision
     from trainer.evaluation.validation import EvaluatedModel
+    from trainer.results.trained_model import load_model
     from trainer.run_folder import RECIPE_FILE, TOKENIZER_FILE
-    from trainer.trained_model import load_model
 
     run: Path = options.run
     trained = load_model(run, say, options.checkpoint)

@@ -88,8 +88,8 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.stores.files import write_folder, write_text
     from shards.terminal.display import say
     from trainer.checkpoint.tensors import write_tensors
+    from trainer.results.trained_model import load_model
     from trainer.run_folder import TOKENIZER_FILE
-    from trainer.trained_model import load_model
 
     out: Path = options.out
     if out.exists():

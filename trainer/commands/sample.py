@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     """Run `sample`: print prompts with continuations, a single one as it is generated; a line each with `--json`."""
     from shards.terminal.display import printable, say
     from trainer.model.generate import generate_texts
-    from trainer.trained_model import load_model
+    from trainer.results.trained_model import load_model
 
     chosen = SamplingOptions(**{field.name: getattr(options, field.name) for field in fields(SamplingOptions)})
     trained = load_model(options.run, say, options.checkpoint)
