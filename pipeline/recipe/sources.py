@@ -171,7 +171,7 @@ class SourceRecipe(Settings):
 class FilesSource(SourceRecipe):
     """Files on disk, or at any URL that fsspec opens."""
 
-    place_keys = ("paths", "exclude")
+    place_keys = ("paths", "exclude", "verify")
     REMEDY = "not a key of kind = 'files'. Leave it out, or set `kind`."
 
     kind: SourceKind = "files"
@@ -181,6 +181,9 @@ class FilesSource(SourceRecipe):
     directory."""
     exclude: list[RecipePath] = Field(default_factory=list[RecipePath])
     """`files`: globs over files to leave out of those that `paths` match, written like `paths`. Each must match one."""
+    verify: Annotated[Literal["sha256"] | None, Field(exclude_if=not_)] = None
+    """`files`: `sha256` reads all local files in each build, to see an edit that keeps a file's size and modification
+    time. Without it, these two say whether a file has changed."""
 
 
 class HubSource(SourceRecipe):

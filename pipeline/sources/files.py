@@ -9,6 +9,7 @@ of as few files as possible. Reading is in `pipeline.sources.formats.contract`.
 from __future__ import annotations
 
 import glob as globbing
+import hashlib
 import json
 import os
 import posixpath
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 LIST_THREADS = 16
 """Number of files whose spans are listed at once: over a network, each takes two requests."""
+_DIGEST = ", content sha256 "
+"""In a file's version, stands before the digest that `verify` adds."""
 _LIST_FILES = 64
 """Most files that a thread takes at a time. Taken one by one, small local files cost twice the time, measured."""
 
@@ -70,9 +73,12 @@ def _list_matches(source: FilesSource, note: Note) -> list[File]:
             for file in expand_glob(glob):
                 files.pop(file.name, None)
                 hidden.discard(file.name)
+        if source.verify:
+            files = {file.name: file for file in map_in_threads(_add_digest, [*files.values()], LIST_THREADS)}
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         raise SourceError(
-            f"source {source.name!r}: {source.paths} cannot be listed: {error}. Correct `paths`."
+            f"source {source.name!r}: {source.paths} cannot be listed: {text_of(error)}"
+            + (remedy_of(error) or ". Correct `paths`.")
         ) from error
     if not files:
         without = f"without {source.exclude} " if source.exclude else ""
@@ -84,6 +90,14 @@ def _list_matches(source: FilesSource, note: Note) -> list[File]:
     for line in describe_left_out((_relative(name, folder) for name in hidden), again):
         note(f"files of {source.name}: {line}")
     return [replace(file, name=_relative(name, folder)) for name, file in sorted(files.items())]
+
+
+def _add_digest(file: File) -> File:
+    """Add the digest of a local file to its version."""
+    if not is_local(file.url):
+        return file
+    with open(file.url, "rb") as opened:
+        return replace(file, version=file.version + _DIGEST + hashlib.file_digest(opened, "sha256").hexdigest())
 
 
 def _relative(name: str, folder: str) -> str:
@@ -159,7 +173,7 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
         if span.revision is not None:
             return  # each answer for it is checked
         now = read_file_version(span.url)
-        if now != span.version:
+        if now != span.version.partition(_DIGEST)[0]:
             raise SourceError(
                 f"{span.name}: changed while the build was running; expected {span.version}, got {now}. "
                 "Re-run the build to take the file as it is now."

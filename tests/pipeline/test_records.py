@@ -225,3 +225,23 @@ def test_the_order_of_sources_and_of_evaluations_counts(recipe: Path) -> None:
         return [digest_of_payload(sample), digest_of_payload(items)]
 
     assert all(before != after for before, after in zip(digests(1), digests(-1), strict=True))
+
+
+def test_an_edit_that_keeps_size_and_time_is_seen_with_verify(tmp_path: Path) -> None:
+    recipe, out, verify = write_small_recipe(tmp_path), tmp_path / "out", ["--set", "sources.notes.verify=sha256"]
+    first = build_here(recipe, out, *verify)
+    assert build_here(recipe, out, *verify)["tasks_run"] == 0
+    path = tmp_path / "notes/07.txt"
+    status = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"note 7", b"note 8"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    again = build_here(recipe, out, *verify)
+    assert "sources.notes: 1 file changed (07.txt)" in again["stderr"]
+    assert again["drop_hashes"] == first["drop_hashes"]
+    assert again["tasks_run"] > 0
+    # Without the key, size and time are what identifies a file.
+    plain = build_here(recipe, tmp_path / "plain")
+    path.write_bytes(path.read_bytes().replace(b"note 8", b"note 9"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert build_here(recipe, tmp_path / "plain")["tasks_run"] == 0
+    assert plain["tasks_run"] > 0
