@@ -7,9 +7,12 @@ first of the two and others the last.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
+import stat
 import tomllib
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -140,7 +143,8 @@ def read_document(path: Path) -> Document:
     """
     kind, parse = ("JSON", load_json) if path.suffix == ".json" else ("TOML", tomllib.loads)
     try:
-        data: Any = parse(path.read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8", opener=no_pipe) as file:
+            data: Any = parse(file.read())
     except OSError as error:
         raise settings_error(str(path), [f"cannot be read: {error.strerror}. Expected a recipe in {kind}"]) from error
     except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
@@ -148,6 +152,15 @@ def read_document(path: Path) -> Document:
     if isinstance(data, dict):
         return cast("Document", data)
     raise settings_error(str(path), [f"expected a table of keys, got {type(data).__name__}"])
+
+
+def no_pipe(path: str, flags: int) -> int:
+    """Open a file to read, but no pipe or device: the `opener` for files that a user names."""
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(mode := os.fstat(file).st_mode) or stat.S_ISDIR(mode):
+        return file
+    os.close(file)
+    raise OSError(errno.EINVAL, "a pipe or a device; expected a regular file", path)
 
 
 def load_json(text: bytes | str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError
@@ -159,7 +158,10 @@ def open_executor(options: argparse.Namespace) -> Executor:
 
 def _may_measure(recipe: str) -> bool:
     """Return whether a recipe, the value of a flag, may measure documents: whether its text has the word `clean`."""
+    from shards.config import no_pipe
+
     try:
-        return "clean" in Path(recipe).read_text(encoding="utf-8")
+        with open(recipe, encoding="utf-8", opener=no_pipe) as file:
+            return "clean" in file.read()
     except (OSError, ValueError):  # a shipped recipe, for example
         return True

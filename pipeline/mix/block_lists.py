@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from pipeline.recipe.paths import DIGEST_MARK, RecipePath, explain_path, locate
+from shards.config import no_pipe
 from shards.errors import InputError, plural
 from shards.format.content_hash import split_hashes
 from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
@@ -65,7 +66,7 @@ class BlockList:
         found = bytearray()
         faults: list[str] = []
         try:
-            with self.path.open("rb") as file:
+            with open(self.path, "rb", opener=no_pipe) as file:
                 for number, line in enumerate(file, 1):
                     digest.update(line)
                     text = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()

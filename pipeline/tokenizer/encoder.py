@@ -252,7 +252,27 @@ class Encoder:
 
     def encode_reference(self, text: str) -> list[int]:
         """Encode one document with the reference encoder, `tokenizers`, special tokens taken as text."""
-        return self._reference.encode(text, add_special_tokens=False).ids
+        return self._run(self._reference.encode, text).ids
+
+    def _run(self, encode: Callable[..., Any], text: str | list[str | None]) -> Any:
+        """Return what `tokenizers` makes of a text, or of several.
+
+        Raises:
+            TokenizerError: a pattern of the tokenizer takes too many steps.
+        """
+        try:
+            return encode(text, add_special_tokens=False)
+        except BaseException as error:  # a panic of Rust is no Exception
+            if type(error).__name__ != "PanicException":
+                raise
+            if not isinstance(text, str):
+                return [self._run(self._reference.encode, one or "") for one in text]
+            patterns = re.findall(r'"Regex": ("(?:[^"\\]|\\.)*")', json.dumps(self._tokenizer))
+            raise TokenizerError(
+                f"`tokenizers` cannot encode a document of {len(text.encode()):,} bytes: {error}. It begins with "
+                f"{text[:80]!r}. The tokenizer's patterns are {', '.join(patterns) or 'none'}. Correct the one that "
+                "tries too many ways to match, or leave the document out."
+            ) from error
 
     def _cut(self, text: pa.LargeStringArray) -> tuple[pa.LargeStringArray, npt.NDArray[np.int64]]:
         """Return documents for the encoder, long ones in pieces, and the first piece of each, `(documents + 1,)`."""
@@ -289,7 +309,7 @@ class Encoder:
             match = _CUT.search(window, len(window) // 2)
             if match is None:
                 continue
-            at, encoding = match.start(), self._reference.encode(window, add_special_tokens=False)
+            at, encoding = match.start(), self._run(self._reference.encode, window)
             words = zip(encoding.word_ids, encoding.word_ids[1:], encoding.offsets[1:], strict=False)
             is_word = any(start == at and before != own for before, own, (start, _) in words)
             if is_word and encoding.ids == self.encode_reference(window[:at]) + self.encode_reference(window[at:]):
@@ -321,7 +341,7 @@ class Encoder:
         import pyarrow.compute as pc
 
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker has one core
-        encodings = self._reference.encode_batch_fast(text.to_pylist(), add_special_tokens=False)
+        encodings = self._run(self._reference.encode_batch_fast, text.to_pylist())
         documents = [encoding.ids for encoding in encodings]
         offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
         ids = np.fromiter(itertools.chain.from_iterable(documents), np.uint32, int(offsets[-1]))

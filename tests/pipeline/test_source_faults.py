@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.mix.block_lists import BlockList
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
+from shards.errors import InputError
 from tests.support.builds import list_spans_of
 
 
@@ -221,3 +223,19 @@ def test_of_many_broken_files_the_first_are_told_and_the_others_counted(tmp_path
     message = resolve_error(source(tmp_path / "*.parquet"))
     assert message.count("not a whole parquet file") == 21
     assert "source 's': the last of 30 more: 49.parquet: not a whole" in message
+
+
+@pytest.mark.parametrize("command", ["plan FILE", "build FILE --out out", "train FILE --shards out --run run"])
+@pytest.mark.parametrize("place", ["pipe", "device"])
+def test_a_pipe_or_a_device_is_no_recipe(command: str, place: str, tmp_path: Path, run_cli: Any) -> None:
+    file = tmp_path / "r.toml"
+    os.mkfifo(file) if place == "pipe" else file.symlink_to("/dev/zero")
+    done = run_cli(*command.replace("FILE", str(file)).split())
+    assert f"{file}: cannot be read: a pipe or a device; expected a regular file. " in done.stderr
+    assert done.returncode == 2
+
+
+def test_a_pipe_is_no_block_list(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "list")
+    with pytest.raises(InputError, match="list: cannot be read: a pipe or a device; expected a regular file"):
+        BlockList("list", tmp_path / "list").read()
