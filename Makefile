@@ -68,7 +68,7 @@ check: $(STAMP)  ## lint, format, spelling, types, import rules, size
 bench: $(STAMP)  ## measure speed and memory on real text (minutes)
 	$(BIN)/python -m tests.benchmarks.bench
 
-modules: $(STAMP)  ## list every module with the first line of its docstring
+modules: $(STAMP)  ## list every module: its first line, its public functions and classes
 	@$(BIN)/python -m tests.support.modules
 
 clean:  ## remove what the commands above wrote
