@@ -34,5 +34,5 @@ def _list_public_names(path: Path) -> Iterator[str]:
 if __name__ == "__main__":
     for name, line in list_modules():
         print(f"{name}: {line}")
-        names = "; ".join(_list_public_names(ROOT / name))
-        print(textwrap.fill(names, 120, initial_indent="    ", subsequent_indent="    "))
+        if names := "; ".join(_list_public_names(ROOT / name)):
+            print(textwrap.fill(names, 120, initial_indent="    ", subsequent_indent="    "))
