@@ -78,7 +78,7 @@ def pull(
         total, done = sum(file.bytes for file in files), 0
         _remove_others(staging, {*digests, DOWNLOADS})
         (staging / DOWNLOADS).mkdir(exist_ok=True)
-        _remove_others(staging / DOWNLOADS, set(digests.values()))
+        _remove_others(staging / DOWNLOADS, set(map(_part_name, files)))
         kept = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
         check_room([("the set", staging.parent, total - kept)], "Or pull elsewhere.")
         for batch in batch_files(files):
@@ -110,9 +110,14 @@ def _fetch(store: HubStore, batch: Sequence[SetFile], staging: Path) -> None:
     raise ShardSetError(wrong)
 
 
+def _part_name(file: SetFile) -> str:
+    """Return the name of the beginning of a file to pull; files of a set may have equal content."""
+    return f"{file.sha256}.{file.name}"
+
+
 def _download(store: HubStore, folder: Path, file: SetFile) -> None:
     """Fetch a file at the store's commit; what is in the folder of the same content is its beginning."""
-    part = folder / file.sha256
+    part = folder / _part_name(file)
     with open(part, "ab", opener=no_follow) as opened:
         for start in range(opened.tell(), file.bytes, store.request_bytes):
             opened.write(store.read_range(file.name, start, min(start + store.request_bytes, file.bytes)))

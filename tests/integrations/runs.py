@@ -127,6 +127,7 @@ def _run(title: str, folder: Path, record: Path, start: Start, then: str | None)
         finally:
             while _kill_processes(f"{MARK}={record}"):
                 time.sleep(0.05)
+            process.wait()
         stderr.seek(0)
         return status, stderr.read()
 

@@ -3,6 +3,7 @@
 The server keeps what it was sent by SHA-256, checks it, and shows it only once it is committed; see tests/servers.
 """
 
+import dataclasses
 import gzip
 import json
 import re
@@ -360,6 +361,15 @@ def test_a_pull_through_a_network_that_fails_all_the_time(hub, run, whole, tmp_p
     assert status == 0, err
     assert {record.fault for record in hub.requests} >= {"reset", "503", "short"}
     assert files_of(tmp_path / "back") == files_of(whole)
+
+
+def test_files_of_equal_content_are_pulled(hub, run, plan, tmp_path):
+    write_set(tmp_path / "set", dataclasses.replace(plan, recipe=plan.tokenizer))
+    hub.publish(REPO, tmp_path / "set")
+    hub.latency_s = 0.1
+    status, _, err = run("pull", REPO, "--out", tmp_path / "back")
+    assert status == 0, err
+    assert files_of(tmp_path / "back") == files_of(tmp_path / "set")
 
 
 @pytest.mark.parametrize("stays", [False, True])
