@@ -384,8 +384,15 @@ def _encode_parts(
         return encode(text)
     sizes = pc.binary_length(text).to_numpy(zero_copy_only=False)
     parts = [encode(text.slice(first, last - first)) for first, last in split_by_size(sizes, most)]
-    lengths = [np.diff(offsets) for _, offsets in parts]
-    return np.concatenate([ids for ids, _ in parts]), np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64)
+    offsets = np.cumsum(np.concatenate([[0], *(np.diff(own) for _, own in parts)]), dtype=np.int64)
+    # Each part is let go as soon as it is copied: the ids of a long document are not in memory twice.
+    ids = np.empty(int(offsets[-1]), np.uint32)
+    end = len(ids)
+    while parts:
+        own, _ = parts.pop()
+        ids[end - len(own) : end] = own
+        end -= len(own)
+    return ids, offsets
 
 
 def _load_fast(tokenizer: dict[str, Any], expected: dict[str, list[int]]) -> tuple[Any, str]:

@@ -36,6 +36,7 @@ TOPICS = {
     "scale": "scale",
     "near_duplicates": "near_duplicates",
     "cleaned_build": "build",
+    "new_words": "build",
 }
 """The module of each topic: `bench_TOPIC(work, quick)` there runs it."""
 GOALS = {
@@ -57,6 +58,7 @@ GOALS = {
     "near_duplicates ratio": "at least 20",
     "near_duplicates ours_recall": "at least 0.98",
     "near_duplicates ours_dropped_of_apart": "at most 0",
+    "new_words worker_ratio": "at most 1.3",
     "scale mix_growth": "at most 1.4",
     "validate validate_tokens_per_s": "at least 100e6",
 }

@@ -11,6 +11,8 @@ import json
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from tests.benchmarks.harness import (
     MB,
     Figures,
@@ -138,3 +140,18 @@ def bench_memory(work: Path, quick: bool) -> Figures:
     for name, few, many in zip(("command", "worker"), small, large, strict=True):
         figures |= {f"{name}_mb": few / MB, f"large_{name}_mb": many / MB, f"{name}_ratio": many / few}
     return figures
+
+
+def bench_new_words(work: Path, quick: bool) -> Figures:
+    """Watch a worker at text whose words never come again: 120 MB, and with ten times as much (240 MB with `quick`)."""
+    random, peaks = np.random.default_rng(2), list[int]()
+    for files in (10, 20 if quick else 100):
+        paths = [work / f"words/{number}.jsonl" for number in range(files)]
+        paths[0].parent.mkdir(exist_ok=True)
+        for path in paths:
+            text = random.integers(97, 123, 12_000_000, np.uint8)
+            text[::10], text[::5000] = 32, 10
+            path.write_text("".join(f'{{"text": "{line}"}}\n' for line in text.tobytes().decode().split("\n")))
+        peaks.append(watch_build(work, prose_recipe(work, files=paths))[1])
+        remove(work, "words")
+    return {"worker_mb": peaks[0] / MB, "large_worker_mb": peaks[1] / MB, "worker_ratio": peaks[1] / peaks[0]}
