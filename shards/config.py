@@ -33,6 +33,9 @@ Changes = Iterable[tuple[str, Sequence[str], Any]]
 """Keys to set in a raw config: what messages call each change, the parts of the key, and the value."""
 
 
+MAX_RECIPE_BYTES = 1 << 26
+"""A larger file of settings is refused before it is read."""
+
 RecipeKind = Literal["data", "train"]
 _KEYS_OF_KIND = {"data": ("sources", "tokenizer", "mix"), "train": ("model", "train", "optimizer")}
 _USE_OF_KIND = {"data": "build RECIPE --out OUT", "train": "train RECIPE --shards SET --run RUN"}
@@ -143,8 +146,7 @@ def read_document(path: Path) -> Document:
     """
     kind, parse = ("JSON", load_json) if path.suffix == ".json" else ("TOML", tomllib.loads)
     try:
-        with open(path, encoding="utf-8", opener=no_pipe) as file:
-            data: Any = parse(file.read())
+        data: Any = parse(read_file(path, MAX_RECIPE_BYTES).decode())
     except OSError as error:
         raise settings_error(str(path), [f"cannot be read: {error.strerror}. Expected a recipe in {kind}"]) from error
     except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
@@ -161,6 +163,18 @@ def no_pipe(path: str, flags: int) -> int:
         return file
     os.close(file)
     raise OSError(errno.EINVAL, "a pipe or a device; expected a regular file", path)
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """Return the bytes of a regular file.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or has more than `most` bytes.
+    """
+    with open(path, "rb", opener=no_pipe) as file:
+        if (size := os.fstat(file.fileno()).st_size) > most:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than {most:,}", str(path))
+        return file.read()
 
 
 def load_json(text: bytes | str) -> Any:

@@ -13,17 +13,53 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shards.config import check_settings, load_json, read_file
 from shards.errors import InputError
 from shards.stores.files import no_follow, write_text
 
 METRICS_FILE = "metrics.jsonl"
-NUMBERS = ("step", "tokens", "loss", "grad_norm", "lr", "tokens_per_s", "seconds", "usd", "val_loss")
-"""Keys that are numbers in every line that has them; every line has a step."""
+MAX_METRICS_BYTES = 1 << 32
+"""A larger file is refused before it is read; a step takes about 300 bytes."""
 
 Record = dict[str, Any]
 """One line of metrics.jsonl."""
+
+Amount = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
+"""What adds up over a run."""
+Known = float | None
+"""A number that may not be known."""
+
+
+class _Score(BaseModel):
+    value: float
+    stderr: Known
+
+
+class _Line(BaseModel):
+    """What the keys of a line are, if it has them."""
+
+    model_config = ConfigDict(strict=True)
+
+    step: Annotated[int, Field(ge=0, le=1 << 53)]
+    tokens: Amount = 0
+    seconds: Amount = 0
+    usd: Amount = 0
+    tokens_per_s: Amount = 0
+    loss: float = 0
+    grad_norm: float = 0
+    lr: float = 0
+    mfu: Known = None
+    val_loss: float = 0
+    val_bits_per_byte: Known = None
+    val_loss_by_source: dict[str, Known] = {}
+    val_bits_per_byte_by_source: dict[str, Known] = {}
+    scores: dict[str, _Score] | None = None
+    score_notes: dict[str, dict[str, Any]] = {}
+    phase: dict[str, Any] = {}
 
 
 class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
@@ -39,11 +75,10 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
     def __init__(self, run: Path, *, step: int, write: bool = True):
         """Open the metrics of a run that continues after `step`; without `write` (other ranks) they are only read."""
         path = run / METRICS_FILE
-        content = path.read_bytes() if path.exists() else b""
+        found, others = read_lines(run) if path.exists() else ([], 0)
         # A resumed run forgets the steps that its checkpoint has not seen.
-        found = _parse_lines(content, path)
         self.records = [record for record in found if record["step"] <= step]
-        self.removed = len(content.splitlines()) - len(self.records)
+        self.removed = others + len(found) - len(self.records)
         self.seconds: float = max((record.get("seconds", 0.0) for record in found), default=0.0)
         # The file is rewritten before a line is added.
         if self.removed and write:
@@ -74,49 +109,38 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
 
 
 def read_metrics(run: Path) -> list[Record]:
-    """Return every whole line of a run's metrics, in order; a crash may have cut one off.
+    """Return the whole lines of a run's metrics: see `read_lines`."""
+    return read_lines(run)[0]
+
+
+def read_lines(run: Path) -> tuple[list[Record], int]:
+    """Return every whole line of a run's metrics, in order, and how many others there are: a crash may have cut one.
 
     Raises:
         InputError: a line is not metrics.
         OSError: the file cannot be read.
     """
-    path = run / METRICS_FILE
-    return _parse_lines(path.read_bytes(), path)
-
-
-def _parse_lines(content: bytes, path: Path) -> list[Record]:
+    path, number = run / METRICS_FILE, 0
     records: list[Record] = []
-    for number, line in enumerate(content.splitlines(keepends=True), 1):
+    for number, line in enumerate(read_file(path, MAX_METRICS_BYTES).splitlines(keepends=True), 1):
+        record: Any = None
         try:
             # A crash may have cut the last line; a whole line must be metrics.
-            record: Any = json.loads(line)
-        except ValueError:
+            record = load_json(line)
+            _Line.model_validate(record)
+        except (json.JSONDecodeError, UnicodeDecodeError):
             continue  # cut off by a crash
-        if not _is_record(record):
-            expected = (
-                f"expected a step, numbers as {', '.join(NUMBERS)}, and a value and a stderr in each of the scores"
-            )
-            raise InputError(f"{path}: line {number}: {expected}; got {line!r:.200}. Repair or delete it.")
+        except ValidationError:
+            check_settings(_Line, record, where=f"{path}: line {number}")  # the same, in our words
+            raise
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: line {number}: {error}. Repair or delete it.") from error
         if records and record["step"] < records[-1]["step"]:
             found = f"step {record['step']} after step {records[-1]['step']}"
             raise InputError(f"{path}: line {number}: {found}. Expected steps in their order. Repair or delete it.")
         if line.endswith(b"\n"):
             records.append(record)
-    return records
-
-
-def _is_record(value: Any) -> bool:
-    if not isinstance(value, dict) or "step" not in value:
-        return False
-    record = cast("Record", value)
-    scores: Any = record.get("scores") or {}
-    numbers = [record.get(key, 0) for key in NUMBERS]
-    try:
-        # An error that is not known is null.
-        numbers += [number for score in scores.values() for number in (score["value"], score["stderr"] or 0)]
-    except (AttributeError, KeyError, TypeError):
-        return False
-    return all(isinstance(number, int | float) for number in numbers)
+    return records, number - len(records)
 
 
 def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from shards.config import Settings, load_settings
+from shards.config import Settings, in_form, load_settings
 from shards.errors import InputError
 
 RECIPE_FILE = "recipe.json"
@@ -31,7 +31,7 @@ SAMPLES_FOLDER = "samples"
 class SetRecord(Settings):
     """`set.json`: the set that a run is trained on."""
 
-    path: str
+    path: Annotated[str, in_form("[^\0\ud800-\udfff]{1,4095}", "the folder or the address of a set")]
     """The set's folder, absolute, or its address in a remote store; it may have moved since."""
     manifest_sha256: str
 
@@ -46,7 +46,7 @@ class StartRecord(Settings):
 class RecipeChange(Settings):
     """Keys of a run's recipe that changed when it was resumed, or began from another run."""
 
-    after_step: Annotated[int, Field(ge=1)]
+    after_step: Annotated[int, Field(ge=1, le=1 << 53)]
     """The last step that had the values before."""
     keys: dict[str, Annotated[list[Any], Field(min_length=2, max_length=2)]]
     """By its dotted key, the value before, and the one from the next step on; null: the recipe has no such key."""
@@ -65,7 +65,7 @@ def read_changes(run: Path) -> list[RecipeChange]:
         InputError: the file is not such a record.
     """
     file = run / CHANGES_FILE
-    return load_settings(ChangesRecord, file).changes if file.is_file() else []
+    return load_settings(ChangesRecord, file).changes if file.exists() else []
 
 
 def read_start_record(run: Path) -> StartRecord | None:
@@ -75,7 +75,7 @@ def read_start_record(run: Path) -> StartRecord | None:
         InputError: the file is not such a record.
     """
     file = run / START_FILE
-    return load_settings(StartRecord, file) if file.is_file() else None
+    return load_settings(StartRecord, file) if file.exists() else None
 
 
 def read_set_record(run: Path) -> SetRecord:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import xxhash
 from pydantic import Field
 
-from shards.config import Settings
+from shards.config import Settings, check_settings, load_json, no_pipe, read_file, table_of
 from shards.errors import InputError, Problem, remedy_of
-from shards.terminal.program import Row
+from shards.stores.files import delete_path
 from shards.terminal.reporter import Note
-from trainer.recipe import TrainRecipe, parse_recipe
+from trainer.recipe import Size, TrainRecipe, parse_recipe
 
 FOLDER = "checkpoints"
 MODEL_FILE = "model.safetensors"
@@ -28,6 +26,13 @@ CHECKSUMS_FILE = "checksums.json"
 VERSION = 3
 """Of checkpoints. It changes with the order of the windows, too: a checkpoint counts windows."""
 _NAME = re.compile(r"step-(\d{8,})")
+
+
+MAX_STATE_BYTES = 1 << 24
+"""A larger state, or file of checksums, is refused before it is read."""
+
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+"""Steps, windows or an id: above the limit a float no longer counts them."""
 
 
 class CheckpointError(InputError):
@@ -43,16 +48,16 @@ class CheckpointState(Settings):
 
     format: Literal["tokenmill-checkpoint"] = "tokenmill-checkpoint"
     format_version: Literal[3] = VERSION
-    step: int = Field(ge=0)
+    step: Count
     """Optimizer steps done."""
-    samples: int = Field(ge=0)
+    samples: Count
     """Windows consumed: the loader's whole state, together with the manifest's digest."""
-    seconds: float = 0.0
+    seconds: float = Field(default=0.0, ge=0, le=1e12)
     """Seconds that the run has taken so far; its cost is computed from them."""
     recipe: dict[str, Any]
-    vocab_size: int = Field(ge=1)
-    eos_id: int = Field(ge=0)
-    bos_id: int | None = Field(default=None, ge=0, exclude_if=_is_none)
+    vocab_size: Size
+    eos_id: Count
+    bos_id: Count | None = Field(default=None, exclude_if=_is_none)
     manifest_sha256: str
     tokenizer_sha256: str
 
@@ -94,6 +99,8 @@ def step_of_checkpoint(path: Path) -> int:
 def list_checkpoints(run: Path) -> list[Path]:
     """Return a run's checkpoint folders, oldest first. Temporary and corrupt ones have other names."""
     folder = run / FOLDER
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder}: is no folder; expected that of a run's checkpoints. Give a new run folder.")
     found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(found, key=step_of_checkpoint)
 
@@ -106,18 +113,19 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """
     try:
         # The file of checksums is written last: without it the checkpoint is half written.
-        expected = json.loads((path / CHECKSUMS_FILE).read_bytes())
-        found = hash_files(path)
+        expected = table_of(load_json(read_file(path / CHECKSUMS_FILE, MAX_STATE_BYTES)))
+        for name, checksum in hash_files(path).items():
+            if expected.get(name) != checksum:
+                raise CheckpointError(f"{path / name}: corrupt: its checksum {checksum} is not in {CHECKSUMS_FILE}")
+        return Checkpoint(path, read_state(path))
     except OSError as error:
         if remedy_of(error):
             raise
         raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror}): no whole checkpoint") from error
-    except ValueError as error:
+    except CheckpointError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path / CHECKSUMS_FILE}: corrupt: {error}") from error
-    for name, checksum in found.items():
-        if not isinstance(expected, dict) or cast("dict[str, Any]", expected).get(name) != checksum:
-            raise CheckpointError(f"{path / name}: corrupt: its checksum {checksum} is not in {CHECKSUMS_FILE}")
-    return Checkpoint(path, read_state(path))
 
 
 def read_state(path: Path) -> CheckpointState:
@@ -127,18 +135,28 @@ def read_state(path: Path) -> CheckpointState:
         CheckpointError: it is not a state, or one of another version, or its step differs from the folder's name.
         OSError: it cannot be read.
     """
+    file = path / STATE_FILE
     try:
-        content: Any = json.loads((path / STATE_FILE).read_bytes())
-        if isinstance(content, dict) and (version := cast("Row", content).get("format_version")) != VERSION:
-            found = f"{path / STATE_FILE}: a checkpoint of version {version}; expected version {VERSION}"
+        content: Any = load_json(read_file(file, MAX_STATE_BYTES))
+        if (version := table_of(content).get("format_version", VERSION)) != VERSION:
+            found = f"{file}: a checkpoint of version {version!r:.80}; expected version {VERSION}"
             raise CheckpointError(
                 f"{found}. Go on with the Tokenmill that wrote it, or train anew in a new run folder."
             )
-        state = CheckpointState.model_validate(content)
-    except ValueError as error:  # of pydantic, too
-        raise CheckpointError(f"{path / STATE_FILE}: not the state of a checkpoint: {error}") from error
+        state = check_settings(CheckpointState, content, where=f"{file}: not the state of a checkpoint")
+    except CheckpointError:
+        raise
+    except InputError as error:
+        raise CheckpointError(error.problems) from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: not the state of a checkpoint: {error}") from error
     if _NAME.fullmatch(path.name) and step_of_checkpoint(path) != state.step:
-        raise CheckpointError(f"{path / STATE_FILE}: step {state.step}; expected that of the folder's name")
+        raise CheckpointError(f"{file}: step {state.step}; expected that of the folder's name")
+    for key in ("eos_id", "bos_id"):
+        if (getattr(state, key) or 0) >= state.vocab_size:
+            raise CheckpointError(
+                f"{file}: {key} = {getattr(state, key)}; expected an id below vocab_size = {state.vocab_size}"
+            )
     return state
 
 
@@ -177,14 +195,13 @@ def clear_leftovers(run: Path, *, after_step: int | None) -> list[Path]:
     """
     # A crash leaves a temporary folder, which no one reads.
     for left in (run / FOLDER).glob(".step-*"):
-        shutil.rmtree(left)
+        delete_path(left)
     moved: list[Path] = []
     for path in list_checkpoints(run):
         if after_step is not None and step_of_checkpoint(path) > after_step:
             # Kept under another name: someone may want to look.
             target = path.with_name(f"corrupt-{path.name}")
-            if target.exists():
-                shutil.rmtree(target)
+            delete_path(target)
             moved.append(path.rename(target))
     return moved
 
@@ -193,6 +210,6 @@ def hash_files(folder: Path) -> dict[str, str]:
     """Return the hex xxh3-128 of each file of a checkpoint by name, without the file of checksums."""
     digests: dict[str, str] = {}
     for name in (MODEL_FILE, OPTIMIZER_FILE, RNG_FILE, STATE_FILE):
-        with (folder / name).open("rb") as file:
+        with open(folder / name, "rb", opener=no_pipe) as file:
             digests[name] = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
     return digests

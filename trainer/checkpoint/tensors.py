@@ -3,13 +3,14 @@
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Generator, Mapping, Set
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import safetensors
 import safetensors.torch
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from shards.errors import plural
 from shards.stores.files import write_folder, write_text
 from shards.terminal.amounts import format_size
 from trainer.checkpoint.folders import (
@@ -33,6 +35,10 @@ from trainer.checkpoint.folders import (
     list_checkpoints,
     step_of_checkpoint,
 )
+
+_ADAMS, _MUONS = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
+"""The state of each parameter of an optimizer."""
+_REMEDY = "Take another copy of the checkpoint, or an earlier one."
 
 
 def save_checkpoint(
@@ -113,37 +119,115 @@ def _rng_tensors() -> dict[str, torch.Tensor]:
     return tensors
 
 
-def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
-    """Load the weights of a checkpoint; every name and shape must match.
+@contextlib.contextmanager
+def _open_tensors(path: Path) -> Generator[Any]:
+    """Open a safetensors file to read.
 
     Raises:
-        CheckpointError: they do not match.
+        CheckpointError: it is damaged.
     """
     try:
-        model.load_state_dict(safetensors.torch.load_file(checkpoint.path / MODEL_FILE))
-    except RuntimeError as error:
-        raise CheckpointError(f"{checkpoint.path / MODEL_FILE}: {error}") from error
+        with safetensors.safe_open(path, "pt") as file:
+            yield file
+    except (safetensors.SafetensorError, AttributeError) as error:  # of a dtype that torch does not have
+        raise CheckpointError(f"{path}: not a safetensors file: {error}. {_REMEDY}") from error
+
+
+def load_tensors(
+    path: Path, expected: Mapping[str, torch.Tensor], *, optional: Set[str] = frozenset()
+) -> dict[str, torch.Tensor]:
+    """Load a safetensors file that must have some tensors and no others, of finite numbers.
+
+    Args:
+        path: the file.
+        expected: for each name a tensor of its shape and dtype, which may be on any device.
+        optional: names that the file may have or not.
+
+    Raises:
+        CheckpointError: the file is damaged, or has other tensors. No more memory is taken than it has bytes.
+    """
+    with _open_tensors(path) as file:
+        # The header is compared before a tensor is loaded.
+        names: set[str] = {*file.keys()}
+        for what, others in (("no", expected.keys() - names), ("an unknown", names - expected.keys())):
+            if others := others - optional:
+                more = f", and {len(others) - 1} more" if len(others) > 1 else ""
+                raise CheckpointError(f"{path}: has {what} tensor {min(others)!r:.200}{more}. {_REMEDY}")
+        tensors: dict[str, torch.Tensor] = {}
+        for name, like in ((name, like) for name, like in expected.items() if name in names):
+            shape = file.get_slice(name).get_shape()
+            if shape != [*like.shape]:
+                raise CheckpointError(f"{path}: {name}: shape {shape}; expected {[*like.shape]}. {_REMEDY}")
+            tensor = tensors[name] = file.get_tensor(name)
+            if tensor.dtype != like.dtype:
+                raise CheckpointError(f"{path}: {name}: {tensor.dtype}; expected {like.dtype}. {_REMEDY}")
+            least, most = tensor.aminmax()
+            if not (least.isfinite() and most.isfinite()):  # of a NaN, both are NaN
+                raise CheckpointError(f"{path}: {name}: has numbers that are not finite. {_REMEDY}")
+    return tensors
+
+
+def check_layers(checkpoint: Checkpoint, layers: int) -> None:
+    """Refuse a checkpoint with fewer tensors than its model has layers: to describe 10,000 of them takes half a minute.
+
+    Raises:
+        CheckpointError: it has, or its file is damaged.
+    """
+    path = checkpoint.path / MODEL_FILE
+    with _open_tensors(path) as file:
+        found = len([*file.keys()])
+    if found < layers:
+        raise CheckpointError(
+            f"{path}: has {plural(found, 'tensor')} for the {layers} layers of {STATE_FILE}. {_REMEDY}"
+        )
+
+
+def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
+    """Load the weights of a checkpoint; every name, shape and dtype must match.
+
+    Args:
+        checkpoint: the checkpoint.
+        model: the model to load them into; if it is on the device `meta`, memory is taken when they are known to match.
+
+    Raises:
+        CheckpointError: they do not match, or are not finite.
+    """
+    tensors = load_tensors(checkpoint.path / MODEL_FILE, model.state_dict())
+    if any(parameter.is_meta for parameter in model.parameters()):
+        model.to_empty(device="cpu")
+    model.load_state_dict(tensors)
 
 
 def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
-    """Load from a checkpoint's tensors the optimizers' state and torch's random generators."""
+    """Load the optimizers' state of a checkpoint, and torch's random generators.
+
+    Raises:
+        CheckpointError: they are not those of this model and these optimizers, or are not finite.
+    """
     # Each tensor belongs to a parameter, and the parameter to one of the optimizers.
-    tensors = safetensors.torch.load_file(checkpoint.path / OPTIMIZER_FILE)
-    parameters = dict(model.named_parameters())
-    owners: dict[nn.Parameter, torch.optim.Optimizer] = {}
-    for optimizer in optimizers:
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    places: dict[str, tuple[torch.optim.Optimizer, nn.Parameter, str]] = {}
+    expected: dict[str, torch.Tensor] = {}
+    for optimizer in optimizers if checkpoint.state.step else []:
         for group in optimizer.param_groups:
-            owners.update(dict.fromkeys(cast("list[nn.Parameter]", group["params"]), optimizer))
-    for name, tensor in tensors.items():
-        key, _, parameter_name = name.partition(".")
-        parameter = parameters[parameter_name]
+            for parameter in cast("list[nn.Parameter]", group["params"]):
+                for key in _MUONS if isinstance(optimizer, torch.optim.Muon) else _ADAMS:
+                    name = f"{key}.{names[parameter]}"
+                    places[name] = (optimizer, parameter, key)
+                    expected[name] = torch.empty((), device="meta") if key == "step" else parameter
+    for name, tensor in load_tensors(checkpoint.path / OPTIMIZER_FILE, expected).items():
+        optimizer, parameter, key = places[name]
         # A fused AdamW keeps its step count in fp32 on the parameter's device, like the rest of its state.
         tensor = tensor.to(parameter.device)
         if isinstance(parameter, DTensor) and tensor.shape == parameter.shape:
             tensor = distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
-        owners[parameter].state[parameter][key] = tensor
+        optimizer.state[parameter][key] = tensor
 
-    generators = safetensors.torch.load_file(checkpoint.path / RNG_FILE)
-    torch.set_rng_state(generators["cpu"])
-    if torch.cuda.is_available() and "cuda" in generators:
-        torch.cuda.set_rng_state(generators["cuda"])
+    file = checkpoint.path / RNG_FILE
+    generators = load_tensors(file, _rng_tensors(), optional={"cuda"})
+    try:
+        torch.set_rng_state(generators["cpu"])
+        if "cuda" in generators:
+            torch.cuda.set_rng_state(generators["cuda"])
+    except RuntimeError as error:
+        raise CheckpointError(f"{file}: not the state of a generator: {error}. {_REMEDY}") from error

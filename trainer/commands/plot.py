@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run `plot`: draw the plots and return their paths."""
-    from trainer.results.picture import draw_run
+    from shards.stores.files import atomic_open
+    from trainer.results.picture import draw_run, render_figure
     from trainer.results.runs import read_run
 
     found = read_run(options.run)
@@ -33,5 +34,6 @@ def run(options: argparse.Namespace) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [str(folder / "metrics.png"), str(folder / "metrics.svg")]
     for path in paths:
-        figure.savefig(path, dpi=120)
+        with atomic_open(Path(path)) as file:  # a link of that name is replaced, not followed
+            file.write(render_figure(figure, path[-3:]))
     return Outcome({"plots": paths}, [*found.describe_changes(), *paths])

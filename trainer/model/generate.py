@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from shards.errors import InputError, plural
+from shards.errors import InputError, RunError, plural
 
 if TYPE_CHECKING:
     import tokenizers
@@ -157,6 +157,8 @@ def iter_tokens(
         # `forward`, not `model(...)`: the model of a run may be compiled, and would be again for each cache length.
         with torch.inference_mode():  # not across a yield: the mode would leak to the caller
             logits = model.forward(torch.tensor(fed, device=device), cache=cache)[:, -1].cpu()
+        if not logits.isfinite().all():
+            raise RunError("the model's logits are not finite: its weights are too large. Take an earlier checkpoint.")
         for row in sorted(going):
             if len(texts[row]) > cache.length:
                 continue  # still in its prompt

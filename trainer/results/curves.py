@@ -63,7 +63,8 @@ def smooth(values: list[float], width: int) -> npt.NDArray[np.float64]:
 
     Near the beginning, where a loss falls steeply, as few values follow as come before; near the end fewer follow.
     """
-    sums = np.concatenate([[0.0], np.cumsum(values)])
+    with np.errstate(over="ignore", invalid="ignore"):  # a loss may be anything
+        sums = np.concatenate([[0.0], np.cumsum(values)])
     index = np.arange(len(values))
     before = np.minimum(index, width // 2)
     after = np.minimum(before, len(values) - 1 - index)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import io
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.errors import plural
+from shards.errors import InputError, plural
+from shards.terminal.display import printable
 from trainer.evaluation.scores import show_score
-from trainer.metrics import Record
+from trainer.metrics import METRICS_FILE, Record
 from trainer.results.curves import VALIDATION_SCORES, Curve, read_curve, smooth, unit_of
 from trainer.results.runs import TrainingRun
 
@@ -47,21 +49,28 @@ Panel = tuple[str, str, dict[str, tuple[list[Record], str]]]
 
 
 def draw_run(run: TrainingRun) -> Figure:
-    """Draw the picture of all numbers of a run over its steps, with where its phases end and its recipe changed."""
-    figure = draw_panels([panel for panel in _list_numbers(run.records) if panel[2]], [STEPS])
+    """Draw the picture of all numbers of a run over its steps, with where its phases end and its recipe changed.
+
+    Raises:
+        InputError: there are none.
+    """
+    panels = [panel for panel in _list_numbers(run.records) if panel[2]]
+    if not panels:
+        raise InputError(f"{run.folder / METRICS_FILE}: no line has a number to draw. Expected losses.")
+    figure = draw_panels(panels, [STEPS])
     for phase in run.recipe.phases:
         if phase.until_step <= run.records[-1]["step"]:
             for axis in figure.axes:
                 axis.axvline(phase.until_step, color="0.5", linestyle="--", linewidth=0.8)
             top = figure.axes[0]
             place: dict[str, Any] = {"xycoords": top.get_xaxis_transform(), "ha": "right", "va": "bottom"}
-            top.annotate(phase.name, (phase.until_step, 1.0), fontsize="small", **place)
+            top.annotate(printable(phase.name), (phase.until_step, 1.0), fontsize="small", parse_math=False, **place)
     for axis in figure.axes:
         for change in run.changes:
             axis.axvline(change.after_step, color="0.5", linestyle=":", linewidth=0.8)
     size = f"{plural(run.records[-1]['step'], 'step')}, {plural(int(run.last('tokens') or 0), 'token')}"
     title = "\n".join([f"{run.recipe.name}: {size}", *(text[:150] for text in run.describe_changes())])
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    figure.suptitle(printable(title, keep="\n"), x=0.01, ha="left", fontweight="bold", parse_math=False)
     return figure
 
 
@@ -128,7 +137,7 @@ def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
                 for (name, (records, number)), (style, colour) in zip(
                     lines.items(), itertools.cycle(STYLES), strict=False
                 ):
-                    curve = read_curve(records, number, key)
+                    name, curve = printable(name), read_curve(records, number, key)
                     curve = curve._replace(x=[moment / scale for moment in curve.x])
                     raw = len(lines) < 3
                     _draw_curve(axis, curve, name, smoothed=number in SMOOTHED, raw=raw, color=colour, linestyle=style)
@@ -185,5 +194,7 @@ def _scale(axis: Axes, unit: str) -> None:
 def render_figure(figure: Figure, suffix: str) -> bytes:
     """Return a picture as a file, `svg` or `png`."""
     file = io.BytesIO()
-    figure.savefig(file, format=suffix, dpi=120)
+    with warnings.catch_warnings():  # a character that the font does not have is drawn as a box
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        figure.savefig(file, format=suffix, dpi=120)
     return file.getvalue()

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from shards.config import show_value
+from shards.config import read_file, show_value
 from shards.errors import InputError, plural
+from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.terminal.program import Row
-from trainer.metrics import METRICS_FILE, Record, last_record, read_metrics
+from trainer.metrics import METRICS_FILE, Record, last_record, read_lines
 from trainer.recipe import TrainRecipe, list_keys, load_train_recipe
 from trainer.results.curves import list_scores
 from trainer.run_folder import (
@@ -106,8 +107,7 @@ def read_run(folder: Path) -> TrainingRun:
     for name in (METRICS_FILE, SET_FILE, TOKENIZER_FILE):
         if not (folder / name).is_file():
             raise InputError(f"{folder / name}: is missing. Expected the folder of a training run.")
-    lines = len((folder / METRICS_FILE).read_bytes().splitlines())
-    records = read_metrics(folder)
+    records, unreadable = read_lines(folder)
     recipe = load_train_recipe(folder / RECIPE_FILE)
     if not records:
         raise InputError(f"{folder / METRICS_FILE}: no step is logged yet; nothing to draw or to compare")
@@ -122,9 +122,9 @@ def read_run(folder: Path) -> TrainingRun:
         changes=read_changes(folder),
         records=records,
         shard_set=read_set_record(folder),
-        tokenizer_sha256=hashlib.sha256((folder / TOKENIZER_FILE).read_bytes()).hexdigest(),
+        tokenizer_sha256=hashlib.sha256(read_file(folder / TOKENIZER_FILE, MAX_TOKENIZER_BYTES)).hexdigest(),
         start=read_start_record(folder),
-        unreadable=max(0, lines - len(records)),
+        unreadable=unreadable,
     )
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import tokenizers
+import torch
 
+from shards.config import read_file
 from shards.errors import InputError
-from shards.stores.files import hash_file
+from shards.format.tokenizer_json import parse_tokenizer
+from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.terminal.display import say
 from shards.terminal.reporter import Note
-from trainer.checkpoint.folders import find_newest_checkpoint, read_checkpoint
-from trainer.checkpoint.tensors import load_weights
+from trainer.checkpoint.folders import CheckpointState, find_newest_checkpoint, read_checkpoint
+from trainer.checkpoint.tensors import check_layers, load_weights
 from trainer.device import choose_device
 from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel
@@ -37,13 +41,37 @@ def load_model(run: str | Path, say: Note = say, path: str | Path | None = None)
     if found is None:
         command = "tokenmill train"
         raise InputError(f"{run}: no checkpoints. Expected the folder given to `{command} --run`.")
-    # Another tokenizer would turn the ids into other text.
-    file = run / TOKENIZER_FILE
-    if not file.is_file() or hash_file(file) != found.state.tokenizer_sha256:
-        fault = "is not the tokenizer of the checkpoint" if file.is_file() else "is missing"
-        raise InputError(f"{file}: {fault} (sha256 {found.state.tokenizer_sha256}). Copy it from the shard set.")
-    model = LanguageModel(found.recipe.model, found.state.vocab_size)
+    config = found.recipe.model
+    check_layers(found, config.num_hidden_layers)
+    with torch.device("meta"):  # no memory for weights that the checkpoint does not have
+        model = LanguageModel(config, found.state.vocab_size)
     load_weights(found, model)
     model.to(choose_device()).eval()
-    state = found.state
-    return TrainedModel(model, tokenizers.Tokenizer.from_file(str(file)), state.eos_id, state.step, state.bos_id)
+    state, tokenizer = found.state, _load_tokenizer(run / TOKENIZER_FILE, found.state)
+    return TrainedModel(model, tokenizer, state.eos_id, state.step, state.bos_id)
+
+
+def _load_tokenizer(file: Path, state: CheckpointState) -> tokenizers.Tokenizer:
+    """Load the tokenizer of a training run.
+
+    Raises:
+        InputError: it is missing, damaged, or not that of the checkpoint.
+    """
+    remedy = f"(sha256 {state.tokenizer_sha256}). Copy it from the shard set."
+    try:
+        content = read_file(file, MAX_TOKENIZER_BYTES)
+    except FileNotFoundError as error:
+        raise InputError(f"{file}: is missing {remedy}") from error
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror} {remedy}") from error
+    # Another tokenizer would turn the ids into other text.
+    if hashlib.sha256(content).hexdigest() != state.tokenizer_sha256:
+        raise InputError(f"{file}: is not the tokenizer of the checkpoint {remedy}")
+    try:
+        size = parse_tokenizer(content).size
+        tokenizer = tokenizers.Tokenizer.from_buffer(content)
+    except Exception as error:  # tokenizers has no error of its own
+        raise InputError(f"{file}: not a tokenizer: {error} {remedy}") from error
+    if size > state.vocab_size:
+        raise InputError(f"{file}: has {size} ids; expected at most the model's {state.vocab_size} {remedy}")
+    return tokenizer
