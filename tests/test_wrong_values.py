@@ -8,13 +8,8 @@ Keys are generated from the models and flags from the parsers, so a new one is c
 from __future__ import annotations
 
 import argparse
-import copy
-import datetime
-import importlib
 import json
-import math
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,82 +17,20 @@ from pydantic import BaseModel
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe
-from shards.config import _models_in
 from shards.errors import InputError
 from shards.terminal.gone import GONE
-from shards.terminal.program import Parser, command_parser
+from shards.terminal.program import Parser
 from tests.support.builds import call_here
 from tests.support.good_recipe import faults_in
-from tokenmill.__main__ import COMMANDS, main
+from tests.support.wrong_values import ARGUMENTS, DATA, TRAIN, VALUES, list_keys, list_parsers, put
+from tokenmill.__main__ import main
 from trainer.recipe import TrainRecipe, parse_recipe
-
-DATE = datetime.date(2026, 1, 2)
-VALUES: list[Any] = [
-    "", "text", "3", "true", "[1]", "\udcff", 3, -1, 0, 10**30, 2.5, -0.5, 1e300, math.inf, math.nan, True, None, DATE,
-    datetime.time(1), [], ["text"], [3], [[]], [{}], [{"name": "x"}], [None], [True], ["text", "text"], [0.5] * 9,
-    ["x" * 300], {}, {"name": "x"}, {"x": {}}, {"x": DATE},
-]  # fmt: skip
-"""One and more of each type that TOML and JSON have."""
 
 UNTRANSLATED = re.compile(
     r"should (be|have|match)|instance of|valid (dictionary|string|integer|number|list|tuple|JSON)"
     r"|Field required|Extra inputs|pydantic|datetime\.|nan is not|'type': |<class|Error\b|expected expected"
 )
 """Words of pydantic and of Python that say nothing to the author of a recipe."""
-
-DATA: dict[str, Any] = {
-    "name": "n",
-    "sources": [{"name": "a", "paths": [__file__], "weight": 1.0}],
-    "tokenizer": {"vocab_size": 300},
-}
-TRAIN: dict[str, Any] = {
-    "name": "n",
-    "model": {
-        "kind": "llama",
-        "hidden_size": 64,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 64,
-    },
-    "train": {"seq_len": 64, "global_batch": 8, "micro_batch": 2, "steps": 24},
-    "optimizer": {"lr": 1e-3},
-}
-ITEMS: dict[tuple[str | int, ...], dict[str, Any]] = {
-    ("evaluations", 0): {"name": "e", "paths": ["x"]},
-    ("mix", "phases", 0): {"name": "p", "share": 1.0},
-    ("phases", 0): {"name": "p", "until_step": 3},
-    ("clean", "language"): {"keep": ["en"], "model": "m"},
-    ("clean", "datatrove", 0): {"filter": "C4ParagraphFilter"},
-    ("sources", 0, "clean", "language"): {"keep": ["en"], "model": "m"},
-    ("sources", 0, "clean", "datatrove", 0): {"filter": "C4ParagraphFilter"},
-}
-"""What a table must have beside the key that is tried, by its place."""
-
-
-def list_keys(model: type[BaseModel], place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the place of every key of a model and of its tables; of a list of tables, of the first one."""
-    for name, field in model.model_fields.items():
-        yield (*place, name)
-        inner = next(_models_in(field.annotation), None)
-        if inner is not None:
-            index = (0,) if "list[" in str(field.annotation) else ()
-            yield from list_keys(inner, (*place, name, *index))
-
-
-def put(recipe: dict[str, Any], place: tuple[str | int, ...], value: Any) -> dict[str, Any]:
-    """Return a recipe with one key set, in tables that are made where they are missing."""
-    recipe = copy.deepcopy(recipe)
-    at: Any = recipe
-    for depth, part in enumerate(place[:-1], start=1):
-        missing = [] if isinstance(place[depth], int) else copy.deepcopy(ITEMS.get(place[:depth], {}))
-        if isinstance(at, list):
-            if not at:
-                at.append(missing)
-            at = at[part]
-        else:
-            at = at.setdefault(part, missing)
-    at[place[-1]] = value
-    return recipe
 
 
 def find_faults(model: type[BaseModel], recipe: dict[str, Any]) -> list[str]:
@@ -133,16 +66,9 @@ def test_a_wrong_value_is_refused_in_plain_words(
     assert refused > 5
 
 
-ARGUMENTS = ["", "text", "5x", "-1", "3.5", "nan", "1e999", "[1]", "s3://", "\udcff", "=", "a=b=c", " ", "x" * 300]
 UNTRANSLATED_FLAG = re.compile(
     r"invalid \w+ value|expected (one|at least one|\d+) argument|argument -|usage:|choose from|Error\b|_\w+ value"
 )
-
-
-def list_parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Yield the parser of every command."""
-    for name, (module, _) in COMMANDS.items():
-        yield name, command_parser(name, importlib.import_module(module))
 
 
 def refusal_of(parser: argparse.ArgumentParser, *arguments: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ def to_toml(value: Any) -> str:
         return "[\n" + "".join(f"  {to_toml(item)},\n" for item in value) + "]"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(to_toml, value)) + "]"
+    if isinstance(value, float | datetime.date | datetime.time):
+        return str(value)
     return json.dumps(value, ensure_ascii=False)
 
 
