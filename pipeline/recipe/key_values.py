@@ -119,9 +119,17 @@ def check_pattern(pattern: str) -> str:
     return pattern
 
 
+_UNNAMED_GROUP = re.compile(r"(?s)\\Q.*?(?:\\E|$)|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|(?P<opens>\((?!\?))")
+"""An unnamed group's opening bracket, or what is skipped to find one: a quote, an escape, a class of characters."""
+
+
 def in_group(pattern: str) -> str:
-    """Return a key's pattern, in the same syntax, as a group named `MATCH_GROUP`, whose place can be asked for."""
-    return f"(?P<{MATCH_GROUP}>{pattern})"
+    """Return a key's pattern, in the same syntax, as a group named `MATCH_GROUP`, whose place can be asked for.
+
+    pyarrow refuses unnamed groups where it is asked for places: they capture nothing here.
+    """
+    named = _UNNAMED_GROUP.sub(lambda found: "(?:" if found["opens"] else found[0], pattern)
+    return f"(?P<{MATCH_GROUP}>{named})"
 
 
 Patterns = Annotated[list[Annotated[str, AfterValidator(check_pattern)]], AfterValidator(distinct)]

@@ -45,6 +45,7 @@ from shards.format.tokenizer_json import (
     make_plain,
     make_set_tokenizer,
     rename_entries,
+    say_fault,
 )
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.stores.open import open_store
@@ -134,7 +135,7 @@ def read_encoder_file(
         ignored = tuple(describe_ignored(data))
         bos_token = find_bos(data) if bos is True else bos or None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        found = describe_kind(Path(path), content) or f"not a tokenizer.json with a vocabulary: {error!r}"
+        found = describe_kind(Path(path), content) or f"not a tokenizer.json with a vocabulary: {say_fault(error)}"
         raise TokenizerError(f"{path}: {found}") from error
     # The tokens that end and begin documents must be special: text never yields them.
     if eos_token not in special:

@@ -140,6 +140,15 @@ def rename_entries(tokenizer: Part, names: dict[str, str]) -> Part:
     return tokenizer | {"model": tokenizer["model"] | {"vocab": new}}
 
 
+def say_fault(error: Exception) -> str:
+    """Return what is wrong with a tokenizer.json, of the error with which reading it failed."""
+    if isinstance(error, KeyError):
+        return f"the key {error} is missing"
+    if isinstance(error, ValueError):
+        return str(error)
+    return "nested too deeply" if isinstance(error, RecursionError) else "a value is not of the type of such files"
+
+
 def parse_tokenizer(data: bytes) -> TokenizerFile:
     """Parse a tokenizer.json.
 
@@ -156,7 +165,7 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
         special = find_special(root)
         spelling = find_spelling(root) if isinstance(vocabulary, dict) else Spelling()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not a tokenizer file: {type(error).__name__}: {error}") from error
+        raise ValueError(f"not a tokenizer file: {say_fault(error)}") from error
     if not isinstance(vocabulary, dict):
         found = f"model.type {kind!r} with a vocab that is a {type(root['model'].get('vocab')).__name__}"
         raise ValueError(f"{found}; expected a 'BPE' with an object of texts and ids, or a 'Unigram'")

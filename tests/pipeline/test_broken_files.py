@@ -62,6 +62,10 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         csv_of("a story,1", "b,2"),
         "no column 'text' in its header, .* there are a story, 1.* no header",
     ),
+    "a.jsonl long names": (
+        json.dumps({"k" * 70_000: 1} | {f"key{n}": 1 for n in range(3000)}).encode(),
+        r"there are k{60}\.\.\., key0, .{,200} and 2,981 more\. Correct",
+    ),
     "a.csv twins": (csv_of("text,n,text", "a,1,b"), "has 'text' as the name of 2 columns"),
     "data by content": (csv_of("text\tn", "a\t1", "b\t2"), 'Set `format` to "csv"'),
     "a.arrow file cut": (ipc_bytes(pa.ipc.new_file)[:-300], "not whole Arrow IPC.*Restore the file"),

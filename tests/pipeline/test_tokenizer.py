@@ -192,7 +192,8 @@ FAULTY_FILES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
     ("has no entry for 1 of the 256 bytes, 0x7a first", lambda d: d["model"]["vocab"].pop("z")),
     ("entry 'a b' holds ' ', which is not in the byte-level", lambda d: d["model"]["vocab"].update({"a b": 9})),
     ("has ids of 16777216 and above", lambda d: d["model"]["vocab"].update(far=1 << 40)),
-    ("not a tokenizer.json with a vocabulary", lambda d: d["model"].update(vocab=[["a", 0]])),
+    ("not a tokenizer.json with a vocabulary: a value is not of the", lambda d: d["model"].update(vocab=[["a", 0]])),
+    ("not a tokenizer.json with a vocabulary: the key 'model' is", lambda d: d.pop("model")),
 ]
 
 

@@ -54,6 +54,7 @@ def test_set_whose_tokenizer_has_other_entries_than_its_manifest_is_refused(good
     ("data", "message"),
     [
         (b"{", "not a tokenizer file"),
+        (b"[]", "not a tokenizer file: a value is not of the type"),
         (b'{"model": {"vocab": [["a", 0.1]]}}', "a vocab that is a list; expected a 'BPE' with an object"),
         (b'{"model": {"type": "WordPiece", "vocab": {"a": 0}}}', "model.type 'WordPiece'"),
         (b'{"model": {"vocab": {"a": -1}}}', "expected a whole number"),

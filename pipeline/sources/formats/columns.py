@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -15,6 +15,7 @@ from pipeline.arrow_arrays import split_by_size, unwrap_mask
 from pipeline.recipe.predicates import Predicate
 from pipeline.sources.base import BATCH_BYTES, SourceError
 from shards.errors import plural
+from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -36,6 +37,12 @@ def column_names(schema: pa.Schema) -> list[str]:
         return [path, *(name for child in field.type for name in walk(f"{path}.", child))]
 
     return [name for field in schema for name in walk("", field)]
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Return the names of columns for a message: the first twenty, none longer than an excerpt."""
+    shown = [printable(name[:60] + "..." * (len(name) > 60)) for name in names]
+    return ", ".join(shown[:20]) + (f" and {len(shown) - 20:,} more" if len(shown) > 20 else "")
 
 
 def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
@@ -183,7 +190,7 @@ def describe_absent(schema: pa.Schema, column: str, key: str) -> str:
         if (kind := find_type(schema, head)) is not None and _is_list(kind):
             return describe_list(column, head, key)
     use = f" for `{key}`" if key == "keep" else ""
-    return f"no column {column!r}{use}; there are {', '.join(column_names(schema))}. Correct `{key}`."
+    return f"no column {column!r}{use}; there are {list_names(column_names(schema))}. Correct `{key}`."
 
 
 def _is_list(kind: pa.DataType) -> bool:

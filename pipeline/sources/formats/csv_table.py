@@ -22,7 +22,7 @@ import pyarrow.csv as pa_csv
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_after, excerpt, is_compressed, open_file
-from pipeline.sources.formats.columns import refuse_twins
+from pipeline.sources.formats.columns import list_names, refuse_twins
 from pipeline.sources.formats.detect import ending_of
 from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.formats.span_reader import SpanReader
@@ -97,10 +97,10 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
     for column, key in keys.items():
         if column in names:
             continue
-        listed = ", ".join(printable(own[:_EXCERPT]) for own in names)
         raise SourceError(
-            f"{name}: no column {column!r} in its header, read with the delimiter {delimiter!r}; there are {listed}. "
-            f"Correct `{key}` or `delimiter`; or, if the file has no header, put a line with the columns' names first."
+            f"{name}: no column {column!r} in its header, read with the delimiter {delimiter!r}; there are "
+            f"{list_names(names)}. Correct `{key}` or `delimiter`; or, if the file has no header, put a line with the "
+            "columns' names first."
         )
 
 

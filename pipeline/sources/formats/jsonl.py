@@ -14,7 +14,7 @@ import pyarrow.json as pa_json
 
 from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file
-from pipeline.sources.formats.columns import describe_list
+from pipeline.sources.formats.columns import describe_list, list_names
 from pipeline.sources.formats.span_reader import SpanReader
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
         if column not in found:
             key = "keep" if column in source.keep else source.text_key
             raise SourceError(
-                f"{span.name}: no column {column!r} in its first records; there are {', '.join(found)}. Correct "
+                f"{span.name}: no column {column!r} in its first records; there are {list_names(found)}. Correct "
                 f"`{key}`."
             )
         if "." in column and any(column in record for record in records):

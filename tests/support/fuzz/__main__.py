@@ -136,7 +136,8 @@ def main_of_fuzz() -> int:
     parser.add_argument("--log", type=Path)
     options = parser.parse_args()
     if os.environ.get("MALLOC_ARENA_MAX") != "1":  # some of them are read when a library is loaded
-        homes = {"HOME": str(options.folder / "home"), "XDG_CACHE_HOME": str(options.folder / "cache")}
+        compiled = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenmill"
+        homes = {"HOME": options.folder / "home", "XDG_CACHE_HOME": options.folder / "cache", "NUMBA_CACHE_DIR": compiled}
         os.execve(sys.executable, sys.orig_argv, os.environ | ENVIRONMENT | homes)
     retry.GIVE_UP_S = 1.0
     torch.set_num_threads(1)

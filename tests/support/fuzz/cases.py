@@ -109,6 +109,7 @@ def write_material(folder: Path) -> None:
     assert "data.toml" in search
     train = TRAIN | {"train": TRAIN["train"] | {"steps": 4}, "checkpoint": {"every_steps": 2}}
     (folder / "train.toml").write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in train.items()))
+    call_here(main, "plan", folder / "data.toml", *BUILD.split(), "--set", "clean.gopher.min_words=3")  # compiles measures
     for words in (
         f"build {folder}/data.toml --out {folder}/set {BUILD}",
         f"train {folder}/train.toml --shards {folder}/set --run {folder}/run",

@@ -56,7 +56,10 @@ def list_places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, 
 
 def damage_json(chance: random.Random, data: bytes) -> bytes:
     """Replace, remove, rename, move or repeat a value; nest deeply; or write a number that no reader can hold."""
-    value = json.loads(data)
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):  # damaged before
+        return damage_bytes(chance, data)
     places = list(list_places(value))
     if not places or chance.random() < 0.1:
         return damage_bytes(chance, data)
