@@ -307,7 +307,7 @@ class ShardSet:
         """The bytes of the open set's manifest.json, read once: its digest and what it says are of the same file."""
         try:
             return read_metadata_file(Manifest, StoredFile(self.store, MANIFEST_FILE))
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             message = f"no {MANIFEST_FILE} in {self.store}: not a shard set, or its build or push did not finish. "
             remedy = "Run that again, or correct the address."
             raise set_error("manifest_missing", MANIFEST_FILE, message + remedy) from error

@@ -7,7 +7,6 @@ names in a work folder have folders in them, with `/` between.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import stat
@@ -170,17 +169,15 @@ class FolderStore:
         return file
 
     def _check_kind(self, name: str, facts: os.stat_result) -> None:
-        """Refuse in a folder's store a pipe, a device or a socket, or a link to one: it would be waited for.
+        """Refuse in a folder's store what is no file: it would be waited for, or be written to.
 
         Raises:
-            IsADirectoryError: the name is a folder's.
-            ShardSetError: it is that of something else.
+            ShardSetError: it is a folder, a pipe, a device or a socket, or a link to one.
         """
         if stat.S_ISREG(facts.st_mode):
             return
-        if stat.S_ISDIR(facts.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(self.folder / name))
-        message = f"in {self.folder}: a pipe, a device or a socket; expected a regular file. Copy or build it again."
+        found = "a folder" if stat.S_ISDIR(facts.st_mode) else "a pipe, a device or a socket"
+        message = f"in {self.folder}: {found}; expected a regular file. Copy or build it again."
         raise set_error("file_unreadable", name, message)
 
     def child(self, name: str) -> FolderStore:

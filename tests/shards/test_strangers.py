@@ -92,14 +92,16 @@ def test_a_key_that_is_there_twice_is_refused(good_set: Path) -> None:
         parse_tokenizer(tokenizer.encode())
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "link to a device", "link to a pipe"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device", "link to a device", "link to a pipe"])
 @pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "recipe.json", "train-00000.json"])
 @pytest.mark.timeout(20)
 def test_what_is_no_file_is_refused_by_each_reader(good_set: Path, tmp_path: Path, kind: str, name: str) -> None:
     folder = shutil.copytree(good_set, tmp_path / "set")
     place = folder / name
     place.unlink()
-    if kind == "pipe":
+    if kind == "folder":
+        place.mkdir()
+    elif kind == "pipe":
         os.mkfifo(place)
     elif kind == "device":
         try:
@@ -112,7 +114,9 @@ def test_what_is_no_file_is_refused_by_each_reader(good_set: Path, tmp_path: Pat
         os.mkfifo(tmp_path / "pipe")
         place.symlink_to(tmp_path / "pipe")
     assert "file_unreadable" in {problem.kind for problem in validate(folder).problems}
-    with pytest.raises(ShardSetError, match="a pipe, a device or a socket"):
+    with pytest.raises(
+        ShardSetError, match="a folder; expected" if kind == "folder" else "a pipe, a device or a socket"
+    ):
         open_set(folder)
 
 
