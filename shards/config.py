@@ -15,6 +15,7 @@ import re
 import stat
 import tomllib
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
@@ -83,6 +84,10 @@ def load_settings(model: type[ModelT], path: Path) -> ModelT:
     return check_settings(model, read_document(path), where=str(path))
 
 
+_MOST_DETAILS = 200
+"""How many of pydantic's errors are told, several a key: describing one of a long list takes milliseconds."""
+
+
 def check_settings(
     model: type[ModelT],
     data: Document,
@@ -114,11 +119,13 @@ def check_settings(
     except ValidationError as error:
         # pydantic's errors in our words: one fault for each place, whatever types the key may have.
         by_place: dict[str, list[Document]] = {}
-        for detail in error.errors(include_url=False):
+        for detail in error.errors(include_url=False)[:_MOST_DETAILS]:
             steps = list(_walk(detail["loc"], data, is_missing=detail["type"] == "missing"))
             place = ".".join(name for _, name in steps) or "file"
             by_place.setdefault(place, []).append({**detail, "loc": tuple(part for part, _ in steps)})
         faults += [f"{place}: {_describe(model, own)}" for place, own in by_place.items()]
+        if error.error_count() > _MOST_DETAILS:
+            faults.append("there are more faults, perhaps thousands. Correct these first")
     for check in checks:
         faults += [fault for fault in check(data) if fault not in faults]
     if faults or result is None:
@@ -393,7 +400,8 @@ def item_names(items: list[Any]) -> list[str]:
     # A name that two items share names neither.
     tables = [cast("Document", item) if isinstance(item, dict) else {} for item in items]
     names = [name if isinstance(name := table.get("name"), str) else "" for table in tables]
-    return [name if name and names.count(name) == 1 else str(index) for index, name in enumerate(names)]
+    counts = Counter(names)
+    return [name if name and counts[name] == 1 else str(index) for index, name in enumerate(names)]
 
 
 def table_of(value: Any) -> dict[str, Any]:
@@ -430,7 +438,7 @@ def _walk(loc: tuple[int | str, ...], data: Any, *, is_missing: bool) -> Iterato
         elif isinstance(data, list) and isinstance(part, int):
             items = cast("list[Any]", data)
             present = part < len(items)  # a tuple's item may be missing
-            yield part, item_names(items)[part] if present else str(part)
+            yield part, item_names(items)[part] if present and isinstance(items[part], dict) else str(part)
             data = items[part] if present else None
         else:
             return

@@ -66,6 +66,14 @@ def test_a_wrong_value_is_refused_in_plain_words(
     assert refused > 5
 
 
+def test_of_thousands_of_faults_the_first_are_told() -> None:
+    recipe = put(TRAIN, ("eval", "tasks", 0, "fewshot_files"), [0] * 70_000)
+    faults = find_faults(TrainRecipe, recipe)
+    assert faults[1] == 'eval.tasks.0.fewshot_files.0: expected text; got 0. Write it in quotes: "0"'
+    assert len(faults) < 210
+    assert any("there are more faults" in fault for fault in faults)
+
+
 UNTRANSLATED_FLAG = re.compile(
     r"invalid \w+ value|expected (one|at least one|\d+) argument|argument -|usage:|choose from|Error\b|_\w+ value"
 )

@@ -36,7 +36,7 @@ from tests.support.fuzz.damage import (
     replace_file,
     reseal,
 )
-from tests.support.recipes import source, to_toml, write_recipe
+from tests.support.recipes import overrides, source, to_toml, write_recipe
 from tests.support.wrong_values import ARGUMENTS, VALUES, list_keys, list_parsers, put
 from tokenmill.__main__ import main
 from tokenmill.experiments.schema import AblationConfig
@@ -89,11 +89,12 @@ OTHERS = [
     "mix-search {m}/search.toml --out x --dry-run --workers 1",
 ]
 FLAG_VALUES = [
-    *ARGUMENTS, "0", "1", "2", "7", "1e9", "9" * 30, "1_000", "\u0663", "0x10", "1e-300", "-0", "inf", ".", "..", "/", "//", "~",
-    "missing/x", "{m}/set", "{m}/run", "{m}/data.toml", "{m}/set/manifest.json", "{m}/set/tokenizer.json", "pipe", "loop",
-    "full", "y" * 5000, "a\nb", "\x1b[31mred", "\u202e", "train-00000", "(", "[a", "a{1000}{1000}", "(a*)*b", "s3://b/x", "hf://x",
-    "gs://", "http://127.0.0.1:9/x", "file:///x", "train.steps=1", "model.hidden_size=-4", "name=", "sources.0.weight=9",
-    "sources.stories.paths=[]", "a.b.c.d=[[", "x={", "tokenizer.vocab_size=1e99", "{m}/held-out.jsonl", "@", "-", "--",
+    *ARGUMENTS, "0", "1", "2", "7", "1e9", "9" * 30, "1_000", "\u0663", "0x10", "1e-300", "-0", "inf", ".", "..", "/",
+    "//", "~", "missing/x", "{m}/set", "{m}/run", "{m}/data.toml", "{m}/set/manifest.json", "{m}/set/tokenizer.json",
+    "pipe", "loop", "full", "y" * 5000, "a\nb", "\x1b[31mred", "\u202e", "train-00000", "(", "[a", "a{1000}{1000}",
+    "(a*)*b", "s3://b/x", "hf://x", "gs://", "http://127.0.0.1:9/x", "file:///x", "train.steps=1",
+    "model.hidden_size=-4", "name=", "sources.0.weight=9", "sources.stories.paths=[]", "a.b.c.d=[[", "x={",
+    "tokenizer.vocab_size=1e99", "{m}/held-out.jsonl", "@", "-", "--",
 ]  # fmt: skip
 UNSAFE = {"--engine", "--ray-address"}
 """Flags that start a cluster."""
@@ -102,14 +103,15 @@ UNSAFE = {"--engine", "--ray-address"}
 def write_material(folder: Path) -> None:
     """Write recipes, text, a set and a run."""
     write_search(folder)
-    search = (folder / "search.toml").read_text()
     (folder / "ablation.toml").write_text(
-        'name = "a"\ndata = "data.toml"\ntrain = "train.toml"\narms = [{ name = "x" }, { name = "y", data = { seed = 3 } }]\n'
+        'name = "a"\ndata = "data.toml"\ntrain = "train.toml"\n'
+        'arms = [{ name = "x" }, { name = "y", data = { seed = 3 } }]\n'
     )
-    assert "data.toml" in search
     train = TRAIN | {"train": TRAIN["train"] | {"steps": 4}, "checkpoint": {"every_steps": 2}}
     (folder / "train.toml").write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in train.items()))
-    call_here(main, "plan", folder / "data.toml", *BUILD.split(), "--set", "clean.gopher.min_words=3")  # compiles measures
+    # The measures are compiled here, once on a machine.
+    limits = ("gopher.min_words=3", "c4.min_sentences=1", "fineweb.max_short_lines=1", "code.max_encoded=1")
+    call_here(main, "plan", folder / "data.toml", *BUILD.split(), *overrides(*(f"clean.{one}" for one in limits)))
     for words in (
         f"build {folder}/data.toml --out {folder}/set {BUILD}",
         f"train {folder}/train.toml --shards {folder}/set --run {folder}/run",
@@ -119,7 +121,7 @@ def write_material(folder: Path) -> None:
 
 
 def draw_flags(chance: random.Random, material: Path, folder: Path) -> list[str]:
-    """A command that works, with one to three flags of hostile values."""
+    """Return a command that works, with one to three flags of hostile values."""
     os.mkfifo(folder / "pipe")
     (folder / "loop").symlink_to("loop")
     (folder / "full").mkdir()
@@ -162,23 +164,26 @@ RECIPES: dict[str, tuple[Any, str, list[str]]] = {
 }
 """By kind: the model of the recipe, its file, and the commands that read it."""
 KEY_VALUES: list[Any] = [
-    *VALUES, *JSON_VALUES, 1, 2, 5, 64, 300, 1000, 10**6, 10**9, 10**12, 0.01, 0.999, 1e-9, 1e308, "max", "1K", "1e9", "5 TB", "off", "on", "all",
-    "drop", "mask", "keep", "report", "mix", "encode", "repeat", "shrink", "merge", "qwen2", "o200k", "jsonl", "csv", "parquet", "text", "file",
-    "hub", "software-heritage", "latin-1", "utf-16", "idna", "hex", "bf16", "fp16", "cuda", "cuda:7", "mps", "muon", "wsd", "gpt2", "llama", "qwen3",
-    "stories.jsonl", "*.jsonl", "**/*", "set/tokenizer.json", "pipe", "loop", "set", "s3://b/x", "http://127.0.0.1:9/x", "hf://o/x", "~x/y",
-    "(", "(?i)the", "a{1000}{1000}", ["the "], ["("], ["stories.jsonl"], ["missing*"], ["set"], ["loop"], ["http://127.0.0.1:9/x.jsonl"], ["s3://b/*"],
-    {"stories": 1}, {"stories": 0}, {"stories": -1}, {"text": "> 3"}, {"text": "= x"}, {"text": "((("}, {"x.y": "!= 1"}, {"text": ">= 2020-99-99"},
-    [{"name": "a", "share": 0.5}, {"name": "b", "share": 0.5}], [0.5, 0.5], [0.9, 0.95], [[0]], [1, 1], [0.0, 1.0], ["<|endoftext|>"] * 2,
-    [""], ["\ud800"], ["<s>", " ", "a"],
+    *VALUES, *JSON_VALUES, 1, 2, 5, 64, 300, 1000, 10**6, 10**9, 10**12, 0.01, 0.999, 1e-9, 1e308, "max", "1K", "1e9",
+    "5 TB", "off", "on", "all", "drop", "mask", "keep", "report", "mix", "encode", "repeat", "shrink", "merge",
+    "qwen2", "o200k", "jsonl", "csv", "parquet", "text", "file", "hub", "software-heritage", "latin-1", "utf-16",
+    "idna", "hex", "bf16", "fp16", "cuda", "cuda:7", "mps", "muon", "wsd", "gpt2", "llama", "qwen3", "stories.jsonl",
+    "*.jsonl", "**/*", "set/tokenizer.json", "pipe", "loop", "set", "s3://b/x", "http://127.0.0.1:9/x", "hf://o/x",
+    "~x/y", "(", "(?i)the", "a{1000}{1000}", ["the "], ["("], ["stories.jsonl"], ["missing*"], ["set"], ["loop"],
+    ["http://127.0.0.1:9/x.jsonl"], ["s3://b/*"], {"stories": 1}, {"stories": 0}, {"stories": -1}, {"text": "> 3"},
+    {"text": "= x"}, {"text": "((("}, {"x.y": "!= 1"}, {"text": ">= 2020-99-99"},
+    [{"name": "a", "share": 0.5}, {"name": "b", "share": 0.5}], [0.5, 0.5], [0.9, 0.95], [[0]], [1, 1], [0.0, 1.0],
+    ["<|endoftext|>"] * 2, [""], ["\ud800"], ["<s>", " ", "a"],
 ]  # fmt: skip
 LINES = [
-    "[[sources]]", "[sources]", "[tokenizer]", "x = 1", "= 1", '"" = 1', "name = 'a'", 'name = "b"', "a.b.c = 1", "[a.b]\nc=1\n[a]\nb=2", "x = 1979-05-27T07:32:00Z",
-    "x = " + "[" * 5000, "a" + ".a" * 5000 + " = 1", "x = " + "9" * 5000, "\ufeff", "\0", "x = '''", "[[[", "# \x07", "x = 0x" + "f" * 3000, "x = {a = 1, a = 2}", "\r",
+    "[[sources]]", "[sources]", "[tokenizer]", "x = 1", "= 1", '"" = 1', "name = 'a'", 'name = "b"', "a.b.c = 1",
+    "[a.b]\nc=1\n[a]\nb=2", "x = 1979-05-27T07:32:00Z", "x = " + "[" * 5000, "a" + ".a" * 5000 + " = 1",
+    "x = " + "9" * 5000, "\ufeff", "\0", "x = '''", "[[[", "# \x07", "x = 0x" + "f" * 3000, "x = {a = 1, a = 2}", "\r",
 ]  # fmt: skip
 
 
 def draw_keys(chance: random.Random, material: Path, folder: Path) -> list[str]:
-    """A recipe that works, with one or two keys of hostile values, or with hostile text."""
+    """Write a recipe that works, but for keys of hostile values or hostile text; return a command that reads it."""
     for path in material.glob("*.*l"):
         os.link(path, folder / path.name)
     os.mkfifo(folder / "pipe")
@@ -271,16 +276,20 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".zst": zstandard.ZstdCompressor().compress,
 }
 BAD_LINES = [
-    b"{", b"[]", b"null", b"{}", b'{"text": null}', b'{"text": 1}', b'{"text": "\\ud800"}', b'{"text": "a", "text": "b"}', b'{"text": "a", "meta": 5}',
-    b'{"text": ["a"]}', b'{"text": {"a": 1}}', b'{"text": "a", "score": ' + b"9" * 400 + b"}", b'{"text": "a", "score": 1e999}', b'{"x": ' + b"[" * 3000,
-    b'{"text": "a", "x": ' + b'{"a":' * 3000 + b"1" + b"}" * 3001, b'"', b"a,b,c,d", b'"a', b"\xff\xfe", b"\0", b"", b" " * 70_000, b'{"text": "' + b"x" * 300_000 + b'"}',
-    b'{"text": "a", "score": NaN}', b"\xef\xbb\xbf{}", b'{"text": "\\u0000"}', b"\r", b'{"' + b"k" * 70_000 + b'": 1}', b"<|endoftext|>",
+    b"{", b"[]", b"null", b"{}", b'{"text": null}', b'{"text": 1}', b'{"text": "\\ud800"}',
+    b'{"text": "a", "text": "b"}', b'{"text": "a", "meta": 5}', b'{"text": ["a"]}', b'{"text": {"a": 1}}',
+    b'{"text": "a", "score": ' + b"9" * 400 + b"}", b'{"text": "a", "score": 1e999}', b'{"x": ' + b"[" * 3000,
+    b'{"text": "a", "x": ' + b'{"a":' * 3000 + b"1" + b"}" * 3001, b'"', b"a,b,c,d", b'"a', b"\xff\xfe", b"\0", b"",
+    b" " * 70_000, b'{"text": "' + b"x" * 300_000 + b'"}', b'{"text": "a", "score": NaN}', b"\xef\xbb\xbf{}",
+    b'{"text": "\\u0000"}', b"\r", b'{"' + b"k" * 70_000 + b'": 1}', b"<|endoftext|>",
 ]  # fmt: skip
 SOURCE_KEYS: list[dict[str, Any]] = [
-    {}, {}, {}, {"max_malformed": 1.0}, {"max_malformed": 1.0, "max_null": 1.0}, {"keep": {"score": ">= 1"}}, {"keep": {"meta.url": "!= x"}}, {"text": "meta.url"},
-    {"text": "meta"}, {"format": "jsonl"}, {"format": "csv"}, {"format": "json"}, {"format": "parquet"}, {"format": "arrow"}, {"format": "text", "separator": "\n--\n"},
-    {"format": "file"}, {"encoding": "utf-16"}, {"encoding": "latin-1"}, {"clean": {"gopher": {"min_words": 3, "max_dropped": 1.0}}}, {"clean": {"personal_data": {}}},
-    {"take": 0.5}, {"drop_if_matches": ["The (mill|x)"], "max_dropped": 1.0},
+    {}, {}, {}, {"max_malformed": 1.0}, {"max_malformed": 1.0, "max_null": 1.0}, {"keep": {"score": ">= 1"}},
+    {"keep": {"meta.url": "!= x"}}, {"text": "meta.url"}, {"text": "meta"}, {"format": "jsonl"}, {"format": "csv"},
+    {"format": "json"}, {"format": "parquet"}, {"format": "arrow"}, {"format": "text", "separator": "\n--\n"},
+    {"format": "file"}, {"encoding": "utf-16"}, {"encoding": "latin-1"},
+    {"clean": {"gopher": {"min_words": 3, "max_dropped": 1.0}}}, {"clean": {"personal_data": {}}}, {"take": 0.5},
+    {"drop_if_matches": ["The (mill|x)"], "max_dropped": 1.0},
 ]  # fmt: skip
 
 
@@ -296,7 +305,7 @@ def damage_source(chance: random.Random, name: str, data: bytes) -> bytes:
 
 
 def draw_sources(chance: random.Random, material: Path, folder: Path) -> list[str]:
-    """A source file of some format, or another file that a recipe names, damaged."""
+    """Write a damaged source file, or another file that a recipe names; return a command that reads it."""
     role = chance.choice(["source"] * 8 + ["tokenizer", "list", "evaluation", "eval set", "task"])
     name = chance.choice([*FILES])
     content = FILES[name]
@@ -354,7 +363,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def draw_sets(chance: random.Random, material: Path, folder: Path) -> list[str]:
-    """A set with damaged files, sealed or not, and a command that reads it."""
+    """Damage files of a set, and seal it or not; return a command that reads it."""
     place = copy(material / "set", folder / "set")
     for _ in range(chance.choice([1, 1, 1, 2])):
         damage_file(chance, chance.choice([*files_below(place), place / "manifest.json"]))
@@ -364,7 +373,7 @@ def draw_sets(chance: random.Random, material: Path, folder: Path) -> list[str]:
 
 
 def draw_runs(chance: random.Random, material: Path, folder: Path) -> list[str]:
-    """A run with damaged files, sealed or not, and a command that reads it."""
+    """Damage files of a run, and seal its checkpoints or not; return a command that reads it."""
     place = copy(material / "run", folder / "run")
     for _ in range(chance.choice([1, 1, 1, 2])):
         damage_file(chance, chance.choice(files_below(place)))
@@ -375,13 +384,13 @@ def draw_runs(chance: random.Random, material: Path, folder: Path) -> list[str]:
 
 
 def draw_work(chance: random.Random, material: Path, folder: Path) -> list[str]:
-    """A finished build with damaged files in its set and work folder, and a build, plan or page that goes on with it."""
+    """Return a build or a page that goes on with a finished build, whose set and work folder have damaged files."""
     out = folder.parent / "out"
     for name in ("set", "set.work"):
         copy(material / name, out / name)
     for _ in range(chance.choice([1, 1, 2, 5])):
         files = files_below(out / "set.work") + files_below(out / "set")
-        damage_file(chance, chance.choice(files))
+        damage_file(chance, chance.choice(files), large=False)
     change = chance.choice(
         ["", "", "--set seed=5", "--set sources.sums.weight=2", "--set clean.near_duplicates.action='drop'", "--prune"]
     )

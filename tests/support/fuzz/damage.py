@@ -1,4 +1,4 @@
-"""Damage to one file, drawn by chance: bytes, values of JSON and columns of Parquet, or what is no file in its place."""
+"""Damage to one file, drawn by chance: bytes, values of JSON, columns of Parquet, or what is no file in its place."""
 
 # pyright: basic
 from __future__ import annotations
@@ -21,9 +21,9 @@ import xxhash
 from tests.support.wrong_values import VALUES
 
 JSON_VALUES: list[Any] = [
-    *(value for value in VALUES if "datetime" not in repr(value)),
-    2**31, 2**32, 2**63, 2**64 - 1, -(2**63), 10**18, 1e-320, "../up", "/etc/passwd", "a/b", "\0", "nul\0", "\x1b[31m",
-    "\u202e", "x" * 70_000, [0] * 70_000, {str(number): number for number in range(3000)}, ".", "..", "CON", "%s%n{0}",
+    *(value for value in VALUES if "datetime" not in repr(value)), 2**31, 2**32, 2**63, 2**64 - 1, -(2**63), 10**18,
+    1e-320, "../up", "/etc/passwd", "a/b", "\0", "nul\0", "\x1b[31m", "\u202e", "x" * 70_000, [0] * 70_000,
+    {str(number): number for number in range(3000)}, ".", "..", "CON", "%s%n{0}",
 ]  # fmt: skip
 LARGE = 3 << 30
 """The size of a file with holes: more than the memory that a case may have."""
@@ -155,8 +155,8 @@ def damage_safetensors(chance: random.Random, data: bytes) -> bytes:
     return data[: 8 + size] + damage_bytes(chance, body)
 
 
-def replace_file(chance: random.Random, path: Path) -> None:
-    """Put something else in place of a file, or take it away."""
+def replace_file(chance: random.Random, path: Path, *, large: bool = True) -> None:
+    """Put something else in place of a file, perhaps a large one, or take it away."""
     data = path.read_bytes()
     path.unlink()
     how = chance.randrange(11)
@@ -173,7 +173,7 @@ def replace_file(chance: random.Random, path: Path) -> None:
         path.write_bytes(b"")
     elif how == 7:
         path.write_bytes(data)
-        os.truncate(path, LARGE)
+        os.truncate(path, LARGE if large else len(data) // 2)
     elif how == 8:
         other = chance.choice(sorted(one for one in path.parent.iterdir() if one.is_file()) or [Path(os.devnull)])
         shutil.copy(other, path) if other.is_file() else None
@@ -188,11 +188,11 @@ BY_ENDING = {
 }
 
 
-def damage_file(chance: random.Random, path: Path) -> None:
+def damage_file(chance: random.Random, path: Path, *, large: bool = True) -> None:
     """Damage a file in a way that fits it, or in one that fits any."""
     how = chance.random()
     if how < 0.2:
-        replace_file(chance, path)
+        replace_file(chance, path, large=large)
         return
     damage = damage_bytes if how < 0.4 else BY_ENDING.get(path.suffix, damage_bytes)
     path.write_bytes(damage(chance, path.read_bytes()))
