@@ -21,7 +21,7 @@ from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from shards.errors import InputError, plural
 from shards.terminal.gone import did_you_mean, nearest
@@ -142,6 +142,9 @@ def read_partly(model: type[ModelT], data: Any) -> ModelT:
         # No comparison with NaN is true, so a refused value gives no second fault.
         refused = {str(fault["loc"][0]): math.nan for fault in error.errors()}
         values = {key: value for key, value in (given | refused).items() if key in model.model_fields}
+        for key, value in values.items():
+            if isinstance(value, dict | list):  # tables in it become models, as in a config without faults
+                values[key] = TypeAdapter(cast("Any", model.model_fields[key].annotation)).validate_python(value)
         return model.model_construct(None, **values)
 
 

@@ -66,6 +66,12 @@ def test_a_wrong_value_is_refused_in_plain_words(
     assert refused > 5
 
 
+def test_a_wrong_key_beside_tables_is_one_fault() -> None:
+    tables = {"sets": [{"name": "a", "paths": ["x"]}], "tasks": [{"name": "b", "files": ["x"]}], "max_tokens": "many"}
+    (fault,) = find_faults(TrainRecipe, TRAIN | {"eval": tables})
+    assert fault.startswith("eval.max_tokens: expected a whole number")
+
+
 def test_of_thousands_of_faults_the_first_are_told() -> None:
     recipe = put(TRAIN, ("eval", "tasks", 0, "fewshot_files"), [0] * 70_000)
     faults = find_faults(TrainRecipe, recipe)
