@@ -69,7 +69,7 @@ def run_case(words: list[str], folder: Path) -> None:
     """Run a command line, and end this process with its status; its output goes to files."""
     os.setsid()
     os.chdir(folder / "out")
-    os.environ.update(HOME=str(folder / "out"), XDG_CACHE_HOME=str(folder / "out/cache"))
+    os.environ["HOME"] = str(folder / "out")
     for number, name in enumerate((os.devnull, folder / "stdout", folder / "stderr")):
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)
     for number, name in ((1, "stdout"), (2, "stderr")):
@@ -150,7 +150,8 @@ def fuzz() -> int:
     options = parser.parse_args()
     if os.environ.get("MALLOC_ARENA_MAX") != "1":  # some of them are read when a library is loaded
         compiled = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenmill"
-        os.execve(sys.executable, sys.orig_argv, os.environ | ENVIRONMENT | {"NUMBA_CACHE_DIR": str(compiled)})
+        caches = {"NUMBA_CACHE_DIR": str(compiled), "XDG_CACHE_HOME": str(options.folder / "cache")}
+        os.execve(sys.executable, sys.orig_argv, os.environ | ENVIRONMENT | caches)
     retry.GIVE_UP_S = 1.0
     material = load_modules(options.folder)
     failed = 0

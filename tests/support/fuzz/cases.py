@@ -107,7 +107,8 @@ def write_material(folder: Path) -> None:
         'name = "a"\ndata = "data.toml"\ntrain = "train.toml"\n'
         'arms = [{ name = "x" }, { name = "y", data = { seed = 3 } }]\n'
     )
-    train = TRAIN | {"train": TRAIN["train"] | {"steps": 4}, "checkpoint": {"every_steps": 2}}
+    scored = TRAIN["eval"] | {"sets": [{"name": "held_out", "paths": [str(folder / "held-out.jsonl")]}]}
+    train = TRAIN | {"train": TRAIN["train"] | {"steps": 4}, "checkpoint": {"every_steps": 2}, "eval": scored}
     (folder / "train.toml").write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in train.items()))
     # The measures are compiled here, once on a machine.
     limits = ("gopher.min_words=3", "c4.min_sentences=1", "fineweb.max_short_lines=1", "code.max_encoded=1")
