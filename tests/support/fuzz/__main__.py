@@ -1,6 +1,6 @@
 """Run hostile cases, each in a process of its own, and tell those that end in anything but a result or a refusal.
 
-    python -m tests.support.fuzz KIND --folder FOLDER [--seed 1] [--first 0] [--count 50]
+    python -m tests.support.fuzz KIND... --folder FOLDER [--seed 1] [--first 0] [--count 50]
 
 A case is drawn from seed, kind and number alone. It calls `tokenmill`'s `main` in a fork of this process, which has
 loaded what commands load, with 2 GB of addresses and 20 s of a processor. The folder of a case that fails is kept.
@@ -142,7 +142,7 @@ def load_modules(folder: Path) -> Path:
 def fuzz() -> int:
     """Run the cases that the command line asks for, print the faults, and return the exit status."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=[*KINDS, "all"])
+    parser.add_argument("kinds", nargs="+", choices=KINDS)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
@@ -155,9 +155,8 @@ def fuzz() -> int:
     retry.GIVE_UP_S = 1.0
     material = load_modules(options.folder)
     failed = 0
-    kinds = [*KINDS] if options.kind == "all" else [options.kind]
     for number in range(options.first, options.first + options.count):
-        for kind in kinds:
+        for kind in options.kinds:
             folder = options.folder / f"{kind}-{number}"
             shutil.rmtree(folder, ignore_errors=True)
             (folder / "in").mkdir(parents=True)
@@ -170,7 +169,7 @@ def fuzz() -> int:
                 print(f"{kind} {number} of seed {options.seed}: {'; '.join(faults)}\n  {words}\n{told[-3000:]}\n")
             else:
                 shutil.rmtree(folder)
-    print(f"{failed} of {options.count * len(kinds)} cases failed")
+    print(f"{failed} of {options.count * len(options.kinds)} cases failed")
     return bool(failed)
 
 
