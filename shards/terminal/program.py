@@ -89,6 +89,12 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(left)}{hints and '.'}{hints}")
         return options, left
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Refuse `--flag=--`, of which argparse makes an empty list, whatever the flag's type."""
+        if action.option_strings and arg_strings == ["--"]:
+            self.error(f"argument {action.option_strings[-1]}: expected one argument")
+        return super()._get_values(action, arg_strings)
+
     def _get_option_tuples(self, option_string: str) -> list[Any]:
         """Do not take a flag of a command that is gone for the beginning of another one, as argparse would."""
         return [] if option_string.partition("=")[0] in GONE else super()._get_option_tuples(option_string)

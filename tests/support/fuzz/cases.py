@@ -307,7 +307,7 @@ def damage_source(chance: random.Random, name: str, data: bytes) -> bytes:
 
 def draw_sources(chance: random.Random, material: Path, folder: Path) -> list[str]:
     """Write a damaged source file, or another file that a recipe names; return a command that reads it."""
-    role = chance.choice(["source"] * 8 + ["tokenizer", "list", "evaluation", "eval set", "task"])
+    role = chance.choice(["source"] * 8 + ["tokenizer", "list", "evaluation", "task"])
     name = chance.choice([*FILES])
     content = FILES[name]
     if role == "tokenizer":
@@ -328,10 +328,8 @@ def draw_sources(chance: random.Random, material: Path, folder: Path) -> list[st
     path.write_bytes(damage_bytes(chance, content) if 0.6 < how < 0.9 and packed else content)
     if how >= 0.9:
         replace_file(chance, path)
-    if role in ("eval set", "task"):
-        table = {"name": "e", "paths": [str(path)]} if role == "eval set" else {"name": "e", "files": [str(path)]}
-        given = "".join(f"{key} = {to_toml(value)}\n" for key, value in table.items())
-        (folder / "recipe.toml").write_text(f"[[eval.{'sets' if role == 'eval set' else 'tasks'}]]\n{given}")
+    if role == "task":
+        (folder / "recipe.toml").write_text(f'[[eval.tasks]]\nname = "e"\nfiles = ["{path}"]\n')
         return ["eval", str(material / "run"), "--recipe", str(folder / "recipe.toml")]
     tables: dict[str, Any] = {"shards": {"tokens": 3000}, "mix": {"when_short": chance.choice(["shrink", "error"])}}
     tables["tokenizer"] = {"file": str(path if role == "tokenizer" else material / "set/tokenizer.json")}
