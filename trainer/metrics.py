@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from shards.config import check_settings, load_json, read_file
 from shards.errors import InputError
@@ -34,9 +34,11 @@ Known = float | None
 """A number that may not be known."""
 
 
-class _Score(BaseModel):
-    value: float
-    stderr: Known
+def _check_score(score: dict[str, Known]) -> dict[str, Known]:
+    """Refuse a score of a line of metrics without a value, or without the key of its standard error."""
+    if score.keys() != {"value", "stderr"} or score["value"] is None:
+        raise ValueError("expected a value, a number, and its stderr")
+    return score
 
 
 class _Line(BaseModel):
@@ -57,7 +59,7 @@ class _Line(BaseModel):
     val_bits_per_byte: Known = None
     val_loss_by_source: dict[str, Known] = {}
     val_bits_per_byte_by_source: dict[str, Known] = {}
-    scores: dict[str, _Score] | None = None
+    scores: dict[str, Annotated[dict[str, Known], AfterValidator(_check_score)]] | None = None
     score_notes: dict[str, dict[str, Any]] = {}
     phase: dict[str, Any] = {}
 

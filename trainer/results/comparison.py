@@ -53,7 +53,7 @@ def compare_runs(runs: Sequence[TrainingRun]) -> Row:
 
 
 def _measure_run(run: TrainingRun) -> Row:
-    seconds, speeds = run.last("seconds"), read_curve(run.records, "tokens_per_s").y
+    seconds, speeds = run.last("seconds"), [speed for _, speed, _ in read_curve(run.records, "tokens_per_s")]
     return {
         "run": run.name,
         "folder": str(run.folder),
@@ -85,9 +85,8 @@ def _compare_scores(runs: Sequence[TrainingRun]) -> Iterator[Row]:
 
 def _last_score(run: TrainingRun, score: str) -> Row:
     curve = read_curve(run.records, score)
-    if not curve.y:
-        return {"value": None, "stderr": None, "at_step": None}
-    return {"value": curve.y[-1], "stderr": curve.stderr[-1], "at_step": curve.x[-1]}
+    step, value, stderr = curve[-1] if curve else (None, None, None)
+    return {"value": value, "stderr": stderr, "at_step": step}
 
 
 def _find_obstacle(score: str, first: TrainingRun, other: TrainingRun) -> str | None:

@@ -3,8 +3,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +19,8 @@ TOKENIZER_UNIT = "nats per token"
 """The unit of scores that compare only models with the same tokenizer."""
 
 
-class Curve(NamedTuple):
-    """A number of a run over steps, tokens, seconds or dollars, with its standard errors where they are known."""
-
-    x: list[float]
-    y: list[float]
-    stderr: list[float | None]
+Curve = list[tuple[float, float, float | None]]
+"""A number of a run over another, such as steps or dollars: that one, the number, its standard error if it is known."""
 
 
 def list_scores(records: Iterable[Record]) -> list[str]:
@@ -40,14 +35,12 @@ def list_scores(records: Iterable[Record]) -> list[str]:
 
 def read_curve(records: Iterable[Record], key: str, against: str = "step") -> Curve:
     """Return a number or a score of a run's metrics over another number of the lines, such as `tokens`."""
-    curve = Curve([], [], [])
+    curve: Curve = []
     for record in records:
         # A score has a standard error; every other number stands in the line by itself.
         score: Row = (record.get("scores") or {}).get(key) or {"value": record.get(key), "stderr": None}
         if score["value"] is not None and against in record:
-            curve.x.append(record[against])
-            curve.y.append(score["value"])
-            curve.stderr.append(score["stderr"])
+            curve.append((record[against], score["value"], score["stderr"]))
     return curve
 
 
@@ -58,7 +51,7 @@ def unit_of(score: str) -> str:
     return "bits per byte" if score.endswith(("_bpb", "_bits_per_byte")) else "accuracy"
 
 
-def smooth(values: list[float], width: int) -> npt.NDArray[np.float64]:
+def smooth(values: Sequence[float] | npt.NDArray[np.float64], width: int) -> npt.NDArray[np.float64]:
     """Smooth a curve's values: return the mean of `width` values around each one, float64 `(len(values),)`.
 
     Near the beginning, where a loss falls steeply, as few values follow as come before; near the end fewer follow.

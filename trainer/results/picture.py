@@ -137,10 +137,17 @@ def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
                 for (name, (records, number)), (style, colour) in zip(
                     lines.items(), itertools.cycle(STYLES), strict=False
                 ):
-                    name, curve = printable(name), read_curve(records, number, key)
-                    curve = curve._replace(x=[moment / scale for moment in curve.x])
+                    curve = [(at / scale, *rest) for at, *rest in read_curve(records, number, key)]
                     raw = len(lines) < 3
-                    _draw_curve(axis, curve, name, smoothed=number in SMOOTHED, raw=raw, color=colour, linestyle=style)
+                    _draw_curve(
+                        axis,
+                        curve,
+                        printable(name),
+                        smoothed=number in SMOOTHED,
+                        raw=raw,
+                        color=colour,
+                        linestyle=style,
+                    )
                 _scale(axis, unit)
                 axis.grid(visible=True, alpha=0.25)
                 axis.set_xlim(left=0)
@@ -157,22 +164,22 @@ def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
 
 def _draw_curve(axis: Axes, curve: Curve, name: str, *, smoothed: bool, raw: bool, **style: Any) -> None:
     """Draw in a panel a number of each step, smoothed; or a score, with its last value and one standard error."""
-    if not curve.y:
+    if not curve:
         return
-    if smoothed and len(curve.y) < SMOOTHED_FROM_STEPS:
-        axis.plot(curve.x, curve.y, label=name, **style)
+    x, y, stderr = np.array(curve, np.float64).T  # an unknown error is NaN, and not drawn
+    if smoothed and len(y) < SMOOTHED_FROM_STEPS:
+        axis.plot(x, y, label=name, **style)
         return
     if smoothed:
         if raw:
-            axis.plot(curve.x, curve.y, alpha=0.25, linewidth=0.8, rasterized=True, **style)
-        width = max(10, len(curve.y) // SMOOTHED_PARTS)
-        axis.plot(curve.x, smooth(curve.y, width), label=f"{name}, mean of {plural(width, 'step')}", **style)
+            axis.plot(x, y, alpha=0.25, linewidth=0.8, rasterized=True, **style)
+        width = max(10, len(y) // SMOOTHED_PARTS)
+        axis.plot(x, smooth(y, width), label=f"{name}, mean of {plural(width, 'step')}", **style)
         return
-    label = f"{name}: {show_score(curve.y[-1], curve.stderr[-1])}"
-    axis.plot(curve.x, curve.y, label=label, marker="o", markersize=3.5, clip_on=False, **style)
-    y, stderr = np.asarray(curve.y), np.asarray(curve.stderr, np.float64)  # an unknown error is NaN, and not drawn
+    label = f"{name}: {show_score(*curve[-1][1:])}"
+    axis.plot(x, y, label=label, marker="o", markersize=3.5, clip_on=False, **style)
     if not np.isnan(stderr).all():
-        axis.fill_between(curve.x, y - stderr, y + stderr, color=style["color"], alpha=0.15, linewidth=0)
+        axis.fill_between(x, y - stderr, y + stderr, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def _scale(axis: Axes, unit: str) -> None:
