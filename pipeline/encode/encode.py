@@ -265,7 +265,7 @@ def _write_run(
     if names := task.source.clean.mix_measures():
         found = [part.measures for part in parts if part.measures is not None]
         measures = np.concatenate([*found, np.zeros((0, len(names)), MEASURES_DTYPE)])[order]
-        files[MEASURES_FILE] = write_checksummed(folder / MEASURES_FILE, measures.data)
+        files[MEASURES_FILE] = write_checksummed(folder / MEASURES_FILE, measures.tobytes())
     if task.evaluations:
         files[HITS_FILE] = write_checksummed(folder / HITS_FILE, _sort_hits(parts, order).tobytes())
     return rows, files

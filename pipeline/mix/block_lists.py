@@ -78,6 +78,8 @@ class BlockList:
                             break
         except OSError as error:
             raise InputError(f"{self.path}: cannot be read: {error.strerror}") from error
+        except UnicodeEncodeError as error:
+            raise InputError(f"{self.path!r}: not the name of a file: it holds a lone surrogate") from error
         if faults:
             raise InputError(
                 f"{self.path}: {'; '.join(faults)}. Expected 32 hexadecimal digits a line, a document's content hash, "

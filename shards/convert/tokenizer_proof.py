@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from shards.errors import InputError
+from shards.errors import InputError, remedy_of
 from shards.format.document_blocks import iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.tokenizer_json import find_special, make_plain
@@ -61,7 +61,7 @@ def prove_tokenizer(
         The receipt: how many probes and documents were compared, by which versions of which libraries.
 
     Raises:
-        InputError: a text becomes other ids.
+        InputError: a text becomes other ids, or `tokenizers` cannot read the file.
         ShardSetError: a file of the set is not what the manifest says.
     """
     from tokenizers import Tokenizer
@@ -69,7 +69,12 @@ def prove_tokenizer(
     parsed: dict[str, Any] = json.loads(file.read_bytes())
     if "model" not in parsed:  # of a set of bare ids, which no text becomes
         return {"probes": 0, "documents": 0}
-    plain = Tokenizer.from_str(json.dumps(make_plain(parsed)))
+    try:
+        plain = Tokenizer.from_str(json.dumps(make_plain(parsed)))
+    except Exception as error:  # tokenizers raises a bare Exception
+        raise InputError(
+            f"{file}: tokenizers cannot read it: {error}{remedy_of(error) or '. Restore the file.'}"
+        ) from error
     begin = [] if bos_id is None else [bos_id]
 
     def expected(text: str) -> list[int]:

@@ -75,6 +75,11 @@ def test_a_file_of_another_kind_is_refused_with_its_lines(tmp_path: Path, data: 
     assert "\x1b" not in str(caught.value)
 
 
+def test_a_name_that_no_file_has_is_refused() -> None:
+    with pytest.raises(InputError, match="a lone surrogate"):
+        BlockList("x", Path("\ud800")).read()
+
+
 def random_keys(rng: random.Random, number: int) -> list[HashKey]:
     ends = [0, 1, 1 << 63, TOP]
     drawn = [(rng.choice(ends), rng.randrange(6)) if rng.random() < 0.4 else _draw(rng) for _ in range(number)]

@@ -53,6 +53,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         csv_of("text,n", "a,1", "b", "c,1"),
         r"a\.csv: record 1: 1 field, expected 2: b\. Repair",
     ),
+    "a.csv ragged and no UTF-8": (csv_of("text,n", "a,1") + b"X=\xd8;\n", "cannot be read: CSV parse error"),
     "a.csv open quote": (
         csv_of("text,n", "a,1", '"b,1', "c,1"),
         'a quote is never closed, in record 1 or after it: "b,1',

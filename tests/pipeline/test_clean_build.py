@@ -183,3 +183,14 @@ def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(folder:
         assert "Run the build command again: it makes again what is missing or damaged." in refused
         build_here(folder / "recipe.toml", tmp_path / "set")
         assert json.loads(report(work, "--json").stdout) == whole
+
+
+def test_a_unit_of_empty_documents_has_no_measures(tmp_path: Path) -> None:
+    write_lines(tmp_path / "texts.jsonl", real_documents()[:40])
+    write_lines(tmp_path / "empty.jsonl", [""])
+    texts, empty = (source(name, f"{name}.jsonl") for name in ("texts", "empty"))
+    build_here(write_recipe(tmp_path / "first.toml", texts), tmp_path / "set")
+    tokenizer = {"file": "set/tokenizer.json"}
+    clean = {"gopher": {"max_dropped": 1.0}}
+    recipe = write_recipe(tmp_path / "recipe.toml", texts, empty, tokenizer=tokenizer, clean=clean)
+    assert "source 'empty'" in build_here(recipe, tmp_path / "none", expect=2)["stderr"]

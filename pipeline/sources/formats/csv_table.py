@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -198,17 +199,26 @@ def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, 
     # Columns are asked for by place: two that nobody wants may have one name.
     names = [str(place) for place in range(len(header.names))]
     wanted = [str(header.names.index(column)) for column in reader.columns]
-    table = pa_csv.read_csv(
-        cast("Any", pa.BufferReader(data)),
-        read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
-        parse_options=pa_csv.ParseOptions(
-            delimiter=header.delimiter, newlines_in_values=True, invalid_row_handler=refuse
-        ),
-        convert_options=pa_csv.ConvertOptions(
-            column_types={name: pa.large_binary() for name in wanted}, include_columns=wanted, null_values=[]
-        ),
-    )
+    # Of a refused record that is not UTF-8, pyarrow prints a traceback before it raises its error.
+    hook, sys.unraisablehook = sys.unraisablehook, _say_nothing
+    try:
+        table = pa_csv.read_csv(
+            cast("Any", pa.BufferReader(data)),
+            read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
+            parse_options=pa_csv.ParseOptions(
+                delimiter=header.delimiter, newlines_in_values=True, invalid_row_handler=refuse
+            ),
+            convert_options=pa_csv.ConvertOptions(
+                column_types={name: pa.large_binary() for name in wanted}, include_columns=wanted, null_values=[]
+            ),
+        )
+    finally:
+        sys.unraisablehook = hook
     return table.rename_columns(reader.columns).combine_chunks(), faults
+
+
+def _say_nothing(_: object) -> None:
+    pass
 
 
 def _convert(table: pa.Table, kinds: dict[str, Any], bad: dict[int, str]) -> dict[str, Any]:
