@@ -166,7 +166,10 @@ def fuzz() -> int:
             if faults := [*find_faults(words, folder, material)]:
                 failed += 1
                 told = (folder / "stderr").read_text(errors="replace")
-                print(f"{kind} {number} of seed {options.seed}: {'; '.join(faults)}\n  {words}\n{told[-3000:]}\n")
+                print(
+                    f"{kind} {number} of seed {options.seed}: {'; '.join(faults)}\n  {words}\n{told[-3000:]}\n",
+                    flush=True,
+                )
             else:
                 shutil.rmtree(folder)
     print(f"{failed} of {options.count * len(options.kinds)} cases failed")
