@@ -71,6 +71,7 @@ def prove_tokenizer(
         return {"probes": 0, "documents": 0}
     try:
         plain = Tokenizer.from_str(json.dumps(make_plain(parsed)))
+        loaded = Tokenizer.from_file(str(file))  # as its user calls it
     except Exception as error:  # tokenizers raises a bare Exception
         raise InputError(
             f"{file}: tokenizers cannot read it: {error}{remedy_of(error) or '. Restore the file.'}"
@@ -80,8 +81,6 @@ def prove_tokenizer(
     def expected(text: str) -> list[int]:
         return [*begin, *plain.encode(text, add_special_tokens=False).ids]
 
-    # `tokenizers` as its user calls it.
-    loaded = Tokenizer.from_file(str(file))
     loaded.encode_special_tokens = True
     encoders: dict[str, Encode] = {"tokenizers": lambda text: loaded.encode(text).ids, **others}
     marks = [f"a{text}b {text}" for text in find_special(parsed)]

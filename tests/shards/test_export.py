@@ -215,10 +215,12 @@ def test_the_tokenizer_is_proved(plan, tmp_path):
     ):
         export_set(shards.open_set(tmp_path / "other"), tmp_path / "none", layout="nanogpt")
     assert not (tmp_path / "none").exists()
-    plan.tokenizer = plan.tokenizer.replace('"merges":', '"merges":5,"others":', 1)
-    write_set(tmp_path / "broken", plan)
-    with pytest.raises(InputError, match=r"tokenizer\.json: tokenizers cannot read it: .*Restore the file"):
-        export_set(shards.open_set(tmp_path / "broken"), tmp_path / "none", layout="nanogpt")
+    good = plan.tokenizer
+    for number, changed in enumerate(('"merges":5,"others":', '"other":NaN,"merges":')):
+        plan.tokenizer = good.replace('"merges":', changed, 1)
+        write_set(tmp_path / f"broken-{number}", plan)
+        with pytest.raises(InputError, match=r"tokenizer\.json: tokenizers cannot read it: .*Restore the file"):
+            export_set(shards.open_set(tmp_path / f"broken-{number}"), tmp_path / "none", layout="nanogpt")
 
 
 def test_a_set_of_bare_ids_has_no_tokenizer_to_prove(tmp_path):
