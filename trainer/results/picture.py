@@ -137,17 +137,10 @@ def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
                 for (name, (records, number)), (style, colour) in zip(
                     lines.items(), itertools.cycle(STYLES), strict=False
                 ):
-                    curve = [(at / scale, *rest) for at, *rest in read_curve(records, number, key)]
-                    raw = len(lines) < 3
-                    _draw_curve(
-                        axis,
-                        curve,
-                        printable(name),
-                        smoothed=number in SMOOTHED,
-                        raw=raw,
-                        color=colour,
-                        linestyle=style,
-                    )
+                    curve = [(at / scale, y, error) for at, y, error in read_curve(records, number, key)]
+                    own: dict[str, Any] = {"color": colour, "linestyle": style}
+                    smoothed, raw = number in SMOOTHED, len(lines) < 3
+                    _draw_curve(axis, curve, printable(name), smoothed=smoothed, raw=raw, **own)
                 _scale(axis, unit)
                 axis.grid(visible=True, alpha=0.25)
                 axis.set_xlim(left=0)
