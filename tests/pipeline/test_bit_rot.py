@@ -56,24 +56,6 @@ def test_a_flipped_byte_in_every_kind_of_file(damaged: Built, whole: Built) -> N
 
 
 @pytest.mark.long
-def test_24_flipped_bytes_anywhere(damaged: Built, whole: Built) -> None:
-    """One after the other, each followed by a build that makes some stages again, from files that may be damaged."""
-    generator, work, found = random.Random(5), damaged.out.with_name("set.work"), 0
-    stages = ("encode", "bands", "pairs", "similar", "mix", "assemble")
-    for _ in range(24):
-        flip(
-            generator.choice([path for path in sorted(work.rglob("*")) if path.is_file() and path.stat().st_size]),
-            generator,
-        )
-        for stage in stages[generator.randrange(1, len(stages)) :]:
-            shutil.rmtree(work / stage)
-        said = build_here(damaged.recipe, damaged.out)["stderr"]
-        assert digests(damaged.out) == whole.digests
-        found += "is made again" in said
-    assert found > 4  # the others are in what was deleted, or are not read
-
-
-@pytest.mark.long
 def test_worker_processes_find_damage(damaged: Built, whole: Built) -> None:
     work = damaged.out.with_name("set.work")
     flipped = [path for path in sorted(work.glob("encode/*/documents.npy")) if path.stat().st_size > 1000][:3]

@@ -493,25 +493,6 @@ def test_a_set_that_would_drop_too_much_stops_the_build(corpus: Path, tmp_path: 
     assert set(ran(pipeline.build_set(recipe, out=tmp_path / "set", workers=1))) == {"assemble"}
 
 
-@pytest.mark.parametrize(
-    ("content", "change", "words"),
-    [
-        ('{"question": "one two three four"}\n', {"text": "answer"}, "answer"),
-        ('{"question": ""}\n', {}, "no item can be searched for: its files hold none"),
-        ('{"question": "too short"}\n', {}, "all 1 are shorter than 3 words"),
-        ('{"question": "one two three four"}\n', {"paths": ["nowhere/*.jsonl"]}, "matches no file"),
-    ],
-)
-def test_evaluation_sets_that_cannot_be_used(
-    corpus: Path, tmp_path: Path, content: str, change: dict[str, Any], words: str
-) -> None:
-    (tmp_path / "items.jsonl").write_text(content)
-    table = {"name": "items", "paths": [f"{tmp_path}/items.jsonl"], "text": "question"} | change
-    with pytest.raises(InputError, match=re.escape(words)):
-        pipeline.build_set(recipe_of(corpus) | {"evaluations": [table]}, out=tmp_path / "set", workers=1)
-    assert not (tmp_path / "set").exists()
-
-
 @pytest.mark.parametrize("action", ["report", "drop"])
 def test_the_manifest_names_the_items_that_the_training_split_holds(
     action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -563,16 +544,31 @@ def test_the_manifest_names_the_items_that_the_training_split_holds(
         assert len(places["val"] | places["train"]) < 40
 
 
-@pytest.mark.parametrize(
-    ("keys", "fault"),
-    [
-        ({}, "evaluations.items.paths: required key is missing. Give it, or task"),
-        ({"task": "arc_eazy"}, "evaluations.items.task = 'arc_eazy': no such eval task. Did you mean 'arc_easy'?"),
-        ({"task": "arc_easy", "text": "question"}, "evaluations.items.text: not used"),
-        ({"task": "arc_easy", "limit": 3}, "evaluations.items.limit: unknown key. Expected one of: action, "),
-        ({"task": "arc_easy", "paths": ["x"]}, "Leave `task` or `paths` out"),
-    ],
-)
-def test_evaluations_have_files_or_are_an_eval_task(keys: dict[str, Any], fault: str, corpus: Path) -> None:
-    with pytest.raises(InputError, match=re.escape(fault)):
-        pipeline.plan_set(recipe_of(corpus) | {"evaluations": [{"name": "items"} | keys]})
+EVALUATIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "no such column": ({"text": "answer"}, "answer"),
+    "nothing": ({"paths": ["nowhere/*.jsonl"]}, "matches no file"),
+    "empty": ({"text": "empty"}, "no item can be searched for: its files hold none"),
+    "short": ({"text": "short"}, "all 1 are shorter than 3 words"),
+    "neither": ({"paths": None}, "evaluations.items.paths: required key is missing. Give it, or task"),
+    "no task": (
+        {"paths": None, "task": "arc_eazy"},
+        "evaluations.items.task = 'arc_eazy': no such eval task. Did you mean 'arc_easy'?",
+    ),
+    "column of a task": ({"paths": None, "task": "arc_easy", "text": "x"}, "evaluations.items.text: not used"),
+    "key of a trainer": (
+        {"paths": None, "task": "arc_easy", "limit": 3},
+        "evaluations.items.limit: unknown key. Expected one of: action, ",
+    ),
+    "both": ({"task": "arc_easy"}, "Leave `task` or `paths` out"),
+}
+
+
+@pytest.mark.parametrize("case", EVALUATIONS)
+def test_evaluations_that_cannot_be_used(case: str, corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "items.jsonl").write_text('{"question": "one two three four", "empty": "", "short": "too short"}\n')
+    change, words = EVALUATIONS[case]
+    keys = {"name": "items", "paths": [f"{tmp_path}/items.jsonl"]} | change
+    table = {key: value for key, value in keys.items() if value is not None}
+    with pytest.raises(InputError, match=re.escape(words)):
+        pipeline.build_set(recipe_of(corpus) | {"evaluations": [table]}, out=tmp_path / "set", workers=1)
+    assert not (tmp_path / "set").exists()

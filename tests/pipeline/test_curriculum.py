@@ -196,6 +196,10 @@ def test_a_curriculum_is_read_and_written(tmp_path: Path) -> None:
             "mix.phases.last.weights: every source has the weight 0. Give one of them more.",
         ),
         (
+            "mix.phases=[{name = 'all', share = 1, weights = {code = 0}}]",
+            "sources.code: every phase gives it the weight 0. Leave the source out, or give it a weight.",
+        ),
+        (
             "mix.phases.last.name=main",
             "mix.phases: 2 phases are called 'main'; expected distinct names",
         ),
@@ -208,12 +212,3 @@ def test_a_curriculum_is_read_and_written(tmp_path: Path) -> None:
 )
 def test_a_faulty_curriculum_is_refused(tmp_path: Path, override: str, fault: str) -> None:
     assert faults_of(partial(load, tmp_path), override) == [fault]
-
-
-def test_a_source_in_no_phase_and_odd_tables_are_refused(tmp_path: Path) -> None:
-    none = ["mix.phases.main.weights={code = 0}", "mix.phases.last.weights={code = 0}"]
-    assert faults_of(partial(load, tmp_path), *none) == [
-        "sources.code: every phase gives it the weight 0. Leave the source out, or give it a weight."
-    ]
-    for odd in ("mix.phases=3", "mix.phases=[3]", "mix.phases.last.share=-1", "mix.phases.last.weights=[1]", "mix=1"):
-        assert len(faults_of(partial(load, tmp_path), odd)) == 1, odd

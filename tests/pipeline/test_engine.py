@@ -235,17 +235,6 @@ def test_a_task_that_dies_each_time_is_named_and_the_others_are_kept(pool: Local
     assert len(list((tmp_path / "stage").glob("[!.]*/receipt.json"))) >= 2  # those that ran beside it and before
 
 
-def test_a_task_that_dies_twice_ends_well(pool: LocalExecutor, tmp_path: Path) -> None:
-    deaths = tmp_path / "deaths"
-    payloads = [{"name": f"t{number}", "deaths": str(deaths), "times": 2 * (number == 3)} for number in range(8)]
-    done: dict[int, tuple[int, int]] = {}
-    calls = make_calls(tmp_path / "stage", payloads, "die_or_write")
-    pool.run(calls, lambda number, *counts: done.update({number: counts}))
-    assert deaths.read_text() == "t3\n" * 2
-    assert len(list((tmp_path / "stage").glob("[!.]*/receipt.json"))) == 8
-    assert done == dict.fromkeys(range(8), (2, 1))
-
-
 def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:
     code = "import sys, pathlib\nfrom shards.stores.files import lock_folder\n"
     code += "with lock_folder(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"

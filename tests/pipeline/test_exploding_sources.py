@@ -46,10 +46,13 @@ print(json.dumps(found))
 """
 
 
+def as_dictionary(text: str) -> Any:
+    return pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), pa.array([text]))
+
+
 def write_parquet(path: Path, text: str, **options: Any) -> None:
-    rows: Any = pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), pa.array([text]))
     options = {"store_schema": False, "dictionary_pagesize_limit": 1 << 30, "write_statistics": False} | options
-    pq.write_table(pa.table({"text": rows}), path, compression="zstd", data_page_size=1 << 30, **options)
+    pq.write_table(pa.table({"text": as_dictionary(text)}), path, compression="zstd", data_page_size=1 << 30, **options)
 
 
 def write_repeats(path: Path, text: str) -> None:
@@ -65,10 +68,6 @@ def as_views(text: str) -> pa.Array[Any]:
     views[:, 0], views[:, 1] = len(text), np.frombuffer(text[:4].encode(), np.int32)[0]
     data = pa.py_buffer(text.encode())
     return pa.Array.from_buffers(pa.string_view(), ROWS, [None, pa.py_buffer(views.tobytes()), data])
-
-
-def as_dictionary(text: str) -> Any:
-    return pa.DictionaryArray.from_arrays(pa.array([0] * ROWS, pa.int32()), pa.array([text]))
 
 
 def write_arrow(path: Path, column: Any, new: Any) -> None:

@@ -165,7 +165,7 @@ def source_of(path: Path | str, **keys: Any) -> FilesSource:
 def test_the_records_are_those_of_the_file(
     written: Path, unit_bytes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(byte_io, "BATCH_BYTES", 700)
+    monkeypatch.setattr(byte_io, "BATCH_BYTES", 300)  # less than the longest document
     spans = read_spans(source_of(written), unit_bytes)
     assert texts_of(spans) == [row["text"] for row in ROWS]
     assert (len(spans) > 3) == (unit_bytes is not None and not written.name.endswith(UNCUT))
@@ -279,6 +279,11 @@ def csv_of(*lines: str) -> bytes:
 
 
 MALFORMED_FILES = {
+    "a.jsonl": (
+        b'{"text": "a", "n": 1}\n\n{"text": \n{"text": "c", "n": 1}\n[1]\n{"text": 4}\n{"text": "f\\ng", "n": 3}\n',
+        ["a", "c", "f\ng"],
+        [1, 3, 4],
+    ),
     "a.csv": (csv_of("text,n", "a,1", "b", "c,1", "d,1,2", "e,x", '"f', 'g",3'), ["a", "c", "f\ng"], [1, 3, 4]),
     "a.json": (
         b'[{"text": "a", "n": 1}, 5, {"text": "c", "n": 1}, {"text": "d" "n": 1}, {"text": 4}, '

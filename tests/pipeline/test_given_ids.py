@@ -37,60 +37,13 @@ from tests.support.tokenizers import (
 
 PROBES = 2000 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 100
 Change = Callable[[dict[str, Any]], dict[str, Any]]
-PIECES = [
-    *(
-        " ",
-        "  ",
-        "   ",
-        "\n",
-        "\t",
-        "\r\n",
-        "a",
-        "the",
-        "Hello",
-        "x1",
-        "12345",
-        "'s",
-        "DON'T",
-        ".",
-        ",",
-        "\u2581",
-        "<s>",
-    ),
-    *(
-        "</s>",
-        "<unk>",
-        "<0x0A>",
-        "<|pad|>",
-        "<|user|>",
-        "é",
-        "e\u0301",
-        "\u212b",
-        "ﬁ",
-        "Ａ",
-        "中文",
-        "ไทย",
-        "ខ្មែរ",
-        "हि",
-        "عرب",
-    ),
-    *(
-        "🙂",
-        "👩\u200d👧",
-        "\x00",
-        "\ufeff",
-        "\u00a0",
-        "\u3000",
-        "\u200b",
-        "ß",
-        "İ",
-        "\u088f",
-        "\U00010940",
-        "\U000323b0",
-    ),
-    *("<｜User｜>", "——", "<unused0>", "    ", "\t\t", "\n\n\n"),
-    *("[CLS]", "<extra_id_0>", "def f():", "        return", "\u2019", "…", "\u0323", "\u1e9b"),
-]
+WORDS = (
+    "a the Hello x1 12345 's DON'T . , \u2581 <s> </s> <unk> <0x0A> <|pad|> <|user|> é e\u0301 \u212b ﬁ Ａ 中文 "
+    "ไทย ខ្មែរ हि عرب 🙂 👩\u200d👧 \x00 \ufeff \u200b ß İ \u088f \U00010940 \U000323b0 <｜User｜> —— <unused0> "
+    "[CLS] <extra_id_0> \u2019 … \u0323 \u1e9b"
+)
+PIECES = [*WORDS.split(), " ", "  ", "   ", "    ", "\n", "\n\n\n", "\t", "\t\t", "\r\n", "\u00a0", "\u3000"]
+PIECES += ["def f():", "        return"]
 
 
 def _add(*contents: str, special: bool = False, gap: int = 0) -> Change:

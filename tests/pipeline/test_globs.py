@@ -14,21 +14,8 @@ from pipeline.sources.globs import find_paths
 
 NAMES = ("a.txt", "b/a.txt", "b/c/d.md", "b/c/.e.txt", ".f/g.txt", ".f/h/i.txt", "[j]/k.txt", "b.txt/l", "é b/m.txt")
 GLOBS = (
-    *("*", "**", "**/*", "**/*.txt", "b/**/*", "*/*.txt", "**/c/*", "**/c/**", "?.txt", "[ab]*", "[[]j]/*", "none/**"),
-    *(
-        "**/",
-        "*/",
-        ".f/*",
-        ".f/**/*.txt",
-        ".*",
-        "**/.e.txt",
-        "b/../*.txt",
-        "b//*",
-        "**/**/*.txt",
-        "*/**",
-        "**.txt",
-        "a.txt",
-    ),
+    "* ** **/* **/*.txt b/**/* */*.txt **/c/* **/c/** ?.txt [ab]* [[]j]/* none/** **/ */ .f/* .f/**/*.txt .* **/.e.txt "
+    "b/../*.txt b//* **/**/*.txt */** **.txt a.txt"
 )
 
 
@@ -40,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.mark.parametrize("written", GLOBS)
+@pytest.mark.parametrize("written", GLOBS.split())
 def test_globs_are_those_of_python(written: str, folder: Path) -> None:
     """Both list the same files, by the same paths; with what is hidden, also what Python lists if asked for it."""
     whole = f"{folder}/{written}" + ("/*" if written.endswith("**") else "")

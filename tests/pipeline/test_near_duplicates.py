@@ -257,43 +257,26 @@ def test_a_chain_is_not_closed() -> None:
     assert choose_dropped(documents, alive)[0].tolist() == [1, 3, 6, 8]
 
 
-@pytest.mark.parametrize("bits", [0, 2])
+@pytest.mark.parametrize("documents", [60, 1 << 24])
 def test_dropping_from_an_index_is_like_a_block_list(
-    bits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    documents: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = random.Random(6)
     keys = [(generator.getrandbits(64), generator.getrandbits(64)) for _ in range(120)]
     sources = [[Document(key, 1 + key[1] % 90) for key in keys[first : first + 60]] for first in (0, 40, 60)]
     runs = write_runs(tmp_path, sources, [[20], [], [5, 30]])
-    if bits:
-        monkeypatch.setattr("pipeline.mix.partitions.PARTITION_DOCUMENTS", 60)
-    plain = Index(runs, 3)
-    assert (plain.bits > 0) == bool(bits)
-    chosen = sorted(generator.sample(keys, 30))
-    longest = max(keys, key=lambda key: key[1] % 90)
-    chosen = sorted({*chosen, longest})
+    monkeypatch.setattr("pipeline.mix.partitions.PARTITION_DOCUMENTS", documents)
+    chosen = sorted({*generator.sample(keys, 30), max(keys, key=lambda key: key[1] % 90)})
     (tmp_path / "list").write_text("".join(f"{hi:016x}{lo:016x}\n" for hi, lo in chosen))
-    expected = Index(runs, 3, Blocked([BlockList("list", tmp_path / "list")]))
-
-    hi, lo = chosen[0]
-    absent = [(hi, lo - 1), (hi, lo + 1)]  # the same beginning
-    asked = np.array(sorted([*chosen, *absent]), np.uint64)
-    every = plain.find(asked[:, 0], asked[:, 1])
-    numbers, places = every
-    missing = np.flatnonzero(numbers < 0)
-    assert [tuple(asked[place].tolist()) for place in missing] == absent
-    found = numbers >= 0
-    for place in np.flatnonzero(found).tolist():
-        assert runs[numbers[place]].hash_key(int(places[place])) == tuple(asked[place])
-    lengths = np.array([1 + int(lo) % 90 for lo in asked[found, 1].tolist()])
-    gone = numbers[found], places[found], numbers[found], lengths
-    plain.drop_near_duplicates(*gone, report=True)
-    assert plain.count_kept(0).documents == plain.drops[0].steps["near-duplicate"].came.documents
-    plain.drop_near_duplicates(*gone, report=False)
-    assert np.array_equal(plain.tokens, expected.tokens)
-    assert np.array_equal(plain.longest, expected.longest)
-    assert np.array_equal(plain.documents, expected.documents)
+    expected, found = Index(runs, 3, Blocked([BlockList("list", tmp_path / "list")])), Index(runs, 3)
+    assert (found.bits > 0) == (documents == 60)
+    hi, lo = np.array(chosen, np.uint64).T
+    numbers, places = found.find(hi, lo)
+    assert (found.find(hi, lo + np.uint64(1))[0] == -1).all(), "the same beginning is not enough"
+    found.drop_near_duplicates(numbers, places, numbers, np.array([1 + key[1] % 90 for key in chosen]), report=False)
+    for own in ("tokens", "longest", "documents"):
+        assert np.array_equal(getattr(found, own), getattr(expected, own))
     for number, run in enumerate(runs):
         own = (number, 0, run.num_documents)
-        assert np.array_equal(kept_of(plain, *own), kept_of(expected, *own))
-    assert (plain.find(asked[:, 0], asked[:, 1])[0] == -1).all()
+        assert np.array_equal(kept_of(found, *own), kept_of(expected, *own))
+    assert (found.find(hi, lo)[0] == -1).all()

@@ -179,21 +179,9 @@ def test_a_key_stays_a_block_and_the_text_between_blocks_stays() -> None:
     assert after == text
 
 
+PIECES = "@ . : - :: / a x.com 8.8.4.10 93.184 john é 世 ( 1 25 2606:47 AKIA EXAMPLE xxxx = + рф glpat- .01."
 ALPHABET = [
-    *("@", ".", ":", "-", "::", "/", " ", "\n", "a", "x.com", "8.8.4.10", "93.184", "john", "é", "世", "(", "1", "25"),
-    *(
-        "2606:47",
-        "AKIA",
-        "EXAMPLE",
-        "version ",
-        "xxxx",
-        "=",
-        "+",
-        "\xa0",
-        "рф",
-        "glpat-",
-        ".01.",
-    ),
+    *(*PIECES.split(), " ", "\n", "version ", "\xa0"),
     *("-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"),
     *(placeholder.decode() for placeholder in PLACEHOLDERS),
     *(piece.text for piece in plant(32, seed=7)),
@@ -235,20 +223,11 @@ def test_placeholders_depend_on_the_document_and_on_the_hit() -> None:
     assert all(placeholder.encode() in PLACEHOLDERS for words in used for placeholder in words)
 
 
-@pytest.mark.parametrize(
-    "piece",
-    [
-        *("a", "a.", "a@", "a@b.", "@", "1", "1.", "12.34.56.78.", "2606:", "-", "----", "sk-", "xoxb-1", " "),
-        *(
-            "-----BEGIN PRIVATE KEY-----",
-            "-----BEGIN PRIVATE KEY-----a",
-            "secret_access_key = ",
-            "version ",
-            "%40",
-            "a-",
-        ),
-    ],
-)
+REPEATED = "a,a.,a@,a@b.,@,1,1.,12.34.56.78.,2606:,-,----,sk-,xoxb-1, ,secret_access_key = ,version ,%40,a-"
+BEGIN = "-----BEGIN PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize("piece", [*REPEATED.split(","), BEGIN, f"{BEGIN}a"])
 def test_no_text_takes_more_than_linear_time(piece: str) -> None:
     data = (piece * (1 << 18))[: 1 << 18].encode()
     started = time.process_time()
@@ -258,16 +237,8 @@ def test_no_text_takes_more_than_linear_time(piece: str) -> None:
 
 
 def test_faults_and_tables_for_all(load: Callable[..., Recipe]) -> None:
-    tables = '[clean.personal_data]\naction = "masks"\nkinds = ["e-mail", "email", "email"]\nkindz = ["email"]\n'
-    faults = faults_of(load, GOOD + tables)
-    assert "clean.personal_data.kindz: unknown key. Did you mean 'kinds'?" in faults
-    assert any(fault.startswith("clean.personal_data.action: expected 'keep', 'mask' or 'drop'") for fault in faults)
-    (kind,) = (fault for fault in faults if fault.startswith("clean.personal_data.kinds.0: expected"))
-    assert kind.endswith("; got 'e-mail'. Did you mean 'email'?")
-    assert any(
-        fault.startswith("clean.personal_data.kinds:")
-        for fault in faults_of(load, GOOD + "[clean.personal_data]\nkinds = []\n")
-    )
+    (fault,) = faults_of(load, GOOD + "[clean.personal_data]\nkinds = []\n")
+    assert fault.startswith("clean.personal_data.kinds:")
     own = GOOD.replace("weight = 3.5", 'weight = 3.5\n[sources.clean.personal_data]\naction = "keep"')
     prose, code = load(own + '[clean.personal_data]\nkinds = ["email"]\n').sources
     assert prose.clean.personal_data is not None

@@ -88,21 +88,3 @@ def test_every_integer_date_and_time_is_compared(
     predicate = parse_predicate("c", condition)
     assert predicate.fits(kind)
     assert predicate.mask(pa.array([*values, None], kind)).to_pylist() == [*held, None]
-
-
-@pytest.mark.parametrize(
-    ("condition", "kind"),
-    [
-        (">= soon", pa.date32()),
-        (">= 2020-01-01T12:00:00", pa.date32()),
-        (">= 2020-01-01T12:00:00+01:00", pa.timestamp("s")),
-        (">= 3", pa.list_(pa.int64())),
-        (">= 3", pa.timestamp("s")),
-        ("== 10:00", pa.time32("s")),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_compared_is_told_by_the_type(condition: str, kind: pa.DataType) -> None:
-    predicate = parse_predicate("c", condition)
-    assert not predicate.fits(kind)
-    assert f"column 'c' is {kind}; cannot test" in predicate.describe_misfit(kind)

@@ -187,25 +187,6 @@ def test_a_task_whose_process_dies_runs_again_until_it_is_hopeless(executor: Ray
         run(executor, make_calls(tmp_path / "work/stage", payloads[2:], "die_or_write"))
 
 
-def test_a_node_that_dies_takes_no_task_with_it(executor: RayExecutor, ray_cluster: RayCluster, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    payloads = [{"name": name, "gate": str(gate), "began": str(tmp_path / name)} for name in "abcd"]
-    calls = make_calls(tmp_path / "work/stage", payloads, "wait_for_gate")
-
-    def begun() -> int:
-        return sum((tmp_path / name).read_text().count("began") for name in "abcd" if (tmp_path / name).exists())
-
-    with ThreadPoolExecutor(1) as thread:
-        counts = thread.submit(run, executor, calls)
-        wait_until(lambda: begun() == 2, "two tasks")
-        ray_cluster.kill_node(ray_cluster.nodes[0])
-        ray_cluster.add_nodes(1)
-        wait_until(lambda: begun() > 2, "a third one")
-        gate.touch()
-        assert counts.result(timeout=60) == dict.fromkeys(range(4), (1, 1))
-    assert [line for line in SAID if "its node died; it runs again" in line]
-
-
 def test_addresses_without_a_ray(tmp_path: Path, run_process: Callable[..., Any]) -> None:
     pytest.importorskip("ray")
     recipe = write_small_recipe(tmp_path)

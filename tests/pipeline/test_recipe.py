@@ -158,27 +158,6 @@ def test_files_that_are_no_recipe(content: bytes | str | None, message: str, run
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    "section",
-    [
-        "tokenizer = 3",
-        "tokenizer = []",
-        "[tokenizer]\nspecial_tokens = 'x'",
-        "[tokenizer]\nspecial_tokens = [1, [2]]",
-        "[tokenizer]\nspecial_tokens = ['']",
-        "[tokenizer]\nvocab_size = true",
-        "[tokenizer]\nfile = 'missing.json'",
-        "[tokenizer]\nvocab_size = 300\nsample_weights = { prose = 1 }",
-        "[tokenizer]\nvocab_size = 300\nsample_weights = { prose = 1, code = 0 }",
-        "[tokenizer]\n",
-    ],
-)
-def test_tokenizers_of_any_shape(section: str, load: Any) -> None:
-    text = GOOD.partition("[tokenizer]")[0]
-    text = text.replace('name = "good"\n', f'name = "good"\n{section}\n') if section[0] != "[" else text + section
-    assert any(fault.startswith("tokenizer") for fault in faults_of(load, text))
-
-
 FOREIGN = {
     "repo = 'a/b'": "sources.s.repo: not a key of kind = 'files'. Leave it out, or set `kind`.",
     "kind = 'hub'\nrepo = 'a/b'\nexclude = ['x']": "sources.s.exclude: not a key of kind = 'hub'.",

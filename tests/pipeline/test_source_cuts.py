@@ -9,7 +9,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -89,16 +88,3 @@ def test_json_lines(sizes: Any, texts: list[str], batch_bytes: int, unit_bytes: 
         found, spans = read_cut(path)
     assert found == texts
     assert spans >= min(len(texts), 2) or unit_bytes > 10
-
-
-@settings(max_examples=40)
-@given(st.lists(st.text(max_size=20), min_size=1, max_size=60), SIZES, st.integers(1, 1000), st.integers(1, 20))
-def test_row_groups(sizes: Any, texts: list[str], batch_bytes: int, unit_bytes: int, group: int) -> None:
-    import pyarrow as pa
-
-    texts = [text.encode("utf-8", "replace").decode() for text in texts]
-    sizes(batch_bytes, unit_bytes)
-    with temporary_folder() as folder:
-        path = Path(folder, "a.parquet")
-        pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), path, row_group_size=group)
-        assert read_cut(path)[0] == texts

@@ -82,6 +82,11 @@ MISTYPED = [
     (">= 2020-13-01", datetime.datetime(2020, 1, 1)),
     ("== 1", True),
     ("== 'x'", {"x": 1}),
+    (">= soon", datetime.date(2020, 1, 1)),
+    (">= 2020-01-01T12:00:00", datetime.date(2020, 1, 1)),
+    (">= 2020-01-01T12:00:00+01:00", datetime.datetime(2020, 1, 1)),
+    (">= 3", datetime.datetime(2020, 1, 1)),
+    ("== 10:00", datetime.time(10)),
 ]
 
 

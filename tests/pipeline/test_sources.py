@@ -3,7 +3,6 @@
 # pyright: basic
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -24,16 +23,6 @@ def texts_of(rows: list[tuple[str, int, Any]]) -> list[str]:
     return [as_text(text) for _, _, text in rows]
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_whole_files(suffix: str, documents: list[str], tmp_path: Path, source: Any, read_all: Any) -> None:
-    for index, text in enumerate(documents[:40]):
-        data = text.encode()
-        (tmp_path / f"{index:03d}.py{suffix}").write_bytes(gzip.compress(data) if suffix else data)
-    rows = read_all(source(tmp_path / f"*.py{suffix}"))
-    assert texts_of(rows) == documents[:40]
-    assert rows[3][:2] == (f"003.py{suffix}@#file", 0)
-
-
 def test_dotted_columns_of_json_lines(tmp_path: Path, source: Any, read_all: Any) -> None:
     records = [{"m": {"t": f"text {i}", "s": i / 2, "more": {}}, "x": i if i % 2 else "s"} for i in range(9)]
     (tmp_path / "a.jsonl").write_text("\n\n".join(json.dumps(record) for record in records))
@@ -48,35 +37,10 @@ def test_json_key_with_a_dot_is_refused(tmp_path: Path, source: Any) -> None:
         list_spans_of(source(tmp_path / "a.jsonl", text="m.t"))
 
 
-def test_urls(documents: list[str], tmp_path: Path, source: Any, read_all: Any, write_parquet: Any) -> None:
-    (tmp_path / "d").mkdir()
-    for index in range(3):
-        write_parquet(tmp_path / "d" / f"{index}.parquet", documents[index::3])
-    expected = read_all(source(tmp_path / "d" / "*.parquet"))
-    assert texts_of(expected) == [*documents[0::3], *documents[1::3], *documents[2::3]]
-    assert read_all(source(f"file://{tmp_path}/d/*.parquet")) == expected
-    alone = source(f"file://{tmp_path}/d/1.parquet")
-    assert texts_of(read_all(alone)) == documents[1::3]
-
-
 def test_a_file_matched_by_two_globs_is_read_once(tmp_path: Path, source: Any, read_all: Any) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
     recipe = source(tmp_path / "*.jsonl", tmp_path / "a*", tmp_path / "." / "a.jsonl", f"file://{tmp_path}/a.jsonl")
     assert texts_of(read_all(recipe)) == ["one"]
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl", "a.txt", "a.py"])
-def test_a_document_of_13_mb(name: str, tmp_path: Path, source: Any, read_all: Any, write_parquet: Any) -> None:
-    large = "é line of a long document\n" * 500_000
-    texts = [large] if name == "a.py" else ["before", large, "after"]
-    path = tmp_path / name
-    if name == "a.parquet":
-        write_parquet(path, texts)
-    elif name == "a.jsonl":
-        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    else:
-        path.write_text("\n--\n".join(texts), encoding="utf-8")
-    assert texts_of(read_all(source(path, separator="\n--\n" if name == "a.txt" else None))) == texts
 
 
 @pytest.mark.parametrize("name", ["a.md", 'a"b\\.md', "übung 日本\n\t\x7f\u2028.txt", ""])

@@ -212,6 +212,7 @@ MOVES: dict[str, tuple[list[str], set[str]]] = {
     "a share of the documents": (["sources.prose.take=0.9", "sources.code.take=1"], MIXED),
     "fewer tokens": (["mix.tokens=60_000"], MIXED),
     "a license": (['sources.prose.license="odc-by"'], set()),
+    "another compression": (["shards.zstd_level=3"], {"assemble"}),
     "the size of shards": (["shards.tokens=9_000"], MIXED),
     "a pattern": (["drop_if_matches=[]"], set(STAGES) - {"evaluations"}),
     "a predicate": (['sources.prose.keep.score=">= 2"'], set(STAGES) - {"evaluations"}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,16 +78,6 @@ def damage_and_read(folder: Path, payload: dict[str, Any], report: Callable[[int
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     TaskOutput(FolderStore(path.parent)).read(payload["name"])
     return Result()
-
-
-def wait_for_gate(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> Result:
-    """Say that the task has begun, wait until the file `payload["gate"]` exists, and write a file."""
-    with Path(payload["began"]).open("a") as file:
-        file.write("began\n")
-    while not Path(payload["gate"]).exists():
-        time.sleep(0.05)
-    report(1, 1)
-    return Result(files={"a.bin": write_checksummed(folder / "a.bin", b"text")})
 
 
 def make_calls(stage: Path, payloads: list[dict[str, Any]], function: str = "write_file") -> list[Call]:
