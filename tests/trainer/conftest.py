@@ -21,6 +21,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from shards import ShardSet, open_set
 from shards.format.manifest import Split
+from tests.support.recipes import overrides
 from tests.support.shard_sets import Document, Plan, write_set
 from tokenmill.__main__ import main
 from trainer.evaluation.validation import EvaluatedModel
@@ -147,6 +148,9 @@ class Done:
     stderr: str
 
 
+Train = Callable[..., Done]
+
+
 class Trainer:
     """The program on the CPU with one thread: tests compare bits."""
 
@@ -181,6 +185,26 @@ def _no_gpu() -> Iterator[None]:
 def trainer() -> Trainer:
     """Return the command."""
     return Trainer()
+
+
+@pytest.fixture(scope="session")
+def train(trainer: Trainer, shard_set: ShardSet, recipe_file: Path) -> Train:
+    """Return the function that trains into a run folder with overrides, and ends with a status."""
+
+    def train_with(
+        run: Path,
+        *changes: str,
+        more: tuple[object, ...] = (),
+        shards: ShardSet = shard_set,
+        recipe: Path = recipe_file,
+        status: int = 0,
+    ) -> Done:
+        arguments = ("train", recipe, "--shards", shards.path, "--run", run, *overrides(*changes), *more)
+        done = trainer.run(*arguments)
+        assert done.returncode == status, done.stderr
+        return done
+
+    return train_with
 
 
 @pytest.fixture(scope="session")
@@ -240,12 +264,10 @@ def item_file(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run(trainer: Trainer, shard_set: ShardSet, recipe_file: Path, tmp_path_factory) -> Path:
+def run(train: Train, tmp_path_factory) -> Path:
     """A run of forty steps, with checkpoints of steps 20 and 40. Read only."""
     path = tmp_path_factory.mktemp("runs") / "run"
-    settings = [f"--set={item}" for item in ("train.steps=40", "checkpoint.every_steps=20", "eval.every_steps=40")]
-    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", path, *settings)
-    assert done.returncode == 0, done.stderr
+    done = train(path, "train.steps=40", "checkpoint.every_steps=20", "eval.every_steps=40")
     assert "val loss by source" in done.stdout
     return path
 

@@ -11,29 +11,15 @@ from typing import Any
 import pytest
 
 PEAK, FORK, STEPS, DECAY = 0.01, 6, 12, 4
-COOL_DOWN = ("--set", f"train.steps={STEPS}", "--set", f"schedule.decay_steps={DECAY}")
-
-
-@pytest.fixture(scope="module")
-def wsd_recipe(recipe_file, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("recipes") / "wsd.toml"
-    schedule = '[schedule]\nkind = "wsd"\ndecay_steps = 0\n'
-    path.write_text(recipe_file.read_text().replace("[schedule]\n", schedule))
-    return path
-
-
-@pytest.fixture(scope="module")
-def train(trainer, shard_set, wsd_recipe):
-    """Return a function that trains into a run folder, with more arguments."""
-    return lambda run, *more: trainer.run("train", wsd_recipe, "--shards", shard_set.path, "--run", run, *more)
+WSD = ('schedule.kind="wsd"', "schedule.decay_steps=0")
+COOL_DOWN = (WSD[0], f"train.steps={STEPS}", f"schedule.decay_steps={DECAY}")
 
 
 @pytest.fixture(scope="module")
 def long_run(train, tmp_path_factory) -> Path:
     """A run of 18 steps at the peak, with its checkpoint of step 6. Read only."""
     run = tmp_path_factory.mktemp("runs") / "long"
-    done = train(run, "--set", "train.steps=18", "--set", "checkpoint.keep_last=9")
-    assert done.returncode == 0, done.stderr
+    train(run, *WSD, "train.steps=18", "checkpoint.keep_last=9")
     return run
 
 
@@ -46,8 +32,7 @@ def milestone(long_run) -> Path:
 def cool_down(train, milestone, tmp_path_factory) -> Path:
     """A run of 12 steps that begins from the milestone. Read only."""
     run = tmp_path_factory.mktemp("runs") / "cool"
-    done = train(run, "--from", milestone, *COOL_DOWN)
-    assert done.returncode == 0, done.stderr
+    done = train(run, *COOL_DOWN, more=("--from", milestone))
     assert "changed since the checkpoint: schedule.decay_steps = 0 is now 4" in done.stderr
     assert "learning rate" not in done.stderr  # the next step of the long run is at the peak, too
     return run
@@ -74,12 +59,11 @@ def test_the_same_command_resumes_a_cool_down_although_the_milestone_is_gone(
 ):
     moved, run = tmp_path / milestone.name, tmp_path / "cool"
     shutil.copytree(milestone, moved)
-    assert train(run, "--from", moved, *COOL_DOWN).returncode == 0
+    train(run, *COOL_DOWN, more=("--from", moved))
     shutil.rmtree(run / f"checkpoints/step-{STEPS:08d}")  # as if it had been killed before the last one
     last = max((run / "checkpoints").iterdir())  # another one may be the one with the best validation loss
     shutil.rmtree(moved)
-    done = train(run, "--from", moved, *COOL_DOWN)
-    assert done.returncode == 0, done.stderr
+    done = train(run, *COOL_DOWN, more=("--from", moved))
     assert f"resumed from {last}" in done.stderr
     assert read_steps(read_lines, run) == read_steps(read_lines, cool_down)[FORK:]  # the copy has no metrics with it
 
@@ -88,14 +72,12 @@ def test_a_run_that_began_otherwise_is_refused_and_left_as_it_is(train, cool_dow
     other = long_run / "checkpoints/step-00000009"
     for run, start, began in ((cool_down, other, f"from {milestone}"), (long_run, milestone, "from step 0")):
         before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
-        refused = train(run, "--from", start, "--json")
-        assert refused.returncode == 2
+        refused = train(run, *WSD, more=("--from", start, "--json"), status=2)
         (problem,) = json.loads(refused.stdout)["problems"]
         assert problem.startswith(f"{run}: has begun {began}, not from {start}. ")
         assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_a_learning_rate_that_jumps_is_printed(train, milestone, tmp_path):
-    done = train(tmp_path / "run", "--from", milestone, "--set", "train.steps=8", "--set", "schedule.decay_steps=6")
-    assert done.returncode == 0, done.stderr
+    done = train(tmp_path / "run", WSD[0], "train.steps=8", "schedule.decay_steps=6", more=("--from", milestone))
     assert f"the learning rate of step {FORK + 1} = 0.01 is now 0.00" in done.stderr

@@ -10,6 +10,7 @@ import pytest
 
 from shards.errors import RunError
 from trainer.ledger import summarise_phases
+from trainer.metrics import read_metrics
 from trainer.recipe import PhaseConfig
 from trainer.session import Session
 from trainer.train.loop import run_training
@@ -42,66 +43,56 @@ def test_the_ledger_says_what_each_phase_brought_for_its_money():
     assert (third["steps"], third["goal_met"]) == (10, None)  # it has not ended
 
 
-def test_a_missed_goal_stops_the_run_until_it_is_told_to_go_on(trainer, shard_set, recipe_file, tmp_path):
+def test_a_missed_goal_stops_the_run_until_it_is_told_to_go_on(train, tmp_path):
     phases = "phases=[{name='easy', until_step=5, goal='val_loss < 9', milestones=[2]}, "
     phases += "{name='hard', until_step=10, goal='val_loss < 0.01'}]"
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", phases, "--json")
-    arguments += ("--set", "eval.prompts=['the mill', 'def']", "--set", "checkpoint.keep_last=1")
-    done = trainer.run(*arguments)
-    assert done.returncode == 3, done.stderr
+    changes = (phases, "eval.prompts=['the mill', 'def']", "checkpoint.keep_last=1")
+    done = train(tmp_path, *changes, more=("--json",), status=3)
     result = json.loads(done.stdout)
     assert (result["status"], result["steps"]) == ("stopped", 10)
     assert "phase 'hard' ended at step 10" in result["off_ramp"]
     assert [(row["phase"], row["goal_met"]) for row in result["phases"]] == [("easy", True), ("hard", False)]
     assert "phase easy  steps 5  tokens 1,280  loss " in done.stderr
     assert "goal val_loss < 9  goal_met yes" in done.stderr
-    assert trainer.run(*arguments).returncode == 3  # asked again, it stops again
+    train(tmp_path, *changes, status=3)  # asked again, it stops again
     samples = (tmp_path / "samples/step-00000005.txt").read_text()
     assert samples.startswith("the mill")
     assert "\n\ndef" in samples
-    done = trainer.run(*arguments, "--go-on")
-    assert done.returncode == 0, done.stderr
+    done = train(tmp_path, *changes, more=("--go-on", "--json"))
     assert json.loads(done.stdout)["steps"] == 24
     kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert kept >= {f"step-{step:08d}" for step in (2, 5, 10, 24)}
     assert len(kept) <= 5  # milestones, the last, and the best if it is another
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = read_metrics(tmp_path)
     assert [line["step"] for line in lines if "phase" in line] == [5, 10]
 
 
-def test_a_spent_budget_stops_the_run_in_the_middle_of_a_phase(trainer, shard_set, recipe_file, tmp_path):
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
-    arguments += ("--set", "phases=[{name='dear', until_step=24, budget_usd=1.0}]")
-    done = trainer.run(*arguments, "--set", "cost.gpu_usd_per_hour=36_000_000")  # $10,000 a second
-    assert done.returncode == 3
+def test_a_spent_budget_stops_the_run_in_the_middle_of_a_phase(train, tmp_path):
+    price = "cost.gpu_usd_per_hour=36_000_000"  # $10,000 a second
+    done = train(tmp_path, "phases=[{name='dear', until_step=24, budget_usd=1.0}]", price, status=3)
     assert "its budget is $1.00" in done.stderr
     assert "dear" in done.stdout  # the table
-    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    last = read_metrics(tmp_path)[-1]
     assert last["step"] < 24
     assert last["usd"] == pytest.approx(last["seconds"] * 10_000, abs=20)
     assert (tmp_path / f"checkpoints/step-{last['step']:08d}").is_dir()
 
 
-def test_money_spent_on_steps_that_a_crash_lost_is_counted(trainer, shard_set, recipe_file, tmp_path):
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
-    assert trainer.run(*arguments, "--set", "train.steps=6", "--set", "schedule.warmup_steps=2").returncode == 0
+def test_money_spent_on_steps_that_a_crash_lost_is_counted(train, tmp_path):
+    train(tmp_path, "train.steps=6")
     lost = {"step": 9, "loss": 4.0, "seconds": 5_000.0, "usd": 1.0}
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(lost) + "\n")
-    done = trainer.run(*arguments)
-    assert done.returncode == 0, done.stderr
-    assert "removed 1 line after" in done.stderr
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert "removed 1 line after" in train(tmp_path).stderr
+    lines = read_metrics(tmp_path)
     assert min(line["seconds"] for line in lines if "loss" in line and line["step"] > 6) > 5_000
 
 
-def test_the_best_validation_is_kept_though_no_checkpoint_was_due(trainer, shard_set, recipe_file, tmp_path):
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "eval.every_steps=5")
-    arguments += ("--set", "checkpoint.every_steps=100", "--set", "checkpoint.keep_last=1")
-    assert trainer.run(*arguments, "--set", "train.steps=10").returncode == 0
-    done = trainer.run(*arguments, "--go-on", "--set", "optimizer.lr=0.5")  # and from here it gets worse
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+def test_the_best_validation_is_kept_though_no_checkpoint_was_due(train, tmp_path):
+    rare = ("eval.every_steps=5", "checkpoint.every_steps=100", "checkpoint.keep_last=1")
+    train(tmp_path, *rare, "train.steps=10")
+    train(tmp_path, *rare, "optimizer.lr=0.5", more=("--go-on",))  # and from here it gets worse
+    lines = read_metrics(tmp_path)
     losses = {line["step"]: line["val_loss"] for line in lines if "val_loss" in line}
     assert list(losses) == [5, 10, 15, 20, 24]
     best = min(losses, key=losses.__getitem__)

@@ -18,26 +18,16 @@ from trainer.checkpoint.folders import CHECKSUMS_FILE, STATE_FILE, hash_files
 
 
 @pytest.fixture(scope="module")
-def whole_run(trainer, shard_set, recipe_file, tmp_path_factory) -> Path:
+def whole_run(train, tmp_path_factory) -> Path:
     """A run of 24 steps that never stopped. Read only."""
     run = tmp_path_factory.mktemp("runs") / "whole"
-    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run, "--json")
-    assert done.returncode == 0, done.stderr
+    done = train(run, more=("--json",))
     result = json.loads(done.stdout)
     assert result["status"] == "complete"
     assert result["steps"] == 24
     cropped = f"{result['tokens_cropped_per_epoch']:,} tokens"
     assert re.search(rf"; each epoch skips {cropped} \([\d.]+%\) at shard ends, different ones each time", done.stderr)
     return run
-
-
-def assert_same(run: Path, whole_run: Path, read_lines) -> None:
-    """Losses, gradients, validation and final weights are equal bit for bit."""
-    assert read_lines(run) == read_lines(whole_run)
-    for name in ("model.safetensors", "optimizer.safetensors"):
-        mine, theirs = (load_file(folder / "checkpoints/step-00000024" / name) for folder in (run, whole_run))
-        assert mine.keys() == theirs.keys()
-        assert all((mine[key] == theirs[key]).all() for key in theirs)
 
 
 def wait_for_line(run: Path, step: int, process: subprocess.Popen[str]) -> None:
@@ -94,45 +84,39 @@ def test_a_run_stopped_by_signals_saves_and_goes_on_bit_for_bit(
     assert read_lines(tmp_path)[-1] == read_lines(whole_run)[-1]
 
 
-def test_a_corrupt_newest_checkpoint_falls_back_and_ends_the_same(
-    trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path
-):
-    run = tmp_path / "run"
-    shutil.copytree(whole_run, run)
+def cut_weights(run: Path) -> None:
     weights = run / "checkpoints/step-00000024/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-5])
-    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run)
-    assert done.returncode == 0, done.stderr
-    assert "step-00000024/model.safetensors: corrupt" in done.stderr
-    assert "resumed from" in done.stderr
-    assert "step-00000021" in done.stderr
-    assert_same(run, whole_run, read_lines)
-    assert (run / "checkpoints/corrupt-step-00000024").is_dir()
 
 
-def test_a_finished_run_has_nothing_to_do(trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(whole_run, run)
-    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run)
-    assert done.returncode == 0, done.stderr
-    assert_same(run, whole_run, read_lines)
+def cut_validation(run: Path) -> None:
+    *lines, last = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    assert "val_loss" in last
+    (run / "metrics.jsonl").write_text("".join(lines) + last[:20])
 
 
-def test_a_validation_that_a_crash_prevented_is_made_up_for(
-    trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path
-):
-    run = tmp_path / "run"
-    shutil.copytree(whole_run, run)
-    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    assert "val_loss" in lines[-1]
-    (run / "metrics.jsonl").write_text("".join(lines[:-1]) + lines[-1][:20])
-    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run)
-    assert done.returncode == 0, done.stderr
-    assert "removed 1 line after" in done.stderr
-    assert_same(run, whole_run, read_lines)
+@pytest.mark.parametrize(
+    ("lose", "said"),
+    [
+        (cut_weights, ("step-00000024/model.safetensors: corrupt", "resumed from", "step-00000021")),
+        (cut_validation, ("removed 1 line after",)),
+    ],
+)
+def test_a_run_that_lost_its_end_ends_the_same(train, whole_run, read_lines, tmp_path, lose, said):
+    """Losses, gradients, validation and final weights are equal bit for bit."""
+    run = shutil.copytree(whole_run, tmp_path / "run")
+    lose(run)
+    done = train(run)
+    assert all(text in done.stderr for text in said)
+    assert (run / "checkpoints/corrupt-step-00000024").is_dir() == (lose is cut_weights)
+    assert read_lines(run) == read_lines(whole_run)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        mine, theirs = (load_file(folder / "checkpoints/step-00000024" / name) for folder in (run, whole_run))
+        assert mine.keys() == theirs.keys()
+        assert all((mine[key] == theirs[key]).all() for key in theirs)
 
 
-def test_a_checkpoint_of_another_version_is_refused(trainer, shard_set, recipe_file, whole_run, tmp_path):
+def test_a_checkpoint_of_another_version_is_refused(train, whole_run, tmp_path):
     """A checkpoint counts windows: they are those of one order alone."""
     run = tmp_path / "run"
     shutil.copytree(whole_run, run)
@@ -140,37 +124,24 @@ def test_a_checkpoint_of_another_version_is_refused(trainer, shard_set, recipe_f
         state = json.loads((checkpoint / STATE_FILE).read_text())
         (checkpoint / STATE_FILE).write_text(json.dumps(state | {"format_version": 2}))
         (checkpoint / CHECKSUMS_FILE).write_text(json.dumps(hash_files(checkpoint)))
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", run)
-    done = trainer.run(*arguments)
-    assert done.returncode == 2
+    done = train(run, status=2)
     assert "a checkpoint of version 2; expected version 3. Go on with the Tokenmill that wrote it, or" in done.stderr
-    done = trainer.run(*arguments, "--set", "train.order_version=2")
-    assert (done.returncode, "'order_version' is gone: there is one order" in done.stderr) == (2, True)
+    assert "'order_version' is gone: there is one order" in train(run, "train.order_version=2", status=2).stderr
 
 
-def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(trainer, recipe_file, whole_run, make_set, tmp_path):
+def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(train, whole_run, make_set, tmp_path):
     other = make_set(tmp_path / "other", shard_tokens={"train": [3_000], "val": [500]}, seed=5)
     new = ("train.seq_len=16", "train.seed=5", "train.global_batch=4", "model.hidden_size=32", "optimizer.lr=0.5")
-    changes = [f"--set={value}" for value in new]
     metrics = (whole_run / "metrics.jsonl").read_text()
-    done = trainer.run("train", recipe_file, "--shards", other.path, "--run", whole_run, *changes, "--json")
-    assert done.returncode == 2
+    done = train(whole_run, *new, shards=other, more=("--json",), status=2)
     problems = "\n".join(json.loads(done.stdout)["problems"])
-    for expected in (
-        "manifest sha256",
-        "train.seq_len = 32",
-        "train.seed = 1337",
-        "train.global_batch = 8",
-        "model.hidden_size = 64",
-    ):
-        assert expected in problems
+    kept = ("train.seq_len = 32", "train.seed = 1337", "train.global_batch = 8", "model.hidden_size = 64")
+    assert all(expected in problems for expected in ("manifest sha256", *kept))
     assert "optimizer.lr" not in problems
     assert "not changed, as all 24 steps are done: optimizer.lr = 0.01, not 0.5" in done.stderr
     assert (whole_run / "metrics.jsonl").read_text() == metrics
 
 
-def test_a_second_trainer_in_the_same_run_is_refused(trainer, shard_set, recipe_file, tmp_path):
+def test_a_second_trainer_in_the_same_run_is_refused(train, tmp_path):
     with lock_folder(tmp_path):
-        second = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
-    assert second.returncode == 2
-    assert "another process is at work here" in second.stderr
+        assert "another process is at work here" in train(tmp_path, status=2).stderr

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.conftest import Done
 from trainer.optim import learning_rate
 from trainer.recipe import load_train_recipe
 from trainer.results.comparison import compare_runs
 from trainer.results.runs import read_run, read_runs
 
-Train = Callable[..., Done]
 NEW = ("optimizer.lr=0.5", "eval.max_tokens=500", "schedule.min_lr_ratio=0.9", 'log.wandb_project="other"')
-
-
-@pytest.fixture
-def train(trainer, shard_set, recipe_file) -> Train:
-    """Return a function that trains into a run folder with overrides."""
-
-    def train_with(run: Path, *overrides: str, flags: tuple[object, ...] = ()) -> Done:
-        settings = [f"--set={item}" for item in overrides]
-        done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run, *settings, *flags)
-        assert done.returncode == 0, done.stderr
-        return done
-
-    return train_with
 
 
 def read_files(run: Path) -> dict[Path, bytes]:
@@ -43,23 +26,16 @@ def list_differences(*runs: Path) -> dict[str, list[Any]]:
     return {row["key"]: [row[run.name] for run in compared] for row in compare_runs(compared)["changes"]}
 
 
-def assert_rates_are_those_of_the_record(run: Path, recipe_file: Path) -> None:
+def assert_rates_are_those_of_the_record(run: Path) -> None:
     """Every learning rate in the metrics is that of the recipe that the record gives for its step."""
     found = read_run(run)
     for line in (line for line in found.records if "loss" in line):
-        values = {
-            key: next(one["value"] for one in reversed(value) if one["from_step"] <= line["step"])
-            for key, value in found.list_values().items()
-            if isinstance(value, list) and isinstance(value[0], dict)
-        }
-        recipe = found.recipe.model_dump(mode="json")
-        for key, value in values.items():
-            table, name = key.split(".")
-            if value is not None:
-                recipe[table][name] = value
-        path = run.parent / "recipe-of-a-step.json"
-        path.write_text(json.dumps(recipe))
-        assert line["lr"] == learning_rate(line["step"] - 1, load_train_recipe(path))
+        held = [
+            f"{key}={next(one['value'] for one in reversed(values) if one['from_step'] <= line['step'])}"
+            for key, values in found.list_values().items()
+            if key in ("optimizer.lr", "train.steps") and isinstance(values, list)
+        ]
+        assert line["lr"] == learning_rate(line["step"] - 1, load_train_recipe(run / "recipe.json", held))
 
 
 @pytest.mark.parametrize("extra", [(), ("train.steps=20",)], ids=["", "fewer steps"])
@@ -78,14 +54,14 @@ def test_a_finished_run_keeps_its_record(train, run, extra, tmp_path):
     assert read_files(copy) == before
 
 
-def test_keys_changed_in_the_middle_hold_from_a_step_on(train, trainer, recipe_file, tmp_path):
+def test_keys_changed_in_the_middle_hold_from_a_step_on(train, trainer, tmp_path):
     run, other = tmp_path / "run", tmp_path / "other"
     train(run, "train.steps=6")
     train(run, "train.steps=12", "optimizer.lr=0.02", 'eval.prompts=["a"]')
-    assert_rates_are_those_of_the_record(run, recipe_file)
+    assert_rates_are_those_of_the_record(run)
     train(run, "train.steps=12", "optimizer.lr=0.09")  # it is finished
     train(run, "train.steps=18", "optimizer.lr=0.01", 'eval.prompts=["a"]')
-    assert_rates_are_those_of_the_record(run, recipe_file)
+    assert_rates_are_those_of_the_record(run)
     train(other, "train.steps=18")
     rates = [{"from_step": 1, "value": 0.01}, {"from_step": 7, "value": 0.02}, {"from_step": 13, "value": 0.01}]
     found = list_differences(other, run)
@@ -98,7 +74,7 @@ def test_keys_changed_in_the_middle_hold_from_a_step_on(train, trainer, recipe_f
     assert "from step 7: train.steps = 12, not 6, optimizer.lr = 0.02, not 0.01" in plotted.stdout
 
 
-def test_a_change_for_steps_that_are_taken_again_does_not_count(train, recipe_file, tmp_path):
+def test_a_change_for_steps_that_are_taken_again_does_not_count(train, tmp_path):
     run = tmp_path / "run"
     train(run, "train.steps=6", "checkpoint.keep_last=9")
     train(run, "train.steps=12", "optimizer.lr=0.02", "checkpoint.keep_last=9")
@@ -111,25 +87,23 @@ def test_a_change_for_steps_that_are_taken_again_does_not_count(train, recipe_fi
         {"from_step": 7, "value": 12},
     ]
     assert read_run(run).list_values()["optimizer.lr"] == 0.01
-    assert_rates_are_those_of_the_record(run, recipe_file)
+    assert_rates_are_those_of_the_record(run)
 
 
-def test_a_run_that_began_from_another_one_has_its_changes_too(train, recipe_file, tmp_path):
+def test_a_run_that_began_from_another_one_has_its_changes_too(train, tmp_path):
     run, fork = tmp_path / "run", tmp_path / "fork"
     train(run, "train.steps=3")
     train(run, "train.steps=6", "optimizer.lr=0.02")
     train(run, "train.steps=9", "optimizer.lr=0.03", "checkpoint.keep_last=9")
     start = run / "checkpoints/step-00000006"
-    train(fork, "train.steps=8", "optimizer.lr=0.04", flags=("--from", start))
+    train(fork, "train.steps=8", "optimizer.lr=0.04", more=("--from", start))
     lr = [{"from_step": 1, "value": 0.01}, {"from_step": 4, "value": 0.02}, {"from_step": 7, "value": 0.04}]
     assert read_run(fork).list_values()["optimizer.lr"] == lr
-    assert_rates_are_those_of_the_record(fork, recipe_file)
+    assert_rates_are_those_of_the_record(fork)
 
 
-def test_a_refused_resume_records_nothing(trainer, shard_set, recipe_file, run, tmp_path):
+def test_a_refused_resume_records_nothing(train, run, tmp_path):
     shutil.copytree(run, copy := tmp_path / "run")
     before = read_files(copy)
-    settings = ("--set=train.steps=50", "--set=optimizer.lr=0.5", "--set=eval.sets=[{name='x', glob='/gone.txt'}]")
-    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", copy, *settings)
-    assert done.returncode == 2, done.stderr
+    train(copy, "train.steps=50", "optimizer.lr=0.5", "eval.sets=[{name='x', glob='/gone.txt'}]", status=2)
     assert read_files(copy) == before
