@@ -33,15 +33,8 @@ PUBLIC = {
     "trainer": ("train_model", "load_model"),
     "shards.torch": ("TokenStream", "TokenWindows", "collate_windows"),
 }
-WORDS = [
-    "the",
-    "of",
-    "and",
-    "to",
-    "that",
-    "with",
-    *(a + b for a in ("ri", "mo", "ta", "le") for b in ("ver", "rning", "ble", "af")),
-]
+WORDS = ["the", "of", "and", "to", "that", "with"]
+WORDS += [a + b for a in ("ri", "mo", "ta", "le") for b in ("ver", "rning", "ble", "af")]
 OF_SOURCES = {"sources", "dropped", "splits"}
 """Keys whose value maps names: of sources, reasons, splits."""
 

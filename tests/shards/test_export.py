@@ -7,7 +7,6 @@ from importlib.metadata import version
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import shards
@@ -16,6 +15,7 @@ from shards.convert.layouts import LAYOUTS
 from shards.convert.layouts import layout as layouts
 from shards.errors import InputError
 from shards.format.token_set import write_token_set
+from shards.validation.validate import validate
 from tests.support.shard_sets import Document, write_set
 from tests.support.token_sets import count_up
 from tokenmill.__main__ import main
@@ -40,7 +40,7 @@ def tiny_set(plan, tmp_path):
 
 @pytest.fixture
 def wide_set(plan, tmp_path):
-    """Return a set of uint32: a vocabulary of 70,000."""
+    """Return a set of uint32: a vocabulary above 65,536 entries is stored in four bytes per token."""
     tokenizer = json.loads(plan.tokenizer)
     model = tokenizer["model"]
     model["vocab"] |= {f"\u0103{index}": index for index in range(300, 70_000)}
@@ -52,6 +52,8 @@ def wide_set(plan, tmp_path):
     wide = dataclasses.replace(plan, vocab_size=70_000, tokenizer=json.dumps(tokenizer))
     wide.documents = {"train": [[make_document(69_999, 65_536, dtype="<u4")] for _ in range(2)]}
     write_set(tmp_path / "wide", wide)
+    problems = validate(tmp_path / "wide", level="full").problems
+    assert {problem.kind for problem in problems} == {"document_repeated", "mix_share"}  # as any set so small
     return shards.open_set(tmp_path / "wide")
 
 
@@ -73,15 +75,6 @@ def files_of(folder):
 SHARD_0, SHARD_1, VAL = "0100 0200 2a01 2a01", "0201 0201 2a01", "0200 2a01"
 
 
-def test_golden_nanogpt(tiny_set, tmp_path):
-    export_set(tiny_set, tmp_path / "out", layout="nanogpt")
-    files = files_of(tmp_path / "out")
-    assert set(files) == {"train.bin", "val.bin", "tokenizer.json", "export.json"}
-    assert files["train.bin"] == bytes.fromhex(SHARD_0 + SHARD_1)
-    assert files["val.bin"] == bytes.fromhex(VAL)
-    assert files["tokenizer.json"] == (tiny_set.path / "tokenizer.json").read_bytes()
-
-
 def test_golden_llmc(tiny_set, tmp_path):
     export_set(tiny_set, tmp_path / "out", layout="llmc")
     files = files_of(tmp_path / "out")
@@ -92,11 +85,16 @@ def test_golden_llmc(tiny_set, tmp_path):
     assert files["val_000000.bin"][1024:] == bytes.fromhex(VAL)
 
 
-def test_golden_megatron(tiny_set, tmp_path):
+def test_golden_megatron_and_nanogpt(tiny_set, tmp_path):
     export_set(tiny_set, tmp_path / "out", layout="megatron")
     files = files_of(tmp_path / "out")
     assert set(files) == {"train.bin", "train.idx", "val.bin", "val.idx", "tokenizer.json", "export.json"}
-    assert files["train.bin"] == bytes.fromhex(SHARD_0 + SHARD_1)
+    export_set(tiny_set, tmp_path / "plain", layout="nanogpt")
+    plain = files_of(tmp_path / "plain")
+    assert set(plain) == {"train.bin", "val.bin", "tokenizer.json", "export.json"}
+    assert plain["train.bin"] == files["train.bin"] == bytes.fromhex(SHARD_0 + SHARD_1)
+    assert plain["val.bin"] == files["val.bin"] == bytes.fromhex(VAL)
+    assert plain["tokenizer.json"] == (tiny_set.path / "tokenizer.json").read_bytes()
     assert files["train.idx"] == bytes.fromhex(
         "4d4d494449445800 00"  # MMIDIDX
         "0100000000000000 08"  # version 1, uint16
@@ -105,35 +103,6 @@ def test_golden_megatron(tiny_set, tmp_path):
         "0000000000000000 0600000000000000 0800000000000000"  # byte offsets
         "0000000000000000 0100000000000000 0200000000000000 0300000000000000"  # document bounds
     )
-
-
-def test_golden_datatrove(tiny_set, tmp_path):
-    export_set(tiny_set, tmp_path / "out", layout="datatrove")
-    files = files_of(tmp_path / "out")
-    assert len(files) == 3 * 3 + 2
-    assert files["train/train_000000.ds"] == bytes.fromhex(SHARD_0)
-    assert files["train/train_000000.ds.index"] == bytes.fromhex("0300000000000000 0400000000000000")
-    assert files["train/train_000001.ds.index"] == bytes.fromhex("0300000000000000")
-    assert files["val/val_000000.ds"] == bytes.fromhex(VAL)
-    assert files["val/val_000000.ds.metadata"] == b"../tokenizer.json|2\n2\n2.00 T"
-
-
-def test_golden_parquet(tiny_set, tmp_path):
-    found = export_set(tiny_set, tmp_path / "out", layout="parquet")
-    assert set(found["files"]) == {
-        "data/train-00000-of-00002.parquet",
-        "data/train-00001-of-00002.parquet",
-        "data/val-00000-of-00001.parquet",
-        "export.json",
-        "tokenizer.json",
-    }
-    rows = pq.read_table(tmp_path / "out/data/train-00000-of-00002.parquet")
-    assert rows.schema.field("input_ids").type == pa.list_(pa.uint16())
-    documents = tiny_set.splits["train"][0].documents().to_pylist()
-    assert rows.to_pylist() == [
-        {"input_ids": ids, "source": "prose", "unit": "unit", "row": 0, "hash": document["hash"].hex()}
-        for ids, document in zip([[1, 2, EOS], [EOS]], documents, strict=True)
-    ]
 
 
 def test_datasets_and_duckdb_read_parquet(good_set, truth, tmp_path, monkeypatch):
@@ -148,7 +117,8 @@ def test_datasets_and_duckdb_read_parquet(good_set, truth, tmp_path, monkeypatch
         assert [len(ids) for ids in loaded["input_ids"]] == lengths.tolist()
         table = pa.concat_tables([shard.documents() for shard in shard_set.splits[split]])
         assert loaded["hash"][:] == [digest.hex() for digest in table["hash"].to_pylist()]
-        assert loaded["unit"][:] == table["unit"].to_pylist()
+        assert {name: loaded[name][:] for name in ("unit", "row")} == table.select(["unit", "row"]).to_pydict()
+        assert loaded.features["input_ids"].feature.dtype == "uint16"
         query = f"select source, sum(len(input_ids)) from '{out}/data/{split}-*.parquet' group by source"
         counts = shard_set.manifest.splits[split].sources
         assert dict(duckdb.sql(query).fetchall()) == {name: count.tokens for name, count in counts.items()}
@@ -171,18 +141,18 @@ def test_datatrove_writes_the_same_bytes(good_set, plan, tmp_path):
     from datatrove.pipeline.tokens.tokenizer import TokenizedFile
 
     export_set(shards.open_set(good_set), tmp_path / "out", layout="datatrove")
-    (tmp_path / "theirs").mkdir()
-    file = TokenizedFile(
-        str(tmp_path / "theirs"),
-        "train_000000.ds",
-        save_final_metadata=True,
-        tokenizer_name_or_path="../tokenizer.json",
-    )
-    for document in plan.documents["train"][0]:
-        file.write(document.tokens.tolist(), None)
-    file.close()
-    for path in (tmp_path / "theirs").iterdir():
-        assert (tmp_path / "out/train" / path.name).read_bytes() == path.read_bytes(), path.name
+    for split, shards_of_split in plan.documents.items():
+        theirs = tmp_path / "theirs" / split
+        theirs.mkdir(parents=True)
+        for number, documents in enumerate(shards_of_split):
+            name = f"{split}_{number:06}.ds"
+            file = TokenizedFile(
+                str(theirs), name, save_final_metadata=True, tokenizer_name_or_path="../tokenizer.json"
+            )
+            for document in documents:
+                file.write(document.tokens.tolist(), None)
+            file.close()
+        assert files_of(theirs) == files_of(tmp_path / "out" / split)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -12,6 +12,7 @@ import pytest
 
 from shards import ShardSetError, open_set
 from shards.format.codec import SeekableWriter
+from shards.stores.cache import Cache
 from shards.torch import TokenStream, TokenWindows
 from shards.trace.search import Query
 from shards.trace.trace import trace
@@ -87,13 +88,15 @@ def test_a_shard_of_another_size_or_none_is_told_when_the_set_is_opened(damaged,
     assert not [path for path in opened if path.endswith((".zst", ".parquet"))]  # no shard is read for it
 
 
-def test_a_set_on_the_hub_is_compared_with_its_listing(damaged, monkeypatch):
+def test_a_set_on_the_hub_is_compared_with_its_listing(damaged, tmp_path, monkeypatch):
     folder, damage = damaged
     with Hub() as server:
         server.publish("tester/set", folder)
         use_hub(server.url, monkeypatch)
-        with pytest.raises(ShardSetError, match=told(damage, URL, "store")):
-            open_set(URL)
+        for cache in (None, Cache(tmp_path, 10**9)):
+            with pytest.raises(ShardSetError, match=told(damage, URL, "store")):
+                open_set(URL, cache=cache)
+        assert not [record for record in server.requests if "/cdn/" in record.path]
 
 
 @pytest.mark.parametrize("damage", TOLD)

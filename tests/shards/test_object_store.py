@@ -230,23 +230,16 @@ def test_plain_http_to_another_machine_is_refused_unless_accepted(monkeypatch):
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        (403, b"<Error><Code>AccessDenied</Code></Error>", r"no permission to read at .*HTTP 403 AccessDenied\). Ask"),
-        (
-            403,
-            b"<Error><Code>InvalidAccessKeyId</Code></Error>",
-            r"refuses the credentials \(HTTP 403 InvalidAccessKeyId\)",
-        ),
-        (301, b"<Error><Code>PermanentRedirect</Code></Error>", r"another region than 'us-east-1' .*Set AWS_REGION"),
-        (
-            400,
-            b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-3</Region></Error>",
-            r"Set AWS_REGION to its region",
-        ),
-        (418, b"tea", r"answered HTTP 418 to a request to read. Is the endpoint right"),
+        (403, "AccessDenied</Code>", r"no permission to read at .*HTTP 403 AccessDenied\). Ask"),
+        (403, "InvalidAccessKeyId</Code>", r"refuses the credentials \(HTTP 403 InvalidAccessKeyId\)"),
+        (301, "PermanentRedirect</Code>", r"another region than 'us-east-1' .*Set AWS_REGION"),
+        (400, "AuthorizationHeaderMalformed</Code><Region>eu-west-3</Region>", r"Set AWS_REGION to its region"),
+        (418, "tea", r"answered HTTP 418 to a request to read. Is the endpoint right"),
     ],
 )
 def test_an_answer_that_is_final_is_explained(proxy, status, body, message):
-    proxy.faults.on("place/x", status=status, body=body + SECRET_KEY.encode() + ACCESS_KEY.encode())
+    body = f"<Error><Code>{body}</Error>{SECRET_KEY}{ACCESS_KEY}".encode()
+    proxy.faults.on("place/x", status=status, body=body)
     with pytest.raises(StoreError, match=message) as error:
         open_objects(PLACE).read("x")
     assert len(proxy.requests) == 1

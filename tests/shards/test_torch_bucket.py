@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from shards import ShardSet, ShardSetError, open_set
 from shards.format.token_set import write_token_set
-from shards.stores.cache import Cache
 from shards.stores.object_store import open_objects
 from shards.torch import TokenStream, TokenWindows
-from tests.support.servers.objects import BUCKET, ObjectServer, Proxy, aws_environment
+from tests.support.servers.objects import BUCKET, ObjectServer, aws_environment
 from tests.support.token_sets import count_up
 
 pytestmark = pytest.mark.long
@@ -42,34 +39,9 @@ def bucket(moto, small_set, monkeypatch) -> ObjectServer:
     return moto
 
 
-@pytest.fixture
-def proxy(bucket, monkeypatch) -> Iterator[Proxy]:
-    """What stands between this process and the bucket, and records its requests."""
-    with Proxy(bucket) as proxy:
-        aws_environment(monkeypatch, proxy.url)
-        yield proxy
-
-
-def requests_for_tokens(proxy: Proxy) -> list[str]:
-    """Return the names of the tokens files, one for each request, sorted."""
-    return sorted(record.path.rpartition("/")[2] for record in proxy.requests if record.path.endswith(".bin.zst"))
-
-
 def all_labels(shard_set: ShardSet) -> torch.Tensor:
     windows = TokenWindows(shard_set, seq_len=SEQ_LEN)
     return windows.read(range(len(windows)))["labels"]
-
-
-def test_a_bucket_that_lacks_a_shard_is_told_by_its_listing(proxy, small_set, tmp_path):
-    name = small_set.shards[1].tokens_file.name
-    open_objects(PLACE).delete(name)
-    for cache in (None, Cache(tmp_path, 1_000_000)):
-        with pytest.raises(ShardSetError, match=rf"^{name}: in the manifest, but not in {PLACE}\. Push or build it"):
-            open_set(PLACE, cache=cache)
-    assert requests_for_tokens(proxy) == []
-    open_objects(PLACE).put(name, b"short")
-    with pytest.raises(ShardSetError, match=rf"^{name}: 5 bytes in {PLACE}; expected [\d,]+ by the manifest"):
-        open_set(PLACE)
 
 
 def test_a_shard_of_a_bucket_that_changes_after_the_opening_is_told(bucket, small_set):

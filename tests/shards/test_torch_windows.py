@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from shards.errors import InputError
 from shards.format import codec
 from shards.format.reader import Shard
 from shards.format.token_set import write_token_set
-from shards.format.windows.order import Window, WindowOrder
+from shards.format.windows.order import WindowOrder
 from shards.format.windows.window_reader import READS_FORWARD
 from shards.torch import TokenStream, TokenWindows, collate_windows
 from tests.support.faults import edit
@@ -181,10 +182,7 @@ def test_random_numbers_decode_nothing_ahead(small_set):
 
 
 def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set, tmp_path):
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for path in small_set.path.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+    folder = shutil.copytree(small_set.path, tmp_path / "set")
     shard_set = open_set(folder)
     windows = TokenWindows(shard_set, seq_len=SEQ_LEN)
     place = windows.order.locate(2)
@@ -196,20 +194,12 @@ def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set, tmp_path):
     with pytest.raises(ShardSetError, match=rf"{shard.name}.bin.zst: .*frame_corrupt"):
         windows[2]
     # The same of a thread that decodes ahead: the next read has its error.
-    numbers = [n for n in range(len(windows)) if windows.order.locate(n).shard == place.shard]
-    others = [n for n in numbers if not intersects(windows.order.locate(n), frame)]
-    with pytest.raises(ShardSetError, match="frame_corrupt"):
-        read_one_by_one(windows, others * 2)
-
-
-def read_one_by_one(windows: TokenWindows, numbers: list[int]) -> None:
-    for number in numbers:
-        windows[number]
-        windows._reader._pool.submit(int).result()  # after what it decodes ahead
-
-
-def intersects(place: Window, frame: codec.Frame) -> bool:
-    return place.start * 2 < frame.stop and frame.start < place.stop * 2
+    places = [(number, windows.order.locate(number)) for number in range(len(windows))]
+    with pytest.raises(ShardSetError, match="frame_corrupt"):  # noqa: PT012
+        for number, at in places * 2:
+            if at.shard == place.shard and (at.start * 2 >= frame.stop or frame.start >= at.stop * 2):
+                windows[number]
+                windows._reader._pool.submit(int).result()  # after what it decodes ahead
 
 
 def test_threads_that_need_the_same_frames_read_right_tokens(small_set, monkeypatch):

@@ -5,7 +5,6 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import xxhash
 import zstandard
@@ -149,24 +148,6 @@ def test_duplicates_are_found_in_partitions_too(good_set, plan, tmp_path, monkey
         assert {problem.kind for problem in found} == {"split_leak"}
         assert len(found) == duplicates.MAX_REPORTED + 1
         assert "30 documents in all" in found[-1].message
-
-
-def test_uint32_set_is_whole(plan, tmp_path):
-    """A vocabulary above 65,536 entries is stored in four bytes per token."""
-    import json
-
-    tokenizer = json.loads(plan.tokenizer)
-    for token in range(300, 70_000):
-        tokenizer["model"]["vocab"][f"filler{token}"] = token
-    plan = dataclasses.replace(plan, tokenizer=json.dumps(tokenizer), vocab_size=70_000)
-    tokens = plan.documents["train"][0][0].tokens.astype("<u4")
-    tokens[0] = 69_999
-    plan.documents["train"][0][0] = dataclasses.replace(plan.documents["train"][0][0], tokens=tokens)
-    write_set(tmp_path / "set", plan)
-    assert validate(tmp_path / "set", level="full").problems == []
-    read = shards.open_set(tmp_path / "set").shard("train-00000").read(0, len(tokens))
-    assert read.dtype == np.dtype("<u4")
-    assert read.tolist() == tokens.tolist()
 
 
 @pytest.mark.parametrize(
