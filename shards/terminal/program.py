@@ -244,7 +244,8 @@ def _run_and_tell(run: Callable[[], int], stdout: _Stdout, *, as_json: bool, os_
         # A full disk is no wrong command line: it fails on the way.
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
         place = "stdout: " if stdout.failed else ""
-        problems = [f"{place}{text_of(error)}{remedy_of(error) or path_remedy(error)}"]
+        remedy = remedy_of(error) or (path_remedy(error) if isinstance(error, OSError) else "")
+        problems = [f"{place}{text_of(error)}{remedy}"]
         status = PROBLEMS if full else os_error_status
         outcome = "refused" if status == COULD_NOT_RUN else "failed"
     finally:
