@@ -81,36 +81,24 @@ def test_a_run_killed_at_random_moments_equals_one_that_never_was(
     assert not [name for name in kept[0] if not name.startswith("step-")]
 
 
-def assert_goes_on(trainer, arguments: tuple[object, ...], run: Path) -> None:
-    """The checkpoints that are there are whole, nothing else is, and the run ends well from them."""
-    assert [read_checkpoint(path).state.step for path in list_checkpoints(run)] == [4, 6]
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
-    done = trainer.run(*arguments)
-    assert done.returncode == 0, done.stderr
-    assert "step-00000006" in done.stderr
-
-
-def test_a_file_size_limit_met_in_a_save_leaves_the_previous_checkpoint(trainer, shard_set, recipe_file, tmp_path):
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
-    assert trainer.run(*arguments, "--set", "train.steps=6").returncode == 0
+def test_a_file_size_limit_met_in_a_save_leaves_the_previous_checkpoint(train, tmp_path):
+    train(tmp_path, "train.steps=6")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     weights = (tmp_path / "checkpoints/step-00000006/model.safetensors").stat().st_size
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (weights + 1_000, hard))  # the optimizer's state is twice as large
-        done = trainer.run(*arguments)
+        done = train(tmp_path, status=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert done.returncode == 1
     assert re.search("step-0000000[89]", done.stderr)  # the best validation so far, or the next checkpoint
-    assert_goes_on(trainer, arguments, tmp_path)
+    assert [read_checkpoint(path).state.step for path in list_checkpoints(tmp_path)] == [4, 6]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
+    assert "step-00000006" in train(tmp_path).stderr
 
 
-def test_a_disk_too_small_for_one_checkpoint_is_refused_before_the_first_step(
-    trainer, shard_set, recipe_file, tmp_path, monkeypatch
-):
+def test_a_disk_too_small_for_one_checkpoint_is_refused_before_the_first_step(train, tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1_500_000})
     monkeypatch.setattr("trainer.checkpoint.tensors.shutil.disk_usage", lambda _: usage)
-    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--json")
-    assert done.returncode == 2
+    done = train(tmp_path, more=("--json",), status=2)
     assert "MB are needed, 1.5 MB are free" in json.loads(done.stdout)["problems"][0]
     assert not (tmp_path / "metrics.jsonl").exists()

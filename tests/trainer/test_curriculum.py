@@ -44,17 +44,14 @@ def curriculum(tmp_path_factory) -> ShardSet:
 
 
 @pytest.fixture(scope="module")
-def given(curriculum, trainer, recipe_file, tmp_path_factory) -> GivenWindows:
+def given(curriculum, train, tmp_path_factory) -> GivenWindows:
     """A run that stopped at the end of `main` and went on with other micro-batches; what each step was given."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    arguments = ("train", recipe_file, "--shards", curriculum.path, "--run", folder, "--set", "eval.every_steps=100")
     end = order_split(curriculum, seq_len=32, seed=1337).phases[0].stop // BATCH
-    stop = ("--set", f"phases=[{{name = 'grow', until_step = {end}, goal = 'loss < 0'}}]")
+    stop = f"phases=[{{name = 'grow', until_step = {end}, goal = 'loss < 0'}}]"
     with note_given_windows() as rows:
-        stopped = trainer.run(*arguments, *stop, "--set", "train.micro_batch=4")
-        assert stopped.returncode == 3, stopped.stderr
-        done = trainer.run(*arguments, "--set", "train.micro_batch=2")
-        assert done.returncode == 0, done.stderr
+        train(folder, "eval.every_steps=100", "train.micro_batch=4", stop, shards=curriculum, status=3)
+        done = train(folder, "eval.every_steps=100", "train.micro_batch=2", shards=curriculum)
     assert "resumed from" in done.stderr
     row = order_split(curriculum, seq_len=32, seed=1337).phases[0].stop % BATCH - 1
     assert "phase 'main' of the mix: " in done.stderr
@@ -83,11 +80,10 @@ def test_training_crosses_the_border_exactly_there(curriculum, given):
     assert seen == ["main"] * main.stop + ["last"] * (BATCH * STEPS - main.stop)
 
 
-def test_a_phase_without_a_window_is_refused(curriculum, trainer, recipe_file, tmp_path):
+def test_a_phase_without_a_window_is_refused(curriculum, train, tmp_path):
     most = max(shard.num_tokens for shard in curriculum.splits["train"] if shard.entry.phase == "last")
-    options = ("--set", f"train.seq_len={most}", "--set", f"model.max_position_embeddings={most}")
-    batch = ("--set", "train.global_batch=1", "--set", "train.micro_batch=1")
-    done = trainer.run("train", recipe_file, "--shards", curriculum.path, "--run", tmp_path, *options, *batch)  # type: ignore[attr-defined]
-    assert done.returncode == 2
+    changes = (f"train.seq_len={most}", f"model.max_position_embeddings={most}")
+    changes += ("train.global_batch=1", "train.micro_batch=1")
+    done = train(tmp_path, *changes, shards=curriculum, status=2)
     found = f"no shard of phase 'last' of the mix has a window: its longest has {most} tokens"
     assert f"{found}; expected at least seq_len + 1 = {most + 1}. Lower seq_len" in done.stderr

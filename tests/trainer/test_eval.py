@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from shards import ShardSet, open_set
-from tests.support.recipes import overrides, to_toml
+from tests.support.recipes import to_toml
 from tests.support.shard_sets import Document, Plan, write_set
 from tests.trainer.conftest import TEXTS, WEIGHTS, make_text, train_tokenizer
+from trainer.metrics import read_metrics
 
 BROKEN = "Ã¢Â€Â™ Ã‚Â» ÃƒÂ© Ã¢Â€Âœ Ã‚Â§ Ã„Â— Ã…Âž " * 8
 
@@ -52,25 +53,17 @@ def broken_set(tmp_path_factory) -> ShardSet:
 
 
 @pytest.fixture(scope="module")
-def trained(trainer, broken_set, recipe_file, text_file, tmp_path_factory) -> Path:
+def trained(train, broken_set, text_file, tmp_path_factory) -> Path:
     """A run of 16 steps with an eval set; checkpoints of steps 8 and 16. Read only."""
     run = tmp_path_factory.mktemp("runs") / "run"
     sets = [{"name": "web", "paths": [str(text_file)], "text": "body", "max_tokens": 3000}]
-    changes = [f"eval.sets={to_toml(sets)}", "train.steps=16", "eval.every_steps=8"]
-    changes += [
-        "checkpoint.every_steps=8",
-        "model.num_key_value_heads=4",
-        "model.intermediate_size=96",
-        "eval.max_tokens=9000",
-    ]
-    done = trainer.run("train", recipe_file, "--shards", broken_set.path, "--run", run, *overrides(*changes))
-    assert done.returncode == 0, done.stderr
+    every = ("eval.every_steps=8", "checkpoint.every_steps=8", "eval.max_tokens=9000")
+    train(run, f"eval.sets={to_toml(sets)}", "train.steps=16", *every, shards=broken_set)
     return run
 
 
 def read_scores(run: Path) -> dict[int, dict]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line for line in lines if "scores" in line}
+    return {line["step"]: line for line in read_metrics(run) if "scores" in line}
 
 
 def evaluate(trainer, *arguments: object) -> dict:
@@ -145,7 +138,7 @@ def test_a_folder_without_a_run_is_refused(trainer, tmp_path):
     assert (done.returncode, "no checkpoints" in done.stderr) == (2, True)
 
 
-def test_a_spike_names_the_document_that_it_comes_from(trainer, recipe_file, tmp_path):
+def test_a_spike_names_the_document_that_it_comes_from(train, tmp_path):
     tokenizer, rng = train_tokenizer(), random.Random(6)
     eos_id = tokenizer.token_to_id("<|endoftext|>")
     documents = []
@@ -159,11 +152,9 @@ def test_a_spike_names_the_document_that_it_comes_from(trainer, recipe_file, tmp
     shards = {"train": [documents], "val": [[documents[0]]]}
     names = dict.fromkeys(WEIGHTS, 1)
     write_set(tmp_path / "set", Plan(shards, tokenizer.to_str(), eos_id, 320, WEIGHTS, '{"name": "tiny"}', names))
-    changes = overrides(
-        "train.global_batch=4", "train.steps=200", "train.spike_nats=1", "train.smoke_steps=0", "eval.every_steps=999"
-    )
-    done = trainer.run("train", recipe_file, "--shards", tmp_path / "set", "--run", tmp_path / "run", *changes)
-    assert done.returncode == 1, done.stderr
+    rare = ("train.smoke_steps=0", "eval.every_steps=999")
+    changes = ("train.global_batch=4", "train.steps=200", "train.spike_nats=1", *rare)
+    done = train(tmp_path / "run", *changes, shards=open_set(tmp_path / "set"), status=1)
     lines = done.stderr.splitlines()
     spike = next(index for index, line in enumerate(lines) if "a spike over" in line)
     assert "The documents that raise its loss most" in lines[spike]

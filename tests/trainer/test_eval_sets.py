@@ -16,13 +16,14 @@ import torch
 from shards.errors import InputError, RunError
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.reporter import no_note, no_progress
-from tests.support.recipes import overrides, to_toml
+from tests.support.recipes import to_toml
 from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.document_losses import measure_document_losses
 from trainer.evaluation.eval_sets import open_eval_set, read_documents
 from trainer.evaluation.evaluate import evaluate_scores
 from trainer.evaluation.scores import estimate_ratio
 from trainer.evaluation.validation import EvaluatedModel
+from trainer.metrics import read_metrics
 from trainer.model.decoder import build_model
 from trainer.recipe import load_train_recipe
 
@@ -71,11 +72,8 @@ def test_losses_of_documents_equal_a_naive_computation(evaluated, shard_set, doc
     ids = [documents.tokens[a:b].tolist() for a, b in itertools.pairwise(documents.bounds)]
     if bos:
         ids = [[5, *own] for own in ids]
-    ids += [
-        [7, evaluated.eos_id],
-        list(range(10, 10 + SEQ_LEN)),
-        list(range(10, 11 + SEQ_LEN)),
-    ]  # short, full, one more
+    # Short, full, one more.
+    ids += [[7, evaluated.eos_id], list(range(10, 10 + SEQ_LEN)), list(range(10, 11 + SEQ_LEN))]
     bounds = np.cumsum([0, *map(len, ids)])
     tokens = np.concatenate(ids).astype("<u2")
     with torch.no_grad():
@@ -207,18 +205,16 @@ def test_paths_begin_at_the_recipes_folder_and_those_of_overrides_at_the_working
     assert changed.eval.sets[0].source["paths"] == [str(tmp_path / "z")]
 
 
-def test_training_scores_its_sets_and_stops_at_a_missed_goal(trainer, shard_set, recipe_file, text_file, tmp_path):
+def test_training_scores_its_sets_and_stops_at_a_missed_goal(train, text_file, tmp_path):
     table = {"name": "web", "paths": [str(text_file)], "text": "body"}
     phases = [
         {"name": "one", "until_step": 4, "goal": "web_bpb < 9"},
         {"name": "two", "until_step": 8, "goal": "web_bpb < 0.1"},
     ]
-    changes = overrides(f"eval.sets={to_toml([table])}", f"phases={to_toml(phases)}", "train.steps=12")
+    changes = (f"eval.sets={to_toml([table])}", f"phases={to_toml(phases)}", "train.steps=12")
     run = tmp_path / "run"
-    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run, "--json", *changes)
-    assert done.returncode == 3, done.stderr
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    scored = {line["step"]: line for line in lines if "scores" in line}
+    done = train(run, *changes, more=("--json",), status=3)
+    scored = {line["step"]: line for line in read_metrics(run) if "scores" in line}
     assert list(scored) == [4, 8]
     score = scored[8]["scores"]["web_bpb"]
     assert 0.5 < score["value"] < 9
@@ -230,12 +226,10 @@ def test_training_scores_its_sets_and_stops_at_a_missed_goal(trainer, shard_set,
     assert [row["goal_met"] for row in json.loads(done.stdout)["phases"]] == [True, False]
 
     # Going on with the same text says nothing; with other text, that scores no longer compare.
-    again = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run, *changes)
-    assert "other text" not in again.stderr
+    assert "other text" not in train(run, *changes, status=3).stderr
     other = tmp_path / "other.jsonl"
     other.write_text("".join(text_file.read_text().splitlines(keepends=True)[:15]))
-    changes = overrides(f"eval.sets={to_toml([table | {'paths': [str(other)]}])}", "phases=[]", "train.steps=12")
-    again = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run, *changes)
+    again = train(run, f"eval.sets={to_toml([table | {'paths': [str(other)]}])}", "phases=[]", "train.steps=12")
     changed = [line for line in again.stderr.splitlines() if line.startswith("changed since the checkpoint")]
     assert changed == [
         f"changed since the checkpoint: eval.sets.web.paths = ['{text_file}'] is now ['{other}']",

@@ -20,19 +20,14 @@ from trainer.evaluation.eval_tasks import open_eval_task
 from trainer.recipe import load_train_recipe
 
 
-def test_a_run_scores_its_tasks_and_its_goal_may_name_one(
-    trainer, shard_set, recipe_file, item_file, read_lines, tmp_path
-):
+def test_a_run_scores_its_tasks_and_its_goal_may_name_one(train, item_file, read_lines, tmp_path):
     table = f"{{name='own', files=['{item_file}'], prompt='{{question}}'}}"
     shots = (
         f"{{name='shots', files=['{item_file}'], num_fewshot=1, fewshot_files=['{item_file}'], limit=30, "
         "prompt='{question}'}"
     )
     phases = "phases=[{name='a', until_step=24, goal='own_acc >= 0.5'}]"
-    settings = [f"eval.tasks=[{table}, {shots}]", phases, "model.max_position_embeddings=128"]
-    arguments = ["train", recipe_file, "--shards", shard_set.path, "--run", tmp_path]
-    done = trainer.run(*arguments, *(part for setting in settings for part in ("--set", setting)))
-    assert done.returncode == 0, done.stderr
+    done = train(tmp_path, f"eval.tasks=[{table}, {shots}]", phases, "model.max_position_embeddings=128")
     assert f"eval task shots: 30 items of {item_file}" in done.stderr
     assert "step 24  own_acc 0." in done.stderr
     validations = [line for line in read_lines(tmp_path) if "val_loss" in line and "scores" in line]

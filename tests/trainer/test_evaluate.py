@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,37 +15,14 @@ import torch
 from shards import ShardSet
 from shards.format.vocabulary import read_vocabulary
 from trainer.evaluation.validation import EvaluatedModel, evaluate, summarise_evaluation
-from trainer.model.decoder import LanguageModel, build_model
-from trainer.recipe import ModelConfig, TrainConfig
+from trainer.model.decoder import LanguageModel
 
 SEQ_LEN = 24
 
 
-@pytest.fixture(scope="module")
-def model() -> LanguageModel:
-    """A model whose losses differ much between tokens, as an untrained one's would not."""
-    config = ModelConfig(
-        kind="llama",
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        intermediate_size=32,
-        max_position_embeddings=SEQ_LEN,
-        tie_word_embeddings=True,
-    )
-    model = build_model(config, 320, seed=3)
-    with torch.no_grad():
-        model.model.embed_tokens.weight.mul_(30)
-    return model
-
-
-def run_evaluation(
-    model: LanguageModel, shard_set: ShardSet, *, max_tokens: int, batch: int = 7
-) -> dict[str, np.ndarray]:
-    train = TrainConfig(seq_len=SEQ_LEN, global_batch=batch, micro_batch=batch, steps=1)
-    evaluated = EvaluatedModel(model, train, "fp32", b"", shard_set.eos_id, None, shard_set)
-    return evaluate(evaluated, shard_set, max_tokens)
+def run_evaluation(evaluated: EvaluatedModel, *, max_tokens: int, batch: int = 7) -> dict[str, np.ndarray]:
+    train = evaluated.train.model_copy(update={"global_batch": batch, "micro_batch": batch})
+    return evaluate(replace(evaluated, train=train), evaluated.trained_on, max_tokens)
 
 
 def evaluate_naively(model: LanguageModel, shard_set: ShardSet, max_tokens: int) -> dict[str, tuple[float, int, int]]:
@@ -76,9 +54,9 @@ def evaluate_naively(model: LanguageModel, shard_set: ShardSet, max_tokens: int)
 
 
 @pytest.mark.parametrize("max_tokens", [1_000, 10**9])
-def test_losses_by_source_equal_a_naive_computation(model, shard_set, max_tokens):
-    found = run_evaluation(model, shard_set, max_tokens=max_tokens)
-    expected = evaluate_naively(model, shard_set, max_tokens)
+def test_losses_by_source_equal_a_naive_computation(evaluated, shard_set, max_tokens):
+    found = run_evaluation(evaluated, max_tokens=max_tokens)
+    expected = evaluate_naively(evaluated.model, shard_set, max_tokens)
     line = summarise_evaluation(found)
     assert set(found) == set(expected) == {"prose", "code"}
     for name, (nats, tokens, size) in expected.items():
@@ -94,14 +72,14 @@ def test_losses_by_source_equal_a_naive_computation(model, shard_set, max_tokens
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # while torch imports its compiler
-def test_a_compiled_model_is_scored_uncompiled_and_in_smaller_batches(model, shard_set):
+def test_a_compiled_model_is_scored_uncompiled_and_in_smaller_batches(evaluated):
     graphs: list[torch.fx.GraphModule] = []
     rows: list[int] = []
-    plain = run_evaluation(model, shard_set, max_tokens=1_000)
-    compiled = copy.deepcopy(model)
+    plain = run_evaluation(evaluated, max_tokens=1_000)
+    compiled = copy.deepcopy(evaluated.model)
     compiled.compile(backend=lambda graph, _: graphs.append(graph) or graph)
     compiled.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
-    found = run_evaluation(compiled, shard_set, max_tokens=1_000, batch=9)
+    found = run_evaluation(replace(evaluated, model=compiled), max_tokens=1_000, batch=9)
     assert not graphs
     assert max(rows) == 2
     for name, sums in plain.items():

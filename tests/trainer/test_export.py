@@ -16,31 +16,19 @@ from trainer.results.trained_model import load_model
 
 transformers = pytest.importorskip("transformers")
 
+TIED, UNTIED = (f"model.tie_word_embeddings={tied}" for tied in ("true", "false"))
+NORM, RELU2 = "model.use_qk_norm=true", "model.hidden_act=relu2"
+THETA, EPSILON = "model.rope_theta=500.0", "model.rms_norm_eps=1e-3"
+GPT2 = ("model.kind=gpt2", "model.num_key_value_heads=4")
 CLASSES = {
-    "llama-tied": ["model.tie_word_embeddings=true", "model.rope_theta=500.0"],
-    "llama-untied": ["model.tie_word_embeddings=false", "model.rms_norm_eps=1e-3"],
-    "qwen3-tied": ["model.use_qk_norm=true", "model.rope_theta=500.0", "model.tie_word_embeddings=true"],
-    "arcee-untied": ["model.hidden_act=relu2", "model.rms_norm_eps=1e-3", "model.tie_word_embeddings=false"],
-    "apertus-tied": [
-        "model.use_qk_norm=true",
-        "model.hidden_act=relu2",
-        "model.rope_theta=500.0",
-        "model.tie_word_embeddings=true",
-    ],
-    "apertus-untied": [
-        "model.use_qk_norm=true",
-        "model.hidden_act=relu2",
-        "model.zero_init_residual=true",
-        "model.tie_word_embeddings=false",
-        "optimizer.kind=muon",
-    ],
-    "gpt2-tied": ['model.kind="gpt2"', "model.num_key_value_heads=4", "model.tie_word_embeddings=true"],
-    "gpt2-untied": [
-        'model.kind="gpt2"',
-        "model.num_key_value_heads=4",
-        "model.tie_word_embeddings=false",
-        "model.rms_norm_eps=1e-3",
-    ],
+    "llama-tied": [TIED, THETA],
+    "llama-untied": [UNTIED, EPSILON],
+    "qwen3-tied": [NORM, THETA, TIED],
+    "arcee-untied": [RELU2, EPSILON, UNTIED],
+    "apertus-tied": [NORM, RELU2, THETA, TIED],
+    "apertus-untied": [NORM, RELU2, "model.zero_init_residual=true", UNTIED, "optimizer.kind=muon"],
+    "gpt2-tied": [*GPT2, TIED],
+    "gpt2-untied": [*GPT2, UNTIED, EPSILON],
 }
 TEXTS = [
     "the mill turns",
@@ -52,13 +40,11 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module", params=CLASSES)
-def exported(request, trainer, make_set, recipe_file, tmp_path_factory) -> tuple[Path, Path]:
+def exported(request, trainer, train, make_set, tmp_path_factory) -> tuple[Path, Path]:
     """A run of a few steps and its export. Read only."""
     folder = tmp_path_factory.mktemp("exports")
     shards = make_set(folder / "set", shard_tokens={"train": [3_000], "val": [1_500]})
-    settings = [f"--set={item}" for item in ["train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param]]]
-    done = trainer.run("train", recipe_file, "--shards", shards.path, "--run", folder / "run", *settings)
-    assert done.returncode == 0, done.stderr
+    train(folder / "run", "train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param], shards=shards)
     done = trainer.run("export-model", folder / "run", "--to", "hf", "--out", folder / "hf", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["step"] == 12

@@ -22,14 +22,15 @@ CONTEXT = 48
 EOS = 318
 
 
-def train_model(kind: str) -> TrainedModel:
-    """Return a model whose likelihoods differ much between tokens, as an untrained one's would not."""
+@pytest.fixture(scope="module", params=["llama", "gpt2"])
+def trained(request) -> TrainedModel:
+    """A model whose likelihoods differ much between tokens, as an untrained one's would not."""
     config = ModelConfig(
-        kind=kind,  # type: ignore[arg-type]
+        kind=request.param,
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=4,
-        num_key_value_heads=2 if kind == "llama" else 4,
+        num_key_value_heads=2 if request.param == "llama" else 4,
         intermediate_size=32,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
@@ -40,16 +41,6 @@ def train_model(kind: str) -> TrainedModel:
             if parameter.ndim > 1:
                 parameter.mul_(8 if "embed" in name else 4)
     return TrainedModel(model, train_tokenizer(), EOS, 1)
-
-
-@pytest.fixture(scope="module", params=["llama", "gpt2"])
-def trained(request) -> TrainedModel:
-    return train_model(request.param)
-
-
-@pytest.fixture(scope="module")
-def llama() -> TrainedModel:
-    return train_model("llama")
 
 
 def make_item(rng: random.Random, choices: int = 4) -> Item:
@@ -107,19 +98,19 @@ def test_likelihoods_are_those_of_each_text_alone(trained):
     assert (accuracy != accuracy_norm).any()
 
 
-def test_long_items_are_cut_at_their_beginning_or_left_out_and_counted(llama):
+def test_long_items_are_cut_at_their_beginning_or_left_out_and_counted(trained):
     short, long = make_item(random.Random(3)), " ".join(["mill"] * 60)
     cut = Item((f"{long} turns",) * 2, ("a stream", "grain"), 0, "")
     too_long = Item(("the",) * 2, ("mill", long), 0, "")
     empty = Item(("the",) * 2, ("mill", ""), 0, "")
-    found, likelihoods, notes = score(llama, [cut, too_long, short, empty])
+    found, likelihoods, notes = score(trained, [cut, too_long, short, empty])
     assert notes == {"items": 4, "cut": 1, "too_long": 1, "empty": 1, "rewritten": 0}
     assert len(found) == 2
-    alone = [log_likelihood(llama, cut.contexts[0], f" {choice}")[0] for choice in cut.choices]
+    alone = [log_likelihood(trained, cut.contexts[0], f" {choice}")[0] for choice in cut.choices]
     np.testing.assert_allclose(likelihoods[0][0], alone, atol=1e-4)
 
 
-def test_examples_come_before_the_question_and_never_hold_the_item(llama):
+def test_examples_come_before_the_question_and_never_hold_the_item():
     rng = random.Random(4)
     pool = [make_item(rng) for _ in range(6)]
     item = add_examples(pool[1:2], pool, 2)[0]

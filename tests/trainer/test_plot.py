@@ -34,14 +34,9 @@ def run_folder(recipe_file, tmp_path) -> Path:
     return tmp_path
 
 
-def list_labels(figure: Any) -> list[str]:
-    """Return the labels of the figure's legends, from the top."""
-    return [text.get_text() for axis in figure.axes for text in axis.get_legend().get_texts()]
-
-
 def test_every_number_has_its_curve_and_its_panel_in_words(run_folder):
     figure = draw_run(read_run(run_folder))
-    assert list_labels(figure) == [
+    assert [text.get_text() for axis in figure.axes for text in axis.get_legend().get_texts()] == [
         "training loss, mean of 10 steps",
         "validation loss: 0.1200",
         "a: 0.1000",

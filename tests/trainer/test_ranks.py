@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.ranks import assert_near, run_ranks
+from tests.support.recipes import overrides
+from trainer.metrics import read_metrics
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def one_rank(trainer, shard_set, recipe_file, tmp_path_factory) -> Path:
+def one_rank(train, tmp_path_factory) -> Path:
     """A run of one rank that never stopped. Read only."""
     run = tmp_path_factory.mktemp("runs") / "one"
-    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run)
-    assert done.returncode == 0, done.stderr
+    train(run)
     return run
 
 
@@ -83,27 +84,23 @@ sys.exit(status)
 """The trainer, and how many threads it leaves that could hang or abort the end."""
 
 
-@pytest.mark.parametrize("parallel", ["fsdp"])
 def test_two_ranks_share_eval_sets_and_tasks_and_have_the_scores_of_one(
-    trainer, shard_set, recipe_file, text_file, item_file, tmp_path, monkeypatch, parallel
+    trainer, shard_set, recipe_file, text_file, item_file, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     table = f"eval.sets=[{{name='web', paths=['{text_file}'], text='body'}}]"
     tasks = f"eval.tasks=[{{name='own', files=['{item_file}']}}]"
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--set", table, "--set", tasks)
-    arguments = (*arguments, "--set", "train.steps=4")
+    changes = overrides(table, tasks, "train.steps=4")
+    arguments = ("train", recipe_file, "--shards", shard_set.path, *changes)
     (tmp_path / "train.py").write_text(COUNT_THREADS)
-    ranks = ("--run", tmp_path / "both", "--set", f"train.parallel={parallel}")
+    ranks = ("--run", tmp_path / "both", "--set", "train.parallel=fsdp")
     both = run_ranks(*arguments, *ranks, script=tmp_path / "train.py")
     assert both.returncode == 0, both.stderr
     assert both.stdout.count("threads of gloo: 0") == 2, both.stdout
     assert both.stderr.count("step 4  web_bpb") == 1
     assert len(list((tmp_path / "cache" / "tokenmill" / "eval_sets").iterdir())) == 1
     assert trainer.run(*arguments, "--run", tmp_path / "one").returncode == 0
-    scores = []
-    for run in ("both", "one"):
-        lines = [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
-        scores.append(lines[-1]["scores"])
+    scores = [read_metrics(tmp_path / run)[-1]["scores"] for run in ("both", "one")]
     assert scores[0].keys() == {"web_bpb", "own_acc", "own_acc_norm", "own_bpb"}
     for name, score in scores[0].items():
         assert score == pytest.approx(scores[1][name], rel=1e-4)

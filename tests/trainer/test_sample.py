@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 import torch
@@ -20,16 +19,16 @@ GREEDY = SamplingOptions(max_new_tokens=30, temperature=0.0, repetition_penalty=
 PROMPTS = [[0], [0, 5, 9, 3, 7, 11, 2], [0, 8, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]]
 
 
-def make_model(kind: str) -> LanguageModel:
-    settings: dict[str, Any] = {} if kind == "gpt2" else {"num_key_value_heads": 2}
+@pytest.fixture(scope="module", params=["llama", "gpt2"])
+def model(request) -> LanguageModel:
     config = ModelConfig(
-        kind=kind,  # type: ignore[arg-type]
+        kind=request.param,
         hidden_size=48,
         num_hidden_layers=3,
         num_attention_heads=4,
         intermediate_size=80,
+        num_key_value_heads=2 if request.param == "llama" else 4,
         max_position_embeddings=48,
-        **settings,
     )
     model = build_model(config, VOCAB_SIZE, seed=1)
     with torch.no_grad():
@@ -37,11 +36,6 @@ def make_model(kind: str) -> LanguageModel:
             if parameter.ndim > 1:
                 parameter *= 8  # far enough from the start that positions matter to what is likeliest
     return model
-
-
-@pytest.fixture(scope="module", params=["llama", "gpt2"])
-def model(request) -> LanguageModel:
-    return make_model(request.param)
 
 
 def continue_all(model: LanguageModel, prompts: list[list[int]], options: SamplingOptions) -> list[list[int]]:

@@ -26,14 +26,13 @@ def small_set(make_set, tmp_path_factory) -> ShardSet:
 
 
 @pytest.fixture(scope="module")
-def run(trainer, small_set, recipe_file, tmp_path_factory) -> tuple[Path, GivenWindows]:
+def run(train, small_set, tmp_path_factory) -> tuple[Path, GivenWindows]:
     """A run that was stopped and went on with other micro-batches; and what the model was given in each step."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    arguments = ("train", recipe_file, "--shards", small_set.path, "--run", folder, "--set", "eval.every_steps=100")
     with note_given_windows() as given:
-        for steps, micro_batch in ((5, 2), (STEPS, 4)):
-            done = trainer.run(*arguments, "--set", f"train.steps={steps}", "--set", f"train.micro_batch={micro_batch}")
-            assert done.returncode == 0, done.stderr
+        for steps, size in ((5, 2), (STEPS, 4)):
+            changes = ("eval.every_steps=100", f"train.steps={steps}", f"train.micro_batch={size}")
+            done = train(folder, *changes, shards=small_set)
     assert "resumed from" in done.stderr
     assert {step: len(rows) for step, rows in given.items()} == dict.fromkeys(range(1, STEPS + 1), BATCH)
     return folder, given

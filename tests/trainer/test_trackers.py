@@ -75,17 +75,7 @@ def read_sent(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def start(run: Path, shard_set: Any, recipe_file: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "tokenmill",
-        "train",
-        recipe_file,
-        "--shards",
-        shard_set.store.folder,
-        "--run",
-        run,
-    ]
+    command = [sys.executable, "-m", "tokenmill", "train", recipe_file, "--shards", shard_set.path, "--run", run]
     given = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", **environment}
     own = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     return subprocess.Popen([*map(str, command), "--set", PROJECT, *arguments], env=given, **own)
@@ -131,11 +121,9 @@ def test_a_failed_connection_is_said_once_and_stops_nothing(tmp_path, shard_set,
     assert [line["step"] for line in sent if "loss" in line] == list(range(1, 27))
 
 
-def test_without_the_package_a_run_says_so_once_and_trains(tmp_path, monkeypatch, trainer, shard_set, recipe_file):
+def test_without_the_package_a_run_says_so_once_and_trains(tmp_path, monkeypatch, train):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    train = ("train", recipe_file, "--shards", shard_set.store.folder, "--run", tmp_path, "--set", "train.steps=3")
-    done = trainer.run(*train, "--set", "train.smoke_steps=0", "--set", PROJECT)
-    assert done.returncode == 0, done.stderr
+    done = train(tmp_path, "train.steps=3", "train.smoke_steps=0", PROJECT)
     assert done.stderr.count("Weights & Biases") == 1
     assert "pip install" in done.stderr
     assert not (tmp_path / "wandb").exists()

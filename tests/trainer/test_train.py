@@ -61,16 +61,6 @@ def test_a_python_program_trains_as_the_command_does(run, recipe_file, shard_set
         trainer.train_model(recipe_file, shards=shard_set.path, run=tmp_path / "run", overrides=["train.stepz=1"])
 
 
-def test_weight_decay_is_for_matrices_only(open_run):
-    session = open_run()
-    (optimizer,) = session.optimizers
-    decayed, plain = optimizer.param_groups
-    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
-    assert {p.ndim for p in decayed["params"]} == {2}
-    assert {p.ndim for p in plain["params"]} == {1}
-    assert len(decayed["params"]) + len(plain["params"]) == len(list(session.model.parameters()))
-
-
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_documents(open_run):
     session = open_run()
     with torch.no_grad():
@@ -193,13 +183,18 @@ def test_muon_has_a_learning_rate_of_its_own(open_run):
     assert muon_lr == pytest.approx(5 * lr)
 
 
-def test_muon_takes_the_layers_matrices_and_adamw_the_rest(open_run):
-    session = open_run("optimizer.kind=muon")
-    muon, adamw = session.optimizers
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_weight_decay_is_for_matrices_and_muon_for_those_of_layers(open_run, kind):
+    session = open_run(f"optimizer.kind={kind}")
+    *muon, adamw = session.optimizers
     names = {parameter: name for name, parameter in session.model.named_parameters()}
-    taken = {names[p] for p in muon.param_groups[0]["params"]}
-    assert taken == {name for name in names.values() if ".layers." in name and "norm" not in name}
+    assert len(muon) == (kind == "muon")
+    taken = {names[p] for optimizer in muon for p in optimizer.param_groups[0]["params"]}
+    assert taken == {name for name in names.values() if kind == "muon" and ".layers." in name and "norm" not in name}
     assert {names[p] for group in adamw.param_groups for p in group["params"]} == set(names.values()) - taken
+    decayed, plain = adamw.param_groups
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
+    assert ({p.ndim for p in decayed["params"]}, {p.ndim for p in plain["params"]}) == ({2}, {1})
 
 
 @pytest.mark.parametrize("batches", [(4, 8), (1, 4), (8, 2)])
