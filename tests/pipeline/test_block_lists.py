@@ -110,15 +110,8 @@ def test_documents_are_found_as_by_a_plain_look(tmp_path: Path, seed: int) -> No
         assert counts.found == len(set(lists[number]) & set(documents))
 
 
-def sources_with_copies() -> list[list[Document]]:
-    first = [Document((n << 56, n), 10 + n) for n in range(1, 40)]
-    second = [Document((n << 56, 1000 + n), 20) for n in range(1, 40)]
-    return [[*first, first[3], first[3]], [*second, first[3], first[5], second[7], second[7]]]
-
-
 def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:
-    sources = sources_with_copies()
-    runs = write_runs(tmp_path / "runs", sources, [[], []])
+    runs = write_runs(tmp_path / "runs", [[Document((5, 5), 10)], [Document((6, 6), 10)]], [[], []])
     write_list(tmp_path / "a.txt", [(1, 1)])
     recipe = make_recipe([1, 1]).model_copy(update={"drop_hashes": [locate(tmp_path, "a.txt").pinned("0" * 64)]})
     listed = RunList(FolderStore(tmp_path), runs)

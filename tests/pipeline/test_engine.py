@@ -247,8 +247,6 @@ def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:
         holder.kill()
     with lock_folder(tmp_path):
         pass
-    with lock_folder(tmp_path), pytest.raises(InputError), lock_folder(tmp_path):
-        pass
 
 
 def test_ranges_are_compared_with_the_blocks_of_their_receipt(tmp_path: Path) -> None:

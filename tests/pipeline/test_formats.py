@@ -30,6 +30,8 @@ from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.tokenizer.sample import split_groups
 from tests.support.provenance import read_unit
+from tests.support.recipes import source as table_of
+from tests.support.recipes import write_recipe
 from tests.support.temporary import temporary_folder
 
 ROWS: list[dict[str, Any]] = [
@@ -353,7 +355,7 @@ def test_empty_files_among_others_are_counted_and_shown(tmp_path: Path, run_cli:
     (tmp_path / "data").mkdir()
     for name, data in EMPTY.items():
         (tmp_path / "data" / name).write_bytes(data)
-    (tmp_path / "r.toml").write_text(recipe_of('paths = ["data/*"]', 'separator = "--"'))
+    write_recipe(tmp_path / "r.toml", table_of("s", "data/*", separator="--"), split={"val_tokens": 100})
     assert "its files hold no document" in run_cli("plan", "r.toml").stderr
     (tmp_path / "data" / "whole.jsonl").write_text(
         "".join(json.dumps({"text": f"{n} words"}) + "\n" for n in range(500))
@@ -364,21 +366,15 @@ def test_empty_files_among_others_are_counted_and_shown(tmp_path: Path, run_cli:
     assert words in built.stdout, built.stderr
 
 
-def recipe_of(*lines: str) -> str:
-    source = "\n".join(['[[sources]]\nname = "s"\nweight = 1', *lines])
-    tail = "[split]\nval_tokens = 100\n[shards]\ntokens = 1000\n[tokenizer]\nvocab_size = 300\n"
-    return f'name = "a"\n{source}\n{tail}'
-
-
 def test_excluded_files_are_left_out(tmp_path: Path, run_cli: Any, source: Any) -> None:
     (tmp_path / "notes" / "old").mkdir(parents=True)
     for name in ("a.md", "b.md", "old/c.md", "b.md.bak"):
         (tmp_path / "notes" / name).write_text(name)
     recipe = source(tmp_path / "notes/**/*", exclude=[f"{tmp_path}/notes/old/**", f"{tmp_path}/**/*.bak"])
     assert [file.name for file in list_files(recipe)] == ["a.md", "b.md"]
-    (tmp_path / "r.toml").write_text(recipe_of('paths = ["notes/**/*"]', 'exclude = ["notes/*.tmp"]'))
+    write_recipe(tmp_path / "r.toml", table_of("s", "notes/**/*", exclude=["notes/*.tmp"]))
     assert "sources.s.exclude: 'notes/*.tmp' matches no file" in run_cli("plan", "r.toml").stderr
-    (tmp_path / "r.toml").write_text(recipe_of('paths = ["notes/**/*"]', 'exclude = ["notes/*", "notes/**/*"]'))
+    write_recipe(tmp_path / "r.toml", table_of("s", "notes/**/*", exclude=["notes/*", "notes/**/*"]))
     assert "match no file any more" in run_cli("plan", "r.toml").stderr
 
 
@@ -396,5 +392,5 @@ def test_a_folder_is_read_if_datasets_saved_it_and_named_if_not(tmp_path: Path, 
         "plain/": "'plain/' is a folder. Give a glob over its files, such as 'plain/**/*'.",
         "none": "'none' matches no file. ",
     }.items():
-        (tmp_path / "r.toml").write_text(recipe_of(f'paths = ["{path}"]'))
+        write_recipe(tmp_path / "r.toml", table_of("s", path))
         assert f"sources.s.paths: {words}" in run_cli("plan", "r.toml").stderr

@@ -11,6 +11,8 @@ import pytest
 
 from pipeline.sources.files import list_files
 from pipeline.sources.globs import find_paths
+from tests.support.recipes import source as table_of
+from tests.support.recipes import write_recipe
 
 NAMES = ("a.txt", "b/a.txt", "b/c/d.md", "b/c/.e.txt", ".f/g.txt", ".f/h/i.txt", "[j]/k.txt", "b.txt/l", "é b/m.txt")
 GLOBS = (
@@ -58,22 +60,16 @@ def test_links_that_lead_up_are_followed_once(folder: Path, source: Any) -> None
     assert all(f"{folder}/{name}" in links for name in ("0", "1", "b/up", "b/c/up", "z"))
 
 
-def write_recipe(path: Path, glob: str) -> None:
-    source = f'[[sources]]\nname = "s"\nweight = 1\nformat = "file"\npaths = ["{glob}"]\n'
-    tail = "[split]\nval_tokens = 100\n[shards]\ntokens = 1000\n[tokenizer]\nvocab_size = 300\n"
-    path.write_text(f'name = "a"\n{source}{tail}')
-
-
 def test_hidden_files_are_said(folder: Path, run_cli: Any, source: Any) -> None:
     notes: list[str] = []
     list_files(source(folder / "**/*.txt", folder / ".f/**/*", exclude=[f"{folder}/b/c/.e.txt"]), notes.append)
     assert notes == []
     (folder / "a.txt").write_text("".join(f"{n} words of {n * n}, " for n in range(2000)))
-    write_recipe(folder.parent / "r.toml", "data/**/*.txt")
+    write_recipe(folder.parent / "r.toml", table_of("s", "data/**/*.txt", format="file"), split={"val_tokens": 100})
     words = "files of s: 3 hidden files left out: .f/g.txt, .f/h/i.txt, b/c/.e.txt; a glob reads them that spells"
     planned = run_cli("plan", "r.toml")
     assert words in planned.stdout, planned.stderr
     built = run_cli("build", "r.toml", "--out", "out", "--workers", "1")
     assert words in built.stdout + built.stderr
-    write_recipe(folder.parent / "r.toml", "data/b/c/*.txt")
+    write_recipe(folder.parent / "r.toml", table_of("s", "data/b/c/*.txt", format="file"), split={"val_tokens": 100})
     assert "matches no file (1 hidden file left out: .e.txt; a glob" in run_cli("plan", "r.toml").stderr

@@ -26,12 +26,6 @@ NAMES = ["gpt2", "llama3", "qwen2", "o200k"]
 TEXTS = [*real_documents(), "".join(SPECIAL) * 50]
 
 
-def train_both(sample: Path, name: str, vocab_size: int) -> tuple[str, str]:
-    """Return a tokenizer.json by merges, and the same one by frequency."""
-    merges = train_merges(sample, vocab_size, SPECIAL, name)
-    return write(merges, name, "merge", sample), write(merges, name, "frequency", sample)
-
-
 def write(merges: list[tuple[str, str]], name: str, order: str, sample: Path) -> str:
     recipe = TokenizerRecipe.model_validate({"special_tokens": SPECIAL, "pretokenizer": name, "id_order": order})
     return build_tokenizer_json(merges, recipe, sample)
@@ -40,7 +34,8 @@ def write(merges: list[tuple[str, str]], name: str, order: str, sample: Path) ->
 @pytest.fixture(scope="module", params=NAMES)
 def trained(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     sample = write_sample(tmp_path_factory.mktemp("sample") / "sample.bin", TEXTS)
-    return train_both(sample, request.param, 900)
+    merges = train_merges(sample, 900, SPECIAL, request.param)
+    return write(merges, request.param, "merge", sample), write(merges, request.param, "frequency", sample)
 
 
 def test_frequent_entries_have_small_bytes(trained: tuple[str, str]) -> None:

@@ -22,7 +22,6 @@ from pipeline.plan import small_build
 from pipeline.plan.plan import Estimate, estimate
 from pipeline.recipe.schema import Recipe
 from pipeline.sources import selection
-from pipeline.sources.base import SourceError
 from pipeline.sources.selection import Selection, open_sources
 from shards.format.manifest import Manifest
 from tests.support.builds import build_here, real_documents
@@ -134,18 +133,6 @@ def test_of_a_large_file_a_batch_is_read(
     assert 3 << 20 < read < 0.6 * len(text)
     # Stated is what the listing says of a compressed file; as much of it as was read.
     assert stream.stated_bytes / whole.text_bytes == pytest.approx(read / len(text), rel=0.1)
-
-
-def test_every_source_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_bytes(b"broken")
-    (tmp_path / "b.txt").write_text("some text")
-    recipe = load_checked_recipe(
-        write_recipe(tmp_path / "r.toml", source("a", "a.parquet"), source("b", "b.txt", separator="--"))
-    )
-    (tmp_path / "b.txt").unlink()
-    with pytest.raises(SourceError) as caught:
-        open_sources(recipe)
-    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["source 'a'", "source 'b'"]
 
 
 # --- Duplicates, and what the sources allow ---
