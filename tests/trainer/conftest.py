@@ -175,8 +175,9 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_gpu() -> Iterator[None]:
+def _no_gpu_and_an_empty_cache(tmp_path_factory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(torch.cuda, "is_available", lambda: False)
         yield
 
@@ -196,10 +197,9 @@ def train(trainer: Trainer, shard_set: ShardSet, recipe_file: Path) -> Train:
         *changes: str,
         more: tuple[object, ...] = (),
         shards: ShardSet = shard_set,
-        recipe: Path = recipe_file,
         status: int = 0,
     ) -> Done:
-        arguments = ("train", recipe, "--shards", shards.path, "--run", run, *overrides(*changes), *more)
+        arguments = ("train", recipe_file, "--shards", shards.path, "--run", run, *overrides(*changes), *more)
         done = trainer.run(*arguments)
         assert done.returncode == status, done.stderr
         return done

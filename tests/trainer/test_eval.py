@@ -19,14 +19,6 @@ from trainer.metrics import read_metrics
 BROKEN = "Ã¢Â€Â™ Ã‚Â» ÃƒÂ© Ã¢Â€Âœ Ã‚Â§ Ã„Â— Ã…Âž " * 8
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory):
-    """A cache of eval sets for these tests alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="module")
 def broken_set(tmp_path_factory) -> ShardSet:
     """A set whose validation split has a few documents of a corrupted source: text that was decoded twice."""
