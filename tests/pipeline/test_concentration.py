@@ -52,37 +52,6 @@ def read_list(path: Path) -> dict[str, str]:
     return {line: above for above, line in zip(lines[3::2], lines[4::2], strict=True)}
 
 
-def check_planted(folder: Path, recipe: Path, planted: list[str]) -> dict[str, Any]:
-    """Build, audit with a block list, build with the list, and audit again. Return the first audit."""
-    build_here(recipe, folder / "set")
-    before = hashes_of(folder / "set")
-    wanted = {xxhash.xxh3_128_hexdigest(text.encode()) for text in planted}
-    assert len(wanted) == 60
-    assert wanted <= before
-    found = audit(folder / "set", "--write-block-list", "block.txt")
-    listed = read_list(folder / "block.txt")
-    assert wanted <= listed.keys(), "every planted document"
-    assert len(listed.keys() - wanted) <= MOST_OTHERS * len(before)
-    assert found["block_list"]["hashes"] == len(listed)
-
-    text = recipe.read_text()
-    recipe.write_text(f'drop_hashes = ["block.txt"]\n{text}')
-    result = build_here(recipe, folder / "set")
-    assert result["ran"]["encode"] == result["ran"]["tokenizer"] == 0
-    after = hashes_of(folder / "set")
-    assert after == before - listed.keys()
-    again = audit(folder / "set", "--write-block-list", "again.txt")
-    named = {row["text"].strip() for row in again["block_list"]["ids"]}
-    (check,) = [check for check in again["checks"] if check["name"] == "concentrated"]
-    named |= {row["text"].strip() for row in check["rows"]}
-    assert not named & {TRIPLES, LOGS, TABLES, LISTS}
-    refused = call_here(main, *one_worker("audit", folder / "set", "--write-block-list", "block.txt"), cwd=folder)
-    assert refused.returncode == 2
-    assert "the set was built with this block list" in refused.stderr
-    assert read_list(folder / "block.txt") == listed
-    return found
-
-
 def test_planted_documents_are_listed_and_dropped(tmp_path: Path) -> None:
     root = Path(sysconfig.get_path("stdlib"))
     files = [
@@ -92,6 +61,31 @@ def test_planted_documents_are_listed_and_dropped(tmp_path: Path) -> None:
     prose = real_documents()
     planted = plant(prose)
     recipe = write_source(tmp_path, [*code, *prose, *planted], vocab_size=3000)
-    found = check_planted(tmp_path, recipe, planted)["block_list"]
-    texts = {row["text"].strip() for row in found["ids"]}
+    build_here(recipe, tmp_path / "set")
+    before = hashes_of(tmp_path / "set")
+    wanted = {xxhash.xxh3_128_hexdigest(text.encode()) for text in planted}
+    assert len(wanted) == 60
+    assert wanted <= before
+    found = audit(tmp_path / "set", "--write-block-list", "block.txt")
+    listed = read_list(tmp_path / "block.txt")
+    assert wanted <= listed.keys(), "every planted document"
+    assert len(listed.keys() - wanted) <= MOST_OTHERS * len(before)
+    assert found["block_list"]["hashes"] == len(listed)
+
+    text = recipe.read_text()
+    recipe.write_text(f'drop_hashes = ["block.txt"]\n{text}')
+    result = build_here(recipe, tmp_path / "set")
+    assert result["ran"]["encode"] == result["ran"]["tokenizer"] == 0
+    after = hashes_of(tmp_path / "set")
+    assert after == before - listed.keys()
+    again = audit(tmp_path / "set", "--write-block-list", "again.txt")
+    named = {row["text"].strip() for row in again["block_list"]["ids"]}
+    (check,) = [check for check in again["checks"] if check["name"] == "concentrated"]
+    named |= {row["text"].strip() for row in check["rows"]}
+    assert not named & {TRIPLES, LOGS, TABLES, LISTS}
+    refused = call_here(main, *one_worker("audit", tmp_path / "set", "--write-block-list", "block.txt"), cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "the set was built with this block list" in refused.stderr
+    assert read_list(tmp_path / "block.txt") == listed
+    texts = {row["text"].strip() for row in found["block_list"]["ids"]}
     assert {LOGS, TABLES, LISTS} & texts

@@ -42,8 +42,8 @@ WORDS = (
     "ไทย ខ្មែរ हि عرب 🙂 👩\u200d👧 \x00 \ufeff \u200b ß İ \u088f \U00010940 \U000323b0 <｜User｜> —— <unused0> "
     "[CLS] <extra_id_0> \u2019 … \u0323 \u1e9b"
 )
-PIECES = [*WORDS.split(), " ", "  ", "   ", "    ", "\n", "\n\n\n", "\t", "\t\t", "\r\n", "\u00a0", "\u3000"]
-PIECES += ["def f():", "        return"]
+SPACES = [" ", "  ", "   ", "    ", "\n", "\n\n\n", "\t", "\t\t", "\r\n", "\u00a0", "\u3000"]
+PIECES = [*WORDS.split(), *SPACES, "def f():", "        return"]
 
 
 def _add(*contents: str, special: bool = False, gap: int = 0) -> Change:

@@ -23,6 +23,7 @@ from tests.support.servers.bucket import Bucket, refusal
 from tests.support.servers.http11 import Response
 from tests.support.servers.loopback import Server
 
+Fetch = Callable[..., dict[bytes, archive.Outcome]]
 TEXT = b"print('a file')\n" * 40
 
 
@@ -33,7 +34,7 @@ def bucket() -> Iterator[Bucket]:
 
 
 @pytest.fixture
-def fetch(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[bytes, archive.Outcome]]:
+def fetch(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Fetch:
     """Return `fetch(*keys, endpoint=..., **settings)`: the outcome of each key."""
 
     def fetch(*keys: str, endpoint: str = "", **settings: float) -> dict[bytes, archive.Outcome]:
@@ -62,18 +63,14 @@ def only(outcomes: dict[bytes, archive.Outcome]) -> archive.Outcome:
     ],
     ids=["another file", "truncated", "wrong CRC", "a page", "nothing"],
 )
-def test_a_body_that_stays_wrong_has_its_reason(
-    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], body: bytes, reason: str
-) -> None:
+def test_a_body_that_stays_wrong_has_its_reason(bucket: Bucket, fetch: Fetch, body: bytes, reason: str) -> None:
     key = bucket.put(TEXT)
     bucket.faults.on(key, body=body)
     assert only(fetch(key)) == reason
     assert len(bucket.requests) == 3
 
 
-def test_a_body_that_something_has_unpacked_is_taken(
-    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]]
-) -> None:
+def test_a_body_that_something_has_unpacked_is_taken(bucket: Bucket, fetch: Fetch) -> None:
     key = bucket.put(TEXT)
     bucket.faults.on(key, body=TEXT)
     assert gzip.decompress(bytes(only(fetch(key)))) == TEXT  # type: ignore[arg-type]
@@ -83,11 +80,7 @@ def test_a_body_that_something_has_unpacked_is_taken(
 @pytest.mark.parametrize("size", [(1 << 21) + 1, (1 << 21) - 1], ids=["above", "below"])
 @pytest.mark.parametrize("packed", ["well", "badly"])
 def test_no_more_than_the_bound_is_taken(
-    bucket: Bucket,
-    fetch: Callable[..., dict[bytes, archive.Outcome]],
-    monkeypatch: pytest.MonkeyPatch,
-    size: int,
-    packed: str,
+    bucket: Bucket, fetch: Fetch, monkeypatch: pytest.MonkeyPatch, size: int, packed: str
 ) -> None:
     monkeypatch.setattr(archive, "MAX_BYTES", 1 << 21)
     content = bytes(size) if packed == "well" else b"".join(hashlib.sha1(b"%d" % i).digest() for i in range(size // 20))
@@ -103,7 +96,7 @@ def test_no_more_than_the_bound_is_taken(
 
 @pytest.mark.parametrize("kind", ["reset", "429", "reset-body", "503", "short", "stall", "stall-body"])
 def test_a_failure_that_passes_is_never_held_against_a_file(
-    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], monkeypatch: pytest.MonkeyPatch, kind: str
+    bucket: Bucket, fetch: Fetch, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr("shards.stores.retry.LONGEST_PAUSE_S", 0.05)
     key = bucket.put(TEXT)
@@ -114,16 +107,14 @@ def test_a_failure_that_passes_is_never_held_against_a_file(
 
 
 @pytest.mark.parametrize("kind", ["drip", "drip-head"])
-def test_an_object_that_comes_drop_by_drop_is_given_up(
-    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], kind: str
-) -> None:
+def test_an_object_that_comes_drop_by_drop_is_given_up(bucket: Bucket, fetch: Fetch, kind: str) -> None:
     key = bucket.put(TEXT)
     bucket.faults.every(1, kind, stall_s=0.05)
     with pytest.raises(SourceError, match="gave up after"):
         fetch(key, give_up_s=0.5)
 
 
-def test_a_server_that_is_gone_is_given_up_in_time(fetch: Callable[..., dict[bytes, archive.Outcome]]) -> None:
+def test_a_server_that_is_gone_is_given_up_in_time(fetch: Fetch) -> None:
     before = set(threading.enumerate())
     with socket.socket() as closed:  # no other server takes this port
         closed.bind(("127.0.0.1", 0))
@@ -151,10 +142,10 @@ def test_a_server_that_is_gone_is_given_up_in_time(fetch: Callable[..., dict[byt
         (Response(301, {"x-amz-bucket-region": "eu-west-1"}, b""), "redirects. Correct --content-endpoint"),
     ],
 )
-def test_a_missing_object_is_told_from_a_refusal(fetch: Callable[..., object], answer: Response, said: str) -> None:
+def test_a_missing_object_is_told_from_a_refusal(fetch: Fetch, answer: Response, said: str) -> None:
     with Server(lambda request: answer) as server:
         if said is None:
-            assert only(fetch("ab" * 20, endpoint=server.urls()[0])) == archive.MISSING  # type: ignore[arg-type]
+            assert only(fetch("ab" * 20, endpoint=server.urls()[0])) == archive.MISSING
         else:
             with pytest.raises(SourceError, match=said):
                 fetch("ab" * 20, endpoint=server.urls()[0])
@@ -162,7 +153,7 @@ def test_a_missing_object_is_told_from_a_refusal(fetch: Callable[..., object], a
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the program openssl")
-def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(fetch: Callable[..., object], tmp_path: Path) -> None:
+def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(fetch: Fetch, tmp_path: Path) -> None:
     made = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
     subprocess.run(
         [*made.split(), "-addext", "subjectAltName=IP:127.0.0.1"], cwd=tmp_path, check=True, capture_output=True
@@ -178,7 +169,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(fetch: Callabl
 
 
 @pytest.mark.parametrize("text", ["softwareheritage/content", "s3://bucket/x"])
-def test_what_is_no_address_is_refused(text: str, fetch: Callable[..., object]) -> None:
+def test_what_is_no_address_is_refused(text: str, fetch: Fetch) -> None:
     with pytest.raises(SourceError, match=r"expected https://HOST/PATH\. Correct --content-endpoint"):
         fetch("ab" * 20, endpoint=text)
 
