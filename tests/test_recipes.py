@@ -157,27 +157,17 @@ def test_an_unknown_name_is_answered_with_the_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("line", "said"),
     [
-        (
-            ["build", "{train}", "--out", "{out}"],
-            "this is a train recipe (it has [model], [train], [optimizer])",
-        ),
-        (
-            ["train", "{data}", "--shards", "{out}", "--run", "{out}"],
-            "this is a data recipe (it has [sources], [tokenizer]",
-        ),
-        (["plan", "gpt2-134m"], "the shipped recipe of this name is a train recipe."),
-        (["plan", "min-words"], "the shipped recipe of this name is an experiment."),
+        ("build {train} --out {out}", "this is a train recipe (it has [model], [train], [optimizer])"),
+        ("train {data} --shards {out} --run {out}", "this is a data recipe (it has [sources], [tokenizer]"),
+        ("plan gpt2-134m", "the shipped recipe of this name is a train recipe."),
+        ("plan min-words", "the shipped recipe of this name is an experiment."),
     ],
 )
-def test_a_recipe_of_the_other_kind_is_called_so(words: list[str], said: str, tmp_path: Path) -> None:
-    places = {
-        "train": ROOT / "recipes/train/demo.toml",
-        "data": ROOT / "recipes/data/demo.toml",
-        "out": tmp_path / "out",
-    }
-    done = call_here(main, *(word.format(**places) for word in words))
+def test_a_recipe_of_the_other_kind_is_called_so(line: str, said: str, tmp_path: Path) -> None:
+    places = {kind: ROOT / f"recipes/{kind}/demo.toml" for kind in ("train", "data")}
+    done = call_here(main, *(word.format(**places, out=tmp_path / "out") for word in line.split()))
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") <= 2, done.stderr

@@ -15,7 +15,6 @@ import pytest
 import zstandard
 
 from shards.errors import lacks_memory, text_of
-from shards.terminal.display import printable
 from shards.terminal.program import run_command
 from tests.support.builds import call_here
 from tests.support.opened import no_more_files
@@ -96,29 +95,34 @@ def test_inspect_prints_a_document(good_set, plan, shard):
 
 
 def test_document_cannot_control_the_terminal(plan, tokenizer, tmp_path):
-    text = "a\x1b]0;owned\x07b\x9b31mc\u202edrow\r\n\tend [bold]"
+    text = "a\x1b]0;owned\x07b\x9b31mc\u202edrow\u2028\x7f\r\n\tend [bold]"
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     shard = plan.documents["val"][0]
     shard[0] = dataclasses.replace(shard[0], tokens=np.array([*ids, plan.eos_id], "<u2"), text=text.encode())
     write_set(tmp_path / "set", plan)
     shown = run("inspect", tmp_path / "set", "--shard", "val-00000", "--document", 0).stdout
-    assert shown.split("\n", 1)[1] == "a\\x1b]0;owned\\x07b\\x9b31mc\\u202edrow\\r\n\tend [bold]\n"
+    assert shown.split("\n", 1)[1] == "a\\x1b]0;owned\\x07b\\x9b31mc\\u202edrow\\u2028\\x7f\\r\n\tend [bold]\n"
     exact = json.loads(run("inspect", tmp_path / "set", "--shard", "2", "--document", 0, "--json").stdout)
     assert exact["text"] == text
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "words",
     [
-        ("--shard", "train-00009", "--document", 0),
-        ("--shard", 9, "--document", 0),
-        ("--shard", 0, "--document", 10**9),
-        ("--shard", 0),
+        "inspect SET --shard train-00009 --document 0",
+        "inspect SET --shard 9 --document 0",
+        "inspect SET --shard 0 --document 1000000000",
+        "inspect SET --shard 0",
+        "trace SET --shard 0",
+        "trace SET --text a --offset 0",
+        "trace SET --shard 0 --offset 999999999",
+        "trace SET --shard 0 --offset 0 --out x",
+        "trace SET --regex (",
     ],
 )
-def test_inspect_says_what_it_cannot_find(good_set, capsys, arguments):
-    assert main(["inspect", str(good_set), *map(str, arguments)]) == 2
-    assert "error: " in capsys.readouterr().err
+def test_a_command_says_what_it_cannot_find_or_do(good_set, words):
+    done = run(*words.replace("SET", str(good_set)).split())
+    assert (done.returncode, "error: " in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -176,13 +180,6 @@ def test_a_broken_pipe_that_is_not_stdout_is_an_error(capsys):
 
     assert run_command(work, as_json=False) == 2
     assert capsys.readouterr().err == "error: [Errno 32] Broken pipe\n"
-
-
-def test_printable():
-    assert printable("plain") == "plain"
-    assert printable("naïve 中文 🙂") == "naïve 中文 🙂"
-    assert printable("a\nb\tc", keep="\n\t") == "a\nb\tc"
-    assert printable("a\nb\x1b\x7f\u2028\udc80") == "a\\nb\\x1b\\x7f\\u2028\\x80"
 
 
 def test_what_the_process_lacks_is_said_with_the_remedy(tmp_path, capsys):

@@ -137,5 +137,3 @@ def test_a_place_without_a_set(server, capsys):
         shards.open_set(place)
     status, out, _ = run(capsys, "validate", place)
     assert (status, "no manifest.json among 0 entries" in out) == (1, True)
-    status, _, err = run(capsys, "inspect", "s3://absent/set")
-    assert (status, "there is no bucket 'absent'" in err) == (2, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -28,27 +27,29 @@ from shards.format.tokenizer_json import parse_tokenizer
 from shards.torch import TokenWindows
 from shards.trace.locate import find_places
 from shards.validation.validate import validate
+from tests.support.faults import edit, reseal, table
 from tests.support.token_sets import count_up
 from tokenmill.__main__ import main
 
 MANY = 2_000_000
 
-HOSTILE: dict[str, Callable[[dict[str, Any]], bytes]] = {
-    "list": lambda manifest: json.dumps({**manifest, "shards": [0] * MANY}).encode(),
-    "mix": lambda manifest: json.dumps({**manifest, "mix": [{}] * MANY}).encode(),
-    "keys": lambda manifest: json.dumps({**manifest, **{str(number): 0 for number in range(MANY // 4)}}).encode(),
-    "allowed keys": lambda manifest: json.dumps({**manifest, **{str(number): 0 for number in range(100_000)}}).encode(),
-    "dropped": lambda manifest: json.dumps(
-        {**manifest, "sources": [{**manifest["sources"][0], "dropped": dict.fromkeys(map(str, range(MANY // 4)), -1)}]}
-    ).encode(),
-    "deep": lambda manifest: json.dumps({**manifest, "name": 0}).encode().replace(b"0", b"[" * MANY, 1),
+HOSTILE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "list": lambda _: {"shards": [0] * MANY},
+    "mix": lambda _: {"mix": [{}] * MANY},
+    "keys": lambda _: dict.fromkeys(map(str, range(MANY // 4)), 0),
+    "allowed keys": lambda _: dict.fromkeys(map(str, range(100_000)), 0),
+    "dropped": lambda source: {"sources": [source | {"dropped": dict.fromkeys(map(str, range(MANY // 4)), -1)}]},
+    "deep": lambda _: {"name": "DEEP"},
 }
+"""Keys of a manifest, some of them by its first source; "DEEP" stands for lists in lists."""
 
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_manifest_costs_little_to_refuse(good_set: Path, tmp_path: Path, what: str) -> None:
     (tmp_path / "set").mkdir()
-    (tmp_path / "set/manifest.json").write_bytes(HOSTILE[what](json.loads((good_set / "manifest.json").read_text())))
+    manifest = json.loads((good_set / "manifest.json").read_text())
+    content = json.dumps(manifest | HOSTILE[what](manifest["sources"][0])).replace('"DEEP"', "[" * MANY)
+    (tmp_path / "set/manifest.json").write_text(content)
     line = f"ulimit -v 1500000; exec '{sys.executable}' -m tokenmill validate --level quick '{tmp_path}/set'"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, "[manifest_invalid]" in done.stdout) == (1, True), done.stdout[-500:] + done.stderr[-500:]
@@ -92,31 +93,29 @@ def test_a_key_that_is_there_twice_is_refused(good_set: Path) -> None:
         parse_tokenizer(tokenizer.encode())
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "device", "link to a device", "link to a pipe"])
+def link_to_a_pipe(place: Path) -> None:
+    os.mkfifo(place.parent.parent / "pipe")
+    place.symlink_to(place.parent.parent / "pipe")
+
+
+NO_FILES = {
+    "folder": Path.mkdir,
+    "pipe": os.mkfifo,
+    "link to a device": lambda place: place.symlink_to("/dev/zero"),
+    "link to a pipe": link_to_a_pipe,
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
 @pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "recipe.json", "train-00000.json"])
 @pytest.mark.timeout(20)
 def test_what_is_no_file_is_refused_by_each_reader(good_set: Path, tmp_path: Path, kind: str, name: str) -> None:
     folder = shutil.copytree(good_set, tmp_path / "set")
-    place = folder / name
-    place.unlink()
-    if kind == "folder":
-        place.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(place)
-    elif kind == "device":
-        try:
-            os.mknod(place, 0o20666, os.makedev(1, 5))
-        except PermissionError:
-            pytest.skip("only root makes devices")
-    elif kind == "link to a device":
-        place.symlink_to("/dev/zero")
-    else:
-        os.mkfifo(tmp_path / "pipe")
-        place.symlink_to(tmp_path / "pipe")
+    (folder / name).unlink()
+    NO_FILES[kind](folder / name)
     assert "file_unreadable" in {problem.kind for problem in validate(folder).problems}
-    with pytest.raises(
-        ShardSetError, match="a folder; expected" if kind == "folder" else "a pipe, a device or a socket"
-    ):
+    told = "a folder; expected" if kind == "folder" else "a pipe, a device or a socket"
+    with pytest.raises(ShardSetError, match=told):
         open_set(folder)
 
 
@@ -163,46 +162,36 @@ def test_a_long_entry_of_a_tokenizer_is_refused() -> None:
 def test_a_long_value_in_a_document_table_is_refused(tmp_path: Path, column: str, size: int) -> None:
     shard_set = write_token_set(tmp_path / "set", {"train": [count_up(1000)], "val": [count_up(100)]})
     path = tmp_path / "set/train-00000.docs.parquet"
-    table = pq.read_table(path)
-    place = table.schema.get_field_index(column)
+    rows = pq.read_table(path)
+    place = rows.schema.get_field_index(column)
     for length in (1 << 16, size):
-        names = pa.DictionaryArray.from_arrays(pa.array([0] * len(table), pa.int32()), pa.array(["x" * length]))
-        pq.write_table(table.set_column(place, table.schema.field(place), pa.chunked_array([names])), path)
-        content = path.read_bytes()
-        manifest = json.loads((tmp_path / "set/manifest.json").read_text())
-        digest = hashlib.sha256(content).hexdigest()
-        manifest["shards"][0]["files"]["documents"].update(bytes=len(content), sha256=digest)
-        (tmp_path / "set/manifest.json").write_text(json.dumps(manifest))
+        names = pa.DictionaryArray.from_arrays(pa.array([0] * len(rows), pa.int32()), pa.array(["x" * length]))
+        pq.write_table(rows.set_column(place, rows.schema.field(place), pa.chunked_array([names])), path)
+        reseal(tmp_path / "set")
         shard_set = open_set(tmp_path / "set")
         if length == 1 << 16:
-            assert sum(len(batch) for batch in iter_documents(shard_set.shards[0])) == len(table)
-            assert shard_set.shards[0].documents().num_rows == len(table)
-    with pytest.raises(ShardSetError, match=f"values? of {column} (has|take) .* bytes.*; expected at most") as told:
-        shard_set.shards[0].documents()
-    with pytest.raises(ShardSetError, match=f"values? of {column} (has|take) .* bytes.*; expected at most") as told:
-        find_places(shard_set.shards[0], [3])
-    assert len(str(told.value)) < 1000
+            assert sum(len(batch) for batch in iter_documents(shard_set.shards[0])) == len(rows)
+            assert shard_set.shards[0].documents().num_rows == len(rows)
+    for read in (shard_set.shards[0].documents, lambda: find_places(shard_set.shards[0], [3])):
+        with pytest.raises(ShardSetError, match=f"values? of {column} (has|take) .* bytes.*; expected at most") as told:
+            read()
+        assert len(str(told.value)) < 1000
     problems = validate(tmp_path / "set", level="full").problems
     assert "document_table" in {problem.kind for problem in problems}
     assert max(len(str(problem)) for problem in problems) < 1000
 
 
 def test_a_document_table_whose_names_are_no_dictionary_is_refused(good_set: Path, tmp_path: Path) -> None:
-    path = shutil.copytree(good_set, tmp_path / "set") / "train-00000.docs.parquet"
-    table = pq.read_table(path)
-    shard = open_set(tmp_path / "set").shard("train-00000")
-    pq.write_table(table.set_column(2, "source", table["source"].cast(pa.string())), path)
-    manifest = shard.entry.files.documents
-    object.__setattr__(manifest, "bytes", path.stat().st_size)
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    table(lambda rows: rows.set_column(2, "source", rows["source"].cast(pa.string())))(folder)
     with pytest.raises(ShardSetError, match=r"source is string; expected dictionary<values=string"):
-        shard.documents()
+        open_set(folder).shard("train-00000").documents()
 
 
 def test_training_names_the_shard_and_the_id_outside_the_vocabulary(tmp_path: Path) -> None:
     tokens = np.minimum(count_up(2000, vocab_size=1000), 500).astype("<u2")
     shard_set = write_token_set(tmp_path / "set", {"train": [tokens, tokens], "val": [count_up(100)]})
-    manifest = json.loads((tmp_path / "set/manifest.json").read_text())
-    (tmp_path / "set/manifest.json").write_text(json.dumps(manifest | {"vocab_size": 500}))
+    edit(tmp_path / "set", lambda manifest: manifest.update(vocab_size=500))
     windows = TokenWindows(open_set(tmp_path / "set"), seq_len=64, epochs=1)
     with pytest.raises(ShardSetError, match=r"train-0000\d: holds the id 500; expected less than 500"):
         [windows[number] for number in range(len(windows))]

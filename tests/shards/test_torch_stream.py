@@ -278,17 +278,6 @@ def test_a_state_loaded_while_workers_live_is_refused(small_set, numbers, monkey
     assert flatten(list(loader), numbers) == list(range(24, N))
 
 
-@pytest.mark.long
-def test_a_spawned_worker_reads_on(small_set, numbers):
-    stream = open_stream(small_set, Setup(1, 0, 6), 0)
-    list(itertools.islice(stream, 4))
-    stream.load_state_dict(stream.state_dict())
-    loader = DataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context="spawn")
-    assert flatten(list(loader), numbers) == list(range(24, N))
-    with pytest.raises(InputError, match="workers read this stream"):
-        stream.state_dict()
-
-
 # State and bad input
 
 

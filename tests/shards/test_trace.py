@@ -182,21 +182,6 @@ def test_command_shows_a_place(good_set, plan, capsys):
     assert document.hash.hex() in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--shard", "0"],
-        ["--text", "a", "--offset", "0"],
-        ["--shard", "0", "--offset", "999999999"],
-        ["--shard", "0", "--offset", "0", "--out", "x"],
-        ["--regex", "("],
-    ],
-)
-def test_command_says_what_it_cannot_do(good_set, capsys, arguments):
-    assert main(["trace", str(good_set), *arguments]) == 2
-    assert "error: " in capsys.readouterr().err
-
-
 def test_bytes_that_are_not_text_are_spelt_out(good_set, capsys):
     """A part of a character is shown as its bytes, in words and in valid JSON."""
     for extra in ([], ["--json"]):  # the second byte of U+4E2D

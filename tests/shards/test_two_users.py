@@ -15,9 +15,7 @@ import pytest
 
 from pipeline.engine import attempts
 from pipeline.numba_compiler import find_numba_folder
-from shards.convert.export import export_set
 from shards.errors import InputError, RunError
-from shards.format.reader import open_set
 from shards.stores.cache import Cache
 from shards.stores.files import check_own_folder, lock_folder, write_folder
 from shards.stores.object_store import open_objects
@@ -81,13 +79,6 @@ def test_a_hidden_folder_of_the_other_user_is_not_used(
     assert (shared / "out/export.json").read_text() == "new"
     check_mine(mine)
     assert len(list(shared.iterdir())) == 4
-
-
-def test_an_export_into_a_shared_folder(shared: Path, mine: Path, other: Act, good_set: Path) -> None:
-    other("mkdir .out.unfinished; ln -s $home/export.json .out.unfinished")
-    export_set(open_set(good_set), shared / "out", layout="nanogpt")
-    assert (shared / "out").stat().st_uid == 0
-    check_mine(mine)
 
 
 @pytest.mark.parametrize("put", ["mkdir $name", "ln -s $home $name"])
