@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -66,14 +65,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 
 
 @pytest.fixture
-def own(installed: Installed, tmp_path: Path) -> Installed:
-    """Return a copy of the environment, to be changed: installing again takes a second longer."""
-    copied = shutil.copytree(installed.bin.parent, tmp_path / "env", symlinks=True)
-    program = copied / "bin/tokenmill"
-    text = program.read_text()
-    assert f"{installed.bin}/python" in text
-    program.write_text(text.replace(str(installed.bin), str(copied / "bin")))
-    return Installed(copied)
+def own(wheel: Path, tmp_path: Path) -> Installed:
+    """Return an environment with the wheel, to be changed."""
+    return install(wheel, tmp_path / "env")
 
 
 @pytest.fixture

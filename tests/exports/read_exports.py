@@ -56,11 +56,7 @@ def read_megatron(folder, split, expected):
     return np.concatenate(documents), [len(document) for document in documents]
 
 
-READERS = {
-    "nanogpt": read_nanogpt,
-    "llmc": read_llmc,
-    "megatron": read_megatron,
-}
+READERS = {"nanogpt": read_nanogpt, "llmc": read_llmc, "megatron": read_megatron}
 
 
 def assert_same_bytes(theirs, ours):

@@ -30,7 +30,8 @@ CONTEXT = 448
 """With 3 examples, some items are longer: both cut them at their beginning."""
 ITEMS = 40
 KINDS = {"llama": [], "gpt2": ['model.kind="gpt2"', "model.num_key_value_heads=4"]}
-METRICS = "metric_list: [{metric: acc}, {metric: acc_norm}, {metric: acc_bytes}]\n"
+OPTIONS = "fewshot_split: train\nfewshot_config: {sampler: first_n}\n"
+OPTIONS += "metric_list: [{metric: acc}, {metric: acc_norm}, {metric: acc_bytes}]\n"
 UPSTREAM = {"lambada": "lambada/lambada_openai", "winogrande": "winogrande/default"} | {
     name: f"{name.partition('_')[0]}/{name}" for name in KNOWN_TASKS if name not in ("lambada", "winogrande")
 }
@@ -83,20 +84,20 @@ def make_row(rng: random.Random) -> dict[str, Any]:
     return {"question": question, "choices": {"text": texts, "label": labels}, "answerKey": rng.choice(labels)}
 
 
-def describe(name: str, files: tuple[Path, Path]) -> str:
-    """Return a description of ARC for the harness that reads local files."""
-    upstream = Path(lm_eval.__file__).parent / "tasks" / UPSTREAM["arc_easy"]
-    test, train = map(str, files)
-    place = json.dumps({"data_files": {"train": train, "validation": train, "test": test}})
+def describe(task: str, files: dict[str, str], more: str = "") -> str:
+    """Return a description of a known task, named local, for the harness that reads local files."""
+    upstream = Path(lm_eval.__file__).parent / "tasks" / UPSTREAM[task]
     return (
-        f"include: {upstream}.yaml\ntask: {name}\ntag: null\ndataset_path: json\ndataset_name: null\n"
-        f"dataset_kwargs: {place}\nfewshot_split: train\nfewshot_config: {{sampler: first_n}}\n{METRICS}"
+        f"include: {upstream}.yaml\ntask: local\ntag: null\ndataset_path: json\ndataset_name: null\n"
+        f"dataset_kwargs: {json.dumps({'data_files': files})}\n{more}"
     )
 
 
 @pytest.mark.parametrize("shots", [0, 3])
 def test_log_likelihoods_and_accuracies_agree(exported, item_files, shots, tmp_path):
-    (tmp_path / "local.yaml").write_text(describe("local", item_files))
+    test, train = map(str, item_files)
+    description = describe("arc_easy", {"train": train, "validation": train, "test": test}, OPTIONS)
+    (tmp_path / "local.yaml").write_text(description)
     theirs = run_harness(exported / "hf", tmp_path, ["local"], shots)["local"]
     judged, likelihoods, notes = score(exported, item_files, shots)
     assert len(theirs) == len(likelihoods) == ITEMS
@@ -132,12 +133,8 @@ def test_prompts_agree(name, tmp_path):
 
     task, row = KNOWN_TASKS[name], ROWS[name.replace("challenge", "easy")]
     path = write_lines(tmp_path / "items.jsonl", [row, row])
-    upstream = Path(lm_eval.__file__).parent / "tasks" / UPSTREAM[name]
-    place = json.dumps({"data_files": dict.fromkeys(("train", "validation", "test"), str(path))})
-    (tmp_path / "local.yaml").write_text(
-        f"include: {upstream}.yaml\ntask: local\ntag: null\ndataset_path: json\ndataset_name: null\n"
-        f"dataset_kwargs: {place}\n"
-    )
+    files = dict.fromkeys(("train", "validation", "test"), str(path))
+    (tmp_path / "local.yaml").write_text(describe(name, files))
     theirs = TaskManager(include_path=str(tmp_path), include_defaults=False).load(["local"])["tasks"]["local"]
     item = read_items(task, files=[path]).items[0]
     doc = next(iter(theirs.eval_docs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -144,18 +145,13 @@ def test_a_store_that_ignores_conditions_is_found_by_the_probe(server, monkeypat
         ("gopher://host/x", r"Expected one of: az://, gs://, hf://, s3://"),
         ("s3://", "expected s3://BUCKET/PREFIX"),
         ("gs://bucket/../b", r"`\.\.` in its path"),
+        (f"s3://{ACCESS_KEY}:{SECRET_KEY}@bucket/x", ""),
     ],
 )
-def test_an_address_that_is_none_is_refused(place, message):
-    with pytest.raises(InputError, match=message):
+def test_an_address_that_is_none_is_refused_and_a_secret_not_repeated(place, message):
+    with pytest.raises(InputError, match=message) as refused:
         open_store(place)
-
-
-def test_an_address_with_a_secret_is_refused_and_not_repeated():
-    with pytest.raises(InputError) as refused:
-        open_store(f"s3://{ACCESS_KEY}:{SECRET_KEY}@bucket/x")
-    assert ACCESS_KEY not in str(refused.value)
-    assert SECRET_KEY not in str(refused.value)
+    assert not re.search(f"{ACCESS_KEY}|{SECRET_KEY}", str(refused.value))
 
 
 def test_an_absent_bucket_is_named(server, monkeypatch):

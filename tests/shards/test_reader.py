@@ -51,21 +51,10 @@ def test_tokens_are_the_documents_end_to_end(good_set, plan):
             np.testing.assert_array_equal(shard.read(), expected)
 
 
-def test_document_table_content(good_set, plan):
+def test_document_table(good_set):
+    """tests/shards/test_trace.py compares its values with the documents."""
     shard = shards.open_set(good_set).shard("val-00000")
-    table = shard.documents()
-    assert table.schema.equals(document_schema())
-    start = 0
-    for row, document in zip(table.to_pylist(), plan.documents["val"][0], strict=True):
-        assert row == {
-            "start": start,
-            "length": len(document.tokens),
-            "source": document.source,
-            "unit": document.unit,
-            "row": document.row,
-            "hash": document.hash,
-        }
-        start += len(document.tokens)
+    assert shard.documents().schema.equals(document_schema())
     assert shard.documents(["length"]).column_names == ["length"]
 
 
@@ -84,7 +73,6 @@ def test_five_lines_of_format_md(good_set):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("tokens_truncated", r"[\d,]+ bytes in .*; expected [\d,]+ by the manifest"),
         (
             "bit_flipped_in_first_frame",
             r"frame at byte 0 does not decompress: .*; expected \d+ bytes by the seek table\.",

@@ -251,16 +251,6 @@ def test_fields_say_where_documents_are(small_set):
         default_collate(samples)
 
 
-@pytest.mark.parametrize("collate", [collate_windows, None])
-def test_a_loader_gives_the_same_batches_with_either_collate(small_set, collate):
-    windows = TokenWindows(small_set, seq_len=SEQ_LEN, samples=11, fields=("document_ids",))
-    loader = DataLoader(windows, batch_size=4, collate_fn=collate)
-    for number, part in enumerate(loader):
-        read = windows.read(range(number * 4, min(number * 4 + 4, 11)))
-        assert part.keys() == read.keys()
-        assert all(torch.equal(part[name], read[name]) for name in read)
-
-
 # Other processes
 
 

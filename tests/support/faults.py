@@ -99,11 +99,6 @@ def rewrite(name: str, function: Callable[[bytes], bytes]) -> Damage:
     return damage
 
 
-def shorten(name: str, by: int) -> Damage:
-    """Return what cuts bytes off the end of a file."""
-    return rewrite(name, lambda data: data[:-by])
-
-
 def flip_at(name: str, at: int) -> Damage:
     """Return what flips one bit of a file."""
     return lambda folder: flip(folder / name, at)
@@ -254,15 +249,11 @@ def copies(original: tuple[str, int, int], *places: tuple[str, int, int], epochs
     return damage
 
 
-def less_code(split: str, count: int) -> Any:
-    """Return what takes documents of one source out of each shard of a split of the plan."""
-
-    def damage(plan: Plan) -> None:
-        for shard in plan.documents[split]:
-            for document in [d for d in shard if d.source == "code"][:count]:
-                shard.remove(document)
-
-    return damage
+def remove_code(plan: Plan) -> None:
+    """Take ten documents of one source out of each training shard."""
+    for shard in plan.documents["train"]:
+        for document in [d for d in shard if d.source == "code"][:10]:
+            shard.remove(document)
 
 
 def move_code(plan: Plan) -> None:
@@ -315,11 +306,7 @@ FAULTS = [
     Fault("tokenizer_of_another_size", "tokenizer_mismatch sidecar_mismatch", put({"vocab_size": 301})),
     Fault("special_token_has_another_id", "tokenizer_mismatch", put({"tokenizer/special_tokens/<|pad|>": 5})),
     Fault("eos_is_another_token", "sidecar_mismatch eos_misplaced", put({"tokenizer/eos_id": 299})),
-    Fault(
-        "bos_that_no_document_has",
-        "sidecar_mismatch bos_misplaced",
-        put({"tokenizer/bos_id": 299}),
-    ),
+    Fault("bos_that_no_document_has", "sidecar_mismatch bos_misplaced", put({"tokenizer/bos_id": 299})),
     Fault("recipe_changed", "file_checksum", rewrite("recipe.json", lambda _: b"{}")),
     Fault(
         "block_list_documents_not_those_of_the_sources",
@@ -345,7 +332,7 @@ FAULTS = [
         put({path.format("tokens"): 10**15 for path in OF_FIRST_SHARD}),
     ),
     # Tokens files, and bits of files.
-    Fault("tokens_truncated", "file_size seek_table", shorten(TOKENS, 1000)),
+    Fault("tokens_truncated", "file_size seek_table", rewrite(TOKENS, lambda data: data[:-1000])),
     Fault("bit_flipped_in_first_frame", "file_checksum frame_corrupt", flip_at(TOKENS, 5000)),
     Fault("bit_flipped_in_frame_checksum", "file_checksum frame_corrupt", flip_frame_checksum),
     Fault("bit_flipped_in_seek_table", "seek_table", flip_at(TOKENS, -15)),
@@ -398,7 +385,7 @@ FAULTS = [
         of_plan=True,
     ),
     Fault("share_wrong_in_shards", "mix_share", move_code, of_plan=True),
-    Fault("share_wrong_in_the_set", "mix_share", less_code("train", 10), of_plan=True),
+    Fault("share_wrong_in_the_set", "mix_share", remove_code, of_plan=True),
 ]
 
 
