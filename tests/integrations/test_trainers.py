@@ -1,4 +1,4 @@
-"""The trainers of docs/trainers.md: killed and resumed with other workers and ranks; no sample is missed or repeated."""
+"""The trainers of docs/trainers.md: killed and resumed with other workers and ranks; each sample is read once."""
 
 from __future__ import annotations
 

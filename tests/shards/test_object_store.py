@@ -145,7 +145,7 @@ def test_a_store_that_ignores_conditions_is_found_by_the_probe(server, monkeypat
         ("gopher://host/x", r"Expected one of: az://, gs://, hf://, s3://"),
         ("s3://", "expected s3://BUCKET/PREFIX"),
         ("gs://bucket/../b", r"`\.\.` in its path"),
-        (f"s3://{ACCESS_KEY}:{SECRET_KEY}@bucket/x", ""),
+        (f"s3://{ACCESS_KEY}:{SECRET_KEY}@bucket/x", "bucket"),
     ],
 )
 def test_an_address_that_is_none_is_refused_and_a_secret_not_repeated(place, message):
