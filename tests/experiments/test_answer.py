@@ -16,13 +16,7 @@ from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import load_ablation
 
 ARMS: list[dict[str, Any]] = [{"name": "plain"}, {"name": "other", "data": {"sources": {"sums": {"weight": 3}}}}]
-ITEMS: dict[str, Any] = {
-    "name": "held_out_2",
-    "files": ["items.jsonl"],
-    "question": "question",
-    "choices": "choices",
-    "answer": "answer",
-}
+ITEMS: dict[str, Any] = {"name": "held_out_2", "files": ["items.jsonl"]}
 FIRST = [2.50, 2.52, 2.48]
 
 
@@ -55,7 +49,7 @@ def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> dic
         ([2.40, 2.42, ProxyResult(failed="lost")], "better (2 of 3 seeds: the others failed)"),
         ([ProxyResult(failed="lost")] * 3, "not known: its trainings failed"),
         (
-            [result(2.4, text="c"), result(2.4, text="c"), result(2.4, text="c")],
+            [result(2.4, text="c") for _ in FIRST],
             "other text: the arms were not scored on the same documents or items",
         ),
     ],
@@ -69,10 +63,8 @@ def test_the_words_say_what_the_numbers_support(tmp_path: Path, other: list[Any]
 
 
 def test_of_an_accuracy_more_is_better(tmp_path: Path) -> None:
-    first, other = (
-        [result(value, score="held_out_2_acc") for value in values] for values in ([0.2, 0.21], [0.4, 0.41])
-    )
-    found = answer(tmp_path, first, other, scores=["held_out_2_acc"])
+    low, low_too, high, high_too = (result(value, score="held_out_2_acc") for value in (0.2, 0.21, 0.4, 0.41))
+    found = answer(tmp_path, [low, low_too], [high, high_too], scores=["held_out_2_acc"])
     assert found["scores"][1]["answer"] == "better"
 
 

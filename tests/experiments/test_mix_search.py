@@ -20,6 +20,7 @@ from tokenmill.mix_search.schema import load_mix_search
 from tokenmill.mix_search.search import MixSearch, count_trainings
 from trainer.metrics import last_record, read_metrics
 
+QUIZ = {"name": "quiz", "files": ["quiz.jsonl"]}
 SHIPPED = Path(__file__).parents[2] / "recipes/experiments"
 
 
@@ -120,6 +121,10 @@ def test_shipped_searches_load(file: Path) -> None:
             {"objective": {"held_bpb": 1.0}},
             "objective.held_bpb: the train recipe does not compute it in bits",
         ),
+        (
+            {"tables_of_train": {"eval": TRAIN["eval"] | {"tasks": [QUIZ]}}, "objective": {"quiz_acc": 1.0}},
+            "objective.quiz_acc: the train recipe does not compute it in bits per byte. Expected",
+        ),
         ({"objective": {"held_out_bpb": 0.0}}, "objective.held_out_bpb: expected more than 0"),
         ({"objective": {}}, "objective: an empty list"),
         ({"arms": 4}, "4 arms: the fit of 2 shares has 3 parameters: it takes at least 5 arms"),
@@ -137,15 +142,3 @@ def test_what_cannot_be_searched_is_refused(
     assert status == 2
     assert message in capsys.readouterr().err
     assert not list((tmp_path / "out").glob("sets/*"))
-
-
-def test_an_accuracy_is_no_objective(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    scored = TRAIN["eval"] | {"tasks": [{"name": "quiz", "files": ["quiz.jsonl"]}]}
-    file = write_search(tmp_path, tables_of_train={"eval": scored}, objective={"quiz_acc": 1.0})
-    (tmp_path / "quiz.jsonl").write_text(
-        '{"question": "the mill turns a", "choices": ["stream", "sum"], "answer": 0}\n'
-    )
-    assert main(["mix-search", str(file), "--out", str(tmp_path / "out")]) == 2
-    assert (
-        "objective.quiz_acc: the train recipe does not compute it in bits per byte. Expected" in capsys.readouterr().err
-    )

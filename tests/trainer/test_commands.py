@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from shards import open_set
 from shards.errors import InputError
 from trainer.model.generate import SamplingOptions, choose_token, generate_texts
 from trainer.results.trained_model import load_model
@@ -81,14 +82,13 @@ def test_a_train_split_that_is_too_small_is_refused(train, tmp_path, setting):
     assert "expected at least train.global_batch" in done.stderr
 
 
-def test_a_corrupt_frame_met_on_the_way_fails_the_run(trainer, shard_set, recipe_file, tmp_path):
+def test_a_corrupt_frame_met_on_the_way_fails_the_run(train, shard_set, tmp_path):
     shutil.copytree(shard_set.path, tmp_path / "set")
     for file in (tmp_path / "set").glob("train-*.bin.zst"):  # quick validation does not read frames
         content = bytearray(file.read_bytes())
         content[100] ^= 1
         file.write_bytes(content)
-    done = trainer.run("train", recipe_file, "--shards", tmp_path / "set", "--run", tmp_path / "run")
-    assert done.returncode == 1
+    done = train(tmp_path / "run", shards=open_set(tmp_path / "set"), status=1)
     assert "frame_corrupt" in done.stderr
     assert "Stopped after step 0" in done.stderr
 
