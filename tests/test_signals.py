@@ -101,11 +101,7 @@ run()
 
 
 def test_an_interrupt_before_the_command_is_told() -> None:
-    program = """
-import signal
-from tokenmill import __main__ as program
-program.main = lambda _: signal.raise_signal(signal.SIGTERM)
-program.run()
-"""
+    program = "import signal; from tokenmill import __main__ as program\n"
+    program += "program.main = lambda _: signal.raise_signal(signal.SIGTERM); program.run()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from shards import ShardSetError, open_set
 from shards.format.codec import SeekableWriter
 from shards.stores.cache import Cache
-from shards.torch import TokenStream, TokenWindows
+from shards.torch import TokenWindows
 from shards.trace.search import Query
 from shards.trace.trace import trace
 from tests.support.opened import record_opened
@@ -69,22 +70,14 @@ def damaged(request, good_set, tmp_path_factory):
     return folder, request.param
 
 
-READERS: dict[str, Callable[[Path, Path], object]] = {
-    "open_set": lambda folder, out: open_set(folder),
-    "TokenWindows": lambda folder, out: TokenWindows(folder, seq_len=SEQ_LEN),
-    "TokenStream": lambda folder, out: TokenStream(folder, seq_len=SEQ_LEN),
-    "trace": lambda folder, out: trace(folder, Query("token", "5")),
-}
-
-
-@pytest.mark.parametrize("reader", READERS)
-def test_a_shard_of_another_size_or_none_is_told_when_the_set_is_opened(damaged, tmp_path, reader):
+def test_a_shard_of_another_size_or_none_is_told_when_the_set_is_opened(damaged):
     folder, damage = damaged
-    with record_opened() as opened, pytest.raises(ShardSetError, match=told(damage, folder)) as caught:
-        READERS[reader](folder, tmp_path / "out")
-    assert [problem.kind for problem in caught.value.problems] == [
-        {replaced: "file_size", missing: "file_missing"}[damage]
-    ]
+    with record_opened() as opened:
+        for read in (open_set, partial(TokenWindows, seq_len=SEQ_LEN), partial(trace, query=Query("token", "5"))):
+            with pytest.raises(ShardSetError, match=told(damage, folder)) as caught:
+                read(folder)
+    (problem,) = caught.value.problems
+    assert problem.kind == {replaced: "file_size", missing: "file_missing"}[damage]
     assert not [path for path in opened if path.endswith((".zst", ".parquet"))]  # no shard is read for it
 
 

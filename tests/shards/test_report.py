@@ -61,19 +61,18 @@ def write_hostile_set(folder, plan: Plan):
     entries = read_vocabulary(plan.tokenizer.encode()).entries
     table = {bytes_: token for token, bytes_ in enumerate(entries) if len(bytes_) == 1}
     attack = np.array([table[bytes([byte])] for byte in HOSTILE_TEXT], "<u2")
-    documents = {}
-    for split, shards in plan.documents.items():
-        documents[split] = []
-        for shard in shards:
-            changed = []
-            for document in shard:
-                if document.source == "code":
-                    tokens = document.tokens.copy()
-                    room = min(len(attack), len(tokens) - 1)
-                    tokens[:room] = attack[:room]
-                    document = dataclasses.replace(document, tokens=tokens, source=HOSTILE_SOURCE, unit=HOSTILE_NAME)
-                changed.append(document)
-            documents[split].append(changed)
+
+    def attack_code(document):
+        if document.source != "code":
+            return document
+        room = min(len(attack), len(document.tokens) - 1)
+        tokens = np.concatenate([attack[:room], document.tokens[room:]])
+        return dataclasses.replace(document, tokens=tokens, source=HOSTILE_SOURCE, unit=HOSTILE_NAME)
+
+    documents = {
+        split: [[attack_code(document) for document in shard] for shard in shards]
+        for split, shards in plan.documents.items()
+    }
     weights = {"prose": 3.0, HOSTILE_SOURCE: 1.0}
     sources = [
         {"name": name, "kind": "hub", "repo": f"owner/{number}", "license": LICENSES[name], HOSTILE_NAME: HOSTILE_NAME}

@@ -62,11 +62,9 @@ def test_of_many_missing_shards_the_first_are_told_and_the_others_counted(
     good_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, count = shutil.copytree(good_set, tmp_path / "set"), 5000
-    text = (folder / "manifest.json").read_text()
-    shard = json.dumps(next(entry for entry in json.loads(text)["shards"] if entry["split"] == "train"))
-    name = json.loads(shard)["name"]
-    many = [json.loads(shard.replace(name, f"train-{number:05}")) for number in range(count)]
-    (folder / "manifest.json").write_text(json.dumps({**json.loads(text), "shards": many}))
+    shard = json.dumps(json.loads((folder / "manifest.json").read_text())["shards"][0])
+    many = [json.loads(shard.replace("train-00000", f"train-{number:05}")) for number in range(count)]
+    edit(folder, lambda manifest: manifest.update(shards=many))
     for path in folder.glob("train-*"):
         path.unlink()
     assert main(["validate", str(folder), "--threads", "1"]) == 1

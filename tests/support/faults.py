@@ -157,9 +157,13 @@ def bomb(data: bytes, entries: list[tuple[int, int]]) -> tuple[bytes, list[tuple
     return data[: -entries[-1][0]] + last, [*entries[:-1], (len(last), entries[-1][1])]
 
 
-def hide(data: bytes, entries: list[tuple[int, int]]) -> tuple[bytes, list[tuple[int, int]]]:
-    hidden = zstandard.ZstdCompressor().compress(b"hidden")
-    return data + hidden, [*entries[:-1], (entries[-1][0] + len(hidden), entries[-1][1])]
+def lengthen_last_frame(by: int, data: bytes, entries: list[tuple[int, int]]) -> tuple[bytes, list[tuple[int, int]]]:
+    """Return frames, of which the last one has so many more bytes; fewer, if it is below zero."""
+    return data, [*entries[:-1], (entries[-1][0] + by, entries[-1][1])]
+
+
+def behind_frames(extra: bytes) -> Damage:
+    return frames(lambda data, entries: lengthen_last_frame(len(extra), data + extra, entries))
 
 
 def flip_frame_checksum(folder: Path) -> None:
@@ -340,7 +344,13 @@ FAULTS = [
     Fault("bit_flipped_in_sidecar", "file_checksum manifest_invalid", flip_at("train-00000.json", 0)),
     Fault("tokens_digest_wrong", "tokens_checksum sidecar_mismatch", put({"shards/2/tokens_sha256": "0" * 64})),
     Fault("frame_larger_than_declared", "frame_corrupt", frames(bomb)),
-    Fault("frame_hides_another", "frame_corrupt", frames(hide)),
+    Fault("frame_hides_another", "frame_corrupt", behind_frames(zstandard.compress(b"hidden"))),
+    Fault("frame_has_bytes_behind_it", "frame_corrupt", behind_frames(b"more bytes")),
+    Fault(
+        "frame_without_its_checksum",
+        "frame_corrupt",
+        frames(lambda data, entries: lengthen_last_frame(-4, data[:-4], entries)),
+    ),
     Fault("seek_table_declares_billions", "seek_table", declare_billions),
     Fault(
         "token_beyond_the_vocabulary",
