@@ -42,10 +42,9 @@ LOADS_LATE = ("if os.path.exists", "__import__('time').sleep(6 * rank)\nif os.pa
 
 @pytest.mark.parametrize("title", STARTS)
 def test_ranks_and_workers_change(title, tmp_path):
-    found = run_until_done(title, tmp_path, STARTS[title], then=LOOPS.get(title))
-    assert_goes_on(found, batch=8, saves=3)
+    assert_goes_on(run_until_done(title, tmp_path, STARTS[title], then=LOOPS.get(title)))
 
 
 def test_a_rank_of_grain_that_loads_late_loads_what_the_others_do(tmp_path):
     starts = [Start(kill_after=7, torchrun=True), Start(ranks=2, changed=[LOADS_LATE, NO_WORKERS])]
-    assert_goes_on(run_until_done("Grain", tmp_path, starts), batch=8, saves=3)
+    assert_goes_on(run_until_done("Grain", tmp_path, starts))

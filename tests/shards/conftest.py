@@ -11,6 +11,7 @@ import pytest
 import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from tests.support.servers.objects import ObjectServer, aws_environment
 from tests.support.shard_sets import Plan, plan_set, write_set
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
@@ -66,3 +67,12 @@ def good_set(_shared_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = tmp_path_factory.mktemp("good") / "set"
     write_set(folder, _shared_plan)
     return folder
+
+
+@pytest.fixture
+def server(moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> ObjectServer:
+    """Return a server with an empty bucket, to which the environment of this process leads."""
+    moto.reset()
+    moto.empty_bucket()
+    aws_environment(monkeypatch, moto.url)
+    return moto

@@ -318,9 +318,7 @@ def test_one_process_fetches_a_file_and_the_others_wait_for_it(hub, whole, folde
     ]
     for worker in workers:
         worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * 4
+    assert [worker.join() or worker.exitcode for worker in workers] == [0] * 4
     assert fetched_bytes(hub) == token_files(whole)["train-00001"]
 
 

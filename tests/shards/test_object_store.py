@@ -34,15 +34,7 @@ PLACE = f"s3://{BUCKET}/a/place"
 
 
 @pytest.fixture
-def server(moto: ObjectServer) -> ObjectServer:
-    moto.reset()
-    moto.empty_bucket()
-    return moto
-
-
-@pytest.fixture
-def store(server: ObjectServer, monkeypatch) -> ObjectStore:
-    aws_environment(monkeypatch, server.url)
+def store(server: ObjectServer) -> ObjectStore:
     return open_objects(PLACE)
 
 
@@ -154,8 +146,7 @@ def test_an_address_that_is_none_is_refused_and_a_secret_not_repeated(place, mes
     assert not re.search(f"{ACCESS_KEY}|{SECRET_KEY}", str(refused.value))
 
 
-def test_an_absent_bucket_is_named(server, monkeypatch):
-    aws_environment(monkeypatch, server.url)
+def test_an_absent_bucket_is_named(server):
     store = open_objects("s3://absent/place")
     for request in (store.read, store.delete, lambda name: store.put(name, b""), lambda _: [*store.list()]):
         with pytest.raises(StoreError, match=r"there is no bucket 'absent' at http://127.0.0.1:\d+. Create it"):

@@ -16,7 +16,7 @@ from shards.validation.validate import validate
 from tests.support.builds import one_worker
 from tests.support.servers.http11 import Request, Response
 from tests.support.servers.hub import Hub, use_hub
-from tests.support.servers.objects import BUCKET, ObjectServer, Proxy, aws_environment
+from tests.support.servers.objects import BUCKET, Proxy, aws_environment
 from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
@@ -31,13 +31,6 @@ def upload(folder: Path, place: str = PLACE) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
             store.put(path.relative_to(folder).as_posix(), path)
-
-
-@pytest.fixture
-def server(moto: ObjectServer, monkeypatch) -> ObjectServer:
-    moto.empty_bucket()
-    aws_environment(monkeypatch, moto.url)
-    return moto
 
 
 @pytest.fixture

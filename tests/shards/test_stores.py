@@ -14,17 +14,14 @@ from shards.stores.files import is_abandoned, unique_name
 from shards.stores.object_store import require_abilities
 from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore, WritableStore
-from tests.support.servers.objects import BUCKET, ObjectServer, aws_environment
+from tests.support.servers.objects import BUCKET
 
 
 @pytest.fixture(params=["folder", "s3"])
-def store(request, tmp_path, monkeypatch) -> WritableStore:
+def store(request, tmp_path) -> WritableStore:
     if request.param == "folder":
         return FolderStore(tmp_path / "place")
-    server: ObjectServer = request.getfixturevalue("moto")
-    server.reset()
-    server.empty_bucket()
-    aws_environment(monkeypatch, server.url)
+    request.getfixturevalue("server")
     return open_writable_store(f"s3://{BUCKET}/place")
 
 

@@ -10,7 +10,7 @@ from shards import ShardSet, ShardSetError, open_set
 from shards.format.token_set import write_token_set
 from shards.stores.object_store import open_objects
 from shards.torch import TokenStream, TokenWindows
-from tests.support.servers.objects import BUCKET, ObjectServer, aws_environment
+from tests.support.servers.objects import BUCKET
 from tests.support.token_sets import count_up
 
 pytestmark = pytest.mark.long
@@ -28,15 +28,11 @@ def small_set(tmp_path_factory) -> ShardSet:
 
 
 @pytest.fixture
-def bucket(moto, small_set, monkeypatch) -> ObjectServer:
-    """The server that has the set at `PLACE`."""
-    moto.reset()
-    moto.empty_bucket()
-    aws_environment(monkeypatch, moto.url)
+def bucket(server, small_set) -> None:
+    """The server has the set at `PLACE`."""
     store = open_objects(PLACE)
     for path in small_set.path.iterdir():
         store.put(path.name, path)
-    return moto
 
 
 def all_labels(shard_set: ShardSet) -> torch.Tensor:
