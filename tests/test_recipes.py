@@ -74,18 +74,20 @@ def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.Monk
         *[["gopher"]] * 3,
         ["gopher", "code"],
     ]
-    (tmp_path / "c.toml").write_text(f'name = "c"\n{encoded}\n[tokenizer]\nvocab_size = 300\n')
-    assert load_checked_recipe(tmp_path / "c.toml").sources[0].encoding == "cp1252"
+
+    def load_sources(text: str) -> Recipe:
+        (tmp_path / "c.toml").write_text(f'name = "c"\n{text}\n[tokenizer]\nvocab_size = 300\n')
+        return load_checked_recipe(tmp_path / "c.toml")
+
+    assert load_sources(encoded).sources[0].encoding == "cp1252"
     (tmp_path / "finemath").mkdir()
     (tmp_path / "finemath/a.parquet").write_bytes(b"a file")
-    (tmp_path / "c.toml").write_text(f'name = "c"\n{share}\n[tokenizer]\nvocab_size = 300\n')
-    assert load_checked_recipe(tmp_path / "c.toml").sources[0].take == 1 / 16
+    assert load_sources(share).sources[0].take == 1 / 16
     weights = {"fineweb-edu": 87, "finemath": 10, "python-edu": 3}
     sources = "".join(
         f'[[sources]]\nname = "{n}"\npaths = ["notes/a/b.md"]\nweight = {w}\n' for n, w in weights.items()
     )
-    (tmp_path / "c.toml").write_text(f'name = "c"\n{sources}[tokenizer]\nvocab_size = 300\n{curriculum}')
-    assert [phase.name for phase in load_checked_recipe(tmp_path / "c.toml").mix.phases] == ["main", "last"]
+    assert [phase.name for phase in load_sources(sources + curriculum).mix.phases] == ["main", "last"]
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
