@@ -62,16 +62,16 @@ def test_everything_comes_back_bit_for_bit_without_a_pickle(tmp_path, monkeypatc
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a pickle was read")
 
+    model, optimizer = make_training(1)
+    other, other_optimizer = make_training(2)  # torch imports modules that extend a pickler
     for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
         monkeypatch.setattr(module, name, refuse)
-    model, optimizer = make_training(1)
     saved = save_checkpoint(tmp_path, make_state(7), model, [optimizer], keep_last=1)
     torch_state = torch.get_rng_state()
     found = find_newest_checkpoint(tmp_path, print)
     assert found is not None
     assert found.path == saved == tmp_path / "checkpoints/step-00000007"
     assert found.state == make_state(7)
-    other, other_optimizer = make_training(2)
     load_weights(found, other)
     load_training_state(found, other, [other_optimizer])
     assert torch.equal(torch.get_rng_state(), torch_state)
