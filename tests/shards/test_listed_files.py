@@ -51,15 +51,12 @@ TOLD = {
     replaced: r"^train-00001\.bin\.zst: [\d,]+ bytes in {place}; expected [\d,]+ by the manifest\. ",
     missing: r"^train-00001\.bin\.zst: in the manifest, but not in {place}\. ",
 }
-REMEDIES = {
-    "folder": r"Copy, pull or build it again; tokenmill validate {place} finds what is damaged\. \[",
-    "store": r"Push or build it again; tokenmill validate {place} finds what is damaged\. \[",
-}
 
 
-def told(damage: Damage, place: Path | str, kind: str = "folder") -> str:
+def told(damage: Damage, place: Path | str, remedy: str = "Copy, pull") -> str:
     """Return the pattern of the error of a set at a place."""
-    return (TOLD[damage] + REMEDIES[kind]).format(place=re.escape(str(place)))
+    pattern = TOLD[damage] + remedy + r" or build it again; tokenmill validate {place} finds what is damaged\. \["
+    return pattern.format(place=re.escape(str(place)))
 
 
 @pytest.fixture(scope="module", params=TOLD, ids=lambda damage: damage.__name__)
@@ -87,7 +84,7 @@ def test_a_set_on_the_hub_is_compared_with_its_listing(damaged, tmp_path, monkey
         server.publish("tester/set", folder)
         use_hub(server.url, monkeypatch)
         for cache in (None, Cache(tmp_path, 10**9)):
-            with pytest.raises(ShardSetError, match=told(damage, URL, "store")):
+            with pytest.raises(ShardSetError, match=told(damage, URL, "Push")):
                 open_set(URL, cache=cache)
         assert not [record for record in server.requests if "/cdn/" in record.path]
 
