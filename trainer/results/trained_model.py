@@ -12,7 +12,7 @@ from shards.config import read_file
 from shards.errors import InputError
 from shards.format.tokenizer_json import parse_tokenizer
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
-from shards.terminal.display import say
+from shards.terminal.display import say as print_note
 from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import CheckpointState, find_newest_checkpoint, read_checkpoint
 from trainer.checkpoint.tensors import check_layers, load_weights
@@ -22,7 +22,7 @@ from trainer.model.generate import TrainedModel
 from trainer.run_folder import TOKENIZER_FILE
 
 
-def load_model(run: str | Path, say: Note = say, path: str | Path | None = None) -> TrainedModel:
+def load_model(run: str | Path, say: Note | None = None, path: str | Path | None = None) -> TrainedModel:
     """Load a run's newest whole checkpoint, or the one at a path, and its tokenizer.
 
     The model is in evaluation mode, on the GPU if there is one. `model(ids)` maps int64 `(batch, length)` to float32
@@ -30,14 +30,14 @@ def load_model(run: str | Path, say: Note = say, path: str | Path | None = None)
 
     Args:
         run: the run's folder.
-        say: called with what the user should know, such as that a newer checkpoint is corrupt.
+        say: called with what the user should know, such as that a newer checkpoint is corrupt; printed when None.
         path: a checkpoint's folder.
 
     Raises:
         InputError: the folder has no checkpoint, or the tokenizer is not the one that the model was trained with.
     """
     run = Path(run)
-    found = read_checkpoint(Path(path)) if path else find_newest_checkpoint(run, say)
+    found = read_checkpoint(Path(path)) if path else find_newest_checkpoint(run, say or print_note)
     if found is None:
         command = "tokenmill train"
         raise InputError(f"{run}: no checkpoints. Expected the folder given to `{command} --run`.")
