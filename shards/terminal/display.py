@@ -79,15 +79,17 @@ def stdout_console() -> Any:
     """
     from rich.console import Console
 
-    class _Console(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # rich would end the process with status 1
-
     columns = os.environ.get("COLUMNS", "")
     given = int(columns) if columns.isdecimal() else 0
     # rich would assume 80 columns where there is no terminal.
     width = None if sys.stdout.isatty() else given or FULL_WIDTH
-    return _Console(width=width, markup=False, highlight=False, emoji=False)
+    console = Console(width=width, markup=False, highlight=False, emoji=False)
+    console.on_broken_pipe = _raise_broken_pipe
+    return console
+
+
+def _raise_broken_pipe() -> None:
+    raise BrokenPipeError  # rich would end the process with status 1
 
 
 def print_rows(rows: Table, *, title: str = "") -> None:
