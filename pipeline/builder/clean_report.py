@@ -36,7 +36,7 @@ from shards.errors import InputError
 from shards.format.manifest import BLOCK_LIST_REASON, MANIFEST_FILE
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.report.render import TEMPLATES, make_render_environment, read_style
-from shards.stores.files import atomic_open
+from shards.stores.files import atomic_open, make_folder
 from shards.stores.open import open_writable_store
 from shards.trace.excerpt import cut_excerpt
 
@@ -270,13 +270,13 @@ def write_page(report: dict[str, Any], out: Path) -> None:
         out: the file, which may be an earlier page.
 
     Raises:
-        InputError: the file was not written by this command.
+        InputError: the file was not written by this command, or its folder is another user's.
         OSError: it cannot be written.
     """
+    make_folder(out.parent)
     page = render_page(report)
     if out.exists() and (not out.is_file() or _MARK not in out.read_bytes()[:_MARK_WITHIN]):
         raise InputError(f"{out}: not written by clean-report, so not replaced. Give another file, or move this one.")
-    out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_open(out) as file:
         file.write(page.encode())
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest_docstrings, parse_source
-from shards.stores.files import TMP_SUFFIX, unique_name
+from shards.stores.files import TMP_SUFFIX, make_folder, unique_name
 from shards.terminal.reporter import Note
 
 FOLDER = Path("out/demo-corpus")
@@ -83,8 +83,10 @@ def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
         Then one for the documents held out.
 
     Raises:
-        OSError: the folder cannot be written.
+        InputError: the folder is another user's.
+        OSError: it cannot be written.
     """
+    make_folder(folder)
     summary: list[dict[str, Any]] = []
     prose, mathematics = _gather_documentation()
     held_out = _Texts(cut_excerpts(prose.long), {}, [])
@@ -233,7 +235,7 @@ def _parse_definitions(content: bytes) -> Iterator[tuple[str, str]]:
 
 def _write_parts(folder: Path, documents: list[Docstring]) -> int:
     """Write the demo's part files of about `FILE_BYTES` of text each; remove parts of an earlier, longer corpus."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     parts: list[list[Docstring]] = [[]]
     size = 0
     for document in documents:

@@ -44,7 +44,7 @@ from shards.audit.figures import NGRAM_RATE, ShardAudit, Totals, audit_shard, jo
 from shards.audit.rules import Verdict, rare_below, worst_verdict
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
-from shards.stores.files import atomic_open
+from shards.stores.files import atomic_open, make_folder
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import format_json
@@ -176,7 +176,7 @@ def audit(
         concentrated=concentrated,
         seconds=time.perf_counter() - began,
     )
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     # A report takes audit.json as the sign that the counts are of the same audit.
     (out / REPORT_FILE).unlink(missing_ok=True)
     write_token_counts(out / TOKENS_FILE, totals)

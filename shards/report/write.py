@@ -27,7 +27,7 @@ from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.report.render import Report, describe_sources, render_card, render_page, rows_of
-from shards.stores.files import atomic_open
+from shards.stores.files import atomic_open, make_folder
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
 from shards.terminal.reporter import Progress, no_progress
@@ -129,7 +129,7 @@ def write_report(
     )
     # Both are rendered before either is written.
     rendered = {CARD_FILE: render_card(report), PAGE_FILE: render_page(report)}
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     for name, text in rendered.items():
         with atomic_open(out / name) as file:
             file.write(text.encode())

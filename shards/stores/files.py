@@ -176,6 +176,17 @@ def check_own_folder(folder: Path) -> None:
     )
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder to write files to, unless it is there already.
+
+    Raises:
+        InputError: it is another user's.
+        OSError: it cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    check_own_folder(folder)
+
+
 @contextlib.contextmanager
 def lock_folder(folder: Path, *, wait: str = "") -> Generator[int]:
     """Lock a folder on this machine for this process. The lock ends when the process ends, in whatever way.

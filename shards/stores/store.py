@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
 from shards.errors import InputError, set_error
-from shards.stores.files import atomic_open, sync_folder
+from shards.stores.files import atomic_open, check_own_folder, sync_folder
 
 READS_AT_ONCE = 16
 """Small files that are read at the same time from a store with costly requests."""
@@ -260,11 +260,13 @@ def folder_beside(store: Store, ending: str) -> Path:
 
 
 def check_outside(out: Path, store: Store) -> None:
-    """Check that a file about a set is not written to the folder of the set's store.
+    """Check that files about a set are not written to the folder of the set's store, or to another user's.
 
     Raises:
-        InputError: `out` is in that folder.
+        InputError: `out` is in that folder, or another user's.
     """
+    if out.is_dir():
+        check_own_folder(out)
     if store.folder is not None and out.resolve().is_relative_to(store.folder.resolve()):
         raise InputError(f"{out}: inside the set's own folder, which may hold only the set. Give another.")
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from shards.config import no_pipe
 from shards.errors import InputError, plural
 from shards.format.arrays import UInt8s
 from shards.format.reader import ShardSet
-from shards.stores.files import atomic_open, hash_file
+from shards.stores.files import atomic_open, check_own_folder, hash_file
 
 _FIRST = "# Block list: "
 """How every block list that this module writes begins."""
@@ -26,7 +27,7 @@ def check_block_list_path(path: Path, set_folder: Path | None) -> None:
 
     Raises:
         InputError: the path is in the set's own folder, is a folder or another file than a block list, or is in a
-            folder that does not exist or is not writable.
+            folder that does not exist, is not writable or is another user's.
     """
     # A search may take hours, and its result must not be lost for a path.
     folder = path.absolute().parent
@@ -38,8 +39,9 @@ def check_block_list_path(path: Path, set_folder: Path | None) -> None:
         raise InputError(f"{path}: there is no folder {folder}. Make it, or give another file.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path}: the folder {folder} cannot be written to. Give another file.")
+    check_own_folder(folder)
     if path.exists():
-        with path.open("rb") as file:
+        with open(path, "rb", opener=no_pipe) as file:
             start = file.read(len(_FIRST))
         if start not in (b"", _FIRST.encode()):
             raise InputError(

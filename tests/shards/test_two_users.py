@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -13,6 +14,7 @@ from typing import Literal
 
 import pytest
 
+from pipeline.builder.clean_report import write_page
 from pipeline.engine import attempts
 from pipeline.numba_compiler import find_numba_folder
 from shards.errors import InputError, RunError
@@ -23,6 +25,7 @@ from tests.support.builds import call_here
 from tests.support.small_recipe import write_small_recipe
 from tokenmill.__main__ import main
 from trainer.metrics import MetricsLog
+from trainer.recipe import load_train_recipe
 
 OTHER = 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
@@ -116,6 +119,42 @@ def test_a_folder_of_the_other_user_is_not_written_to_or_replaced(
     with pytest.raises(InputError, match="belongs to another user"), write_folder(shared / "out"):
         other("mkdir out")  # which would give the new folder its rights
     assert [path.name for path in sorted(shared.rglob("*"))] == ["empty", "out", "run", "checkpoints"]
+    check_mine(mine)
+
+
+def test_files_about_sets_and_runs_are_not_written_to_a_folder_of_the_other_user(
+    shared: Path, mine: Path, other: Act, good_set: Path, tmp_path: Path
+) -> None:
+    other("mkdir empty")
+    runs = [tmp_path / name for name in "ab"]
+    recipe = load_train_recipe(Path(__file__).parents[2] / "recipes/train/tinystories-28m.toml")
+    for run in runs:
+        run.mkdir()
+        (run / "recipe.json").write_text(recipe.model_dump_json())
+        (run / "metrics.jsonl").write_text('{"step": 1, "tokens": 1, "loss": 1.0, "seconds": 1.0}\n')
+        (run / "set.json").write_text(json.dumps({"path": "/set", "manifest_sha256": "a" * 64}))
+        (run / "tokenizer.json").write_text("{}")
+    compare, out = f"compare {runs[0]} {runs[1]}", shared / "empty"
+    for words in (
+        f"plot {runs[0]} --out {out}",
+        f"{compare} --out {out}",
+        f"audit {good_set} --workers 1 --out {out}",
+        f"audit {good_set} --workers 1 --write-block-list {out}/list",
+        f"report {good_set} --workers 1 --out {out}",
+        f"trace {good_set} --text the --out {out}/list",
+        f"demo-corpus {out}",
+    ):
+        done = call_here(main, *words.split())
+        assert (done.returncode, "belongs to another user" in done.stderr) == (2, True), (words, done.stderr)
+    with pytest.raises(InputError, match="belongs to another user"):
+        write_page({}, out / "page.html")
+    assert not list(out.iterdir())
+    # In an own folder, a link is replaced and what it leads to is not written.
+    for name in ("metrics.png", "metrics.svg", "compare.html"):
+        (tmp_path / name).symlink_to(mine / "export.json")
+    for words in (f"plot {runs[0]} --out {tmp_path}", f"{compare} --out {tmp_path}"):
+        done = call_here(main, *words.split())
+        assert done.returncode == 0, done.stderr
     check_mine(mine)
 
 

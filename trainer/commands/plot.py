@@ -24,14 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run `plot`: draw the plots and return their paths."""
-    from shards.stores.files import atomic_open
+    from shards.stores.files import atomic_open, make_folder
     from trainer.results.picture import draw_run, render_figure
     from trainer.results.runs import read_run
 
     found = read_run(options.run)
     figure = draw_run(found)
     folder: Path = options.out or found.folder
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     paths = [str(folder / "metrics.png"), str(folder / "metrics.svg")]
     for path in paths:
         with atomic_open(Path(path)) as file:  # a link of that name is replaced, not followed

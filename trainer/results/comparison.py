@@ -15,7 +15,7 @@ from typing import Any
 
 from shards.config import list_of, table_of
 from shards.report.render import TEMPLATES, make_render_environment, read_style
-from shards.stores.files import atomic_open
+from shards.stores.files import atomic_open, make_folder
 from shards.terminal.program import Row
 from trainer.evaluation.scores import show_score
 from trainer.metrics import last_record
@@ -203,7 +203,7 @@ def write_comparison(
     values |= read_style(TEMPLATES / "style.css", templates / "compare.css")
     page = make_render_environment(templates).get_template("compare.html.jinja").render(values)
     contents = {"html": page.encode(), "png": render_figure(figure, "png"), "svg": picture}
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     for suffix, content in contents.items():
         with atomic_open(out / f"{name}.{suffix}") as file:
             file.write(content)
