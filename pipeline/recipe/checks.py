@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
-from math import isfinite
+from math import inf
 from typing import Any
 
 from pydantic import BaseModel
@@ -108,7 +108,7 @@ def check_weights(data: dict[str, Any]) -> Iterator[str]:
     exact = {
         place: Fraction(str(weight))
         for place, weight in weights.items()
-        if isinstance(weight, int | float) and not isinstance(weight, bool) and isfinite(weight) and weight > 0
+        if isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight < inf
     }
     for place, weight in exact.items():
         if weight * LEAST_SHARE < sum(exact.values()):
@@ -151,7 +151,7 @@ def _is_phase(phase: dict[str, Any]) -> bool:
     """Return whether the rules between phases can be applied to a raw one; the model reports what is wrong with it."""
     numbers = [phase.get("share"), *table_of(phase.get("weights")).values()]
     return "name" in phase and all(
-        isinstance(number, int | float) and not isinstance(number, bool) and isfinite(number) and number >= 0
+        isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < inf
         for number in numbers
     )
 

@@ -88,6 +88,8 @@ def normal_encoding(name: str) -> str:
 
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Count = BeforeValidator(parse_count)
+Weight = Annotated[float, Field(ge=1e-18, le=1e18)]
+"""Within bounds in which no sum of weights overflows, and no share of one loses digits."""
 
 
 MATCH_GROUP = "the_match"

@@ -10,7 +10,7 @@ from operator import not_
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, PositiveFloat, PrivateAttr, SerializeAsAny, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, SerializeAsAny, ValidationInfo, model_validator
 from pydantic_core import to_json
 
 from pipeline.recipe.clean_recipe import CleanAllRecipe, CleanRecipe
@@ -21,6 +21,7 @@ from pipeline.recipe.key_values import (
     Name,
     Patterns,
     SizeBytes,
+    Weight,
     distinct,
     no_empty_token,
 )
@@ -74,7 +75,7 @@ class TokenizerRecipe(Settings):
     sample_bytes: SizeBytes = 10**9
     """How much text to train on, in the proportions of the mix. Documents over 1 MiB are taken in pieces. Documents
     and pieces with a word over 16 KB are left out, and their documents counted."""
-    sample_weights: dict[str, PositiveFloat] | None = None
+    sample_weights: dict[str, Weight] | None = None
     """Shares of the sources in that sample, by source name; when absent, the mix's weights. The set's `recipe.json`
     records the shares used."""
     sample_limits: dict[str, CleanRecipe] | None = None

@@ -9,15 +9,7 @@ from collections.abc import Sequence
 from operator import not_
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    JsonValue,
-    ModelWrapValidatorHandler,
-    PositiveFloat,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, JsonValue, ModelWrapValidatorHandler, ValidationInfo, model_validator
 
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.key_values import (
@@ -26,6 +18,7 @@ from pipeline.recipe.key_values import (
     Name,
     Patterns,
     SizeBytes,
+    Weight,
     known_encoding,
     normal_encoding,
 )
@@ -53,7 +46,7 @@ class SourceRecipe(Settings):
     """Where the documents come from: files, or a data set on the Hub."""
     license: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """The data set's licence as its owner states it (`odc-by`). Only the report and the data card use it."""
-    weight: PositiveFloat
+    weight: Weight
     """The source's share of the training tokens, relative to the other weights. With `mix.phases`, it applies to the
     tokenizer's sample and to phases that do not name the source."""
     take: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -75,7 +75,7 @@ EXPECTED = [
     "sede: unknown key. Did you mean 'seed'?",
     "sources: 2 sources are called 'twice'; expected distinct names",
     "sources.0.paths: '{folder}/*.parquet' matches no file",
-    "sources.0.weight: expected more than 0; got 0",
+    "sources.0.weight: expected 1e-18 or more; got 0",
     "sources.0.keep: score: expected a condition such as",
     "sources.1.weight: expected a finite number; got inf",
     "sources.1.wieght: unknown key. Did you mean 'weight'?",

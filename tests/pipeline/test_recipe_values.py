@@ -55,7 +55,10 @@ def test_overrides(override: str, check: Callable[[Recipe], bool], load: Any) ->
         ("tokenizer.sample_weights={prose = 1, code = 0}", "tokenizer.sample_weights"),
         ("mix.token=1", "mix.token: unknown key. Did you mean 'tokens'?"),
         ("mix.tokens=1\nseed = 5", "mix.tokens"),
-        ("sources.0.weight=-1", "sources.prose.weight: expected more than 0; got -1"),
+        ("sources.0.weight=-1", "sources.prose.weight: expected 1e-18 or more; got -1"),
+        ("sources.0.weight=1e308", "sources.prose.weight: expected 1000000000000000000 or less; got 1e+308"),
+        ("sources.0.weight=5e-324", "sources.prose.weight: expected 1e-18 or more; got 5e-324"),
+        (f"sources.0.weight=1{'0' * 400}", "sources.prose.weight: expected a number; got 10"),
         ("a..b=1", "a: unknown key"),
     ],
 )

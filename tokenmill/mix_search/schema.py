@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import BeforeValidator, Field, PositiveFloat
+from pydantic import BeforeValidator, Field
 
-from pipeline.recipe.key_values import parse_count
+from pipeline.recipe.key_values import Weight, parse_count
 from shards.config import check_settings, read_document, read_partly
 from tokenmill.experiments.schema import ExperimentConfig, Seed
 
@@ -28,7 +28,7 @@ class MixSearchConfig(ExperimentConfig):
     bounds: Annotated[dict[str, Annotated[list[Share], Field(min_length=2, max_length=2)]], Field(min_length=1)]
     """By source, the least and the greatest share of the mix: `maths = [0.0, 0.4]`. Sources that are not named share
     what is left by the recipe's weights."""
-    objective: Annotated[dict[str, PositiveFloat], Field(min_length=1)]
+    objective: Annotated[dict[str, Weight], Field(min_length=1)]
     """Scores with their weights: `{ web_bpb = 2, maths_bpb = 1 }`. The search lowers their weighted mean. All are bits
     per byte."""
     arms: Annotated[int, Field(ge=1, le=1000)]
