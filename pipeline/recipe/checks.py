@@ -151,8 +151,7 @@ def _is_phase(phase: dict[str, Any]) -> bool:
     """Return whether the rules between phases can be applied to a raw one; the model reports what is wrong with it."""
     numbers = [phase.get("share"), *table_of(phase.get("weights")).values()]
     return "name" in phase and all(
-        isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < inf
-        for number in numbers
+        isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < inf for number in numbers
     )
 
 

@@ -7,6 +7,7 @@ import datetime
 import math
 import operator
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,11 @@ from pydantic import JsonValue
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_EXACT = 1 << 53
+"""Up to this number, every whole number is a float."""
+Written = Callable[[], Sequence[Any]]
 _COMPARISON = re.compile(r"\s*(==|!=|<=|>=|<|>)(?!=)\s*(.+?)\s*")
-_COMPARE = {
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -74,8 +78,12 @@ class Predicate:
         """Return the fault of a column of a type that cannot be compared with the predicate's value."""
         return f"column {self.column!r} is {kind}; cannot test {self.operator} {self.value!r}"
 
-    def mask(self, values: pa.Array[Any]) -> pa.BooleanArray:
+    def mask(self, values: pa.Array[Any], written: Written | None = None) -> pa.BooleanArray:
         """Return for which rows the predicate holds; null if the column is null.
+
+        Args:
+            values: the column.
+            written: returns the numbers as they are written, if `values` are the floats next to them.
 
         Raises:
             TypeError: the column cannot be compared with the value.
@@ -93,6 +101,8 @@ class Predicate:
                 # Arrow compares all integers of a type as they are with those of the same type alone.
                 comparison, wanted = _fit_integers(comparison, wanted, kind)
                 compared = pa.array(wanted, kind)
+            elif pa.types.is_floating(kind) and any(abs(value) >= _EXACT for value in wanted):
+                return self._compare(written() if written else values.to_pylist())
             else:
                 compared = pa.array(wanted)
             # Membership is false for a null in Arrow; here a null is neither in nor out.
@@ -100,8 +110,17 @@ class Predicate:
                 found = pc.is_in(values, value_set=compared.cast(kind)) if comparison == "in" else comparison == "all"
                 return pc.if_else(pc.is_valid(values), found, pa.scalar(None, pa.bool_()))
             return pc.call_function(_ARROW[comparison], [values, compared[0]])
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-            raise TypeError(self.describe_misfit(values.type)) from error
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, OverflowError) as error:
+            if not self.fits(values.type):
+                raise TypeError(self.describe_misfit(values.type)) from error
+            return self._compare(values.to_pylist())
+
+    def _compare(self, numbers: Sequence[Any]) -> pa.BooleanArray:
+        """Return what `mask` does, slowly: Python compares numbers of any length and kind exactly."""
+        import pyarrow as pa
+
+        compare = _COMPARE.get(self.operator, lambda number, values: number in values)
+        return pa.array([None if number is None else compare(number, self.value) for number in numbers], pa.bool_())
 
 
 def parse_predicate(column: str, condition: Any) -> Predicate:

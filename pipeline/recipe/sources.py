@@ -85,7 +85,7 @@ class SourceRecipe(Settings):
     `keep` leaves. They are dropped and counted."""
     keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = Field(default_factory=dict)
     """Predicates on columns: `{ int_score = ">= 3", date = ">= 2020-01-31" }`. A row is kept if all of them hold; none
-    holds for a null. Integers are compared exactly, of JSON as floats of 64 bits; a time without a zone is UTC."""
+    holds for a null. Whole numbers are compared exactly; a time without a zone is UTC."""
     min_bytes: SizeBytes = 1
     """Shorter documents are dropped, in bytes of UTF-8; empty ones always are."""
     max_bytes: SizeBytes | None = None

@@ -394,3 +394,34 @@ def test_a_folder_is_read_if_datasets_saved_it_and_named_if_not(tmp_path: Path, 
     }.items():
         write_recipe(tmp_path / "r.toml", table_of("s", path))
         assert f"sources.s.paths: {words}" in run_cli("plan", "r.toml").stderr
+
+
+NUMBERS = [f"{n}" for n in (2**53, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 2**64 - 1, 2**64, 10**400, 10**400 + 1)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "kept"),
+    [
+        (f"> {2**53}", "1 2 3 5 6 7 8 10"),
+        (f">= {2**63}", "3 5 6 7 8 10"),
+        (f"== {2**64 - 1}", "5"),
+        (f"< {-(2**63)}", "4"),
+        (f"!= {10**400}", "0 1 2 3 4 5 6 8 9 10"),
+        (f"> {10**400}", "8 10"),
+        ([2**53 + 1, 2**63 - 1, 10**400 + 1], "1 2 8"),
+        ("< 0.5", "4 9"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_whole_numbers_of_any_length_are_compared_exactly(
+    name: str, condition: Any, kept: str, tmp_path: Path, source: Any
+) -> None:
+    rows = [(number, str(row)) for row, number in enumerate(['"no"', *NUMBERS, "0.25", "9" * 5000], -1)]
+    if name == "a.csv":
+        text = "n,text\n" + "".join(f"{n},{t}\n" for n, t in rows)
+    else:
+        records = [f'{{"n": {n}, "text": "{t}"}}' for n, t in rows]
+        text = "\n".join(["", *records, ""]) if name == "a.jsonl" else f"[{', '.join(records)}]"
+    (tmp_path / name).write_text(text)
+    ((_, (batch,)),) = read_spans(source(tmp_path / name, max_malformed=0.5, keep={"n": condition}))
+    assert [text.decode() if isinstance(text, bytes) else text for text in batch.text.to_pylist()] == kept.split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -69,6 +70,10 @@ UTC = pa.timestamp("us", "UTC")
         ("!= 0.5", SMALL, pa.int64(), [True, True, True]),
         (f"< {10**30}", SMALL, pa.int64(), [True, True, True]),
         (">= 300", [1, 2, 255], pa.uint8(), [False, False, False]),
+        (f"> {2**53 + 1}", [2.0**53, 2.0**53 + 2, math.inf], pa.float64(), [False, True, True]),
+        (f">= {2**63}", [1.0, 2.0**63, -math.inf], pa.float32(), [False, True, False]),
+        (f">= {2**63}", [1, 2**63, 2**80], pa.decimal128(38, 2), [False, True, True]),
+        ([2**63, 2], [1, 2**63, 2], pa.decimal128(38, 2), [False, True, True]),
         (">= 2020-01-02", DAYS, pa.date32(), [False, True, True]),
         (["2020-01-01", "2020-01-03"], DAYS, pa.date64(), [True, False, True]),
         ("< 2020-01-01T13:00:00", TIMES, UTC, [True, False, False]),

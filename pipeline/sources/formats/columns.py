@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _Table = TypeVar("_Table", pa.Table, pa.RecordBatch)
+WrittenBy = Callable[[str], Sequence[Any]]
+"""Returns the numbers of a column as a text has them, of which the table has the next floats."""
 _TEXT_TESTS = (
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
     *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
@@ -207,8 +210,15 @@ def describe_list(column: str, head: str, key: str) -> str:
     )
 
 
-def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate]) -> tuple[np.ndarray, Counter[str]]:
+def test_predicates(
+    table: pa.Table | pa.RecordBatch, predicates: list[Predicate], written: WrittenBy | None
+) -> tuple[np.ndarray, Counter[str]]:
     """Test predicates on the columns of a table of any format, one after the other.
+
+    Args:
+        table: the columns.
+        predicates: the predicates.
+        written: see `WrittenBy`; None if the table's numbers are exact.
 
     Returns:
         mask: bool `(num_rows,)`, rows that hold all; and the rows rejected by each reason, each row counted once.
@@ -221,7 +231,9 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
         values = take_path(table, predicate.column)
         # A row counts under the first predicate that rejects it; a null is a reason of its own.
         null = mask & unwrap_mask(pc.is_null(values))
-        passed = mask & unwrap_mask(predicate.mask(values).fill_null(False))
+        passed = mask & unwrap_mask(
+            predicate.mask(values, written and partial(written, predicate.column)).fill_null(False)
+        )
         rejected[f"{predicate.column} is null"] += int(null.sum())
         rejected[predicate.reason] += int(mask.sum() - passed.sum() - null.sum())
         mask = passed

@@ -13,6 +13,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -182,7 +183,17 @@ def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
     whole = wrap_mask(~np.isin(records, list(faults)))
     text = table.column(reader.source.text_column).filter(whole).combine_chunks()
     rows = np.delete(reader.number_rows(num_rows), list(faults))
-    return reader.finish(TextBatch(text, rows), _filter(compared, whole))
+
+    def written(name: str) -> list[Any]:
+        return [_read_number(cast("bytes", value).strip()) for value in table.column(name).filter(whole).to_pylist()]
+
+    return reader.finish(TextBatch(text, rows), _filter(compared, whole), written)
+
+
+def _read_number(value: bytes) -> Decimal | float | None:
+    if value.lstrip(b"+-").isdigit():
+        return Decimal(value.decode())
+    return float(value) if value else None
 
 
 def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, dict[int, str]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 _HEAD_BYTES = 1 << 16
 """Number of records at the head of a file that are checked for the recipe's columns."""
+_NO_SPACE = re.compile(r"\S")
 _REMEDY = "Repair the record, or correct the column's name or type"
 
 
@@ -57,7 +61,8 @@ def read_records(reader: SpanReader, pieces: Iterable[bytes]) -> Iterator[TextBa
         for record, fault in faults.items():
             reader.refuse(describe_place(reader.span, reader.row + record), fault, _REMEDY)
         # Malformed records keep their numbers: rows of the others are those that provenance names.
-        yield reader.make_batch(table, np.delete(reader.number_rows(table.num_rows + len(faults)), list(faults)))
+        rows = np.delete(reader.number_rows(table.num_rows + len(faults)), list(faults))
+        yield reader.make_batch(table, rows, partial(_list_written, reader.span, piece, faults))
 
 
 def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
@@ -76,7 +81,7 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
     records: list[dict[str, Any]] = []
     for line in head.split(b"\n"):
         with contextlib.suppress(ValueError, RecursionError):
-            record = json.loads(line.decode("utf-8-sig", "replace"))
+            record = json.loads(line.decode("utf-8-sig", "replace"), parse_int=Decimal)
             records += [record] if isinstance(record, dict) else []
     for column in (source.text_column, *source.keep):
         for path in accumulate(column.split("."), "{}.{}".format):
@@ -122,6 +127,27 @@ def _values_at(record: Any, column: str) -> Iterator[Any]:
             return
         value = cast("Any", value)[part]
     yield value
+
+
+def _list_written(span: Span, piece: bytes, faults: Mapping[int, str], column: str) -> list[Any]:
+    """Return the values of a column in a piece's well-formed records, whole numbers as they are written."""
+    decoder = json.JSONDecoder(parse_int=Decimal)
+    text = piece.decode("utf-8-sig", "replace")
+    values: list[Any] = []
+    records = at = 0
+    while rest := _NO_SPACE.search(text, at):
+        at = rest.start()
+        if records in faults:
+            at = text.find("\n", at) + 1 or len(text)
+        else:
+            try:
+                record, at = decoder.raw_decode(text, at)
+            except (ValueError, RecursionError) as error:  # of a record that Arrow can read
+                fault = f"{span.name}: {column!r} cannot be compared exactly ({error}). Convert the file to parquet."
+                raise SourceError(fault) from error
+            values.append(next(_values_at(record, column), None))
+        records += 1
+    return values
 
 
 _Columns: TypeAlias = "dict[str, pa.DataType | _Columns]"

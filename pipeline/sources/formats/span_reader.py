@@ -27,7 +27,7 @@ from pipeline.sources.base import (
     describe_place,
 )
 from pipeline.sources.formats.byte_io import last_end, open_file, read_blocks, read_text_blocks
-from pipeline.sources.formats.columns import take_path, test_predicates
+from pipeline.sources.formats.columns import WrittenBy, take_path, test_predicates
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,24 +114,30 @@ class SpanReader:
         if len(self._malformed) < SHOWN_MALFORMED:
             self._malformed.append(f"{where}: {fault}")
 
-    def make_batch(self, table: pa.Table | pa.RecordBatch, rows: np.ndarray) -> TextBatch:
+    def make_batch(
+        self, table: pa.Table | pa.RecordBatch, rows: np.ndarray, written: WrittenBy | None = None
+    ) -> TextBatch:
         """Return a batch of the span from a table's columns, with the rows that all predicates of the source keep.
 
         Args:
             table: rows of the span.
             rows: the rows' numbers in the span, `(num_rows,)`.
+            written: see `test_predicates`.
         """
-        return self.finish(TextBatch(take_path(table, self.source.text_column), rows), table)
+        return self.finish(TextBatch(take_path(table, self.source.text_column), rows), table, written)
 
-    def finish(self, batch: TextBatch, table: pa.Table | pa.RecordBatch | None = None) -> TextBatch:
+    def finish(
+        self, batch: TextBatch, table: pa.Table | pa.RecordBatch | None = None, written: WrittenBy | None = None
+    ) -> TextBatch:
         """Return a span's batch of the rows that all predicates keep, and counts of what was not read before its end.
 
         Args:
             batch: the batch.
             table: the predicates' columns of the same rows; None for a format without columns.
+            written: see `test_predicates`.
         """
         if self.predicates and table is not None:
-            mask, rejected = test_predicates(table, self.predicates)
+            mask, rejected = test_predicates(table, self.predicates, written)
             batch = TextBatch(batch.text.filter(wrap_mask(mask)), batch.rows[mask], rejected)
         batch.rejected.update(self.not_read)
         batch.malformed = self._malformed
