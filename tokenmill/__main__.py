@@ -92,20 +92,24 @@ they are loaded: 0.05 to 0.1 s of a build's start."""
 
 def main(arguments: list[str]) -> int:
     """Run a command of `tokenmill` and return its exit status."""
-    if arguments[:1] == ["--version"]:
-        print(f"tokenmill {importlib.metadata.version(DISTRIBUTION)}")
-        return 0
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(help_text(), end="", file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else COULD_NOT_RUN
     from shards.errors import InputError, RunError, ShardSetError
+    from shards.terminal.display import say
     from shards.terminal.gone import did_you_mean
     from shards.terminal.program import PROBLEMS, call_command, run_command
 
-    name, *rest = arguments
+    name, *rest = arguments or [""]
     module, _ = COMMANDS.get(name, ("", ""))
 
     def run() -> int:
+        if name == "--version":
+            print(f"tokenmill {importlib.metadata.version(DISTRIBUTION)}")
+            return 0
+        if name in ("-h", "--help"):
+            print(help_text(), end="")
+            return 0
+        if not arguments:
+            say(help_text().rstrip())
+            return COULD_NOT_RUN
         if not module:
             hint = did_you_mean(name, [*COMMANDS]) or " `tokenmill --help` lists the commands."
             raise InputError(f"no command {name!r}.{hint}")

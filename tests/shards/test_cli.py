@@ -129,7 +129,12 @@ def test_a_command_says_what_it_cannot_find_or_do(good_set, words):
 def test_reader_of_the_output_may_leave(good_set, unbuffered, monkeypatch):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     # Gone before a word is written, so that even one line cannot be.
-    for command in (f"inspect '{good_set}'", f"trace '{good_set}' --text a --limit 0 --workers 1"):
+    for command in (
+        "--help",
+        "--version",
+        f"inspect '{good_set}'",
+        f"trace '{good_set}' --text a --limit 0 --workers 1",
+    ):
         result = run_in_shell(f"tokenmill {command} | true; exit ${{PIPESTATUS[0]}}")
         assert (result.returncode, result.stdout) == (141, "")
         # On a busy machine, a line of progress may stand there.
@@ -155,7 +160,9 @@ def test_closed_streams_change_nothing(good_set, tmp_path, command, closed):
     assert gone.stderr.count("error: ") == ("2>&-" not in closed)
 
 
-@pytest.mark.parametrize("command", ["inspect SET", "inspect SET --json", "inspect absent --json", "inspect --help"])
+@pytest.mark.parametrize(
+    "command", ["inspect SET", "inspect SET --json", "inspect absent --json", "inspect --help", "--help", "--version"]
+)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_stdout_is_named(good_set, command, unbuffered, monkeypatch):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
@@ -171,7 +178,8 @@ def test_a_full_stdout_is_named(good_set, command, unbuffered, monkeypatch):
 def test_a_stderr_that_cannot_be_written_to_stops_nothing(good_set, tmp_path, to):
     line = f"sleep 0.2; tokenmill report '{good_set}' --workers 1 --out '{tmp_path}/out'"
     assert run_in_shell(f"{{ {line}; }} {to}").returncode == 0
-    assert run_in_shell(f"{{ sleep 0.2; tokenmill inspect absent; }} {to}").returncode == 2
+    for refused in ("tokenmill inspect absent", "tokenmill"):
+        assert run_in_shell(f"{{ sleep 0.2; {refused}; }} {to}").returncode == 2
 
 
 def test_a_broken_pipe_that_is_not_stdout_is_an_error(capsys):
