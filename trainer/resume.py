@@ -51,9 +51,17 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
     """
     # Other data or another model cannot go on.
     problems: list[str] = []
-    if found.state.manifest_sha256 != shard_set.manifest_sha256:
-        digests = f"manifest sha256 {found.state.manifest_sha256}; {shard_set.store} has {shard_set.manifest_sha256}"
-        problems.append(f"{found.path}: {digests}. Use the set it was trained on.")
+    for key, own in {
+        "manifest_sha256": shard_set.manifest_sha256,
+        "tokenizer_sha256": shard_set.manifest.tokenizer.sha256,
+        "vocab_size": found.recipe.model.vocab_size or shard_set.vocab_size,
+    }.items():
+        if (given := getattr(found.state, key)) != own:
+            named = key.replace("_", " ")
+            problems.append(
+                f"{found.path}: {named} {given}; {shard_set.store} has {own}. Use the set it was trained on."
+            )
+            break  # another set differs in all of them
     earlier, step = found.recipe, found.state.step
     changes, remedy = find_changes(earlier, recipe), "Keep it, or start a new run."
     finished = step >= max(earlier.train.steps, recipe.train.steps)

@@ -141,9 +141,11 @@ def _token_losses(evaluated: EvaluatedModel, content: torch.Tensor) -> npt.NDArr
     model, train, targets = evaluated.model, evaluated.train, len(content) - 1
     device = next(model.parameters()).device
     # The last window is padded. Attention is causal, so the padding changes no loss before it; its losses are cut off.
-    padded = F.pad(content, (0, -targets % train.seq_len))
+    # A short text is not padded to a whole window: a run's state may say any length.
+    width = min(train.seq_len, targets + -targets % 64)
+    padded = F.pad(content, (0, -targets % width))
     parts: list[torch.Tensor] = []
-    for windows in padded.unfold(0, train.seq_len + 1, train.seq_len).split(evaluated.rows):
+    for windows in padded.unfold(0, width + 1, width).split(evaluated.rows):
         ids, wanted = windows[:, :-1].to(device), windows[:, 1:].to(device)
         documents = number_documents(ids, evaluated.eos_id) if train.document_mask else None
         with score_eagerly(evaluated.precision, device):

@@ -14,7 +14,7 @@ from shards.format.tokenizer_json import parse_tokenizer
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.terminal.display import say as print_note
 from shards.terminal.reporter import Note
-from trainer.checkpoint.folders import CheckpointState, find_newest_checkpoint, read_checkpoint
+from trainer.checkpoint.folders import Checkpoint, find_newest_checkpoint, read_checkpoint
 from trainer.checkpoint.tensors import check_layers, load_weights
 from trainer.device import choose_device
 from trainer.model.decoder import LanguageModel
@@ -47,16 +47,17 @@ def load_model(run: str | Path, say: Note | None = None, path: str | Path | None
         model = LanguageModel(config, found.state.vocab_size)
     load_weights(found, model)
     model.to(choose_device()).eval()
-    state, tokenizer = found.state, _load_tokenizer(run / TOKENIZER_FILE, found.state)
+    state, tokenizer = found.state, _load_tokenizer(run / TOKENIZER_FILE, found)
     return TrainedModel(model, tokenizer, state.eos_id, state.step, state.bos_id)
 
 
-def _load_tokenizer(file: Path, state: CheckpointState) -> tokenizers.Tokenizer:
+def _load_tokenizer(file: Path, found: Checkpoint) -> tokenizers.Tokenizer:
     """Load the tokenizer of a training run.
 
     Raises:
         InputError: it is missing, damaged, or not that of the checkpoint.
     """
+    state = found.state
     remedy = f"(sha256 {state.tokenizer_sha256}). Copy it from the shard set."
     try:
         content = read_file(file, MAX_TOKENIZER_BYTES)
@@ -72,6 +73,7 @@ def _load_tokenizer(file: Path, state: CheckpointState) -> tokenizers.Tokenizer:
         tokenizer = tokenizers.Tokenizer.from_buffer(content)
     except Exception as error:  # tokenizers has no error of its own
         raise InputError(f"{file}: not a tokenizer: {error} {remedy}") from error
-    if size > state.vocab_size:
-        raise InputError(f"{file}: has {size} ids; expected at most the model's {state.vocab_size} {remedy}")
+    if max(size, found.recipe.model.vocab_size or size) != state.vocab_size:
+        ids = f"its tokenizer has {size} ids, its state vocab_size = {state.vocab_size}"
+        raise InputError(f"{found.path}: {ids}. Take another checkpoint, or train again.")
     return tokenizer
