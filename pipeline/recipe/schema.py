@@ -73,8 +73,8 @@ class TokenizerRecipe(Settings):
     """For a tokenizer `file` that does not know every character: the build stops if a larger share of a source's tokens
     is unknown, because the text that they stand for is lost."""
     sample_bytes: SizeBytes = 10**9
-    """How much text to train on, in the proportions of the mix. Documents over 1 MiB are taken in pieces. Documents
-    and pieces with a word over 16 KB are left out, and their documents counted."""
+    """How much text to train on, in the proportions of the mix. Documents over 1 MiB are taken in pieces. So are
+    those with over 16 KB without spaces, of which a sample takes 8.4 MB: documents with more left out are counted."""
     sample_weights: dict[str, Weight] | None = None
     """Shares of the sources in that sample, by source name; when absent, the mix's weights. The set's `recipe.json`
     records the shares used."""

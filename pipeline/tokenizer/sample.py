@@ -28,10 +28,20 @@ DOCUMENT_SEPARATOR = b"\xff"
 """Ends each document of a sample file: no byte of UTF-8 text has this value."""
 
 MAX_WORD_BYTES = 1 << 14
-"""Documents with a longer run of letters, digits, marks or spaces are left out of the sample, and counted.
+"""Documents with a longer run of letters, digits, marks or spaces are cut into parts of up to `PART_BYTES`.
 
 Training takes time quadratic in a word's length: 0.3 s for a word of 100 KB, 13 s for one of 1 MB, measured.
 """
+
+PART_BYTES = 1 << 12
+
+MOST_UNBROKEN_BYTES = 1 << 23
+"""How much of parts with runs of over `_UNBROKEN_BYTES` a sample takes; the rest is left out, and counted.
+
+Hardly a word is there twice: training takes 60 times their size in memory, with `tokenizers` 110 times, measured.
+"""
+
+_UNBROKEN_BYTES = 1 << 10
 
 PIECE_BYTES = 1 << 20
 """Longer documents are cut into pieces of up to this size, at line ends or spaces. `tokenizers` takes 130 times the
@@ -65,7 +75,7 @@ def _files(spans: tuple[tuple[Span, ...], ...], task: TokenizerTask) -> dict[str
 class TokenizerTask(Payload):
     """The input of the tokenizer stage; plain data."""
 
-    CODE: ClassVar = 2
+    CODE: ClassVar = 3
     LIBRARIES: ClassVar = ("gigatoken", "tokenizers", "pyarrow")
 
     recipe: Annotated[TokenizerRecipe, InDigest(_training_keys, "tokenizer")]
@@ -85,7 +95,7 @@ class Drawn:
     text_bytes: int = 0
     documents: int = 0
     left_out: int = 0
-    """Documents with words over `MAX_WORD_BYTES`; of those over `PIECE_BYTES`, only pieces with such words are."""
+    """Documents that have parts left out, as the source's share of `MOST_UNBROKEN_BYTES` was taken."""
     records: int = 0
     dropped: dict[str, int] = field(default_factory=dict[str, int])
     """By reason."""
@@ -118,7 +128,9 @@ def sample_budgets(task: TokenizerTask) -> list[int]:
 
 def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int, int], None]) -> Drawn:
     # Take whole documents in the seeded order until the budget is met.
-    budget = sample_budgets(task)[index]
+    budgets = sample_budgets(task)
+    budget, unbroken = budgets[index], 0
+    most = MOST_UNBROKEN_BYTES * budget // max(1, sum(budgets))
     source = task.sources[index]
     if limits := task.limits.get(source.name):
         source = source.model_copy(update={"clean": source.clean.for_sample(limits)})
@@ -128,10 +140,11 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
         stream.refuse_malformed()
         for text in batch:
             taken = left_out = False
-            for piece in _cut(text):
-                if len(piece) > MAX_WORD_BYTES and _longest_word_bytes(piece) > MAX_WORD_BYTES:
+            for piece, is_unbroken in _iter_pieces(text):
+                if is_unbroken and unbroken and unbroken + len(piece) > most:  # each source has one at least
                     left_out = True
                     continue
+                unbroken += len(piece) * is_unbroken
                 file.write(piece)
                 file.write(DOCUMENT_SEPARATOR)
                 drawn.text_bytes += len(piece)
@@ -150,16 +163,30 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
     return drawn
 
 
-def _cut(text: memoryview) -> Iterator[memoryview]:
-    """Yield a sampled document's pieces: each ends with its last line end, else before its last space or character."""
+def _iter_pieces(text: memoryview) -> Iterator[tuple[memoryview, bool]]:
+    """Yield a sampled document's pieces, and whether each is part of one with endless words and has a long word."""
+    for piece in _cut(text, PIECE_BYTES):
+        if len(piece) > MAX_WORD_BYTES and _longest_word_bytes(piece) > MAX_WORD_BYTES:
+            yield from ((part, _longest_word_bytes(part) > _UNBROKEN_BYTES) for part in _cut(piece, PART_BYTES))
+        else:
+            yield piece, False
+
+
+def _cut(text: memoryview, most: int) -> Iterator[memoryview]:
+    """Yield a text in pieces of up to `most` bytes.
+
+    Each ends with its last line end, else before its last space, with its last mark (such as a full stop of Chinese),
+    or anywhere between two characters.
+    """
     start = 0
-    while len(text) - start > PIECE_BYTES:
-        piece = bytes(text[start : start + PIECE_BYTES])
+    while len(text) - start > most:
+        piece = bytes(text[start : start + most])
         size = piece.rfind(b"\n") + 1 or max(0, piece.rfind(b" "))
         if not size:
-            size = PIECE_BYTES
-            while text[start + size] & 0xC0 == 0x80:  # inside a character
-                size -= 1
+            whole = piece.decode(errors="ignore")  # without the beginning of a character
+            tail = whole[-PART_BYTES // 4 :]
+            after = next((at for at in range(len(tail), 0, -1) if not tail[at - 1].isalnum()), len(tail))
+            size = len(whole.encode()) - len(tail[after:].encode())
         yield text[start : start + size]
         start += size
     yield text[start:]

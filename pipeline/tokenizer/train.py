@@ -32,7 +32,6 @@ from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.sample import (
     DOCUMENT_SEPARATOR,
-    MAX_WORD_BYTES,
     MUCH,
     Drawn,
     TokenizerTask,
@@ -142,16 +141,11 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
 
 
 def _describe_lost(task: TokenizerTask, drawn: list[Drawn]) -> str:
-    """Return a line for each source that loses most of what was read for the sample, or has long words alone."""
+    """Return a line for each source that loses most of what was read for the sample."""
     lines: list[str] = []
     for source, own in zip(task.sources, drawn, strict=True):
         if sum(own.dropped.values()) > MUCH * own.records:
             lines.append(f"source {source.name!r}: {describe_drops(own.dropped, own.records)}")
-        if own.left_out and not own.documents:
-            lines.append(
-                f"source {source.name!r}: {plural(own.left_out, 'document')} left, each with words over "
-                f"{MAX_WORD_BYTES:,} bytes, which are not sampled"
-            )
     return "".join(f"{line}.\n" for line in lines)
 
 

@@ -11,8 +11,18 @@ import pytest
 
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.sources import FilesSource
-from pipeline.tokenizer.sample import PIECE_BYTES, Drawn, TokenizerTask, draw_sample, iter_sample, sample_budgets
-from tests.support.builds import list_spans_of
+from pipeline.tokenizer.sample import (
+    PART_BYTES,
+    PIECE_BYTES,
+    Drawn,
+    TokenizerTask,
+    draw_sample,
+    iter_sample,
+    sample_budgets,
+)
+from tests.support.builds import build_here, list_spans_of
+from tests.support.recipes import source as web
+from tests.support.recipes import write_recipe
 
 TEXT = "0123456789" * 5
 
@@ -69,18 +79,58 @@ def test_the_same_seed_draws_the_same_and_another_does_not(make_task: Any, tmp_p
     assert len(set(drawn[0][0])) == 150
 
 
-def test_documents_with_endless_words_are_left_out_and_counted(tmp_path: Path) -> None:
-    endless = ["a" * 40_000, "word " * 9_000 + "\u00e9" * 20_000, " " * 30_000, "7" * 16_385]
-    kept = ["word, 12 words. " * 3_000, "x" * 16_384]
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": [*endless, *kept]}), path)
-    recipe = source("a", path)
-    spans = (tuple(list_spans_of(recipe)),)
+PHRASES = "".join(chr(0x4E00 + n * 7 % 3500) * (n % 9 + 1) + "\uff0c\u3002\uff1b"[n % 3] for n in range(2000))
+"""Chinese with marks and no space: 36 kB."""
+ENDLESS = ["a" * 40_000, "word " * 9_000 + "\u00e9" * 20_000, " " * 30_000, "7" * 16_385, PHRASES]
+WHOLE = ["word, 12 words. " * 3_000, "x" * 16_384]
+
+
+def draw_texts(folder: Path, texts: list[str]) -> tuple[Drawn, list[str]]:
+    """Return what is counted and written of a source of such documents."""
+    pq.write_table(pa.table({"text": texts}), folder / "a.parquet")
+    recipe = source("a", folder / "a.parquet")
     tokenizer = TokenizerRecipe(vocab_size=300, sample_bytes=10**9)
-    task = TokenizerTask(tokenizer, (recipe,), spans, (1.0,), 1)
-    facts = draw_sample(tmp_path / "sample.bin", task, lambda done, tokens: None)
-    assert sorted(iter_sample(tmp_path / "sample.bin")) == sorted(kept)
-    assert facts == [Drawn(text_bytes=sum(map(len, kept)), documents=2, left_out=4, records=6)]
+    task = TokenizerTask(tokenizer, (recipe,), (tuple(list_spans_of(recipe)),), (1.0,), 1)
+    (drawn,) = draw_sample(folder / "sample.bin", task, lambda done, tokens: None)
+    return drawn, list(iter_sample(folder / "sample.bin"))
+
+
+def test_documents_with_endless_words_are_sampled_in_parts(tmp_path: Path) -> None:
+    drawn, pieces = draw_texts(tmp_path, [*ENDLESS, *WHOLE])
+    texts = {*ENDLESS, *WHOLE}
+    for piece in pieces:  # each document's are there in turn
+        texts = {text[len(piece) :] if text.startswith(piece) else text for text in texts}
+    assert texts == {""}
+    assert all(len(piece.encode()) <= PART_BYTES for piece in pieces if piece not in WHOLE)
+    assert drawn.documents == drawn.records == 7
+    assert not drawn.left_out
+    # A part ends with a mark, so that no phrase is cut.
+    _, pieces = draw_texts(tmp_path, [PHRASES])
+    assert len(pieces) > 1
+    assert all(piece[-1] in "\uff0c\u3002\uff1b" for piece in pieces)
+
+
+def test_of_endless_words_a_sample_takes_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.tokenizer.sample.MOST_UNBROKEN_BYTES", 50_000)
+    drawn, pieces = draw_texts(tmp_path, ["a" * 40_000, "b" * 40_000, "c" * 40_000, *WHOLE])
+    assert drawn == Drawn(text_bytes=sum(map(len, pieces)), documents=4, left_out=2, records=5)
+    assert {*WHOLE} < {*pieces}
+    assert 40_000 < sum(len(piece) for piece in pieces if piece not in WHOLE) <= 50_000
+    # Each source has one part at least.
+    monkeypatch.setattr("pipeline.tokenizer.sample.MOST_UNBROKEN_BYTES", 0)
+    assert draw_texts(tmp_path, ["a" * 40_000])[1] == ["a" * PART_BYTES]
+
+
+def test_a_build_samples_text_without_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "zh.txt").write_text(PHRASES * 2)
+    recipe = write_recipe(tmp_path / "r.toml", web("web", "zh.txt", format="file"), split={"val_tokens": 0})
+    built = build_here(recipe, tmp_path / "whole")
+    assert "sampled" not in built["stderr"]
+    # What is left out is said, and why the sample is small.
+    monkeypatch.setattr("pipeline.tokenizer.sample.MOST_UNBROKEN_BYTES", 50_000)
+    built = build_here(recipe, tmp_path / "part", "--set", "tokenizer.vocab_size=310")
+    assert "by the sizes of the files: 1 document without spaces left out or shortened" in built["stderr"]
+    assert "1 document was not sampled, or not in full: of documents with 16,384 bytes" in built["stderr"]
 
 
 @pytest.mark.parametrize(

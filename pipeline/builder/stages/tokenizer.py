@@ -61,9 +61,12 @@ def run_tokenizer(build: RunningBuild) -> None:
     if stage.ran and drawn < _SAMPLE_SHORT * task.size:
         _note_short(build, drawn, task.size, result.sample)
     if left_out := sum(own.left_out for own in result.sample.values()):
-        were = "was" if left_out == 1 else "were"
-        longest = f"{sample.MAX_WORD_BYTES:,} bytes"
-        build.note(f"tokenizer: {plural(left_out, 'document')} with words over {longest} {were} not sampled")
+        were, most = "was" if left_out == 1 else "were", format_size(sample.MOST_UNBROKEN_BYTES)
+        build.note(
+            f"tokenizer: {plural(left_out, 'document')} {were} not sampled, or not in full: of documents with "
+            f"{sample.MAX_WORD_BYTES:,} bytes and more without spaces a sample takes {most}, as training needs much "
+            "memory for them. Give a tokenizer `file` if most of your text is of this kind."
+        )
     drawn_with = _note_kept_sample(build, result)
     build.recipe = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
     _load_trained(build, task.digest)
@@ -132,6 +135,8 @@ def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, s
     found = {name: describe_drops(own.dropped, own.records) for name, own in sampled.items()}
     why = "; ".join(f"of {name}, {drops}" for name, drops in found.items() if drops)
     wanted = f"{format_amount(size, 'bytes')}, by the sizes of the files"
+    if left_out := sum(own.left_out for own in sampled.values()):
+        why += f"{'; ' * bool(why)}{plural(left_out, 'document')} without spaces left out or shortened"
     why = why or "the rest is what the files hold besides the text"
     build.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
 
