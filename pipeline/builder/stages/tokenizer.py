@@ -137,7 +137,7 @@ def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, s
     wanted = f"{format_amount(size, 'bytes')}, by the sizes of the files"
     if left_out := sum(own.left_out for own in sampled.values()):
         why += f"{'; ' * bool(why)}{plural(left_out, 'document')} without spaces left out or shortened"
-    why = why or "the rest is what the files hold besides the text"
+    why = why or "the rest is escapes, and what the files hold besides the text"
     build.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
 
 
