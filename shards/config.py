@@ -166,13 +166,16 @@ def read_document(path: Path) -> Document:
     raise settings_error(str(path), [f"expected a table of keys, got {type(data).__name__}"])
 
 
+PIPE = "a pipe or a device; expected a regular file"
+
+
 def no_pipe(path: str, flags: int) -> int:
     """Open a file to read, but no pipe or device: the `opener` for files that a user names."""
     file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(mode := os.fstat(file).st_mode) or stat.S_ISDIR(mode):
         return file
     os.close(file)
-    raise OSError(errno.EINVAL, "a pipe or a device; expected a regular file", path)
+    raise OSError(errno.EINVAL, PIPE, path)
 
 
 def read_file(path: Path, most: int) -> bytes:

@@ -22,6 +22,7 @@ from pipeline.sources.files import check_globs
 from pipeline.tokenizer.given_tokenizer import explain_making
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.config import (
+    PIPE,
     Changes,
     apply_changes,
     apply_override,
@@ -150,5 +151,7 @@ def _check_tokenizer_file(data: dict[str, Any], folder: Path) -> Iterator[str]:
         inside = located / TOKENIZER_FILE
         found = f"Give its file {str(inside)!r}." if inside.is_file() else explain_making(located)
         yield f"tokenizer.file: {str(located)!r} is a folder, not a tokenizer.json. {found}"
+    elif located.exists() and not located.is_file():
+        yield f"tokenizer.file: {str(located)!r} is {PIPE}. Write what it gives to one."
     elif not located.is_file():
         yield f"tokenizer.file: no file {str(located)!r}. {explain_path(folder, file)}"

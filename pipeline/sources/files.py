@@ -28,7 +28,7 @@ from pipeline.sources.formats.contract import FORMATS, list_formats_with
 from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, format_of_name
 from pipeline.sources.globs import describe_left_out, find_paths
 from pipeline.sources.network.settings import keep_fetched
-from shards.config import list_of, named_tables
+from shards.config import PIPE, list_of, named_tables
 from shards.errors import InputError, first_of, remedy_of, text_of
 from shards.terminal.reporter import Note, no_note
 from shards.terminal.workers import map_in_threads
@@ -262,7 +262,7 @@ def _list_local(glob: str, hidden: set[str], again: set[str]) -> Iterator[File]:
 
 
 def _explain_folder(glob: str, path: str) -> str:
-    """Say what to write for a source's path that is a folder; empty if it is none."""
+    """Say what to write for a source's path that is a folder, a pipe or a device; empty if it is none."""
     # What is a folder needs a glob; what `datasets` saved as several splits needs the name of one.
     if not is_local(path):
         import fsspec
@@ -271,7 +271,8 @@ def _explain_folder(glob: str, path: str) -> str:
         if not fs.isdir(place):
             return ""
     elif not os.path.isdir(path := os.path.expanduser(path)):
-        return ""
+        is_pipe = os.path.exists(path) and not os.path.isfile(path)
+        return f"{glob!r} is {PIPE}. Write what it gives to one." if is_pipe else ""
     elif os.path.isfile(splits := os.path.join(path, "dataset_dict.json")):
         names = json.loads(Path(splits).read_bytes()).get("splits", [])
         first = f"{glob.rstrip('/')}/{names[0] if names else 'train'}"

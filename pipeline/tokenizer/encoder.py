@@ -135,7 +135,9 @@ def read_encoder_file(
         ignored = tuple(describe_ignored(data))
         bos_token = find_bos(data) if bos is True else bos or None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        found = describe_kind(Path(path), content) or f"not a tokenizer.json with a vocabulary: {say_fault(error)}"
+        found = describe_kind(Path(path), content) or (
+            f"not a tokenizer.json with a vocabulary: {say_fault(error)}. Use another file, or train one."
+        )
         raise TokenizerError(f"{path}: {found}") from error
     # The tokens that end and begin documents must be special: text never yields them.
     if eos_token not in special:

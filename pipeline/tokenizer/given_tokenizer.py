@@ -30,13 +30,17 @@ class TokenizerError(InputError):
     """A tokenizer that cannot be trained or used."""
 
 
+_NO_SPACES = (
+    "its entries do not record the white space between them, so text would be lost. Use a BPE or Unigram, or train one."
+)
+
+
 def find_faults(data: dict[str, Any]) -> Iterator[str]:
     """Yield the faults of a given tokenizer, a parsed `tokenizer.json`: one line each, with its remedy."""
     model: dict[str, Any] = data["model"]
     kind = model.get("type", "BPE")
     if kind not in ("BPE", "Unigram"):
-        why = "its entries do not record the white space between them, so text would be lost"
-        yield f"has the model {kind!r}: {why}. Use a BPE or Unigram, or train one."
+        yield f"has the model {kind!r}: {_NO_SPACES}"
         return
     spelling, entries = find_spelling(data), find_entries(data)
     if not spelling.space and not is_byte_level(data):
@@ -133,6 +137,10 @@ def describe_kind(path: Path, content: bytes) -> str:
     else:
         kind = "a SentencePiece model" if content[:1] == b"\n" and b"<unk>" in content[:256] else ""
         kind = kind or ("a tiktoken file" if re.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", content) else "")
+        is_merges = re.fullmatch(rb"(#version.*\n)?(\S+ \S+\n){2,}\s*", content + b"\n")
+        kind = kind or ("a merges.txt: merges without entries" if is_merges else "")
+        if {b"[UNK]", b"[CLS]"} & set(content.splitlines()):
+            return f"a WordPiece's vocab.txt, not a tokenizer.json: {_NO_SPACES} {explain_making(path.parent)}"
     return kind and f"{kind}, not a tokenizer.json. {explain_making(path.parent)}"
 
 

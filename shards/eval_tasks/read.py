@@ -19,6 +19,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shards.config import no_pipe
 from shards.errors import InputError, lacks_memory
 from shards.eval_tasks.known import EvalTask, Split
 from shards.eval_tasks.prompts import Item, Row, shorten
@@ -82,7 +83,8 @@ def read_items(
 
 def _read_file(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with open(path, "rb", opener=no_pipe) as file:
+            return file.read()
     except OSError as error:
         remedy = "`files` names local files, one by one: correct it."
         raise InputError(f"{path}: cannot be read: {error.strerror}. {remedy}") from error

@@ -144,6 +144,8 @@ def say_fault(error: Exception) -> str:
     """Return what is wrong with a tokenizer.json, of the error with which reading it failed."""
     if isinstance(error, KeyError):
         return f"the key {error} is missing"
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8 (byte {error.start:,})"
     if isinstance(error, ValueError):
         return str(error)
     return "nested too deeply" if isinstance(error, RecursionError) else "a value is not of the type of such files"

@@ -7,6 +7,7 @@ import datetime
 import decimal
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from pipeline.mix.block_lists import BlockList
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
 from shards.errors import InputError
+from shards.eval_tasks.known import KNOWN_TASKS
+from shards.eval_tasks.read import read_items
 from tests.support.builds import list_spans_of
 
 
@@ -238,6 +241,26 @@ def test_a_pipe_or_a_device_is_no_recipe(command: str, place: str, tmp_path: Pat
     done = run_cli(*command.replace("FILE", str(file)).split())
     assert f"{file}: cannot be read: a pipe or a device; expected a regular file. " in done.stderr
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize("place", ["tokenizer.file", "sources.web.paths", "evaluations.known.paths"])
+def test_a_pipe_is_no_tokenizer_source_or_evaluation(place: str, tmp_path: Path, run_cli: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    names = {name: f"{name}.jsonl" for name in ("tokenizer.file", "sources.web.paths", "evaluations.known.paths")}
+    tokenizer, source, evaluation = (names | {place: "pipe"}).values()
+    (tmp_path / "r.toml").write_text(
+        f"[[sources]]\nname = 'web'\npaths = ['{source}']\n[[evaluations]]\nname = 'known'\npaths = ['{evaluation}']\n"
+        f"[tokenizer]\nfile = '{tokenizer}'\n"
+    )
+    done = run_cli("plan", str(tmp_path / "r.toml"))
+    assert re.search(f"{place}: '\\S*pipe' is a pipe or a device; expected a regular file. ", done.stderr), done.stderr
+    assert done.returncode == 2
+
+
+def test_a_pipe_is_no_file_of_an_eval_task(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe: cannot be read: a pipe or a device; expected a regular file"):
+        read_items(KNOWN_TASKS["arc_easy"], files=[tmp_path / "pipe"])
 
 
 def test_a_pipe_is_no_block_list(tmp_path: Path) -> None:

@@ -206,6 +206,28 @@ def test_files_that_are_refused(message: str, change: Any, trained: dict[str, st
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
+OTHER_KINDS = {
+    "vocab.txt": (b"[PAD]\r\n[UNK]\r\n[CLS]\r\nthe\r\n##s\r\n", r"a WordPiece's vocab\.txt, not .* one\. transformers"),
+    "merges.txt": ("#version: 0.2\nĠ t\nh e\n".encode(), r"a merges\.txt: .*, not a tokenizer\.json\. transformers"),
+    "pairs.txt": (b"t h\nth e\n", r"a merges\.txt: .*, not a tokenizer\.json\. transformers"),
+    "vocab.json": (b'{"a": 0}', r"a vocab\.json: .*, not a tokenizer\.json\. transformers"),
+    "o200k.tiktoken": (b"IQ== 0\nIg== 1\n", r"a tiktoken file, not a tokenizer\.json\. transformers"),
+    "deep.json": (b'{"model": ' + b"[" * 100_000, r"not .*: nested too deeply\. Use another file, or train one\.$"),
+    "latin.json": (b'{"model": "\xe9"}', r"not .*: not UTF-8 \(byte 11\)\. Use another file, or train one\.$"),
+    "notes.txt": (b"some text\n\nof more words\n", r"not .*: Expecting value.* Use another file, or train one\.$"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_KINDS)
+def test_what_is_no_tokenizer_json_is_called_what_it_is(name: str, tmp_path: Path) -> None:
+    content, message = OTHER_KINDS[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TokenizerError, match=message) as caught:
+        read_encoder_file(tmp_path / name, eos_token="<eos>")
+    makes = f'AutoTokenizer.from_pretrained("{tmp_path}").backend_tokenizer.save("tokenizer.json")'
+    assert (makes in str(caught.value)) == ("transformers" in message)
+
+
 def with_splitter(text: str, splitter: dict[str, Any]) -> str:
     """Return a tokenizer.json that splits text by `splitter` before it becomes bytes."""
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
