@@ -1,4 +1,4 @@
-"""Globs over local files: those of Python's `glob`, but `**` reads each folder once, whatever links lead to it.
+"""Globs over local files: those of Python's `glob`, but each part reads a folder once, whatever links lead to it.
 
 Real folders are read before links to folders, so that a file has the name without a link if it has one.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
 from glob import has_magic
@@ -27,7 +28,7 @@ def find_paths(glob: str, again: set[str]) -> Iterator[Found]:
             yield glob, False
         return
     head, base = os.path.split(glob)
-    folders = find_paths(head, again) if has_magic(head) else iter([(head, False)])
+    folders = _find_folders(head, again) if has_magic(head) else iter([(head, False)])
     if base == "**":
         yield from _walk(folders, again)
         return
@@ -39,6 +40,32 @@ def find_paths(glob: str, again: set[str]) -> Iterator[Found]:
             continue
         for entry in fnmatch.filter(_list_names(folder), base):
             yield os.path.join(folder, entry), is_hidden or (entry.startswith(".") and not base.startswith("."))
+
+
+def _find_folders(glob: str, again: set[str]) -> Iterator[Found]:
+    """Yield the folders that a glob matches, each once: by a name that is not hidden, with the fewest links in it."""
+    found: dict[tuple[int, int], list[Found]] = {}
+    for path, is_hidden in find_paths(glob, again):
+        try:
+            facts = os.stat(path)
+        except OSError:
+            continue  # a broken link, or gone meanwhile
+        if stat.S_ISDIR(facts.st_mode):
+            found.setdefault((facts.st_dev, facts.st_ino), []).append((path, is_hidden))
+    for names in found.values():
+        best, *others = names if len(names) == 1 else sorted(names, key=_rank)
+        yield best
+        again.update(path for path, is_hidden in others if not is_hidden and _count_links(path))
+
+
+def _rank(found: Found) -> tuple[bool, int, str]:
+    path, is_hidden = found
+    return is_hidden, _count_links(path), path
+
+
+def _count_links(path: str) -> int:
+    parts = path.split(os.sep)
+    return sum(os.path.islink(os.sep.join(parts[:end])) for end in range(1, len(parts) + 1))
 
 
 def _list_names(folder: str) -> list[str]:

@@ -60,6 +60,30 @@ def test_links_that_lead_up_are_followed_once(folder: Path, source: Any) -> None
     assert all(f"{folder}/{name}" in links for name in ("0", "1", "b/up", "b/c/up", "z"))
 
 
+@pytest.mark.parametrize(
+    ("written", "found", "links"),
+    [
+        ("real/" + "l*/" * 6 + "*.txt", "real/" + "l0/" * 6 + "a.txt", 19 * 6),
+        ("*/a.txt", "real/a.txt", 1),
+        ("*/l*/*.txt", "real/l0/a.txt", 20),
+        ("*/l*/**/*.txt", "real/l0/a.txt", 40),
+    ],
+)
+def test_each_part_of_a_glob_follows_links_once(
+    written: str, found: str, links: int, tmp_path: Path, source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six levels of twenty links each were 20^6 paths."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/a.txt").touch()
+    (tmp_path / "0").symlink_to("real")
+    for number in range(20):
+        (tmp_path / f"real/l{number}").symlink_to(".")
+    notes: list[str] = []
+    assert [file.url.removeprefix("./") for file in list_files(source(written), notes.append)] == [found]
+    assert f": {links} link" in notes[0], notes
+
+
 def test_hidden_files_are_said(folder: Path, run_cli: Any, source: Any) -> None:
     notes: list[str] = []
     list_files(source(folder / "**/*.txt", folder / ".f/**/*", exclude=[f"{folder}/b/c/.e.txt"]), notes.append)
