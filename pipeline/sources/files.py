@@ -26,7 +26,7 @@ from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, read_file_version, version_of_status
 from pipeline.sources.formats.contract import FORMATS, list_formats_with
 from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, format_of_name
-from pipeline.sources.globs import describe_left_out, find_paths
+from pipeline.sources.globs import count_links, describe_left_out, find_paths
 from pipeline.sources.network.settings import keep_fetched
 from shards.config import PIPE, list_of, named_tables
 from shards.errors import InputError, first_of, remedy_of, text_of
@@ -68,6 +68,8 @@ def _list_matches(source: FilesSource, note: Note) -> list[File]:
         # A file that several globs match is one file.
         hidden, again = set[str](), set[str]()
         files = {file.name: file for glob in source.paths for file in expand_glob(glob, hidden, again)}
+        if len(source.paths) > 1:
+            _leave_out_twins(files, again)
         hidden -= files.keys()
         for glob in source.exclude:
             for file in expand_glob(glob):
@@ -90,6 +92,22 @@ def _list_matches(source: FilesSource, note: Note) -> list[File]:
     for line in describe_left_out((_relative(name, folder) for name in hidden), again):
         note(f"files of {source.name}: {line}")
     return [replace(file, name=_relative(name, folder)) for name, file in sorted(files.items())]
+
+
+def _leave_out_twins(files: dict[str, File], again: set[str]) -> None:
+    """Leave out the local files whose folder another glob reaches by a name with fewer links."""
+    folders: dict[str, list[str]] = {}
+    for name, file in files.items():
+        if is_local(file.url):
+            folders.setdefault(os.path.dirname(file.url), []).append(name)
+    seen = set[tuple[int, int, str]]()
+    for folder in sorted(folders, key=lambda path: (count_links(path), path)):
+        facts = os.stat(folder or ".")
+        for name in folders[folder]:
+            if (key := (facts.st_dev, facts.st_ino, posixpath.basename(name))) in seen:
+                del files[name]
+                again.add(folder)
+            seen.add(key)
 
 
 def _add_digest(file: File) -> File:

@@ -55,15 +55,16 @@ def _find_folders(glob: str, again: set[str]) -> Iterator[Found]:
     for names in found.values():
         best, *others = names if len(names) == 1 else sorted(names, key=_rank)
         yield best
-        again.update(path for path, is_hidden in others if not is_hidden and _count_links(path))
+        again.update(path for path, is_hidden in others if not is_hidden and count_links(path))
 
 
 def _rank(found: Found) -> tuple[bool, int, str]:
     path, is_hidden = found
-    return is_hidden, _count_links(path), path
+    return is_hidden, count_links(path), path
 
 
-def _count_links(path: str) -> int:
+def count_links(path: str) -> int:
+    """Return how many parts of a path are links."""
     parts = path.split(os.sep)
     return sum(os.path.islink(os.sep.join(parts[:end])) for end in range(1, len(parts) + 1))
 

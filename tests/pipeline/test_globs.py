@@ -66,6 +66,7 @@ def test_links_that_lead_up_are_followed_once(folder: Path, source: Any) -> None
         ("real/" + "l*/" * 6 + "*.txt", "real/" + "l0/" * 6 + "a.txt", 19 * 6),
         ("*/a.txt", "real/a.txt", 1),
         ("*/l*/*.txt", "real/l0/a.txt", 20),
+        ("0/*.txt real/*.txt", "real/a.txt", 1),
         ("*/l*/**/*.txt", "real/l0/a.txt", 40),
     ],
 )
@@ -80,7 +81,7 @@ def test_each_part_of_a_glob_follows_links_once(
     for number in range(20):
         (tmp_path / f"real/l{number}").symlink_to(".")
     notes: list[str] = []
-    assert [file.url.removeprefix("./") for file in list_files(source(written), notes.append)] == [found]
+    assert [file.url.removeprefix("./") for file in list_files(source(*written.split()), notes.append)] == [found]
     assert f": {links} link" in notes[0], notes
 
 
