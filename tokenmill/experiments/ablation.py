@@ -22,7 +22,7 @@ from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Task, make_task
 from shards.errors import InputError, plural
-from shards.stores.files import lock_folder, write_text
+from shards.stores.files import lock_folder, make_folder, write_text
 from shards.stores.open import open_writable_store
 from shards.terminal.amounts import format_size
 from shards.terminal.program import Row
@@ -99,8 +99,9 @@ class Ablation:
             InputError: a set cannot be built, or the folder is in use.
             RunError: a build or a training's process failed on the way; call again to go on.
         """
-        (self.out / "trainings").mkdir(parents=True, exist_ok=True)  # other nodes look for it
+        make_folder(self.out)
         with lock_folder(self.out):
+            (self.out / "trainings").mkdir(exist_ok=True)  # other nodes look for it
             # Arms that share a seed may share a training.
             tasks = {one.task.digest: one.task for one in self.trainings}
             stage = self.driver.run_stage(_STAGE, train_proxy, [*tasks.values()], unit="tokens", before=self._build_for)
