@@ -3,6 +3,7 @@
 # pyright: basic
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -167,8 +168,8 @@ def replace_file(chance: random.Random, path: Path, *, large: bool = True) -> No
     elif how <= 4:
         path.symlink_to([path.name, "nowhere", "/dev/zero"][how - 2])
     elif how == 5:
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(os.path.relpath(path))
+        with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)  # a path has at most 107 bytes
     elif how == 6:
         path.write_bytes(b"")
     elif how == 7:
