@@ -6,7 +6,7 @@ ids are the same as from `tokenizers` in both cases, however much of the text th
 
 Memory: gigatoken keeps every word that it has seen, so it is made anew when the process has grown by `GROWTH_BYTES`.
 Long documents are encoded in pieces if their words can be told from the text around a cut. A text of 100 MB without
-such a place is encoded whole: gigatoken then takes five times its size, and `tokenizers` 130 times.
+such a place is encoded whole: gigatoken then takes 40 times its size, `tokenizers` 130 times.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
