@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import struct
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -35,6 +36,11 @@ _BATCH_ROWS = 1 << 14
 """Most rows in a batch."""
 _COPIED_BYTES = 256 << 20
 """Most bytes that a read may take for the copies of one long value that the file has once."""
+_PAGE_HEADER_BYTES = 32
+_DICTIONARY_PAGE = re.compile(
+    rb"\x15\x04\x15(N)\x15N(?:\x15N)?[\x3c\x4c]\x15(N)".replace(b"N", rb"[\x80-\xff]*[\0-\x7f]")
+)
+"""The header of a dictionary's page, as Thrift writes it: kind, size, size compressed, checksum if any, entries."""
 
 
 @contextlib.contextmanager
@@ -220,13 +226,15 @@ def _largest_copied(schema: pa.Schema, data: Any, chunk: pq.ColumnChunkMetaData)
         return 0  # Arrow keeps the dictionary
     if any(encoding.startswith("DELTA_BYTE") for encoding in chunk.encodings):
         return chunk.total_uncompressed_size  # a value repeats the beginning of the one before
-    # A dictionary's page begins with its kind and its size decompressed, as Thrift writes them.
-    head = data.read_at(8, min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset))
-    if not head.startswith(b"\x15\x04\x15"):
+    at = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+    page = _DICTIONARY_PAGE.match(data.read_at(_PAGE_HEADER_BYTES, at))
+    if page is None:
         return 0
-    size = 0
-    for place, byte in enumerate(head[3:]):
-        size |= (byte & 0x7F) << 7 * place
-        if byte < 0x80:
-            break
-    return size >> 1
+    size, entries = (_decode_number(number) for number in page.groups())
+    # Each entry is of one row at least: the other rows are copies.
+    return size if (chunk.num_values - entries) * size > _COPIED_BYTES else 0
+
+
+def _decode_number(data: bytes) -> int:
+    """Return a number of a Parquet page's header, as Thrift writes it: seven bits a byte, the lowest first."""
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data)) >> 1  # the lowest bit is the sign
