@@ -21,7 +21,7 @@ from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.terminal.gone import nearest
 
-LEAST_SHARE = 1_000_000_000
+MOST_SUM_PER_WEIGHT = 1_000_000_000
 """The weight of a source must be at least one in so many of the sum of all weights."""
 _KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
 _KEYS_OF_FILES = ("format", "text", "separator", "delimiter")
@@ -111,10 +111,10 @@ def check_weights(data: dict[str, Any]) -> Iterator[str]:
         if isinstance(weight, int | float) and not isinstance(weight, bool) and 0 < weight < inf
     }
     for place, weight in exact.items():
-        if weight * LEAST_SHARE < sum(exact.values()):
+        if weight * MOST_SUM_PER_WEIGHT < sum(exact.values()):
             yield (
-                f"{place}.weight: {weights[place]} is less than one in {LEAST_SHARE:,} of the sum of the weights. Give "
-                "it more, or leave the source out."
+                f"{place}.weight: {weights[place]} is less than one in {MOST_SUM_PER_WEIGHT:,} of the sum of the "
+                "weights. Give it more, or leave the source out."
             )
 
 
