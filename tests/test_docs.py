@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
+import json
 import re
+import shlex
 import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from shards.terminal.program import command_parser
 from tests.support.modules import list_modules
+from tokenmill.__main__ import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("pipeline", "shards", "trainer", "tokenmill")
@@ -17,6 +23,20 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 FOLDERS = ("docs", "recipes", *PACKAGES)
 WITH_LINKS = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])
 README_LINES = 100
+WORDS = {
+    "docs/cleaning.md": 2_200,
+}
+"""The most words of a page, as `wc -w` counts them: what is more goes to another page or to docs/lab."""
+BLOCKS = [
+    pytest.param(page, language, code, id=f"{page.relative_to(ROOT)}-{number}")
+    for page in WITH_LINKS
+    if page.name != "CHANGELOG.md" and page.parent.name != "lab"
+    for number, (language, code) in enumerate(
+        re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    )
+]
+OUTPUT = {"", "console"}
+"""Blocks that show files and what commands print. `console` has the commands too."""
 
 
 def _prose(page: Path) -> str:
@@ -51,6 +71,28 @@ def test_links_and_anchors_lead_somewhere(page: Path) -> None:
         if not linked.exists() or (anchor and anchor not in _anchors(linked)):
             broken.append(target)
     assert broken == []
+
+
+@pytest.mark.parametrize("page", WORDS)
+def test_a_page_is_no_longer_than_its_question_needs(page: str) -> None:
+    assert len((ROOT / page).read_text(encoding="utf-8").split()) <= WORDS[page]
+
+
+@pytest.mark.parametrize(("page", "language", "code"), BLOCKS)
+def test_the_code_of_the_pages_is_code(page: Path, language: str, code: str) -> None:
+    """TOML and Python parse, and each command is one with its flags; long tests run recipes, loops and the tour."""
+    if language == "toml":
+        tomllib.loads(code)
+    elif language == "python":
+        compile(code, page.name, "exec")
+    elif language == "json":
+        json.loads(f"{{{code}}}")
+    else:
+        assert language in {*OUTPUT, "sh", "sql", "yaml"}
+    commands = code.replace("\\\n", " ") if language == "sh" else "\n".join(re.findall(r"^\$ (.*)", code, re.MULTILINE))
+    for line in re.findall(r"(?:^|[/ ])tokenmill ([a-z].*)", commands, re.MULTILINE):
+        name, *arguments = itertools.takewhile(lambda word: word != "|", shlex.split(line, comments=True))
+        command_parser(name, importlib.import_module(COMMANDS[name][0])).parse_args(arguments)
 
 
 def test_every_page_is_looked_at() -> None:
