@@ -28,7 +28,7 @@ EvalName = Annotated[
 
 class EvalSetConfig(Settings):
     """Text of its own, or a shard set, scored in bits per byte at each validation, with a standard error
-    ([docs/scores.md](scores.md)). All other keys are those of [a source](#a-data-recipe) (`kind`,
+    ([how](experiments.md#eval-sets)). All other keys are those of [a source](#a-data-recipe) (`kind`,
     `paths`, `repo`, `text`, `keep`, `separator`, ...), which the pipeline checks."""
 
     model_config = ConfigDict(extra="allow")
@@ -64,7 +64,7 @@ COLUMNS = {"question", "choices", "answer", "labels", "prompt"}
 
 class EvalTaskConfig(Settings):
     """Items with a question, choices and an answer, scored at each validation
-    ([docs/scores.md](scores.md#eval-tasks)). The columns and the prompt are for files of yours. Known by name
+    ([how](experiments.md#eval-tasks)). The columns and the prompt are for files of yours. Known by name
     are `arc_easy`, `arc_challenge`, `hellaswag`, `piqa`, `sciq`, `openbookqa`, `winogrande` and `lambada`."""
 
     name: EvalName
