@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from shards.errors import InputError, plural
-from trainer.recipe import Precision
+from trainer.recipe.schema import Precision
 
 CARDS = {
     "B200": (2250.0, 180),

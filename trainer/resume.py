@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from shards import ShardSet
-from shards.config import show_value
+from shards.config import item_names, show_value
 from shards.errors import InputError
 from shards.stores.files import write_text
 from shards.terminal.reporter import Note
@@ -17,8 +18,17 @@ from trainer.checkpoint.folders import (
 )
 from trainer.metrics import METRICS_FILE
 from trainer.optim import learning_rate
-from trainer.recipe import FIXED_BY_CHECKPOINT, TrainRecipe, find_changes
+from trainer.recipe import TrainRecipe
 from trainer.run_folder import CHANGES_FILE, ChangesRecord, RecipeChange, read_changes, read_start_record
+
+FIXED_BY_CHECKPOINT = (
+    "model.",
+    "train.seq_len",
+    "train.global_batch",
+    "train.seed",
+    "optimizer.kind",
+)
+"""Keys, or prefixes of keys, that decide a checkpoint's weights or the order of the data. A resumed run keeps them."""
 
 CHANGED = "changed since the checkpoint"
 
@@ -86,6 +96,31 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
         if before != after:
             say(f"{CHANGED}: the learning rate of step {step + 1} = {before:.3g} is now {after:.3g}")
     return recipe
+
+
+def list_keys(tables: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys of a train recipe as JSON has it, with their values; tables of a list go by their names.
+
+    Empty lists are left out: a list of tables that is empty has no key.
+    """
+    for key, value in tables.items():
+        items = cast("list[Any]", value) if isinstance(value, list) else []
+        if items and all(isinstance(item, dict) for item in items):
+            value = dict(zip(item_names(items), items, strict=True))
+        if isinstance(value, dict):
+            yield from list_keys(cast("dict[str, Any]", value), f"{place}{key}.")
+        elif value != []:
+            yield f"{place}{key}", value
+
+
+def find_changes(old: TrainRecipe, new: TrainRecipe) -> dict[str, tuple[Any, Any]]:
+    """Return the dotted keys of a train recipe whose values differ in another, each with its (old, new) values.
+
+    The value of a key that a recipe does not have, such as one of an eval task that was removed, is None.
+    """
+    before, after = (dict(list_keys(recipe.model_dump(mode="json"))) for recipe in (old, new))
+    values = {key: (before.get(key), after.get(key)) for key in dict.fromkeys([*before, *after])}
+    return {key: (then, now) for key, (then, now) in values.items() if then != now}
 
 
 def record_changes(run: Path, found: Checkpoint, recipe: TrainRecipe) -> None:

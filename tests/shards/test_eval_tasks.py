@@ -18,7 +18,7 @@ from shards.eval_tasks.read import read_items
 from shards.stores.cache import Cache
 from tests.support.eval_task_rows import ROWS, write_lines
 from tests.support.servers.hub import Hub, use_hub
-from trainer.eval_config import EvalTaskConfig
+from trainer.recipe.eval_config import EvalTaskConfig
 
 ITEMS = {
     "arc_easy": (["Question: What is 1 + 1?\nAnswer:"], ["one", "two"], 1, "What is 1 + 1? two"),

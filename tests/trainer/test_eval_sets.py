@@ -17,7 +17,6 @@ from shards.errors import InputError, RunError
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.reporter import no_note, no_progress
 from tests.support.recipes import to_toml
-from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.document_losses import measure_document_losses
 from trainer.evaluation.eval_sets import open_eval_set, read_documents
 from trainer.evaluation.evaluate import evaluate_scores
@@ -26,6 +25,7 @@ from trainer.evaluation.validation import EvaluatedModel
 from trainer.metrics import read_metrics
 from trainer.model.decoder import build_model
 from trainer.recipe import load_train_recipe
+from trainer.recipe.eval_config import EvalSetConfig
 
 SEQ_LEN = 24
 

@@ -15,9 +15,9 @@ from shards.eval_tasks.read import read_items
 from shards.format.manifest import EvalTaskEntry
 from shards.terminal.reporter import no_note
 from tests.support.eval_task_rows import write_lines
-from trainer.eval_config import EvalTaskConfig
 from trainer.evaluation.eval_tasks import open_eval_task
 from trainer.recipe import load_train_recipe
+from trainer.recipe.eval_config import EvalTaskConfig
 
 
 def test_a_run_scores_its_tasks_and_its_goal_may_name_one(train, item_file, read_lines, tmp_path):

@@ -8,7 +8,8 @@ import pytest
 
 from shards.errors import InputError
 from trainer.optim import learning_rate
-from trainer.recipe import TrainRecipe, find_changes, load_train_recipe, parse_recipe
+from trainer.recipe import TrainRecipe, load_train_recipe, parse_recipe
+from trainer.resume import find_changes
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from shards.errors import InputError, RunError
 from tests.benchmarks import on_gpu
 from trainer.commands.fit import price_recipe
 from trainer.commands.timed_steps import time_steps, write_made_up_set
-from trainer.eval_config import EvalSetConfig
 from trainer.model.decoder import flops_per_token
 from trainer.recipe import TrainRecipe, load_train_recipe
+from trainer.recipe.eval_config import EvalSetConfig
 from trainer.session import open_session
 
 pytestmark = pytest.mark.long

@@ -23,8 +23,8 @@ from shards.stores.files import hash_file
 from shards.stores.store import WritableStore
 from tokenmill.experiments.proxy import scored_keys
 from tokenmill.experiments.schema import AblationConfig, ArmConfig, flatten_keys
-from trainer.eval_config import EVAL_PATH_KEYS, EvalSetConfig, EvalTaskConfig
 from trainer.recipe import TrainRecipe, load_train_recipe
+from trainer.recipe.eval_config import EVAL_PATH_KEYS, EvalSetConfig, EvalTaskConfig
 
 _VALIDATION_PART, _VALIDATION_TOKENS = 0.02, 20_000
 """Of the tokens of a training; at least as many tokens: enough for a document of most corpora."""

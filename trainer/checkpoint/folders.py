@@ -15,7 +15,8 @@ from shards.config import Settings, check_settings, load_json, no_pipe, read_fil
 from shards.errors import InputError, Problem, remedy_of
 from shards.stores.files import delete_path
 from shards.terminal.reporter import Note
-from trainer.recipe import Size, TrainRecipe, parse_recipe
+from trainer.recipe import TrainRecipe, parse_recipe
+from trainer.recipe.schema import Size
 
 FOLDER = "checkpoints"
 MODEL_FILE = "model.safetensors"

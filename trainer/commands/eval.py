@@ -21,10 +21,10 @@ from shards.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from shards import ShardSet
-    from trainer.eval_config import EvalConfig
     from trainer.evaluation.evaluate import Scorer
     from trainer.evaluation.validation import EvaluatedModel
     from trainer.recipe import TrainRecipe
+    from trainer.recipe.eval_config import EvalConfig
 
 _show = functools.partial(show_progress, unit="items")
 
@@ -107,8 +107,9 @@ def read_eval_recipe(path: Path, overrides: list[str], *, trained: dict[str, Any
     from shards.config import apply_override, check_settings, read_document
     from shards.terminal.gone import nearest
     from shards.terminal.shipped_recipes import find_recipe
-    from trainer.eval_config import find_eval_folder, locate_eval_files
-    from trainer.recipe import SHIPPED, TrainRecipe, check_rules
+    from trainer.recipe.checks import SHIPPED, check_rules
+    from trainer.recipe.eval_config import find_eval_folder, locate_eval_files
+    from trainer.recipe.schema import TrainRecipe
 
     file = find_recipe(path, SHIPPED)
     given = read_document(file)

@@ -42,10 +42,10 @@ from shards.terminal.program import Row
 from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note, Progress
 from trainer.device import find_rank
-from trainer.eval_config import EvalSetConfig
 from trainer.evaluation.document_losses import measure_document_losses
 from trainer.evaluation.scores import Score, check_finite, estimate_ratio
 from trainer.evaluation.validation import EvaluatedModel, find_text_scales
+from trainer.recipe.eval_config import EvalSetConfig
 
 EXCERPT_BYTES = 200
 """Bytes of a document's text that are shown, from its beginning."""

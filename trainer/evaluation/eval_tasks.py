@@ -28,11 +28,11 @@ from shards.eval_tasks.prompts import DELIMITER, Item
 from shards.eval_tasks.read import TaskItems, read_items
 from shards.terminal.program import Row
 from shards.terminal.reporter import Note, Progress
-from trainer.eval_config import EvalTaskConfig
 from trainer.evaluation.likelihoods import Text, measure_likelihoods
 from trainer.evaluation.scores import Score, check_finite, estimate_ratio
 from trainer.evaluation.validation import EvaluatedModel
 from trainer.model.generate import TrainedModel
+from trainer.recipe.eval_config import EvalTaskConfig
 
 LEAST_BATCH_TOKENS = 2048
 """Tokens of a forward pass when a training step has fewer."""

@@ -14,11 +14,11 @@ import torch
 
 from shards.terminal.program import Row
 from shards.terminal.reporter import Note, Progress
-from trainer.eval_config import EvalConfig
 from trainer.evaluation.eval_sets import EvalSet, describe_notes, open_eval_set
 from trainer.evaluation.eval_tasks import OpenTask, describe_task, open_eval_task
 from trainer.evaluation.scores import Score
 from trainer.evaluation.validation import EvaluatedModel
+from trainer.recipe.eval_config import EvalConfig
 
 Scorer = EvalSet | OpenTask
 """An eval set or an eval task, ready to be scored. It has

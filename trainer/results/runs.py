@@ -14,8 +14,9 @@ from shards.errors import InputError, plural
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.terminal.program import Row
 from trainer.metrics import METRICS_FILE, Record, last_record, read_lines
-from trainer.recipe import TrainRecipe, list_keys, load_train_recipe
+from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.results.curves import list_scores
+from trainer.resume import list_keys
 from trainer.run_folder import (
     RECIPE_FILE,
     SET_FILE,

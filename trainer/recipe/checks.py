@@ -1,0 +1,162 @@
+"""The rules between the keys of a train recipe, and reading one: every fault in one report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from shards.config import (
+    Changes,
+    apply_changes,
+    apply_override,
+    check_settings,
+    find_other_kind,
+    read_document,
+    read_partly,
+    settings_error,
+)
+from shards.terminal.gone import nearest
+from shards.terminal.shipped_recipes import find_recipe, shipped_folder
+from trainer.recipe.eval_config import EvalConfig, can_be_scored, check_eval, find_eval_folder, locate_eval_files
+from trainer.recipe.schema import (
+    CostConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PhaseConfig,
+    ScheduleConfig,
+    TrainConfig,
+    TrainRecipe,
+)
+
+SHIPPED = shipped_folder(Path(__file__).parents[1], "train")
+"""The folder of the train recipes that come with the distribution."""
+
+
+def load_train_recipe(path: Path, overrides: Sequence[str] = (), *, changes: Changes = ()) -> TrainRecipe:
+    """Read a train recipe and apply `KEY=VALUE` overrides; before them `changes`, as if the file had them.
+
+    The path is a TOML file, the JSON of a run folder, or the name of a shipped recipe.
+
+    Raises:
+        InputError: with every fault of the file and of the overrides.
+    """
+    # File, overrides, schema, rules: all faults in one report.
+    file = find_recipe(path, SHIPPED)
+    data = read_document(file)
+    if other := find_other_kind(data, "train"):
+        raise settings_error(str(file), [other])
+    # Paths begin at the file's folder, those of overrides at the working directory.
+    faults = apply_changes(data, changes)
+    locate_eval_files(data, find_eval_folder(file, path))
+    faults += [fault for override in overrides for fault in apply_override(data, override)]
+    locate_eval_files(data, Path.cwd())
+    return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
+
+
+def parse_recipe(tables: dict[str, Any], where: str = "recipe of the checkpoint") -> TrainRecipe:
+    """Turn the train recipe that a checkpoint holds back into the model; messages begin with `where`.
+
+    Raises:
+        InputError: this version does not know such a recipe.
+    """
+    return check_settings(TrainRecipe, tables, where=where, checks=(check_rules,))
+
+
+def check_rules(tables: dict[str, Any]) -> Iterator[str]:
+    """Yield the faults between keys of an unvalidated train recipe, for one report with the faults of single keys."""
+    model = read_partly(ModelConfig, tables.get("model"))
+    train = read_partly(TrainConfig, tables.get("train"))
+    optimizer = read_partly(OptimizerConfig, tables.get("optimizer"))
+    yield from _check_heads(model)
+    if model.kind == "gpt2":
+        for key, plain in (("hidden_act", "silu"), ("use_qk_norm", False)):
+            if getattr(model, key) != plain:
+                yield f'model.{key}: kind = "gpt2" has its own parts. Leave the key out, or choose kind = "llama".'
+
+    if train.global_batch % train.micro_batch > 0:
+        sizes = f"train.global_batch = {train.global_batch} with train.micro_batch = {train.micro_batch}"
+        yield f"{sizes}: the global batch must be whole micro-batches. Choose a micro_batch that divides it."
+
+    length, context = train.seq_len, model.max_position_embeddings
+    if length > context:
+        sizes = f"train.seq_len = {length} with model.max_position_embeddings = {context}"
+        yield f"{sizes}: sequences must fit in the model's context. Raise max_position_embeddings or lower seq_len."
+
+    yield from _check_schedule(read_partly(ScheduleConfig, tables.get("schedule")), steps=train.steps)
+
+    if optimizer.kind == "adamw" and optimizer.muon_lr is not None:
+        yield 'optimizer.muon_lr: optimizer.kind = "adamw" has no Muon. Leave it out, or choose kind = "muon".'
+
+    yield from check_eval(tables)
+
+    phases: Any = tables.get("phases")
+    if isinstance(phases, list):
+        price = read_partly(CostConfig, tables.get("cost")).gpu_usd_per_hour
+        yield from _check_phases(cast("list[Any]", phases), steps=train.steps, price=price)
+        yield from _check_goals(cast("list[Any]", phases), read_partly(EvalConfig, tables.get("eval")))
+
+
+def _check_heads(model: ModelConfig) -> Iterator[str]:
+    # Heads divide the width, and groups the heads.
+    width, heads, groups = model.hidden_size, model.num_attention_heads, model.num_key_value_heads
+    sizes = f"model.hidden_size = {width} with model.num_attention_heads = {heads}"
+    if width % heads > 0:
+        yield f"{sizes}: the heads must divide the width. Choose a hidden_size that is a multiple of their number."
+    elif model.kind == "llama" and width // heads % 2 > 0:
+        yield f"{sizes}: rotary positions need an even number of features a head. Choose an even quotient."
+
+    sizes = f"model.num_attention_heads = {heads} with model.num_key_value_heads = {groups}"
+    if model.kind == "gpt2" and groups < heads:
+        yield f'{sizes}: kind = "gpt2" has no groups of heads. Leave num_key_value_heads out.'
+    elif heads % groups > 0:
+        yield f"{sizes}: the key/value heads must divide the attention heads. Choose a number that divides them."
+
+
+def _check_schedule(schedule: ScheduleConfig, *, steps: int) -> Iterator[str]:
+    # Which keys belong to which kind, then whether warm-up and decay fit.
+    warmup_steps, decay_steps = schedule.warmup_steps, schedule.decay_steps
+    place = f"schedule.warmup_steps = {warmup_steps} with train.steps = {steps}"
+    if schedule.kind == "cosine" and decay_steps is not None:
+        yield 'schedule.decay_steps: a cosine decays from the warm-up on. Leave it out, or choose kind = "wsd".'
+    elif schedule.kind == "wsd" and decay_steps is None:
+        yield (
+            'schedule.decay_steps: is missing, and kind = "wsd" needs it. Choose about a fifth of train.steps, or 0 '
+            "for a training run whose checkpoints others begin from (`train --from`)."
+        )
+    if warmup_steps > steps:
+        yield f"{place}: the warm-up must end within the training run. Lower warmup_steps or raise steps."
+    elif decay_steps and warmup_steps + decay_steps > steps:
+        remedy = "Lower one or raise steps"
+        yield f"{place} and schedule.decay_steps = {decay_steps}: both must fit in the training run. {remedy}."
+
+
+def _check_phases(tables: list[Any], *, steps: int, price: float) -> Iterator[str]:
+    begin = 0
+    for table in filter(lambda table: isinstance(table, dict), tables):  # the model reports what is no table
+        # Each phase begins where the one before it ends.
+        phase = read_partly(PhaseConfig, table)
+        end = phase.until_step
+        place = f"phases.{phase.name}"
+        if phase.budget_usd is not None and price == 0:
+            yield f"{place}.budget_usd: a budget needs a price. Set cost.gpu_usd_per_hour."
+        if end <= begin:
+            yield f"{place}.until_step = {end}: expected more than {begin}, where the phase begins."
+        last = min(end, steps)
+        milestones: Any = phase.milestones  # not a list if it was refused
+        for step in cast("list[Any]", milestones) if isinstance(milestones, list) else []:
+            if step <= begin or step > last:
+                yield f"{place}.milestones: {step}: expected a step of the phase, after {begin} and until {last}."
+        begin = end
+
+
+def _check_goals(tables: list[Any], config: EvalConfig) -> Iterator[str]:
+    # Only a loss, or a score that the recipe takes, can be a goal.
+    if not can_be_scored(config):
+        return
+    known = ["val_loss", "loss", *config.score_names]
+    for table in filter(lambda table: isinstance(table, dict), tables):
+        phase = read_partly(PhaseConfig, table)
+        goal: Any = phase.goal  # NaN if it was refused
+        if isinstance(goal, str) and (name := goal.split()[0]) not in known:
+            yield f"phases.{phase.name}.goal = {goal!r}: no score is named {name!r}.{nearest(name, known)}"
