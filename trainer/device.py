@@ -144,6 +144,15 @@ def find_rank() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
+def largest_of_ranks(value: int, device: torch.device) -> int:
+    """Return the largest value that any rank has; every rank calls it, with its device."""
+    if not dist.is_initialized():
+        return value
+    tensor = torch.tensor(value, device=device)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    return int(tensor.item())
+
+
 def wait_for_ranks() -> None:
     """Wait until every rank, with its own device, has reached this call."""
     if dist.is_initialized():

@@ -96,6 +96,11 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
         """Return the last line of metrics with a key: steps have `loss`, validations `val_loss`; {} if none."""
         return last_record(self.records, key)
 
+    def find_best(self, steps: set[int]) -> set[int]:
+        """Return which of some steps has the lowest validation loss of the metrics; none if none has one."""
+        losses = {line["step"]: line["val_loss"] for line in self.records if "val_loss" in line}
+        return {*sorted(losses.keys() & steps, key=lambda step: (losses[step], step))[:1]}
+
     def write(self, record: Record) -> None:
         """Append one line of metrics and flush it."""
         self.records.append(record)

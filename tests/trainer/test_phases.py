@@ -13,7 +13,7 @@ from trainer.ledger import summarise_phases
 from trainer.metrics import read_metrics
 from trainer.recipe import PhaseConfig
 from trainer.session import Session
-from trainer.train.loop import run_training
+from trainer.train.train_model import run_training
 
 
 def make_records() -> list[dict[str, Any]]:

@@ -12,27 +12,29 @@ import contextlib
 import math
 import statistics
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
 
-from shards.errors import plural
+from shards.errors import RunError, plural
 from shards.torch import TokenWindows
 from shards.trace.locate import Place, find_window_documents
 from trainer.device import autocast
 from trainer.metrics import Record
 from trainer.recipe import TrainConfig
 from trainer.session import Session
-from trainer.train.step import accumulate_gradients
+from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses
 
 REMEDY = "Lower optimizer.lr or raise schedule.warmup_steps"
 SPIKE_STEPS, SPIKE_LEAST_STEPS = 50, 20
 """A loss is compared with the median of the last 50 steps, once there are 20."""
 SMOKE_MEAN_STEPS = 10
 """At the end of the smoke test, the mean of this many steps is compared with the first."""
+FAULT_DOCUMENTS = 8
+"""Documents of a batch that are named when its loss stops the run."""
 
 
 def find_loss_fault(
@@ -77,6 +79,38 @@ def find_loss_fault(
             return f"smoke test: the loss did not fall, from {first['loss']:.3f} to {mean:.3f}. {REMEDY}"
         say(f"smoke test passed: loss {first['loss']:.3f} at step 1 (guessing: {guess:.3f}), {mean:.3f} at step {step}")
     return None
+
+
+def check_weights(session: Session, windows: TokenWindows) -> None:
+    """Stop training if a micro-batch of the next windows gives a loss or a gradient that is not finite.
+
+    Raises:
+        RunError: it does.
+    """
+    micro_batch = session.recipe.train.micro_batch
+    first = session.windows + session.rank * micro_batch
+    loss = accumulate_gradients(session, windows.read(range(first, first + micro_batch)), 1)
+    trial: Record = {"loss": loss, "grad_norm": clip_gradients(session, math.inf)}
+    for optimizer in session.optimizers:
+        optimizer.zero_grad(set_to_none=True)
+    fetch_losses(session, [trial])
+    if not (math.isfinite(trial["loss"]) and math.isfinite(trial["grad_norm"])):
+        found = f"loss {trial['loss']}, gradient norm {trial['grad_norm']}"
+        stop_for_fault(session, windows, session.step, f"the weights after it cannot be trained on: {found}. {REMEDY}")
+
+
+def stop_for_fault(session: Session, windows: TokenWindows, step: int, fault: str) -> NoReturn:
+    """Stop training because of a step's fault; the message names the documents of its batch, the hardest first."""
+    batch = session.recipe.train.global_batch
+    first = (step - 1) * batch
+    ranked = rank_batch_documents(session, windows, step)
+    lines = [str(document) for document in ranked[:FAULT_DOCUMENTS]]
+    if len(ranked) > FAULT_DOCUMENTS:
+        command = f"tokenmill trace-step {session.run} --step {step}"
+        lines.append(f"and {len(ranked) - FAULT_DOCUMENTS} more; their text: {command}")
+    listed = "\n  ".join(lines)
+    about = f"Its batch was windows [{first}, {first + batch}). The documents that raise its loss most, by the weights"
+    raise RunError(f"step {step}: {fault}. {about} after step {session.step}:\n  {listed}\n{session.describe_saved()}")
 
 
 def describe_out_of_memory(session: Session) -> str:

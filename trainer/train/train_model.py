@@ -7,25 +7,40 @@ model = trainer.load_model("out/demo-run").model
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from shards.errors import InputError, remedy_of
+import torch
+
+from shards import ShardSetError
+from shards.errors import InputError, RunError, plural, remedy_of
 from shards.format.windows.window_reader import account_tokens
 from shards.stores.cache import Cache
+from shards.stores.cache_store import CacheStore
 from shards.stores.hub_client import quiet_hub_client
 from shards.stores.hub_store import HUB_SCHEME
 from shards.stores.open import scheme_of
+from shards.stores.retry import StoreError
 from shards.terminal.amounts import format_amount
 from shards.terminal.display import say
+from shards.terminal.progress import Meter, show_progress
 from shards.terminal.reporter import Note
+from trainer.device import wait_for_ranks
 from trainer.ledger import summarise_phases
+from trainer.metrics import MetricsLog
+from trainer.model.decoder import count_parameters
 from trainer.recipe import TrainRecipe, load_train_recipe
-from trainer.session import open_session
-from trainer.train.loop import TrainingLoop, run_training
+from trainer.session import Session, open_session
+from trainer.train.loop import TrainingLoop, catch_signals
+from trainer.train.phases import close_phase
+from trainer.train.reports import report_steps, validate
+from trainer.train.step import open_training_windows
+from trainer.train.trackers import open_trackers
 
 
 @dataclass(frozen=True)
@@ -106,6 +121,95 @@ def _open_cache(place: Path | str, folder: str | Path | None, limit: int | None,
 def is_first_rank() -> bool:
     """Return whether this process of a training speaks for all that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def run_training(session: Session, say: Note, *, go_on: bool = False, progress: bool = False) -> TrainingLoop:
+    """Train until the recipe's last step, an off-ramp, or until asked to stop.
+
+    Args:
+        session: the run.
+        say: called with each line the user should know.
+        go_on: ignore off-ramps, a failed smoke test and spikes of the loss.
+        progress: show on stderr how far it is.
+
+    Returns:
+        The loop as it ended: after the last step, interrupted, or at an off-ramp.
+
+    Raises:
+        RunError: the loss is not finite or rises suddenly, memory is too small, the data cannot be read, or metrics or
+            a checkpoint cannot be written. Earlier checkpoints are whole; the message names the last one.
+        InputError: a line of the run's metrics.jsonl is not metrics, or the first shard cannot be fetched.
+    """
+    recipe = session.recipe
+    first_rank = session.rank == 0
+    parameters = count_parameters(recipe.model, session.model.vocab_size)
+    where = f"{session.ranks} x {session.device.type}" if session.ranks > 1 else str(session.device)
+    say(
+        f"{plural(parameters, 'parameter')} on {where} in {session.precision}, "
+        f"{plural(torch.get_num_threads(), 'thread')}"
+    )
+    began = time.perf_counter()
+    _fetch_first_shard(session, progress=progress)
+    # The weights after the last step are tried with the batch that would follow.
+    stop = session.windows + (recipe.train.steps - session.step + 1) * recipe.train.global_batch
+    try:
+        with (
+            MetricsLog(session.run, step=session.step, write=first_rank) as log,
+            open_training_windows(session.shard_set, recipe.train, stop=stop) as windows,
+            show_progress(recipe.name, unit="steps", before=session.step, show=progress and first_rank) as meter,
+            catch_signals(say) as signals,
+            ExitStack() as opened,
+        ):
+            wait_for_ranks()  # Every rank has read the log before one adds to it.
+            session.seconds = max(session.seconds, log.seconds)
+            if log.removed:
+                say(
+                    f"metrics.jsonl: removed {plural(log.removed, 'line')} after step {session.step}; these are done "
+                    "again"
+                )
+            before = log.last("score_notes").get("score_notes", {})
+            for scorer in session.scorers:
+                if before.get(scorer.name, scorer.notes).get("sha256") != scorer.notes["sha256"]:
+                    say(f"{scorer.name}: scored on other text than before; its scores do not compare with those")
+            if first_rank:
+                log.track = opened.enter_context(open_trackers(session.run, recipe, log.records, say))
+            loop = TrainingLoop(
+                session,
+                windows,
+                log,
+                signals,
+                report=partial(report_steps, meter=meter, say=say, go_on=go_on),
+                validate=partial(validate, meter=meter, say=say),
+                close_phase=partial(close_phase, say=say, go_on=go_on),
+                began=began,
+            )
+            loop.take_steps()
+            return loop
+    except (ShardSetError, StoreError, OSError) as error:
+        raise RunError(f"{error}\nStopped after step {session.step}. {session.describe_saved()}") from error
+
+
+def _fetch_first_shard(session: Session, *, progress: bool) -> None:
+    """Before the loop, fetch the shard of the next step from a remote store, and show how far that is.
+
+    Raises:
+        InputError: it cannot be fetched, or its bytes are not what the manifest says.
+        OSError: the cache cannot be written to.
+    """
+    store = session.shard_set.store
+    if not isinstance(store, CacheStore) or session.step >= session.recipe.train.steps:
+        return
+    shard = session.shard_set.splits["train"][session.order.visit(session.windows).shard]
+    with ExitStack() as shown:
+
+        def show(done: int, total: int) -> None:  # only the rank that fetches has something to show
+            nonlocal meter
+            meter = meter or shown.enter_context(show_progress(f"fetch {shard.name}", unit="bytes", show=progress))
+            meter(done, total)
+
+        meter: Meter | None = None
+        with store.hold(shard.tokens_file.name, progress=show):
+            pass
 
 
 def _describe_end(ended: TrainingLoop) -> TrainingResult:
