@@ -27,6 +27,8 @@ WORDS = {
     "docs/cleaning.md": 2_200,
     "docs/clusters.md": 1_500,
     "docs/experiments.md": 2_500,
+    "docs/performance.md": 1_000,
+    "docs/promises.md": 700,
 }
 """The most words of a page, as `wc -w` counts them: what is more goes to another page or to docs/lab."""
 BLOCKS = [

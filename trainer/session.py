@@ -324,7 +324,7 @@ def _spread(
     train = recipe.train
     sharded = ranks > 1 and train.parallel == "fsdp"
     if train.compile:
-        # A small model waits for the host to start its kernels; a CUDA graph starts all at once (docs/performance.md).
+        # A small model waits for the host to start its kernels; a CUDA graph starts all at once (docs/lab/training.md).
         # It overwrites the gradients of the micro-batch before, so that a step may have one alone.
         graphs = device.type == "cuda" and ranks == 1 and train.micro_batch == train.global_batch
         measured = not train.document_mask and train.activation_checkpointing == "none"
