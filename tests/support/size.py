@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "tests/size.toml"
 PACKAGES = ("pipeline", "shards", "trainer", "tokenmill")
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
-ENTRY = re.compile(r"\| \*\*", re.MULTILINE)
+ENTRY = re.compile(r"^- \*\*", re.MULTILINE)
 WORD = re.compile(r"\S+")
 
 
