@@ -19,7 +19,7 @@ GONE: dict[str, str] = {
     "bpe": "`tokenizers` learns the merges; the extra `clean` installs numba for the measures",
     "members": "unpack the archive, and choose its files by `paths` and `exclude`",
     "tar": "unpack the archive (`tar -xf`), and name the files that it holds",
-    "order_version": "there is one order of the data (docs/order.md); leave the key out",
+    "order_version": "there is one order of the data (shards/FORMAT.md); leave the key out",
     "budget_tokens": _ARMS,
     "budget_usd": _ARMS,
     "false_end": "an eval set is scored in bits per byte",

@@ -1,4 +1,4 @@
-"""docs/order.md: its vectors and its rules, read here without our code, give the windows that our code gives."""
+"""The order in shards/FORMAT.md: its vectors and rules, read here without our code, give the windows of our code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shards.format.windows.order import WindowOrder
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/order.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "shards/FORMAT.md").read_text(encoding="utf-8")
 Places = list[tuple[int, int]]
 
 # The page's rules in plain integers, with no numpy.

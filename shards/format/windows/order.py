@@ -6,7 +6,7 @@ windows in a permuted order. Windows of two shards do not mix, and documents sta
 shard of a built set holds documents of the whole corpus, or of its phase, in random order already, so nothing is lost
 by finishing one shard before the next.
 
-Each epoch cuts a shard at another offset, for which it gives up one window of the shard. docs/order.md states the
+Each epoch cuts a shard at another offset, for which it gives up one window of the shard. shards/FORMAT.md states the
 order. It may not change under its number, because checkpoints and states count windows.
 
 In a set with phases each epoch takes the phases in order, and permutes the shards of each. A shard has one phase and a
