@@ -16,7 +16,15 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, cast
 
 from shards.errors import TokenmillError
-from shards.stores.retry import TRANSIENT_STATUSES, Result, StoreError, TransientError, parse_retry_after, retry
+from shards.stores.retry import (
+    TRANSIENT_STATUSES,
+    Result,
+    StoreError,
+    TransientError,
+    note_reached,
+    parse_retry_after,
+    retry,
+)
 
 if TYPE_CHECKING:
     import httpx2
@@ -24,6 +32,9 @@ if TYPE_CHECKING:
 
 _QUERY = re.compile(r"\?[^\s'\")>]*")
 """The query of a signed URL grants access, so messages leave it out."""
+
+CONNECT_S = 10.0
+"""Seconds until a connection must be made."""
 
 ANSWER_S = 120.0
 """Seconds without an answer after which a request fails: the Hub takes up to 60 to check the files of a commit."""
@@ -91,12 +102,13 @@ def _limit_client() -> None:
     def limit(request: httpx2.Request) -> None:
         given: dict[str, float | None] = request.extensions.get("timeout", {})
         waits = {kind: given.get(kind) or _wait_s for kind in ("connect", "read", "write", "pool")}
-        request.extensions["timeout"] = waits
+        request.extensions["timeout"] = waits | {"connect": min(CONNECT_S, waits["connect"])}
         request.headers["accept-encoding"] = "identity"
         if (_answer_bytes.get() or [0])[0] < 0:
             raise httpx2.DecodingError("the answers have more bytes than were asked for (a proxy?)")
 
     def bound(response: httpx2.Response) -> None:
+        note_reached(response.request.url.netloc.decode())
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":  # a few bytes may then stand for any number
             raise httpx2.DecodingError(f"the answer is compressed ({encoding!r}), unasked (a proxy?)")
@@ -200,6 +212,13 @@ def hub_errors(what: str) -> Generator[None]:
                 raise StoreError(f"{what}: not a name on the Hub: {said}. Correct it.") from error
             case OfflineModeIsEnabled():
                 raise StoreError(f"{what}: {said}") from error
+            case httpx2.ConnectError() | httpx2.ConnectTimeout():
+                host = cause.request.url.netloc.decode()
+                raise TransientError(
+                    f"{what}: no connection to {host} ({said}). Is HF_ENDPOINT right? Does this machine need a proxy "
+                    "(HTTPS_PROXY)? HF_HUB_OFFLINE=1 builds from the cache alone",
+                    no_connection_to=host,
+                ) from error
             case httpx2.TransportError() | ConnectionError() | TimeoutError():  # the builtin ones are Xet's
                 hint = " A Hub without Xet needs HF_HUB_DISABLE_XET=1." if "/xet-" in said else ""
                 raise TransientError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?{hint}") from error

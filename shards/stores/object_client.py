@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from shards.errors import InputError
-from shards.stores.retry import FIRST_PAUSE_S, GIVE_UP_S, TRANSIENT_STATUSES, StoreError, TransientError
+from shards.stores.retry import FIRST_PAUSE_S, GIVE_UP_S, TRANSIENT_STATUSES, StoreError, TransientError, note_reached
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
@@ -198,9 +198,6 @@ def _shown(endpoint: str) -> str:
     return f"{parts.scheme}://{parts.hostname}{f':{port}' if port else ''}"
 
 
-UNREACHABLE_S = 30.0
-"""How long a store is tried that never answered this process: its endpoint is probably wrong."""
-
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>\s*([A-Za-z][A-Za-z0-9.]{0,60})\s*</Code>")
 _KIND = re.compile(r"\bkind: (Connect|Timeout|Interrupted|Request|Body|Decode|Unknown)\b")
@@ -264,7 +261,7 @@ def read_failure(error: Exception) -> Failure:
 
 
 def to_store_error(
-    error: Exception, *, what: str, doing: str, scheme: str, bucket: str, at: Connection, answered: bool
+    error: Exception, *, what: str, doing: str, scheme: str, bucket: str, at: Connection
 ) -> StoreError | OSError:
     """Return the error to raise for one of a client of obstore: `TransientError` if the failure may pass.
 
@@ -275,10 +272,9 @@ def to_store_error(
         scheme: the kind of store.
         bucket: its bucket.
         at: the client, with its endpoint and region.
-        answered: whether the store has answered this process before.
     """
     found = read_failure(error)
-    passing = passing_error(found, what, at.endpoint, answered=answered)
+    passing = passing_error(found, what, at.endpoint)
     if passing is not None:
         return passing
     where = at.endpoint
@@ -316,12 +312,13 @@ def to_store_error(
     return StoreError(f"{what}: cannot {doing}: {type(error).__name__}. {say_variables(scheme)}")
 
 
-def passing_error(found: Failure, what: str, endpoint: str, *, answered: bool) -> TransientError | None:
+def passing_error(found: Failure, what: str, endpoint: str) -> TransientError | None:
     """Return the error of an object store's client if the failure may pass, else None."""
     if found.kind == "Connect":
-        # An endpoint that has answered before is right, so it gets all the time.
-        message = f"nothing answers at {endpoint} (is the endpoint right?)"
-        return TransientError(f"{what}: {message}", give_up_s=None if answered else UNREACHABLE_S)
+        message = f"nothing answers at {endpoint} (is the endpoint right? HTTPS_PROXY names a proxy)"
+        return TransientError(f"{what}: {message}", no_connection_to=endpoint)
+    if found.status is not None:
+        note_reached(endpoint)
     if "169.254.169.254" in found.text:
         return None  # the address that tells a machine its role: there is none here, and never will be
     if found.status in TRANSIENT_STATUSES or found.code in _PASSING_CODES:

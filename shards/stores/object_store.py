@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from shards.errors import InputError, TokenmillError
 from shards.stores.files import TMP_SUFFIX
 from shards.stores.object_client import Connection, connect, to_store_error
-from shards.stores.retry import StoreError, TransientError, retry
+from shards.stores.retry import StoreError, TransientError, note_reached, retry
 from shards.stores.store import ListedFile, WritableStore
 
 if TYPE_CHECKING:
@@ -47,9 +47,6 @@ WHOLE_BYTES = PART_BYTES * PARTS_AT_ONCE
 `PARTS_AT_ONCE` at a time, 17 MB would take six requests and as much memory."""
 
 DELETED_AT_ONCE = 1000  # objects in one request of S3
-
-_answered: set[tuple[str, str]] = set()
-"""The buckets that have answered this process: what fails there may pass, and the endpoint is right."""
 
 _WRITER = "tokenmillwriter"
 """The metadata key under which an object names the request that wrote it."""
@@ -254,16 +251,9 @@ class ObjectStore:
             except (BaseError, FileNotFoundError) as error:
                 if isinstance(error, FileNotFoundError) and error.filename is not None:
                     raise  # a file on this machine
-                raise to_store_error(
-                    error,
-                    what=what,
-                    doing=doing,
-                    scheme=bucket[0],
-                    bucket=bucket[1],
-                    at=at,
-                    answered=bucket in _answered,
-                ) from None  # obstore's own text may quote the account's keys
-            _answered.add(bucket)
+                # obstore's own text may quote the account's keys.
+                raise to_store_error(error, what=what, doing=doing, scheme=bucket[0], bucket=bucket[1], at=at) from None
+            note_reached(at.endpoint)
             return result
 
         return retry(what, attempt)

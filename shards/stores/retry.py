@@ -1,13 +1,14 @@
 """Retry requests whose failure may pass: one policy for every request over a network.
 
 Pauses grow, with full jitter, unless the server says how long to wait. After `give_up_s` seconds without success the
-last failure is final, or sooner if the failure itself says so. The user is told of failures only if no request of the
-process is answered: one among many is normal.
+last failure is final, or after `UNREACHED_S` if no connection can be made to a host that has not answered this run. The
+user is told of failures only if no request of the process is answered: one among many is normal.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import threading
 import time
@@ -28,6 +29,13 @@ TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 GIVE_UP_S = 600.0
 """How long a request is retried without success."""
 
+UNREACHED_S = 10.0
+"""How long a host is tried that has not answered this run, if no connection can be made to it: its name is probably
+wrong, or there is no network."""
+
+_REACHED = "TOKENMILL_REACHED"
+"""The variable of the environment with the hosts that have answered, for the processes that this one starts."""
+
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 
@@ -45,18 +53,17 @@ class StoreError(InputError):
 class TransientError(StoreError):
     """A failure that may pass: a broken connection, a time-out, a body cut short, HTTP 429 or 5xx."""
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, give_up_s: float | None = None):
+    def __init__(self, message: str, *, retry_after_s: float | None = None, no_connection_to: str = ""):
         """Keep the message of a failure that a retry may mend.
 
         Args:
             message: what has failed.
             retry_after_s: seconds that the server asks to wait.
-            give_up_s: seconds after the first attempt at which this failure is final, if that is sooner than the
-                policy's or the caller's bound: it is probably no failure that passes.
+            no_connection_to: the host, as `note_reached` names it, if no connection could be made to it.
         """
         super().__init__(message)
         self.retry_after_s = retry_after_s
-        self.give_up_s = give_up_s
+        self.no_connection_to = no_connection_to
 
 
 _stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
@@ -75,6 +82,13 @@ def stop_on(event: threading.Event) -> Generator[None]:
         yield
     finally:
         _stop.reset(token)
+
+
+def note_reached(host: str) -> None:
+    """Note that a host has answered a request of this run: from now on its failures are retried with patience."""
+    reached = os.environ.get(_REACHED, "")
+    if host not in reached.split(";"):
+        os.environ[_REACHED] = f"{reached};{host}"
 
 
 def count_retries() -> int:
@@ -96,7 +110,7 @@ def retry(
         what: the request, as the messages name it.
         attempt: raises `TransientError` for a failure that may pass; any other error is final. It may run many times.
         error_type: makes the error of the last failure from its message.
-        give_up_s: seconds after the first attempt; `GIVE_UP_S` when None. A failure may have a smaller bound.
+        give_up_s: seconds after the first attempt; `GIVE_UP_S` when None.
         interrupt: do not wait longer than that for an attempt either. Each then runs in a thread of its own, which is
             left to itself when the time is up: a server may send a byte now and then, or pages without end.
 
@@ -121,7 +135,8 @@ def retry(
             _count_failure()
             failures += 1
             said = str(error).removeprefix(f"{what}: ").rstrip(".")
-            last = bound if error.give_up_s is None else min(bound, error.give_up_s)
+            reached = ["", *os.environ.get(_REACHED, "").split(";")]
+            last = bound if error.no_connection_to in reached else min(bound, UNREACHED_S)
             # Full jitter: many workers that failed together do not come back together.
             ceiling = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures, 16))
             pause = random.uniform(0, ceiling) if error.retry_after_s is None else error.retry_after_s

@@ -65,7 +65,6 @@ def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role() 
         scheme="s3",
         bucket="b",
         at=Connection("https://s3.us-east-1.amazonaws.com", "us-east-1", None, None),
-        answered=False,
     )
     assert isinstance(error, NoCredentialsError)
     assert str(error).startswith(

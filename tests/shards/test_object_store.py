@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shards.errors import InputError
-from shards.stores import object_client, object_store
+from shards.stores import object_store, retry
 from shards.stores.object_client import connect
 from shards.stores.object_store import ObjectStore, open_objects, require_abilities
 from shards.stores.open import absolute_place, open_store
@@ -154,8 +154,7 @@ def test_an_absent_bucket_is_named(server):
 
 
 def test_an_endpoint_that_never_answered_is_not_tried_for_long(monkeypatch):
-    monkeypatch.setattr(object_store, "_answered", set())
-    monkeypatch.setattr(object_client, "UNREACHABLE_S", 1.5)
+    monkeypatch.setattr(retry, "UNREACHED_S", 1.5)
     aws_environment(monkeypatch, f"http://user:{SECRET_KEY}@127.0.0.1:{find_free_ports(1)[0]}")
     began = time.time()
     said = r"gave up after [01] s and \d+ attempts; the last one: nothing answers at http://127.0.0.1:\d+ \(is"

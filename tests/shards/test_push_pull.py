@@ -244,6 +244,20 @@ def test_a_hub_that_does_not_answer_is_given_up_after_the_given_time(run, tmp_pa
     assert not (tmp_path / "back").exists()
 
 
+def test_without_a_network_push_and_pull_end_at_once_with_the_remedy(run, whole, tmp_path, monkeypatch):
+    with socket.socket() as closed:  # no other server takes this port
+        closed.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{closed.getsockname()[1]}"
+        use_hub(f"http://{host}", monkeypatch)
+        for name, seconds in {"GIVE_UP_S": 4.0, "UNREACHED_S": 0.5}.items():
+            monkeypatch.setattr(retry, name, seconds)
+        for command in (("push", whole, REPO, "--dry-run"), ("pull", REPO, "--out", tmp_path / "back")):
+            status, told, err = run(*command, "--json")
+            assert (status, told["status"]) == (2, "refused")
+            said = rf"gave up after [01] s and .*; the last one: no connection to {host} \(.* Connection refused\)\. "
+            assert re.search(said + r".*\(HTTPS_PROXY\)\? HF_HUB_OFFLINE=1 builds from the cache", err)
+
+
 def test_a_refused_upload_does_not_tell_its_signed_address(hub, run, whole):
     hub.faults.on("lfs-upload/" + sha_of(whole, "train-00001.bin.zst"), status=410)
     status, _, err = push_json(run, whole)

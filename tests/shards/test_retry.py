@@ -16,6 +16,7 @@ from shards.stores.retry import (
     StoreError,
     TransientError,
     count_retries,
+    note_reached,
     parse_retry_after,
     retry,
     stop_on,
@@ -101,13 +102,16 @@ def test_it_gives_up_when_the_time_is_up(pauses):
     assert (len(calls), pauses) == (1, [])
 
 
-@pytest.mark.parametrize(("own", "callers"), [(1.2, 600), (600, 1.2), (None, 1.2)])
-def test_the_smaller_bound_counts_and_is_the_time_that_the_user_is_told(own, callers, monkeypatch):
-    """A failure that is probably final, such as an endpoint that never answered, says itself how long it is retried."""
-
+@pytest.mark.parametrize(
+    ("host", "soon", "callers"), [("never", 1.2, 600), ("never", 600, 1.2), ("reached", 0.1, 1.2), ("", 0.1, 1.2)]
+)
+def test_a_host_that_never_answered_is_given_up_soon_and_the_user_is_told_when(host, soon, callers, monkeypatch):
     def attempt():
-        raise TransientError("GET /x: nothing answers", give_up_s=own)
+        raise TransientError("GET /x: nothing answers", no_connection_to=host)
 
+    monkeypatch.setenv("TOKENMILL_REACHED", "")
+    note_reached("reached")
+    monkeypatch.setattr(retry_module, "UNREACHED_S", soon)
     monkeypatch.setattr(retry_module.random, "uniform", lambda low, high: min(high, 0.1))  # no long pause by chance
     told, began = [], time.time()
     monkeypatch.setattr(retry_module, "SILENT_S", 0.3)

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from pipeline.sources.base import SourceError
 from pipeline.sources.network.settings import network_settings
 from shards.stores.object_client import CONNECT_S, passing_error, read_failure
-from shards.stores.retry import retry, stop_on
+from shards.stores.retry import note_reached, retry, stop_on
 
 if TYPE_CHECKING:
     from obstore.store import HTTPStore
@@ -160,6 +160,7 @@ def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
 
     try:
         answer = client.get(name)
+        note_reached(endpoint)
         size = answer.meta["size"]
         if size > MAX_BYTES:
             return TOO_LARGE
@@ -179,7 +180,7 @@ def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
             raise SourceError(
                 f"{endpoint}/{name}: {message}. Correct --content-endpoint, or install the certificate."
             ) from error
-        passing = passing_error(failure, f"{endpoint}/{name}", endpoint, answered=True)
+        passing = passing_error(failure, f"{endpoint}/{name}", endpoint)
         if passing is not None:
             raise passing from error
         shown = failure.shown or ("redirects" if "BareRedirect" in failure.text else type(error).__name__)
