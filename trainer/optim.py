@@ -19,11 +19,6 @@ STACK = {"cpu": 2**16, "cuda": 2**24}
 """Numbers that Muon orthogonalises at once, or one matrix. On a CPU they fit the cache; more fill no GPU better."""
 
 
-def is_muons(name: str, weight: nn.Parameter, config: OptimizerConfig) -> bool:
-    """Return whether Muon takes a weight: the layers' matrices, if the recipe chose Muon."""
-    return config.kind == "muon" and weight.ndim == 2 and ".layers." in name
-
-
 class Muon(torch.optim.Muon):
     """Torch's Muon, by stacks of matrices of one shape: a GPU would start 33 kernels for each matrix otherwise.
 
@@ -102,6 +97,18 @@ def _iterate(updates: Tensor, group: dict[str, Any], dtype: torch.dtype) -> Tens
     return x.mT if tall else x
 
 
+STATE: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
+    torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
+    Muon: ("momentum_buffer",),
+}
+"""What an optimizer keeps of each weight, by name: `step` is a number, the others are as large as the weight."""
+
+
+def choose_optimizer(name: str, weight: nn.Parameter, config: OptimizerConfig) -> type[torch.optim.Optimizer]:
+    """Return the optimizer of a weight: Muon for the layers' matrices if the recipe chose it, AdamW for the rest."""
+    return Muon if config.kind == "muon" and weight.ndim == 2 and ".layers." in name else torch.optim.AdamW
+
+
 def build_optimizers(
     model: nn.Module, config: OptimizerConfig, precision: Literal["fp32", "bf16"]
 ) -> list[torch.optim.Optimizer]:
@@ -111,8 +118,10 @@ def build_optimizers(
     updates are scaled to the RMS of AdamW's, so that one learning rate and one weight decay serve both, and
     orthogonalised in the precision of the forward pass. Source of the scale: Moonlight (arXiv:2502.16982).
     """
-    muons = [weight for name, weight in model.named_parameters() if is_muons(name, weight, config)]
-    others = [weight for name, weight in model.named_parameters() if not is_muons(name, weight, config)]
+    weights: dict[type[torch.optim.Optimizer], list[nn.Parameter]] = {torch.optim.AdamW: [], Muon: []}
+    for name, weight in model.named_parameters():
+        weights[choose_optimizer(name, weight, config)].append(weight)
+    muons, others = weights[Muon], weights[torch.optim.AdamW]
     groups = [
         {"params": [weight for weight in others if weight.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [weight for weight in others if weight.ndim < 2], "weight_decay": 0.0},
@@ -120,18 +129,18 @@ def build_optimizers(
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
     if not muons:
         return [adamw]
-    muon_lr = config.muon_lr or config.lr
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    muon = Muon(muons, dtype, lr=muon_lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
+    muon = Muon(
+        muons, dtype, lr=config.muon_lr or config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
     return [muon, adamw]
 
 
 def set_learning_rates(optimizers: list[torch.optim.Optimizer], step: int, recipe: TrainRecipe) -> float:
     """Give each optimizer its learning rate of a step, counted from 0; return AdamW's."""
     for optimizer in optimizers:
-        peak = recipe.optimizer.muon_lr if isinstance(optimizer, Muon) else None
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, recipe, peak=peak)
+            group["lr"] = learning_rate(step, recipe, peak=optimizer.defaults["lr"])
     return learning_rate(step, recipe)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from shards import ShardSet
-from shards.config import item_names, show_value
+from shards.config import item_names, list_of, show_value, table_of
 from shards.errors import InputError
 from shards.stores.files import write_text
 from shards.terminal.reporter import Note
@@ -104,11 +104,11 @@ def list_keys(tables: dict[str, Any], place: str = "") -> Iterator[tuple[str, An
     Empty lists are left out: a list of tables that is empty has no key.
     """
     for key, value in tables.items():
-        items = cast("list[Any]", value) if isinstance(value, list) else []
+        items = list_of(value)
         if items and all(isinstance(item, dict) for item in items):
             value = dict(zip(item_names(items), items, strict=True))
         if isinstance(value, dict):
-            yield from list_keys(cast("dict[str, Any]", value), f"{place}{key}.")
+            yield from list_keys(table_of(value), f"{place}{key}.")
         elif value != []:
             yield f"{place}{key}", value
 

@@ -36,10 +36,6 @@ Count = Annotated[int, Field(ge=0, le=1 << 53)]
 """Steps, windows or an id: above the limit a float no longer counts them."""
 
 
-class CheckpointError(InputError):
-    """A checkpoint that is missing, half-written or corrupt."""
-
-
 def _is_none(value: int | None) -> bool:
     return value is None
 
@@ -101,7 +97,7 @@ def list_checkpoints(run: Path) -> list[Path]:
     """Return a run's checkpoint folders, oldest first. Temporary and corrupt ones have other names."""
     folder = run / FOLDER
     if folder.exists() and not folder.is_dir():
-        raise CheckpointError(f"{folder}: is no folder; expected that of a run's checkpoints. Give a new run folder.")
+        raise InputError(f"{folder}: is no folder; expected that of a run's checkpoints. Give a new run folder.")
     found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(found, key=step_of_checkpoint)
 
@@ -110,30 +106,30 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint's folder: its state, with every file's checksum checked; no tensor is loaded yet.
 
     Raises:
-        CheckpointError: it is missing, half-written or corrupt; the message names the file.
+        InputError: it is missing, half-written or corrupt; the message names the file.
     """
     try:
         # The file of checksums is written last: without it the checkpoint is half written.
         expected = table_of(load_json(read_file(path / CHECKSUMS_FILE, MAX_STATE_BYTES)))
         for name, checksum in hash_files(path).items():
             if expected.get(name) != checksum:
-                raise CheckpointError(f"{path / name}: corrupt: its checksum {checksum} is not in {CHECKSUMS_FILE}")
+                raise InputError(f"{path / name}: corrupt: its checksum {checksum} is not in {CHECKSUMS_FILE}")
         return Checkpoint(path, read_state(path))
     except OSError as error:
         if remedy_of(error):
             raise
-        raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror}): no whole checkpoint") from error
-    except CheckpointError:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror}): no whole checkpoint") from error
+    except InputError:
         raise
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path / CHECKSUMS_FILE}: corrupt: {error}") from error
+        raise InputError(f"{path / CHECKSUMS_FILE}: corrupt: {error}") from error
 
 
 def read_state(path: Path) -> CheckpointState:
     """Read the state in a checkpoint's folder alone; no checksum is checked.
 
     Raises:
-        CheckpointError: it is not a state, or one of another version, or its step differs from the folder's name.
+        InputError: it is not a state, or one of another version, or its step differs from the folder's name.
         OSError: it cannot be read.
     """
     file = path / STATE_FILE
@@ -141,21 +137,17 @@ def read_state(path: Path) -> CheckpointState:
         content: Any = load_json(read_file(file, MAX_STATE_BYTES))
         if (version := table_of(content).get("format_version", VERSION)) != VERSION:
             found = f"{file}: a checkpoint of version {version!r:.80}; expected version {VERSION}"
-            raise CheckpointError(
-                f"{found}. Go on with the Tokenmill that wrote it, or train anew in a new run folder."
-            )
+            raise InputError(f"{found}. Go on with the Tokenmill that wrote it, or train anew in a new run folder.")
         state = check_settings(CheckpointState, content, where=f"{file}: not the state of a checkpoint")
-    except CheckpointError:
+    except InputError:
         raise
-    except InputError as error:
-        raise CheckpointError(error.problems) from error
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: not the state of a checkpoint: {error}") from error
+        raise InputError(f"{file}: not the state of a checkpoint: {error}") from error
     if _NAME.fullmatch(path.name) and step_of_checkpoint(path) != state.step:
-        raise CheckpointError(f"{file}: step {state.step}; expected that of the folder's name")
+        raise InputError(f"{file}: step {state.step}; expected that of the folder's name")
     for key in ("eos_id", "bos_id"):
         if (getattr(state, key) or 0) >= state.vocab_size:
-            raise CheckpointError(
+            raise InputError(
                 f"{file}: {key} = {getattr(state, key)}; expected an id below vocab_size = {state.vocab_size}"
             )
     return state
@@ -169,18 +161,18 @@ def find_newest_checkpoint(run: Path, say: Note) -> Checkpoint | None:
         say: called with a message for each corrupt checkpoint that is newer.
 
     Raises:
-        CheckpointError: there are checkpoints, and every one is corrupt.
+        InputError: there are checkpoints, and every one is corrupt.
     """
     problems: list[str | Problem] = []
     # The newest that is whole; the corrupt ones on the way are told.
     for path in reversed(list_checkpoints(run)):
         try:
             return read_checkpoint(path)
-        except CheckpointError as error:
+        except InputError as error:
             say(f"{error}. Trying the checkpoint before it.")
             problems.extend(error.problems)
     if problems:
-        raise CheckpointError([*problems, f"{run}: no whole checkpoint is left. Start again in a new run folder."])
+        raise InputError([*problems, f"{run}: no whole checkpoint is left. Start again in a new run folder."])
     return None
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from shards.errors import plural
+from shards.errors import InputError
 from shards.stores.files import write_folder, write_text
 from shards.terminal.amounts import format_size
 from trainer.checkpoint.folders import (
@@ -28,16 +28,14 @@ from trainer.checkpoint.folders import (
     RNG_FILE,
     STATE_FILE,
     Checkpoint,
-    CheckpointError,
     CheckpointState,
     checkpoint_path,
     hash_files,
     list_checkpoints,
     step_of_checkpoint,
 )
+from trainer.optim import STATE
 
-_ADAMS, _MUONS = ("step", "exp_avg", "exp_avg_sq"), ("momentum_buffer",)
-"""The state of each parameter of an optimizer."""
 _REMEDY = "Take another copy of the checkpoint, or an earlier one."
 
 
@@ -124,13 +122,13 @@ def _open_tensors(path: Path) -> Generator[Any]:
     """Open a safetensors file to read.
 
     Raises:
-        CheckpointError: it is damaged.
+        InputError: it is damaged.
     """
     try:
         with safetensors.safe_open(path, "pt") as file:
             yield file
     except (safetensors.SafetensorError, AttributeError) as error:  # of a dtype that torch does not have
-        raise CheckpointError(f"{path}: not a safetensors file: {error}. {_REMEDY}") from error
+        raise InputError(f"{path}: not a safetensors file: {error}. {_REMEDY}") from error
 
 
 def load_tensors(
@@ -144,7 +142,7 @@ def load_tensors(
         optional: names that the file may have or not.
 
     Raises:
-        CheckpointError: the file is damaged, or has other tensors. No more memory is taken than it has bytes.
+        InputError: the file is damaged, or has other tensors. No more memory is taken than it has bytes.
     """
     with _open_tensors(path) as file:
         # The header is compared before a tensor is loaded.
@@ -152,34 +150,19 @@ def load_tensors(
         for what, others in (("no", expected.keys() - names), ("an unknown", names - expected.keys())):
             if others := others - optional:
                 more = f", and {len(others) - 1} more" if len(others) > 1 else ""
-                raise CheckpointError(f"{path}: has {what} tensor {min(others)!r:.200}{more}. {_REMEDY}")
+                raise InputError(f"{path}: has {what} tensor {min(others)!r:.200}{more}. {_REMEDY}")
         tensors: dict[str, torch.Tensor] = {}
         for name, like in ((name, like) for name, like in expected.items() if name in names):
             shape = file.get_slice(name).get_shape()
             if shape != [*like.shape]:
-                raise CheckpointError(f"{path}: {name}: shape {shape}; expected {[*like.shape]}. {_REMEDY}")
+                raise InputError(f"{path}: {name}: shape {shape}; expected {[*like.shape]}. {_REMEDY}")
             tensor = tensors[name] = file.get_tensor(name)
             if tensor.dtype != like.dtype:
-                raise CheckpointError(f"{path}: {name}: {tensor.dtype}; expected {like.dtype}. {_REMEDY}")
+                raise InputError(f"{path}: {name}: {tensor.dtype}; expected {like.dtype}. {_REMEDY}")
             least, most = tensor.aminmax()
             if not (least.isfinite() and most.isfinite()):  # of a NaN, both are NaN
-                raise CheckpointError(f"{path}: {name}: has numbers that are not finite. {_REMEDY}")
+                raise InputError(f"{path}: {name}: has numbers that are not finite. {_REMEDY}")
     return tensors
-
-
-def check_layers(checkpoint: Checkpoint, layers: int) -> None:
-    """Refuse a checkpoint with fewer tensors than its model has layers: to describe 10,000 of them takes half a minute.
-
-    Raises:
-        CheckpointError: it has, or its file is damaged.
-    """
-    path = checkpoint.path / MODEL_FILE
-    with _open_tensors(path) as file:
-        found = len([*file.keys()])
-    if found < layers:
-        raise CheckpointError(
-            f"{path}: has {plural(found, 'tensor')} for the {layers} layers of {STATE_FILE}. {_REMEDY}"
-        )
 
 
 def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
@@ -190,7 +173,7 @@ def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
         model: the model to load them into; if it is on the device `meta`, memory is taken when they are known to match.
 
     Raises:
-        CheckpointError: they do not match, or are not finite.
+        InputError: they do not match, or are not finite.
     """
     tensors = load_tensors(checkpoint.path / MODEL_FILE, model.state_dict())
     if any(parameter.is_meta for parameter in model.parameters()):
@@ -202,7 +185,7 @@ def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizers: li
     """Load the optimizers' state of a checkpoint, and torch's random generators.
 
     Raises:
-        CheckpointError: they are not those of this model and these optimizers, or are not finite.
+        InputError: they are not those of this model and these optimizers, or are not finite.
     """
     # Each tensor belongs to a parameter, and the parameter to one of the optimizers.
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -211,7 +194,7 @@ def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizers: li
     for optimizer in optimizers if checkpoint.state.step else []:
         for group in optimizer.param_groups:
             for parameter in cast("list[nn.Parameter]", group["params"]):
-                for key in _MUONS if isinstance(optimizer, torch.optim.Muon) else _ADAMS:
+                for key in STATE[type(optimizer)]:
                     name = f"{key}.{names[parameter]}"
                     places[name] = (optimizer, parameter, key)
                     expected[name] = torch.empty((), device="meta") if key == "step" else parameter
@@ -230,4 +213,4 @@ def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizers: li
         if "cuda" in generators:
             torch.cuda.set_rng_state(generators["cuda"])
     except RuntimeError as error:
-        raise CheckpointError(f"{file}: not the state of a generator: {error}. {_REMEDY}") from error
+        raise InputError(f"{file}: not the state of a generator: {error}. {_REMEDY}") from error

@@ -306,14 +306,14 @@ def _count_static(recipe: TrainRecipe) -> dict[str, int]:
     import torch
 
     from trainer.model.decoder import LanguageModel
-    from trainer.optim import is_muons
+    from trainer.optim import STATE, choose_optimizer
 
     # Shapes alone.
     with torch.device("meta"):
         named = list(LanguageModel(recipe.model, recipe.model.vocab_size or 0).named_parameters())
     parameters = sum(weight.numel() for _, weight in named)
-    # Muon keeps one momentum for each weight, AdamW two.
-    momenta = sum(weight.numel() * (1 if is_muons(name, weight, recipe.optimizer) else 2) for name, weight in named)
+    state = [(weight, STATE[choose_optimizer(name, weight, recipe.optimizer)]) for name, weight in named]
+    momenta = sum(weight.numel() * len({*keys} - {"step"}) for weight, keys in state)
     return {
         "parameters": parameters,
         "weights": 4 * parameters,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from shards.config import (
     Changes,
@@ -12,6 +12,8 @@ from shards.config import (
     apply_override,
     check_settings,
     find_other_kind,
+    list_of,
+    named_tables,
     read_document,
     read_partly,
     settings_error,
@@ -90,11 +92,10 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
 
     yield from check_eval(tables)
 
-    phases: Any = tables.get("phases")
-    if isinstance(phases, list):
-        price = read_partly(CostConfig, tables.get("cost")).gpu_usd_per_hour
-        yield from _check_phases(cast("list[Any]", phases), steps=train.steps, price=price)
-        yield from _check_goals(cast("list[Any]", phases), read_partly(EvalConfig, tables.get("eval")))
+    price = read_partly(CostConfig, tables.get("cost")).gpu_usd_per_hour
+    evals = read_partly(EvalConfig, tables.get("eval"))
+    scores = evals.score_names if can_be_scored(evals) else None
+    yield from _check_phases(named_tables(tables, "phases"), steps=train.steps, price=price, scores=scores)
 
 
 def _check_heads(model: ModelConfig) -> Iterator[str]:
@@ -131,32 +132,25 @@ def _check_schedule(schedule: ScheduleConfig, *, steps: int) -> Iterator[str]:
         yield f"{place} and schedule.decay_steps = {decay_steps}: both must fit in the training run. {remedy}."
 
 
-def _check_phases(tables: list[Any], *, steps: int, price: float) -> Iterator[str]:
+def _check_phases(
+    tables: list[tuple[str, dict[str, Any]]], *, steps: int, price: float, scores: list[str] | None
+) -> Iterator[str]:
     begin = 0
-    for table in filter(lambda table: isinstance(table, dict), tables):  # the model reports what is no table
+    for place, table in tables:
         # Each phase begins where the one before it ends.
         phase = read_partly(PhaseConfig, table)
         end = phase.until_step
-        place = f"phases.{phase.name}"
         if phase.budget_usd is not None and price == 0:
             yield f"{place}.budget_usd: a budget needs a price. Set cost.gpu_usd_per_hour."
         if end <= begin:
             yield f"{place}.until_step = {end}: expected more than {begin}, where the phase begins."
         last = min(end, steps)
-        milestones: Any = phase.milestones  # not a list if it was refused
-        for step in cast("list[Any]", milestones) if isinstance(milestones, list) else []:
+        for step in list_of(phase.milestones):
             if step <= begin or step > last:
                 yield f"{place}.milestones: {step}: expected a step of the phase, after {begin} and until {last}."
         begin = end
-
-
-def _check_goals(tables: list[Any], config: EvalConfig) -> Iterator[str]:
-    # Only a loss, or a score that the recipe takes, can be a goal.
-    if not can_be_scored(config):
-        return
-    known = ["val_loss", "loss", *config.score_names]
-    for table in filter(lambda table: isinstance(table, dict), tables):
-        phase = read_partly(PhaseConfig, table)
-        goal: Any = phase.goal  # NaN if it was refused
-        if isinstance(goal, str) and (name := goal.split()[0]) not in known:
-            yield f"phases.{phase.name}.goal = {goal!r}: no score is named {name!r}.{nearest(name, known)}"
+        # Only a loss, or a score that the recipe takes, can be a goal; it is NaN if it was refused.
+        goal: Any = phase.goal
+        known = ["val_loss", "loss", *(scores or [])]
+        if scores is not None and isinstance(goal, str) and (name := goal.split()[0]) not in known:
+            yield f"{place}.goal = {goal!r}: no score is named {name!r}.{nearest(name, known)}"

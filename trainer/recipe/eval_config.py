@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, Field, JsonValue, PositiveInt
 
-from shards.config import Settings, in_form, read_partly
+from shards.config import Settings, in_form, named_tables, read_partly, table_of
 from shards.eval_tasks.known import KNOWN_TASKS, EvalTask
 from shards.eval_tasks.prompts import Item, Row, ask, check_choices, check_text, find_label, shorten
 from shards.terminal.gone import did_you_mean, nearest
@@ -222,13 +222,9 @@ def locate_eval_files(data: dict[str, Any], folder: Path) -> None:
             return [locate(item) for item in cast("list[Any]", value)]
         return os.path.abspath(folder / value) if isinstance(value, str) and "://" not in value else value
 
-    section: Any = data.get("eval")
-    for name in ("sets", "tasks"):
-        given: Any = cast("dict[str, Any]", section).get(name) if isinstance(section, dict) else None
-        for table in cast("list[Any]", given) if isinstance(given, list) else []:
-            if isinstance(table, dict):
-                own = cast("dict[str, Any]", table)
-                own.update({key: locate(own[key]) for key in EVAL_PATH_KEYS if key in own})
+    section = table_of(data.get("eval"))
+    for _, table in [*named_tables(section, "sets"), *named_tables(section, "tasks")]:
+        table.update({key: locate(table[key]) for key in EVAL_PATH_KEYS if key in table})
 
 
 def find_value(row: Row, column: str) -> Any:

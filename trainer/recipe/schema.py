@@ -41,7 +41,7 @@ class ModelConfig(Settings):
     `tie_word_embeddings`, a model wider than some 400 features then begins by repeating its input."""
     hidden_size: Size
     """Width of the residual stream; a multiple of `num_attention_heads`."""
-    num_hidden_layers: Annotated[int, Field(ge=1, le=10_000)]
+    num_hidden_layers: Annotated[int, Field(ge=1, le=1_000)]
     """Depth of the model."""
     num_attention_heads: Size
     """Query heads of a layer."""

@@ -15,7 +15,7 @@ from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.terminal.display import say as print_note
 from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import Checkpoint, find_newest_checkpoint, read_checkpoint
-from trainer.checkpoint.tensors import check_layers, load_weights
+from trainer.checkpoint.tensors import load_weights
 from trainer.device import choose_device
 from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel
@@ -42,7 +42,6 @@ def load_model(run: str | Path, say: Note | None = None, path: str | Path | None
         command = "tokenmill train"
         raise InputError(f"{run}: no checkpoints. Expected the folder given to `{command} --run`.")
     config = found.recipe.model
-    check_layers(found, config.num_hidden_layers)
     with torch.device("meta"):  # no memory for weights that the checkpoint does not have
         model = LanguageModel(config, found.state.vocab_size)
     load_weights(found, model)
