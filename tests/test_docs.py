@@ -29,6 +29,7 @@ WORDS = {
     "docs/clusters.md": 1_500,
     "docs/experiments.md": 2_500,
     "docs/glossary.md": 900,
+    "docs/keys.md": 6_000,
     "docs/performance.md": 1_000,
     "docs/promises.md": 700,
     "docs/tokenizers.md": 700,

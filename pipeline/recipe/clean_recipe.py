@@ -42,7 +42,7 @@ class Filter(CleanTable):
     when: ClassVar[str] = "encode"
 
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """The build stops and shows examples if the filter drops a larger share of the documents that come to it."""
+    """The build stops and shows examples if the filter drops a larger share of a source's documents."""
 
     @property
     def is_on(self) -> bool:
@@ -61,11 +61,10 @@ class PersonalData(Filter):
     name = "personal_data"
 
     action: Literal["keep", "mask", "drop"] = "mask"
-    """`mask` replaces each hit with a placeholder, such as `email@example.com`; `drop` drops the document; `keep` does
-    not look for any: it turns the recipe's table off for one source."""
+    """`mask` replaces each hit with a placeholder, such as `email@example.com`; `drop` drops the document; `keep` turns
+    the recipe's table off for one source."""
     kinds: Annotated[list[PersonalKind], AfterValidator(distinct), Field(min_length=1)] | None = None
-    """What to look for; when absent, everything. [docs/cleaning.md](../docs/cleaning.md) says what counts as each
-    kind."""
+    """What to look for; when absent, everything: [the kinds](cleaning.md#personal-data)."""
 
     @property
     def is_on(self) -> bool:
@@ -83,21 +82,18 @@ class PersonalData(Filter):
 
 
 class Language(Filter):
-    """The language of a document, as a fastText model sees it (the extra `clean`). Documents in other languages are
-    dropped and counted by language.
-    """
+    """The language of a document, as a fastText model sees it (the extra `clean`)."""
 
     name = "language"
 
     model: RecipePath | None = None
-    """The model's file, such as fastText's `lid.176.ftz`, relative to the recipe's folder. The set's `recipe.json` adds
-    its SHA-256. Required unless `keep` is `"all"`."""
+    """The model's file, such as fastText's `lid.176.ftz`. Required unless `keep` is `"all"`."""
     keep: Annotated[list[str], AfterValidator(distinct), Field(min_length=1)] | Literal["all"]
     """Languages to keep, by the model's labels: `["en"]`. `"all"` turns the table off for a source."""
     min_score: Annotated[float, Field(ge=0, le=1)] = 0.65
-    """A document stays if one of these languages scores this much or more; 0.65 is FineWeb's number."""
+    """A document stays if one of these languages scores this much; 0.65 is FineWeb's number."""
     first_bytes: SizeBytes | None = None
-    """How much of each document to look at: less is faster. When absent, all of it."""
+    """How much of each document to look at; when absent, all of it."""
 
     @model_validator(mode="after")
     def _check_model(self) -> Self:
@@ -126,16 +122,13 @@ class Language(Filter):
 
 
 class DatatroveFilter(Filter):
-    """One of the filters of `datatrove.pipeline.filters`, unchanged and at its own speed (the extra `datatrove`). A
-    document that it rejects is dropped and counted as `NAME: REASON`. If the filter changes a text, the original is
-    encoded.
-    """
+    """A filter of `datatrove.pipeline.filters`, unchanged (the extra `datatrove`). Its drops are counted as `NAME:
+    REASON`. If it changes a text, the original is encoded."""
 
     name = "datatrove"
 
     filter: Annotated[str, Field(min_length=1)]
-    """The name of its class, such as `GopherQualityFilter`. Filters are refused if they need the network, need other
-    columns than the text, or remember earlier documents."""
+    """The name of its class, such as `GopherQualityFilter`."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments for its class: `{ min_doc_words = 20 }`."""
 
@@ -165,22 +158,21 @@ class CleanRecipe(Settings):
     """Presets and filters of a source."""
 
     gopher: Gopher | None = Field(default=None, exclude_if=not_)
-    """Drops prose of low quality (Rae et al. 2021)."""
+    """Drops prose of low quality."""
     c4: C4 | None = Field(default=None, exclude_if=not_)
-    """Drops the pages that C4 drops whole (Raffel et al. 2020)."""
+    """Drops the pages that C4 drops whole."""
     fineweb: Fineweb | None = Field(default=None, exclude_if=not_)
-    """Drops web pages by their lines (Penedo et al. 2024)."""
+    """Drops web pages by their lines."""
     code: Code | None = Field(default=None, exclude_if=not_)
-    """Drops data, generated files and minified files among source code (Chen et al. 2021, Li et al. 2023)."""
+    """Drops data, generated files and minified files among source code."""
     personal_data: PersonalData | None = Field(default=None, exclude_if=not_)
-    """A filter: masks personal data and secrets, or drops documents that have them."""
+    """Masks personal data and secrets, or drops documents that have them."""
     language: Language | None = Field(default=None, exclude_if=not_)
-    """A filter: drops documents in other languages."""
+    """Drops documents in other languages."""
     datatrove: Annotated[list[DatatroveFilter], AfterValidator(distinct_filters)] | None = Field(
         default=None, exclude_if=not_
     )
-    """Filters of datatrove, in their order: `[[sources.clean.datatrove]]`. An empty list in a source turns the recipe's
-    filters off."""
+    """Filters of datatrove, in order. An empty list in a source turns the recipe's filters off."""
 
     def __bool__(self) -> bool:
         """Return whether a preset or a filter of `clean` is on."""
@@ -237,29 +229,23 @@ class CleanRecipe(Settings):
 
 
 class NearDuplicatesRecipe(Settings):
-    """Documents of all sources that are nearly equal. The table turns the search on, even when it is empty. Two
-    documents are compared by their sets of 5-grams of tokens: MinHash finds candidates, and the Jaccard similarity of
-    each pair is then computed exactly. Turning the search on or changing a number encodes nothing again.
-    """
+    """Documents of all sources that are nearly equal, by their 5-grams of tokens. Turning the search on encodes nothing
+    again."""
 
     action: Literal["report", "drop"] = "report"
-    """`report`: count near-duplicates and list the pairs. `drop`: of similar documents the longest stays, of equally
-    long ones the one with the lowest hash. A document is dropped only if it is similar to one that stays."""
+    """`report`: count near-duplicates and list the pairs. `drop`: of similar documents the longest stays."""
     min_jaccard: Annotated[float, Field(ge=0.5, le=1)] = 0.8
-    """The lowest similarity at which two documents are near-duplicates. Of the pairs at 0.8, 92 % are found; at 0.85,
-    98.8 %; at 0.7, 56 %. A lower number finds more pairs, and more that are not duplicates."""
+    """The lowest similarity of near-duplicates. Of the pairs at 0.8, 92 % are found; at 0.85, 98.8 %; at 0.7, 56 %."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """`drop`: the build stops and shows examples if a larger share of a source's documents would be dropped."""
+    """`drop`: the build stops and shows examples if a larger share of a source would be dropped."""
 
 
 class CleanAllRecipe(CleanRecipe):
-    """Presets that drop whole documents. A table turns its preset on, even when it is empty; each limit in it replaces
-    the published one, and `"off"` turns one limit off. A document's first reason is the first limit that it breaks, in
-    the order of the presets and of their limits. Filters read documents before they are encoded.
-    """
+    """Presets drop documents that break a limit; filters read documents before they are encoded. A table turns its
+    preset on, even when it is empty. Each limit in it replaces the published one, and `"off"` turns a limit off."""
 
     near_duplicates: NearDuplicatesRecipe | None = Field(default=None, exclude_if=not_)
-    """Documents that are nearly equal, within a source and across sources."""
+    """Reports or drops documents that are nearly equal."""
 
     def __bool__(self) -> bool:
         """Return whether anything of the recipe's `clean` is on."""

@@ -104,11 +104,10 @@ class Preset(CleanTable):
     model_config = ConfigDict(validate_default=True)
 
     when: Literal["mix", "encode", "off"] = "mix"
-    """`mix`: documents are measured when they are encoded and dropped when the set is mixed, so changing a limit
-    encodes nothing again. `encode`: documents are dropped before encoding; for limits that drop most of a source.
-    `off`: turns the recipe's preset off for one source."""
+    """`mix`: documents are dropped when the set is mixed, so changing a limit encodes nothing again. `encode`: before
+    encoding; for limits that drop most of a source. `off`: turns the recipe's preset off for one source."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """The build stops and shows examples if the preset drops a larger share of the documents that come to it."""
+    """The build stops and shows examples if the preset drops a larger share of a source's documents."""
 
     @model_validator(mode="after")
     def _check_sides(self) -> Self:
@@ -151,111 +150,109 @@ class Preset(CleanTable):
 
 
 class Gopher(Preset):
-    """The rules for quality and repetition of MassiveText (Rae et al. 2021, appendix A.1.1): for prose, English."""
+    """For English prose: the limits of MassiveText (Rae et al. 2021, appendix A.1.1 and table A1)."""
 
     name = "gopher"
 
     min_words: Amount = 50
-    """Words: fewer than 50 (Rae et al. 2021)."""
+    """Number of words."""
     max_words: Amount = 100_000
-    """Words: more than 100,000 (Rae et al. 2021)."""
+    """Number of words."""
     min_mean_word_chars: Amount = 3
-    """Mean length of the words: below 3 characters (Rae et al. 2021)."""
+    """Mean length of the words, in characters."""
     max_mean_word_chars: Amount = 10
-    """Mean length of the words: above 10 characters (Rae et al. 2021)."""
+    """Mean length of the words, in characters."""
     max_hashes_per_word: Amount = 0.1
-    """Number signs for each word: above 0.1 (Rae et al. 2021)."""
+    """Number signs for each word."""
     max_ellipses_per_word: Amount = 0.1
-    """Ellipses for each word: above 0.1 (Rae et al. 2021)."""
+    """Ellipses for each word."""
     max_bullet_lines: Share = 0.9
-    """Lines that begin with a bullet: above 90 % (Rae et al. 2021)."""
+    """Lines that begin with a bullet."""
     max_ellipsis_lines: Share = 0.3
-    """Lines that end with an ellipsis: above 30 % (Rae et al. 2021)."""
+    """Lines that end with an ellipsis."""
     min_alphabetic_words: Share = 0.8
-    """Words with a letter: below 80 % (Rae et al. 2021)."""
+    """Words with a letter."""
     min_stop_words: Amount = 2
-    """Of eight stop words of English, fewer than two occur (Rae et al. 2021)."""
+    """How many of eight English stop words occur."""
     max_duplicate_lines: Share = 0.3
-    """Lines that occur before: above 0.30 (Rae et al. 2021, table A1)."""
+    """Lines that occur before."""
     max_duplicate_paragraphs: Share = 0.3
-    """Paragraphs that occur before: above 0.30 (Rae et al. 2021, table A1)."""
+    """Paragraphs that occur before."""
     max_duplicate_line_chars: Share = 0.2
-    """Characters in lines that occur before: above 0.20 (Rae et al. 2021, table A1)."""
+    """Characters in lines that occur before."""
     max_duplicate_paragraph_chars: Share = 0.2
-    """Characters in paragraphs that occur before: above 0.20 (Rae et al. 2021, table A1)."""
+    """Characters in paragraphs that occur before."""
     max_top_2gram_chars: Share = 0.2
-    """Characters in the most frequent 2-gram: above 0.20 (Rae et al. 2021, table A1)."""
+    """Characters in the most frequent 2-gram of words."""
     max_top_3gram_chars: Share = 0.18
-    """Characters in the most frequent 3-gram: above 0.18 (Rae et al. 2021, table A1)."""
+    """Characters in the most frequent 3-gram of words."""
     max_top_4gram_chars: Share = 0.16
-    """Characters in the most frequent 4-gram: above 0.16 (Rae et al. 2021, table A1)."""
+    """Characters in the most frequent 4-gram of words."""
     max_duplicate_5gram_chars: Share = 0.15
-    """Characters in 5-grams that occur before: above 0.15 (Rae et al. 2021, table A1)."""
+    """Characters in 5-grams that occur before."""
     max_duplicate_6gram_chars: Share = 0.14
-    """Characters in 6-grams that occur before: above 0.14 (Rae et al. 2021, table A1)."""
+    """Characters in 6-grams that occur before."""
     max_duplicate_7gram_chars: Share = 0.13
-    """Characters in 7-grams that occur before: above 0.13 (Rae et al. 2021, table A1)."""
+    """Characters in 7-grams that occur before."""
     max_duplicate_8gram_chars: Share = 0.12
-    """Characters in 8-grams that occur before: above 0.12 (Rae et al. 2021, table A1)."""
+    """Characters in 8-grams that occur before."""
     max_duplicate_9gram_chars: Share = 0.11
-    """Characters in 9-grams that occur before: above 0.11 (Rae et al. 2021, table A1)."""
+    """Characters in 9-grams that occur before."""
     max_duplicate_10gram_chars: Share = 0.1
-    """Characters in 10-grams that occur before: above 0.10 (Rae et al. 2021, table A1)."""
+    """Characters in 10-grams that occur before."""
 
 
 class C4(Preset):
-    """The rules of C4 that drop whole pages (Raffel et al. 2020, section 2.2): for prose. C4 also removes single lines.
-    Cleaning never edits a text; such lines only do not count."""
+    """For prose: the rules of C4 that drop whole pages (Raffel et al. 2020, section 2.2, and its code
+    `c4_utils.py`)."""
 
     name = "c4"
 
     min_sentences: Amount = 3
-    """Sentences in the lines that C4 would keep: fewer than 3 (Raffel et al. 2020; `c4_utils.py` of TensorFlow
-    Datasets)."""
+    """Sentences in the lines that C4 would keep."""
     max_lorem_ipsum: Amount = 0
-    """Pages with the phrase lorem ipsum fall (Raffel et al. 2020)."""
+    """How often lorem ipsum occurs."""
     max_curly_brackets: Amount = 0
-    """Pages with { fall (Raffel et al. 2020)."""
+    """How often { occurs."""
     max_longest_word_chars: Amount = 1000
-    """Longest word: above 1,000 characters (`c4_utils.py`, which removes the line)."""
+    """Longest word, in characters."""
 
 
 class Fineweb(Preset):
-    """The rules that FineWeb adds to those of Gopher and C4 (Penedo et al. 2024, section 3.6): for web pages."""
+    """For web pages: the rules that FineWeb adds to those of Gopher and C4 (Penedo et al. 2024, section 3.6)."""
 
     name = "fineweb"
 
     min_punctuated_lines: Share = 0.12
-    """Lines that end with punctuation: below 0.12 (Penedo et al. 2024: 0.12 and below)."""
+    """Lines that end with punctuation."""
     max_duplicate_line_chars: Share = 0.1
-    """Characters in lines that occur before: above 0.1 (Penedo et al. 2024: 0.1 and above). The default of datatrove's
-    filter is 0.01."""
+    """Characters in lines that occur before. datatrove's default is 0.01."""
     max_short_lines: Share = 0.67
-    """Lines of fewer than 30 characters: above 0.67 (Penedo et al. 2024: 0.67 and above)."""
+    """Lines of fewer than 30 characters."""
     max_newlines_per_word: Amount = 0.3
-    """Line feeds for each word: above 0.3 (datatrove's `FineWebQualityFilter`, `new_line_ratio`)."""
+    """Line feeds for each word (datatrove's `new_line_ratio`)."""
 
 
 class Code(Preset):
-    """The filters for code of Codex, StarCoder and The Stack v2, and limits against data in the shape of code."""
+    """For program text: the limits of Codex (Chen et al. 2021), StarCoder (Li et al. 2023) and The Stack v2 (Lozhkov et
+    al. 2024)."""
 
     name = "code"
 
     max_mean_line_bytes: Amount = 100
-    """Mean length of all lines: above 100 (Chen et al. 2021, section 3.1; Li et al. 2023: characters)."""
+    """Mean length of all lines (Codex; StarCoder: characters)."""
     max_longest_line_bytes: Amount = 1000
-    """Longest line: above 1,000 (Chen et al. 2021, section 3.1; Li et al. 2023: characters)."""
+    """Longest line (Codex; StarCoder: characters)."""
     min_alphanumeric: Share = 0.25
-    """Characters that are letters and digits: below 25 % (Li et al. 2023; Lozhkov et al. 2024: letters)."""
+    """Characters that are letters and digits (StarCoder)."""
     max_generated_marks: Amount = 0
-    """Files whose first lines say that they are generated fall (Chen et al. 2021; Lozhkov et al. 2024)."""
+    """Marks of a generated file in the first lines (Codex, The Stack v2)."""
     max_longest_encoded_run: Amount = 1024
-    """Longest run of base64 or hex: above 1,024 (Lozhkov et al. 2024)."""
+    """Longest run of base64 or hex, in bytes (The Stack v2)."""
     max_encoded: Share = 0.5
-    """Bytes in runs of base64 or hex: above 50 % (Lozhkov et al. 2024)."""
+    """Bytes in runs of base64 or hex (The Stack v2)."""
     min_code_letters: Share = 0.05
-    """Characters that are letters outside strings and numbers: below 5 %. Our own number: 1 % of the modules of
-    Python's standard library are below 7 %; files of tables and word lists are at 0 to 2 %."""
+    """Characters that are letters outside strings and numbers. Our number: tables and word lists have 0 to 2 %."""
 
 
 PRESETS: dict[str, type[Preset]] = {preset.name: preset for preset in (Gopher, C4, Fineweb, Code)}

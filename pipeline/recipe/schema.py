@@ -44,76 +44,64 @@ class TokenizerRecipe(Settings):
     """The tokenizer, trained on a sample of the sources or given as a file."""
 
     vocab_size: Annotated[int, Count, Field(ge=1, le=1 << 24)] | None = None
-    """Number of entries, including the 256 bytes and the special tokens. Up to 65,536 entries, a token takes 2 bytes;
-    above that, 4. Required unless `file` is given."""
+    """Number of entries, including the 256 bytes and the special tokens. A token takes 2 bytes up to 65,536 entries,
+    then 4. Required without `file`."""
     special_tokens: Annotated[list[str], AfterValidator(distinct), AfterValidator(no_empty_token)] = Field(
         default_factory=lambda: [DEFAULT_EOS_TOKEN]
     )
-    """They take the first ids. They are never matched inside documents: text that spells one is encoded as its
-    characters."""
+    """They have the first ids, and match nothing in documents."""
     eos_token: str = DEFAULT_EOS_TOKEN
     """The special token that ends each document."""
     bos: bool | str = False
-    """The text of the special token that begins each document; a document is then BOS, its tokens, EOS. `true` takes
-    the token with which a tokenizer `file` begins documents, or one with a usual name (`<s>`, `<bos>`, ...); `false`:
-    none."""
+    """The special token that begins each document. `true` takes the one of a tokenizer `file`, or a usual name (`<s>`,
+    `<bos>`, ...); `false`: none."""
     pretokenizer: Literal["gpt2", "llama3", "qwen2", "o200k"] = "gpt2"
     """How text is split before merges are learned."""
     id_order: Literal["frequency", "merge"] = "frequency"
-    """The order of the ids after the special tokens. `frequency`: the entries that occur most often in the sample have
-    ids of small bytes, which makes shards smaller. `merge`: the 256 bytes, then the others in the order in which they
-    were learned."""
+    """The order of the ids after the special tokens. `frequency`: frequent entries have small bytes, which makes shards
+    smaller. `merge`: the 256 bytes, then the entries in the order in which they were learned."""
     file: RecipePath | None = None
-    """A `tokenizer.json` to use instead of training one, relative to the recipe's folder. It decides the vocabulary,
-    the special tokens and the pre-tokenizer: only `eos_token`, `bos` and `max_unknown` may be given with it. It may be
-    a byte-level BPE, a SentencePiece-style BPE or a Unigram; docs/tokenizers.md says what each keeps of the text. If
-    gigatoken cannot run it, `tokenizers` does, more slowly, and `plan` says so.
-    """
+    """A `tokenizer.json` to use instead of training one: [which ones](tokenizers.md). Only `eos_token`, `bos` and
+    `max_unknown` may be given with it."""
     max_unknown: Annotated[float, Field(ge=0, le=1)] = MAX_UNKNOWN
-    """For a tokenizer `file` that does not know every character: the build stops if a larger share of a source's tokens
-    is unknown, because the text that they stand for is lost."""
+    """The build stops if a larger share of a source's tokens is unknown to the tokenizer `file`."""
     sample_bytes: SizeBytes = 10**9
-    """How much text to train on, in the proportions of the mix. Documents over 1 MiB are taken in pieces. So are
-    those with over 16 KB without spaces, of which a sample takes 8.4 MB: documents with more left out are counted."""
+    """How much text to train on, in the proportions of the mix. Documents over 1 MiB, or with over 16 KB without
+    spaces, are taken in part."""
     sample_weights: dict[str, Weight] | None = None
-    """Shares of the sources in that sample, by source name; when absent, the mix's weights. The set's `recipe.json`
-    records the shares used."""
+    """Shares of the sources in that sample; when absent, the mix's weights."""
     sample_limits: dict[str, CleanRecipe] | None = None
-    """The limits with which that sample is drawn, by source name: tables like the source's `clean`, of its presets with
-    `when = "mix"`; when absent, the recipe's limits. The tokenizer is kept when limits move later, and the set's
-    `recipe.json` records the limits used."""
+    """Limits with which that sample is drawn, by source: tables like its `clean`, of presets with `when = "mix"`; when
+    absent, the recipe's limits. The tokenizer is kept when limits move later."""
 
 
 MAX_EPOCHS = 1000
 
 
 class PhaseRecipe(Settings):
-    """One phase of a curriculum: a part of the training tokens with weights of its own, after the phase before it."""
+    """One phase of a curriculum: a part of the training tokens with its weights."""
 
     name: Name
-    """The phase's name in the manifest; distinct."""
+    """The phase's name; distinct."""
     share: Annotated[float, Field(gt=0, le=1)]
-    """The phase's part of `mix.tokens`. The shares of all phases must add up to exactly 1, as decimal numbers. A phase
-    has at least one shard (`shards.tokens`)."""
+    """The phase's part of `mix.tokens`, at least one shard. The shares of all phases add up to exactly 1."""
     weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
-    """Weights of sources in this phase, by name: `{ web = 6, math = 4 }`. A source that is not named keeps its own
-    `weight`; 0 leaves a source out of the phase."""
+    """Weights of sources in this phase: `{ web = 6, math = 4 }`. Other sources keep their `weight`; 0 leaves one
+    out."""
 
 
 class MixRecipe(Settings):
     """How many training tokens, in which phases, and what happens when a source has too few."""
 
     tokens: Annotated[int, Count, Field(gt=0, lt=1 << 63)] | Literal["max"] = "max"
-    """Tokens of the training split; `"max"`: as many as the sources allow at these weights. With a number, the build
-    reads no more of a large source than it needs."""
+    """Tokens of the training split; `"max"`: as many as the sources allow. With a number, the build reads only as much
+    of a large source as it needs."""
     when_short: Literal["error", "shrink", "repeat"] = "error"
-    """What to do if a source is too small: stop, build a smaller set, or repeat that source."""
+    """If a source is too small: stop, build a smaller set, or repeat the source."""
     max_epochs: Annotated[int, Field(ge=1, le=MAX_EPOCHS)] = 4
-    """How often `repeat` may use a document; the manifest records it. Up to 4 times does little harm (Muennighoff et
-    al. 2023)."""
+    """How often `repeat` may use a document. Up to 4 times does little harm (Muennighoff et al. 2023)."""
     phases: list[PhaseRecipe] = Field(default_factory=list[PhaseRecipe])
-    """One table per phase, in the order of training. Each phase has its own shards, and a reader takes the phases in
-    order. Without phases, the whole set is one mix."""
+    """One table per phase, in the order of training."""
 
 
 class SplitRecipe(Settings):
@@ -127,36 +115,34 @@ class ShardsRecipe(Settings):
     """The size and compression of a shard."""
 
     tokens: Annotated[int, Count, Field(gt=0)] = 100_000_000
-    """The most tokens in a shard, give or take a document. All shards have about the same size."""
+    """The most tokens in a shard, give or take a document."""
     zstd_level: Annotated[int, Field(ge=1, le=19)] | None = None
-    """The level of Zstandard with which the tokens are compressed. None: parameters that fit tokens, which take at most
-    1 % more space than level 3, and less time if possible."""
+    """The level of Zstandard. None: parameters that fit tokens, at most 1 % larger than level 3."""
 
 
 class EvaluationRecipe(Settings):
     """Test items that documents of the set must not contain."""
 
     name: Name
-    """The evaluation set's name in counts and messages; distinct."""
+    """The evaluation set's name; distinct."""
     paths: list[RecipePath] = Field(default_factory=list[RecipePath])
-    """Globs over its files, relative to the recipe's folder; required without `task`. Each must match a file."""
+    """Globs over its files, relative to the recipe's folder; required without `task`."""
     task: str | None = None
-    """A known eval task instead of files, such as `arc_easy`: the very items that `[[eval.tasks]]` of a train recipe
-    scores, from the Hub at a pinned commit. Each is searched for by its question with the right answer."""
+    """A known [eval task](experiments.md#eval-tasks) instead of files, such as `arc_easy`: each question with its right
+    answer, from the Hub."""
     format: FormatName = "auto"
     """As for sources."""
     text: Annotated[str, Field(min_length=1)] = "text"
-    """Column of the items' text, such as `question`; dots descend into structs."""
+    """Column of the items' text, such as `question`."""
     separator: Annotated[str, Field(min_length=1)] | None = None
     """The text between two items of a text file."""
     delimiter: Delimiter | None = None
     """As for sources."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """The build stops if `action = "drop"` would drop a larger share of a source: items of a test are rare in text,
-    whereas a wrong column matches everywhere."""
+    """The build stops if `drop` would drop a larger share of a source: a wrong column matches everywhere."""
     action: Literal["report", "drop"] = "report"
-    """`report` counts and shows the documents that hold an item; `drop` also drops them from all sources. Changing this
-    encodes nothing again."""
+    """`report` counts and shows the documents that contain an item; `drop` also drops them. Changing this encodes
+    nothing again."""
 
 
 class Recipe(Settings):
@@ -169,23 +155,20 @@ class Recipe(Settings):
     take."""
     drop_hashes: list[RecipePath] = Field(default_factory=list[RecipePath])
     """Block lists: files of content hashes as `tokenmill trace --out` writes them, relative to the recipe's folder.
-    Documents with these hashes are dropped from all sources when the set is mixed, so adding a list only mixes and
-    assembles again. The set's `recipe.json` adds each file's SHA-256."""
+    Their documents are dropped from all sources when the set is mixed."""
     drop_if_matches: Patterns = Field(default_factory=list)
-    """Regular expressions in RE2's syntax. A document in which one of them matches anywhere is dropped, from any
-    source, before the tokenizer's sample and before encoding. The set's `recipe.json` repeats them in each source."""
+    """Regular expressions of RE2. A document in which one matches anywhere is dropped before encoding, from any
+    source."""
     sources: Annotated[list[SerializeAsAny[SourceRecipe]], Field(min_length=1)]
-    """One table per source. If two sources hold the same document, the first one keeps it."""
+    """If two sources have the same document, the first one keeps it."""
     tokenizer: TokenizerRecipe
     mix: MixRecipe = Field(default_factory=MixRecipe)
     split: SplitRecipe = Field(default_factory=SplitRecipe)
     shards: ShardsRecipe = Field(default_factory=ShardsRecipe)
     clean: CleanAllRecipe = Field(default_factory=CleanAllRecipe, exclude_if=not_)
-    """A table applies to all sources that have no table of their own for the preset. The set's `recipe.json` repeats it
-    in each source."""
+    """A table applies to all sources without a table for the same preset or filter."""
     evaluations: list[EvaluationRecipe] = Field(default_factory=list[EvaluationRecipe])
-    """One table per evaluation set. The items are looked for when documents are encoded: changing the files encodes all
-    sources again, changing `action` does not."""
+    """Changing the files encodes all sources again."""
     _folder: Path = PrivateAttr(default_factory=Path)
 
     @model_validator(mode="after")

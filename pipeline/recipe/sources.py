@@ -32,7 +32,7 @@ SourceKind = Literal["files", "hub"]
 
 
 class SourceRecipe(Settings):
-    """One source of documents: files on disk or at any fsspec URL, or a data set on the Hub."""
+    """One source of documents: files, or a data set on the Hub."""
 
     place_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of the kind that say where its files are, and never what is read from a file of a given name and version.
@@ -41,65 +41,59 @@ class SourceRecipe(Settings):
     """The fault of a key of another kind, with the remedy."""
 
     name: Name
-    """The source's name in the manifest; distinct."""
+    """The source's name; distinct."""
     kind: SourceKind = "files"
-    """Where the documents come from: files, or a data set on the Hub."""
+    """Where the documents come from."""
     license: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """The data set's licence as its owner states it (`odc-by`). Only the report and the data card use it."""
+    """The data set's licence (`odc-by`), for the report and the data card."""
     weight: Weight
-    """The source's share of the training tokens, relative to the other weights. With `mix.phases`, it applies to the
-    tokenizer's sample and to phases that do not name the source."""
+    """The source's share of the training tokens, relative to the other weights. With `mix.phases`: for the tokenizer's
+    sample, and phases that do not name the source."""
     take: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share of the source's documents that the set takes, chosen by content hash: [a part of a
-    source](../recipes/README.md#a-part-of-a-source). The tokenizer's sample does not depend on it, and changing it
-    encodes nothing again."""
+    """The share of the source's documents to take, chosen by content hash: [a part of a
+    source](../recipes/README.md#a-part-of-a-source). Changing it encodes nothing again."""
     format: FormatName = "auto"
     """`auto` goes by the file's name, then by its first bytes: [the formats of
-    files](../recipes/README.md#the-formats-of-files). `file` makes each file one document, whatever it holds. `plan`
-    says how each file is read."""
+    files](../recipes/README.md#the-formats-of-files). `file` makes each file one document."""
     text: Annotated[str, Field(min_length=1)] = "text"
     """Column of the text; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None
-    """The text between two documents of a text file; required for text files."""
+    """The text between two documents of a text file, which needs it."""
     encoding: Annotated[str, AfterValidator(known_encoding), AfterValidator(normal_encoding)] = "utf-8"
-    """How the text files of the source are encoded, all of them: `latin-1`, `windows-1252`, `utf-16`,
-    `shift_jis`, or another name that Python knows. A byte order mark is removed. Parquet and Arrow have only UTF-8."""
+    """The encoding of all text files of the source: `latin-1`, `windows-1252`, `utf-16`, or another name that Python
+    knows."""
     delimiter: Delimiter | None = None
-    """`csv`: the character between two fields, such as `;`; when absent, a tab for `.tsv` and `.tab`, `|` for `.psv`,
-    and otherwise a comma."""
+    """`csv`: the character between two fields; when absent, a tab for `.tsv` and `.tab`, `|` for `.psv`, else a
+    comma."""
     content: Literal["column", "software-heritage"] = "column"
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
     blob_id: Annotated[str, Field(min_length=1)] = "blob_id"
-    """`software-heritage`: column of the SHA-1 of each file's bytes."""
+    """`software-heritage`: the column of that SHA-1."""
     fallback_encoding: Annotated[str, AfterValidator(known_encoding)] | None = None
-    """`software-heritage`: how to decode files that are not UTF-8, such as `latin-1`; when absent, such files are
-    dropped."""
+    """`software-heritage`: how to decode files that are not UTF-8; when absent, they are dropped."""
     max_missing: Annotated[float, Field(ge=0, le=1)] = 0.02
-    """`software-heritage`: the build stops when a larger share of the files cannot be fetched."""
+    """`software-heritage`: the build stops when more of the files cannot be fetched."""
     max_malformed: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The share of the records that may be malformed: text that does not decode, in any format; JSON that is no object;
-    rows of CSV with too few or too many fields; values of another type. Malformed records are dropped, counted and
-    shown; with 0, the first one stops the build."""
+    """The share of the records that may be malformed: undecodable text, broken JSON, rows of CSV with too few or too
+    many fields, values of another type. They are dropped and counted; with 0, the first one stops the build."""
     max_null: Annotated[float, Field(ge=0, le=1)] = MAX_NULL
-    """The share of the records that may have no text, because the column is null or absent there, among those that
-    `keep` leaves. They are dropped and counted."""
+    """The share of the records that may have no text. They are dropped and counted."""
     keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = Field(default_factory=dict)
-    """Predicates on columns: `{ int_score = ">= 3", date = ">= 2020-01-31" }`. A row is kept if all of them hold; none
-    holds for a null. Whole numbers are compared exactly; a time without a zone is UTC."""
+    """Predicates on columns: `{ int_score = ">= 3", date = ">= 2020-01-31" }`. A row stays if all hold; none holds for
+    a null. A time without a zone is UTC."""
     min_bytes: SizeBytes = 1
-    """Shorter documents are dropped, in bytes of UTF-8; empty ones always are."""
+    """Shorter documents are dropped, in bytes of UTF-8; empty ones always."""
     max_bytes: SizeBytes | None = None
     """Longer documents are dropped."""
     max_document_bytes: SizeBytes = 1 << 30
-    """A longer document, or record of JSON or CSV, stops the build, since it takes memory. A compressed file with more
-    text than this, and than 100 times its own size, stops it, too."""
+    """A longer document or record stops the build, and so does a compressed file with more text than this and than 100
+    times its size."""
     drop_if_matches: Patterns = Field(default_factory=list)
-    """Like the recipe's `drop_if_matches`, for this source only. The recipe's patterns come first."""
+    """Like the recipe's `drop_if_matches`, for this source."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """The build stops and shows examples if `drop_if_matches` drops a larger share of the documents. Patterns are for
-    what is rare: one document in a hundred more often means a wrong pattern than a bad source."""
+    """The build stops and shows examples if `drop_if_matches` drops a larger share of the documents."""
     clean: CleanRecipe = Field(default_factory=CleanRecipe, exclude_if=not_)
-    """Like the recipe's `clean`, for this source only: each table here replaces the one there."""
+    """Like the recipe's `clean`, for this source: each table replaces the one there."""
 
     @classmethod
     def variants(cls) -> Sequence[type[Self]]:
@@ -170,13 +164,11 @@ class FilesSource(SourceRecipe):
     kind: SourceKind = "files"
     paths: Annotated[list[RecipePath], Field(min_length=1)]
     """`files`, required: globs over local paths (`**` descends), relative to the recipe's folder, or fsspec URLs. Each
-    must match a file, or be a folder of `datasets.save_to_disk`. Paths given by `--set` are relative to the working
-    directory."""
+    must match a file, or be a folder of `datasets.save_to_disk`."""
     exclude: list[RecipePath] = Field(default_factory=list[RecipePath])
-    """`files`: globs over files to leave out of those that `paths` match, written like `paths`. Each must match one."""
+    """`files`: globs over files to leave out. Each must match one."""
     verify: Annotated[Literal["sha256"] | None, Field(exclude_if=not_)] = None
-    """`files`: `sha256` reads all local files in each build, to see an edit that keeps a file's size and modification
-    time. Without it, these two say whether a file has changed."""
+    """`files`: `sha256` reads all local files in each build, to see an edit that keeps size and modification time."""
 
 
 class HubSource(SourceRecipe):
@@ -189,11 +181,11 @@ class HubSource(SourceRecipe):
     repo: Annotated[str, in_form(r"[\w.-]+/[\w.-]+", 'OWNER/NAME, such as "HuggingFaceFW/fineweb-edu"')]
     """`hub`, required: the data set, `owner/name`."""
     config: Annotated[str, Field(min_length=1)] | None = None
-    """`hub`: the configuration; when absent, the data set's default."""
+    """`hub`: the configuration; when absent, the default one."""
     split: Annotated[str, Field(min_length=1)] = "train"
     """`hub`: the split."""
     revision: Annotated[str, Field(min_length=1)] = "main"
-    """`hub`: branch, tag or commit. It is resolved to a commit once, and the set's `recipe.json` records the commit."""
+    """`hub`: branch, tag or commit. The set's `recipe.json` records the commit."""
 
     @property
     def pinned_revision(self) -> str | None:

@@ -22,12 +22,11 @@ class ArmConfig(Settings):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
     """The name of the arm, and of its folders."""
     data: dict[str, JsonValue] = Field(default_factory=dict)
-    """Keys of the data recipe with this arm's values: `data.sources.maths.weight = 20`, `data.clean.gopher.min_words =
-    30`. Paths begin where those of the recipe do."""
+    """Keys of the data recipe with this arm's values: `data.sources.maths.weight = 20`."""
     train: dict[str, JsonValue] = Field(default_factory=dict)
     """Keys of the train recipe with this arm's values: `train.optimizer.lr = 1e-3`."""
     seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
-    """Seeds of this arm, as many as those of the ablation, instead of those: then equal arms may be compared."""
+    """Other seeds for this arm, as many as the ablation has."""
 
 
 class ExperimentConfig(Settings):
@@ -38,21 +37,21 @@ class ExperimentConfig(Settings):
     data: Annotated[str, Field(min_length=1)]
     """The data recipe that all arms begin with: a path from this file's folder, or the name of a shipped recipe."""
     train: Annotated[str, Field(min_length=1)]
-    """The train recipe that all arms begin with, in the same way: a small model, and the eval sets and tasks that score
-    it. Its phases and prompts are left out."""
+    """The train recipe that all arms begin with: a small model with eval sets and tasks. Its phases and prompts are
+    left out."""
     seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default_factory=lambda: [1, 2, 3])
     """One training of each arm for each seed. Equal seeds begin with equal weights and read windows in one order."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Threads of each training on a CPU. The losses depend on them, and not on how many trainings run at a time."""
+    """Threads of each training on a CPU. The losses depend on them."""
 
 
 class AblationConfig(ExperimentConfig):
     """An ablation: training runs that differ in one decision."""
 
     tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
-    """Tokens that each model is trained on, in whole steps, instead of the train recipe's steps."""
+    """Tokens of each training, instead of the train recipe's steps."""
     scores: Annotated[list[str], AfterValidator(distinct)] = Field(default_factory=list)
-    """Scores to compare, such as `web_bpb`; all scores of the eval sets and tasks without it."""
+    """Scores to compare, such as `web_bpb`; when absent, all."""
     arms: Annotated[list[ArmConfig], Field(min_length=2)]
     """The alternatives, two or more."""
 

@@ -19,24 +19,24 @@ class MixSearchConfig(ExperimentConfig):
     """A mix search: which shares of the sources give the best scores. Its arms are mixes of one recipe."""
 
     tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)]
-    """Tokens that each model is trained on, in whole steps."""
+    """Tokens of each training."""
     final_seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
-    """Seeds of the last comparison, of the winner with the recipe's own weights; those of the other arms without it."""
+    """Seeds of the last comparison, of the winner with the recipe's weights; when absent, `seeds`."""
     target_tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
-    """Training tokens of the real run, without it `mix.tokens` of the data recipe. The models repeat a scarce source as
-    often as that run will."""
+    """Training tokens of the real run; when absent, `mix.tokens` of the data recipe. Small models repeat a scarce
+    source as often as that run will."""
     bounds: Annotated[dict[str, Annotated[list[Share], Field(min_length=2, max_length=2)]], Field(min_length=1)]
-    """By source, the least and the greatest share of the mix: `maths = [0.0, 0.4]`. Sources that are not named share
-    what is left by the recipe's weights."""
+    """By source, the least and the greatest share: `maths = [0.0, 0.4]`. Other sources share the rest by the recipe's
+    weights."""
     objective: Annotated[dict[str, Weight], Field(min_length=1)]
-    """Scores with their weights: `{ web_bpb = 2, maths_bpb = 1 }`. The search lowers their weighted mean. All are bits
-    per byte."""
+    """Scores with their weights: `{ web_bpb = 2, maths_bpb = 1 }`. The search lowers their weighted mean. Bits per byte
+    only."""
     arms: Annotated[int, Field(ge=1, le=1000)]
-    """How many mixes are trained: the recipe's own and the winner are among them."""
+    """How many mixes are trained, with the recipe's and the winner."""
     rounds: Annotated[int, Field(ge=1, le=20)] = 3
-    """Rounds of arms: the first fills the space within the bounds, each later one is nearer to the best of the fit."""
+    """Rounds of arms: the first fills the space within the bounds, later ones are nearer to the best of the fit."""
     resamples: Annotated[int, Field(ge=50, le=100_000)] = 400
-    """Resamples of the bootstrap, from which the intervals come."""
+    """Resamples of the bootstrap for the intervals."""
 
     @property
     def last_seeds(self) -> list[int]:

@@ -27,9 +27,8 @@ EvalName = Annotated[
 
 
 class EvalSetConfig(Settings):
-    """Text of its own, or a shard set, scored in bits per byte at each validation, with a standard error
-    ([how](experiments.md#eval-sets)). All other keys are those of [a source](#a-data-recipe) (`kind`,
-    `paths`, `repo`, `text`, `keep`, `separator`, ...), which the pipeline checks."""
+    """Text or a shard set, scored in bits per byte at each validation: [eval sets](experiments.md#eval-sets). Other
+    keys are those of [a source](#a-data-recipe) (`kind`, `paths`, `repo`, `text`, ...)."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -37,11 +36,11 @@ class EvalSetConfig(Settings):
     name: EvalName
     """The score is `NAME_bpb`; names are distinct."""
     shards: Annotated[str, Field(min_length=1)] | None = None
-    """A shard set with the run's tokenizer, a folder or an address, instead of a source's keys."""
+    """A shard set with the run's tokenizer, a folder or an address, instead of a source."""
     split: Annotated[str, Field(min_length=1)] | None = None
-    """With `shards`: `"val"` or `"train"`; by default `val` if the set has that split. Else a source's key."""
+    """With `shards`: by default `val` if the set has it, else `train`."""
     max_tokens: PositiveInt = 1_000_000
-    """Whole documents are scored until this many tokens; those after are counted."""
+    """Whole documents are scored until this many tokens."""
 
     @property
     def source(self) -> dict[str, JsonValue]:
@@ -63,22 +62,19 @@ COLUMNS = {"question", "choices", "answer", "labels", "prompt"}
 
 
 class EvalTaskConfig(Settings):
-    """Items with a question, choices and an answer, scored at each validation
-    ([how](experiments.md#eval-tasks)). The columns and the prompt are for files of yours. Known by name
-    are `arc_easy`, `arc_challenge`, `hellaswag`, `piqa`, `sciq`, `openbookqa`, `winogrande` and `lambada`."""
+    """Questions with choices, scored at each validation: [eval tasks](experiments.md#eval-tasks). Columns and prompt
+    are for your files."""
 
     name: EvalName
-    """The scores are `NAME_acc`, `NAME_acc_norm` (by the bytes of each choice; not of `winogrande` and `lambada`) and
-    `NAME_bpb` (of the right answer)."""
+    """The scores are `NAME_acc`, `NAME_acc_norm` (by the bytes of each choice) and `NAME_bpb` (of the right answer)."""
     task: EvalName | None = None
-    """A known eval task, when it is not called like `name`."""
+    """A known eval task, if `name` is another name."""
     files: list[str] = Field(default_factory=list)
-    """Parquet files or JSON lines with the items, relative to the recipe's folder. A known eval task is read from the
-    Hub without them."""
+    """Your Parquet files or JSON lines with the items."""
     num_fewshot: Annotated[int, Field(ge=0, le=100)] = 0
-    """How many items with their right answers come before each question: the first ones, but never the item itself."""
+    """How many items with their right answers come before each question."""
     fewshot_files: list[str] = Field(default_factory=list)
-    """Files that these come from; by default the split of lm-evaluation-harness for a known eval task."""
+    """Files of these; by default the split that lm-evaluation-harness uses."""
     limit: PositiveInt | None = None
     """Only the first items are scored."""
     question: Column = "question"
@@ -88,11 +84,11 @@ class EvalTaskConfig(Settings):
     answer: Column = "answer"
     """Column of the right choice: its label if `labels` is given, else its place from 0, or its text."""
     labels: Column | None = None
-    """Column of the labels of the choices, a list as long as `choices`: `choices.label`."""
+    """Column of the labels of the choices: `choices.label`."""
     prompt: Annotated[str, Field(min_length=1), in_form(r"(?s).*\{question\}.*", "text with {question} in it")] = (
         "Question: {question}\nAnswer:"
     )
-    """The text before a choice, in which the question takes the place of `{question}`. A space follows it."""
+    """The text before a choice; a space follows it."""
 
     @property
     def known(self) -> EvalTask | None:
@@ -139,14 +135,14 @@ class EvalConfig(Settings):
     every_steps: PositiveInt = 250
     """Steps between validations."""
     max_tokens: PositiveInt = 1_000_000
-    """Tokens of the val split that are predicted each time, from its start."""
+    """Tokens of the val split that are predicted, from its start."""
     prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # bounded: checks UTF-8
-    """Prompts that the model continues at each phase's end; the texts go to `samples/` of the run folder."""
+    """Prompts that the model continues at each phase's end, into `samples/` of the run folder."""
 
     sets: list[EvalSetConfig] = Field(default_factory=list[EvalSetConfig])
-    """Text or shard sets that are scored at each validation."""
+    """Text that is scored."""
     tasks: list[EvalTaskConfig] = Field(default_factory=list[EvalTaskConfig])
-    """Questions with choices that are scored at each validation."""
+    """Questions that are scored."""
 
     @property
     def score_names(self) -> list[str]:

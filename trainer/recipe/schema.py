@@ -27,7 +27,7 @@ def _default_feed_forward(model: dict[str, Any]) -> int:
 
 
 class ModelConfig(Settings):
-    """A decoder of the LLaMA or the GPT-2 class, with the names that transformers' configurations use."""
+    """A decoder of the LLaMA or the GPT-2 class, with the names of transformers' configurations."""
 
     kind: Literal["llama", "gpt2"]
     """`llama`: RMSNorm, rotary positions, SwiGLU, grouped-query attention, no biases. `gpt2`: LayerNorm, learned
@@ -37,8 +37,7 @@ class ModelConfig(Settings):
     use_qk_norm: bool = False
     """RMSNorm of each head's queries and keys, before the rotation; for a `llama`."""
     zero_init_residual: bool = False
-    """Begin with zeros in the projections into the residual stream: each layer begins as the identity. With
-    `tie_word_embeddings`, a model wider than some 400 features then begins by repeating its input."""
+    """Begin with zeros in the projections into the residual stream: each layer begins as the identity."""
     hidden_size: Size
     """Width of the residual stream; a multiple of `num_attention_heads`."""
     num_hidden_layers: Annotated[int, Field(ge=1, le=1_000)]
@@ -46,11 +45,10 @@ class ModelConfig(Settings):
     num_attention_heads: Size
     """Query heads of a layer."""
     num_key_value_heads: Size = Field(default_factory=lambda model: model.get("num_attention_heads", 1))
-    """Key and value heads, each shared by a group of query heads; by default, and always with `gpt2`, each query head
-    has its own."""
+    """Key and value heads, each shared by a group of query heads; by default one for each."""
     intermediate_size: Size = Field(default_factory=_default_feed_forward)
-    """Width of the feed-forward layer. Default: with a gate (SwiGLU) 8/3 of the width, rounded up to a multiple of 256;
-    without one 4 times the width, which is as many weights."""
+    """Width of the feed-forward layer. Default: 8/3 of the width with a gate, rounded up to a multiple of 256; 4 times
+    the width without."""
     max_position_embeddings: Size
     """The longest sequence that the model can read, in tokens."""
     vocab_size: Size | None = None
@@ -76,29 +74,26 @@ class TrainConfig(Settings):
     global_batch: PositiveInt
     """Sequences in one optimizer step, over all ranks."""
     micro_batch: PositiveInt
-    """Sequences in one forward pass of a rank; gradients accumulate until the global batch, of which they
-    must be a whole part on each rank, is full."""
+    """Sequences in one forward pass of a rank; gradients accumulate until the global batch is full."""
     steps: PositiveInt
     """Optimizer steps."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: a GPU if there is one."""
     precision: Precision = "auto"
-    """`bf16` is autocast over fp32 weights, with the residual stream in bf16 too. `auto` uses
-    it if it is faster."""
+    """`bf16` is autocast over fp32 weights. `auto` uses it if it is faster."""
     compile: bool = False
     """Compile the model with torch.compile; on one GPU, a step of one micro-batch also runs as CUDA graphs."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
-    """What is kept for the backward pass: `none` keeps everything, `selective` matrix products and attention, `full`
-    only the input of each layer; the rest is computed again."""
+    """What is kept for the backward pass: everything, matrix products and attention, or only the input of each
+    layer."""
     document_mask: bool = False
     """No attention across documents, and positions that count from each document's start."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """Under torchrun: a whole model on each rank (`ddp`), or FSDP2 (`fsdp`): weights, gradients and optimizer state
-    are split over the ranks."""
+    """Under torchrun: a whole model on each rank, or FSDP2, which splits weights, gradients and optimizer state."""
     log_every: PositiveInt = 10
-    """How many steps apart losses are fetched from the device, checked and written."""
+    """Steps between fetching, checking and writing losses."""
     smoke_steps: Annotated[int, Field(ge=0)] = 100
-    """The loss must begin near ln(vocabulary size) and be lower after this many steps; 0 switches the test off."""
+    """The loss must begin near ln(vocabulary size) and be lower after this many steps; 0: no such test."""
     spike_nats: PositiveFloat = 3.0
     """A loss that is more than this above the median of the last 50 steps stops the run."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1337
@@ -113,14 +108,13 @@ class OptimizerConfig(Settings):
     lr: PositiveFloat
     """Peak learning rate of AdamW, and of Muon unless `muon_lr` is given."""
     muon_lr: PositiveFloat | None = None
-    """Peak learning rate of Muon; by default `lr`. Its updates are scaled to the size of AdamW's, so that rates of one
-    size fit both."""
+    """Peak learning rate of Muon; by default `lr`, which fits both."""
     betas: tuple[Fraction, Fraction] = Field(default=(0.9, 0.95), strict=False)
     """Decay of the running means."""
     eps: PositiveFloat = 1e-8
     """Added to the denominator."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """Applied to matrices only, not to norms and biases."""
+    """Applied to matrices only."""
     grad_clip: PositiveFloat = 1.0
     """Largest L2 norm of the whole gradient."""
 
@@ -135,31 +129,27 @@ class ScheduleConfig(Settings):
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate of the last step, as a fraction of the peak."""
     decay_steps: Annotated[int, Field(ge=0)] | None = None
-    """Steps of the cool-down, which `wsd` requires; 0 for a run that cool-downs
-    [fork from](../docs/guide.md#one-long-training-run-several-budgets)."""
+    """Steps of the cool-down, which `wsd` requires; 0 for a run that cool-downs [fork
+    from](guide.md#one-long-training-run-several-budgets)."""
     decay_shape: Literal["1-sqrt", "linear"] = "1-sqrt"
-    """Shape of the cool-down ([Hägele et al.](https://arxiv.org/abs/2405.18392) found `1-sqrt` over a fifth of the
-    steps the best)."""
+    """Shape of the cool-down: [Hägele et al.](https://arxiv.org/abs/2405.18392) found `1-sqrt` over a fifth of the
+    steps the best."""
 
 
 class CheckpointConfig(Settings):
-    """Saving. A run also saves at the end of each phase, after the last step, and when it is
-    interrupted."""
+    """A run also saves at the end of each phase, after the last step, and when it is interrupted."""
 
     every_steps: PositiveInt = 250
     """Steps between checkpoints."""
     keep_last: PositiveInt = 2
-    """The newest checkpoints that are kept; milestones and the checkpoint with the best validation loss are kept as
-    well."""
+    """The newest checkpoints that are kept, beside milestones and the one with the best validation loss."""
 
 
 class LogConfig(Settings):
-    """Where the numbers of `metrics.jsonl` go, too."""
+    """Where the numbers of `metrics.jsonl` also go."""
 
     wandb_project: Annotated[str, Field(min_length=1)] | None = None
-    """A project of Weights & Biases, if the package `wandb` is installed (the extra `wandb`). Its environment variables
-    apply, such as `WANDB_MODE=offline`. A failure never stops training. [The guide](../docs/guide.md#train) says
-    more."""
+    """A project of Weights & Biases (the extra `wandb`): [more](guide.md#train)."""
 
 
 class CostConfig(Settings):
@@ -168,19 +158,19 @@ class CostConfig(Settings):
     gpu_usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
     """The price of one GPU (one rank)."""
     peak_tflops: PositiveFloat | None = None
-    """Dense bf16 peak of one device, for MFU. Default: the data sheet's, for the usual GPUs."""
+    """Dense bf16 peak of one device, for MFU; known for the usual GPUs."""
 
 
 _GOAL = r"[A-Za-z][A-Za-z0-9._-]* [<>]=? \d+(\.\d+)?"
 
 
 class PhaseConfig(Settings):
-    """From the end of the phase before it until `until_step`. Each phase ends with validation, samples, a checkpoint
-    that is kept, and a line of the ledger. If its goal is missed, the run stops there (exit status 3); if it costs more
-    than its budget, the run stops at once. `train --go-on` continues in both cases."""
+    """Each phase ends with validation, samples, a checkpoint that is kept, and a line of the ledger. The run stops
+    (exit status 3) at the end of a phase that missed its goal, and at once if a phase overspent its budget. `train
+    --go-on` continues."""
 
     name: Annotated[str, Field(min_length=1)]
-    """The name of the phase in messages and in the ledger."""
+    """The phase's name in the ledger."""
     until_step: PositiveInt
     """The last step of the phase."""
     budget_usd: PositiveFloat | None = None
@@ -188,10 +178,9 @@ class PhaseConfig(Settings):
     goal: Annotated[str, in_form(_GOAL, 'a score, <, <=, > or >=, and a number, such as "val_loss < 4.0"')] | None = (
         None
     )
-    """`val_loss < 4.0`, `loss` (the mean of the last 50 steps), or a score (`web_bpb < 1.10`), with `<`, `<=`, `>` or
-    `>=`. A score that the recipe does not have is refused."""
+    """`val_loss < 4.0`, `loss` (the mean of the last 50 steps), or a score (`web_bpb < 1.10`)."""
     milestones: list[PositiveInt] = Field(default_factory=list[PositiveInt])
-    """Steps of the phase whose checkpoints are kept, in addition to `until_step`."""
+    """Further steps of the phase whose checkpoints are kept."""
 
 
 class TrainRecipe(Settings):
