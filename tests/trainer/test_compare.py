@@ -13,6 +13,8 @@ import pytest
 
 from trainer.recipe import load_train_recipe
 from trainer.results.comparison import compare_runs
+from trainer.results.picture import STEPS as STEPS_AXIS
+from trainer.results.picture import draw_runs
 from trainer.results.runs import read_runs
 
 STEPS = 24
@@ -144,18 +146,30 @@ def test_runs_that_do_not_compare_are_refused_with_every_reason(make_run, traine
     alone = trainer.run("compare", one)
     assert alone.returncode == 2
     assert "is one run. Expected two or more" in alone.stderr
+    for run in (one, empty):
+        (run / "metrics.jsonl").write_text('{"step": 1}\n')
+    refused = trainer.run("compare", one, empty, "--out", tmp_path / "out")
+    assert refused.returncode == 2
+    assert f"{one}/metrics.jsonl, {empty}/metrics.jsonl: no line has a number to draw" in refused.stderr
 
 
-def test_the_picture_and_the_page_need_nothing_else(make_run, trainer, tmp_path):
+@pytest.mark.parametrize(
+    ("missing", "over"), [("", "steps, tokens, time, dollars"), ("tokens|seconds|loss", "steps, dollars")]
+)
+def test_the_picture_and_the_page_need_nothing_else(missing, over, make_run, trainer, tmp_path):
     score = {"web_bpb": {"value": 1.5, "stderr": 0.1}}
     runs = [make_run("a", scores=score), make_run("b<script>", scores=score)]
+    for metrics in (run / "metrics.jsonl" for run in runs):
+        metrics.write_text(re.sub(f'"({missing})":', r'"old_\1":', metrics.read_text()))
     done = trainer.run("compare", *runs, "--out", tmp_path / "out/new", "--json")
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     page, png, svg = map(Path, json.loads(done.stdout)["files"])
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text()
     text = page.read_text()
     assert "<script" not in text
+    assert f"over {over}" in text
+    assert draw_runs(read_runs(runs), [STEPS_AXIS, ("absent", 1, "")]).axes[1].get_legend().get_texts()
     assert "b&lt;script&gt;" in text
     assert not re.search(r"""(?:src|href)=["'](?!data:)""", text)
     (picture,) = re.findall(r'<img class="curves" src="data:image/svg\+xml;base64,([^"]+)"', text)

@@ -55,9 +55,7 @@ def draw_run(run: TrainingRun) -> Figure:
         InputError: there are none.
     """
     panels = [panel for panel in _list_numbers(run.records) if panel[2]]
-    if not panels:
-        raise InputError(f"{run.folder / METRICS_FILE}: no line has a number to draw. Expected losses.")
-    figure = draw_panels(panels, [STEPS])
+    figure = draw_panels([run], panels, [STEPS])
     for phase in run.recipe.phases:
         if phase.until_step <= run.records[-1]["step"]:
             for axis in figure.axes:
@@ -99,30 +97,40 @@ def _list_numbers(records: list[Record]) -> Iterator[Panel]:
 
 
 def draw_runs(runs: Sequence[TrainingRun], axes: Sequence[Against]) -> Figure:
-    """Draw the picture of the training loss and every score of several runs, each with a colour for each run."""
-    keys = ["loss", *dict.fromkeys(score for run in runs for score in run.scores)]
+    """Draw the picture of the training loss and every score of several runs, each with a colour for each run.
+
+    Raises:
+        InputError: there are none.
+    """
+    losses = ["loss"] if any(run.last("loss") is not None for run in runs) else []
+    keys = [*losses, *dict.fromkeys(score for run in runs for score in run.scores)]
     panels: list[Panel] = [
         (f"{NAMES.get(key, key)}\n{unit_of(key)}", unit_of(key), {run.name: (run.records, key) for run in runs})
         for key in keys
     ]
-    return draw_panels(panels, axes)
+    return draw_panels(runs, panels, axes)
 
 
 def choose_axes(runs: Sequence[TrainingRun]) -> dict[str, Against]:
-    """Return what pictures can draw the numbers of runs over; dollars only if a run has a price."""
+    """Return what pictures can draw the numbers of runs over: steps, and what a run's metrics have, such as a price."""
     hours = max(run.last("seconds") or 0.0 for run in runs) >= 3600
     axes: dict[str, Against] = {
-        "steps": STEPS,
         "tokens": ("tokens", 1, "tokens"),
         "time": ("seconds", 3600, "hours") if hours else ("seconds", 60, "minutes"),
+        "dollars": ("usd", 1, "US dollars"),
     }
-    if any(run.last("usd") for run in runs):
-        axes["dollars"] = ("usd", 1, "US dollars")
-    return axes
+    return {"steps": STEPS} | {name: axis for name, axis in axes.items() if any(run.last(axis[0]) for run in runs)}
 
 
-def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
-    """Return a picture with a row for each panel and a column for each thing that it is drawn over."""
+def draw_panels(runs: Sequence[TrainingRun], panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
+    """Return a picture of runs with a row for each panel and a column for each thing that it is drawn over.
+
+    Raises:
+        InputError: there is no panel.
+    """
+    if not panels:
+        files = ", ".join(str(run.folder / METRICS_FILE) for run in runs)
+        raise InputError(f"{files}: no line has a number to draw. Expected losses.")
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, StrMethodFormatter
@@ -148,7 +156,9 @@ def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
                     EngFormatter(sep=" ") if key == "tokens" else StrMethodFormatter("{x:,g}")
                 )
             row[0].set_ylabel(words)
-            row[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small")
+            # Every curve is drawn over steps; a run may lack what the last column is over.
+            curves = row[0].get_legend_handles_labels()
+            row[-1].legend(*curves, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small")
         for axis, (_, _, label) in zip(grid[-1], axes, strict=True):
             axis.set_xlabel(label)
         figure.align_ylabels()
