@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 MOST_FAULTS = 5
 """Faulty lines in a report: a file with more is probably not a block list, and may be large."""
+_LINE_BYTES = 1 << 20
+"""A longer line is read in pieces: a file without line ends need not fit into memory."""
 _HASH = re.compile(rb"[0-9a-fA-F]{32}")
 _DIGEST = re.compile(r"(.+)#sha256=([0-9a-f]{64})", re.DOTALL)
 
@@ -67,7 +70,7 @@ class BlockList:
         faults: list[str] = []
         try:
             with open(self.path, "rb", opener=no_pipe) as file:
-                for number, line in enumerate(file, 1):
+                for number, line in enumerate(iter(partial(file.readline, _LINE_BYTES), b""), 1):
                     digest.update(line)
                     text = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
                     if _HASH.fullmatch(text):

@@ -35,6 +35,7 @@ from pipeline.tokenizer.given_tokenizer import (
     find_wrong_ids,
 )
 from pipeline.tokenizer.kept_text import KeptCounter
+from shards.config import read_file
 from shards.errors import remedy_of
 from shards.format.tokenizer_json import (
     Keeps,
@@ -47,7 +48,7 @@ from shards.format.tokenizer_json import (
     rename_entries,
     say_fault,
 )
-from shards.format.vocabulary import Vocabulary, read_vocabulary
+from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -122,9 +123,13 @@ def read_encoder_file(
         task: the address of the folder of the task that trained it.
 
     Raises:
-        TokenizerError: it is of a kind that cannot be used, or lacks the EOS or BOS token.
+        TokenizerError: it cannot be read, is of a kind that cannot be used, or lacks the EOS or BOS token.
     """
-    content = Path(path).read_bytes() if content is None else content
+    try:
+        content = read_file(Path(path), MAX_TOKENIZER_BYTES) if content is None else content
+    except OSError as error:
+        remedy = remedy_of(error) or ". Use another file, or train one."
+        raise TokenizerError(f"{path}: cannot be read: {error.strerror}{remedy}") from error
     # Whatever is missing or of another type than in a tokenizer.json raises one of these errors.
     try:
         data: dict[str, Any] = json.loads(content)

@@ -19,13 +19,16 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shards.config import no_pipe
+from shards.config import read_file
 from shards.errors import InputError, lacks_memory
 from shards.eval_tasks.known import EvalTask, Split
 from shards.eval_tasks.prompts import Item, Row, shorten
 from shards.format.content_hash import hash_document
 from shards.stores.cache import Cache
 from shards.stores.hub_store import HubAddress
+
+MAX_FILE_BYTES = 1 << 28
+"""A larger file of items is refused before it is read."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,7 @@ def read_items(
 
 def _read_file(path: Path) -> bytes:
     try:
-        with open(path, "rb", opener=no_pipe) as file:
-            return file.read()
+        return read_file(path, MAX_FILE_BYTES)
     except OSError as error:
         remedy = "`files` names local files, one by one: correct it."
         raise InputError(f"{path}: cannot be read: {error.strerror}. {remedy}") from error

@@ -18,6 +18,8 @@ import pytest
 from pipeline.mix.block_lists import BlockList
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
+from pipeline.tokenizer.encoder import read_encoder_file
+from shards.config import PIPE
 from shards.errors import InputError
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.eval_tasks.read import read_items
@@ -257,13 +259,16 @@ def test_a_pipe_is_no_tokenizer_source_or_evaluation(place: str, tmp_path: Path,
     assert done.returncode == 2
 
 
-def test_a_pipe_is_no_file_of_an_eval_task(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="pipe: cannot be read: a pipe or a device; expected a regular file"):
-        read_items(KNOWN_TASKS["arc_easy"], files=[tmp_path / "pipe"])
-
-
-def test_a_pipe_is_no_block_list(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "list")
-    with pytest.raises(InputError, match="list: cannot be read: a pipe or a device; expected a regular file"):
-        BlockList("list", tmp_path / "list").read()
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_a_pipe_or_a_file_beyond_memory_is_named(is_pipe: bool, tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    os.mkfifo(file) if is_pipe else file.touch()
+    if not is_pipe:
+        os.truncate(file, 3 << 30)
+    found = "cannot be read: " + (PIPE if is_pipe else "it has 3,221,225,472 bytes, more than ")
+    with pytest.raises(InputError, match=f"x: {found}"):
+        read_items(KNOWN_TASKS["arc_easy"], files=[file])
+    with pytest.raises(InputError, match=f"x: {found}"):
+        read_encoder_file(file, eos_token="")
+    with pytest.raises(InputError, match=f"x: {found if is_pipe else '.*; line 5 is '}"):  # not one line of 3 GB
+        BlockList("x", file).read()
