@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MOST_FAULTS = 5
 """Faulty lines in a report: a file with more is probably not a block list, and may be large."""
 _LINE_BYTES = 1 << 20
-"""A longer line is read in pieces: a file without line ends need not fit into memory."""
+"""Longer lines are read in pieces: a file without line ends need not fit into memory."""
 _HASH = re.compile(rb"[0-9a-fA-F]{32}")
 _DIGEST = re.compile(r"(.+)#sha256=([0-9a-f]{64})", re.DOTALL)
 

@@ -26,7 +26,7 @@ from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, read_file_version, version_of_status
 from pipeline.sources.formats.contract import FORMATS, list_formats_with
 from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, format_of_name
-from pipeline.sources.globs import count_links, describe_left_out, find_paths
+from pipeline.sources.globs import HIDDEN, SPECIAL, LeftOut, count_links, describe_left_out, find_paths
 from pipeline.sources.network.settings import keep_fetched
 from shards.config import PIPE, list_of, named_tables
 from shards.errors import InputError, first_of, remedy_of, text_of
@@ -66,15 +66,15 @@ def _list_matches(source: FilesSource, note: Note) -> list[File]:
     """
     try:
         # A file that several globs match is one file.
-        hidden, again = set[str](), set[str]()
-        files = {file.name: file for glob in source.paths for file in expand_glob(glob, hidden, again)}
+        left_out, again = LeftOut(), set[str]()
+        files = {file.name: file for glob in source.paths for file in expand_glob(glob, left_out, again)}
         if len(source.paths) > 1:
             _leave_out_twins(files, again)
-        hidden -= files.keys()
+        said = left_out.keys() - files.keys()
         for glob in source.exclude:
             for file in expand_glob(glob):
                 files.pop(file.name, None)
-                hidden.discard(file.name)
+                said.discard(file.name)
         if source.verify:
             files = {file.name: file for file in map_in_threads(_add_digest, [*files.values()], LIST_THREADS)}
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
@@ -89,7 +89,7 @@ def _list_matches(source: FilesSource, note: Note) -> list[File]:
             f"Restore the files, or correct {'`paths` or `exclude`' if source.exclude else '`paths`'}."
         )
     folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})
-    for line in describe_left_out((_relative(name, folder) for name in hidden), again):
+    for line in describe_left_out({_relative(name, folder): left_out[name] for name in said}, again):
         note(f"files of {source.name}: {line}")
     return [replace(file, name=_relative(name, folder)) for name, file in sorted(files.items())]
 
@@ -216,14 +216,14 @@ _STATE_FILE = "state.json"
 """What `datasets.save_to_disk` writes beside the files with the rows, and lists these in."""
 
 
-def expand_glob(glob: str, hidden: set[str] | None = None, again: set[str] | None = None) -> list[File]:
+def expand_glob(glob: str, left_out: LeftOut | None = None, again: set[str] | None = None) -> list[File]:
     """List the files that a source's glob matches, without folders, sorted by name. A name is an absolute path.
 
     A file's name has forward slashes and no scheme.
 
     Args:
         glob: a local path, or a URL.
-        hidden: the names of local files that it leaves out, since they are hidden, are added here.
+        left_out: the names of local files that it leaves out are added here.
         again: local links to folders that are read already are added here.
 
     Raises:
@@ -231,7 +231,7 @@ def expand_glob(glob: str, hidden: set[str] | None = None, again: set[str] | Non
     """
     if is_local(glob):
         again = set() if again is None else again
-        return sorted(_list_local(glob, set() if hidden is None else hidden, again), key=lambda file: file.name)
+        return sorted(_list_local(glob, {} if left_out is None else left_out, again), key=lambda file: file.name)
     if "::" in glob:  # fsspec's way to name a file in an archive
         raise ValueError("files in an archive are not read. Unpack it first, and name the files that it holds")
     import fsspec
@@ -251,7 +251,7 @@ def expand_glob(glob: str, hidden: set[str] | None = None, again: set[str] | Non
     return sorted(files, key=lambda file: file.name)
 
 
-def _list_local(glob: str, hidden: set[str], again: set[str]) -> Iterator[File]:
+def _list_local(glob: str, left_out: LeftOut, again: set[str]) -> Iterator[File]:
     """Yield the local files that a glob matches; of a folder of `datasets.save_to_disk`, those with its rows."""
     glob = os.path.expanduser(glob)
     state = Path(glob, _STATE_FILE)
@@ -267,14 +267,14 @@ def _list_local(glob: str, hidden: set[str], again: set[str]) -> Iterator[File]:
             status = os.stat(path)
         except OSError:
             continue  # a broken link, or gone meanwhile
-        if not stat.S_ISREG(status.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             continue
         folder, separator, base = path.rpartition(os.sep)
         if folder not in folders:
             folders[folder] = _absolute(folder + separator).rstrip("/")
         name = f"{folders[folder]}/{base}"
-        if is_hidden:
-            hidden.add(name)
+        if is_hidden or not stat.S_ISREG(status.st_mode):
+            left_out[name] = HIDDEN if is_hidden else SPECIAL
             continue
         yield File(path, _check_name(name), status.st_size, version_of_status(status))
 
@@ -317,16 +317,17 @@ def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
 def _try_glob(key: str, glob: str, folder: Path) -> tuple[list[File], str]:
     """Return the files of a source that a glob of a key matches; if it matches none, also why."""
     path = locate(folder, glob)
-    hidden = set[str]()
+    left_out = LeftOut()
     try:
-        files = expand_glob(path, hidden)
+        files = expand_glob(path, left_out)
         explained = _explain_folder(glob, path) if key == "paths" and not files else ""
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         return [], f"{glob!r} cannot be listed: {error}"
     if files or explained:
         return files, explained
     remedy = " Or leave it out." if key == "exclude" else ""
-    why = "".join(f" ({line})" for line in describe_left_out(map(posixpath.basename, hidden), ()))
+    shown = {posixpath.basename(name): what for name, what in left_out.items()}
+    why = "".join(f" ({line})" for line in describe_left_out(shown, ()))
     return [], f"{glob!r} matches no file{why}. {explain_path(folder, glob)}{remedy}"
 
 

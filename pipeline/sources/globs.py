@@ -16,6 +16,10 @@ from shards.errors import plural
 from shards.terminal.display import printable
 
 _SHOWN = 5
+HIDDEN, SPECIAL = "hidden file", "special file"
+
+LeftOut = dict[str, str]
+"""The names of what globs leave out, and of each whether it is hidden or special."""
 
 Found = tuple[str, bool]
 """A path, and whether the glob leaves it out: a name that it does not spell begins with a dot."""
@@ -104,10 +108,12 @@ def _walk(folders: Iterable[Found], again: set[str]) -> Iterator[Found]:
                 below.append(path)
 
 
-def describe_left_out(hidden: Iterable[str], again: Iterable[str]) -> Iterator[str]:
-    """Yield what globs leave out, by its names: hidden files, and links to folders that are read already."""
-    if names := sorted(hidden):
-        yield f"{plural(len(names), 'hidden file')} left out: {_show(names)}; a glob reads them that spells the dot"
+def describe_left_out(left_out: LeftOut, again: Iterable[str]) -> Iterator[str]:
+    """Yield what globs leave out, by name: hidden and special files, and links to folders that are read already."""
+    hint = {HIDDEN: "a glob reads them that spells the dot", SPECIAL: "a pipe, a socket or a device is not read"}
+    for kind in hint:
+        if names := sorted(name for name in left_out if left_out[name] == kind):
+            yield f"{plural(len(names), kind)} left out: {_show(names)}; {hint[kind]}"
     if names := sorted(again):
         yield f"{plural(len(names), 'link')} to a folder that is read already, not followed: {_show(names)}"
 

@@ -51,10 +51,13 @@ def test_links_that_lead_up_are_followed_once(folder: Path, source: Any) -> None
     (folder / "b/out").symlink_to(folder.parent / "other")
     (folder / "kept").symlink_to(folder / ".f/h")
     (folder / "self").symlink_to("self")
+    (folder / "null.txt").symlink_to(os.devnull)
+    os.mkfifo(folder / "b/pipe.txt")
     notes: list[str] = []
     files = list_files(source(folder / "**/*.txt"), notes.append)
     assert [file.name for file in files] == ["[j]/k.txt", "a.txt", "b/a.txt", "b/out/o.txt", "kept/i.txt", "é b/m.txt"]
-    hidden, links = notes
+    hidden, special, links = notes
+    assert "2 special files left out: b/pipe.txt, null.txt; a pipe, a socket or a device is not read" in special
     assert "2 hidden files left out: .f/g.txt, b/c/.e.txt" in hidden
     assert "5 links to a folder that is read already, not followed" in links
     assert all(f"{folder}/{name}" in links for name in ("0", "1", "b/up", "b/c/up", "z"))
@@ -97,4 +100,8 @@ def test_hidden_files_are_said(folder: Path, run_cli: Any, source: Any) -> None:
     built = run_cli("build", "r.toml", "--out", "out", "--workers", "1")
     assert words in built.stdout + built.stderr
     write_recipe(folder.parent / "r.toml", table_of("s", "data/b/c/*.txt", format="file"), split={"val_tokens": 100})
-    assert "matches no file (1 hidden file left out: .e.txt; a glob" in run_cli("plan", "r.toml").stderr
+    os.mkfifo(folder / "b/c/p.txt")
+    found = (
+        "matches no file (1 hidden file left out: .e.txt; a glob reads them that spells the dot) (1 special file left "
+    )
+    assert f"{found}out: p.txt; a pipe" in run_cli("plan", "r.toml").stderr
