@@ -104,7 +104,10 @@ def damage_json(chance: random.Random, data: bytes) -> bytes:
 
 def damage_parquet(chance: random.Random, data: bytes) -> bytes:
     """Change a column's values, type or name, remove or repeat it, or change the rows."""
-    table = pq.read_table(pa.BufferReader(data))
+    try:
+        table = pq.read_table(pa.BufferReader(data))
+    except (pa.ArrowException, OSError):  # damaged before
+        return damage_bytes(chance, data)
     place = chance.randrange(table.num_columns)
     name, column = table.column_names[place], table.column(place)
     rows = len(table)
@@ -140,7 +143,7 @@ def damage_parquet(chance: random.Random, data: bytes) -> bytes:
 
 def damage_safetensors(chance: random.Random, data: bytes) -> bytes:
     """Damage the header, its length, or the numbers."""
-    (size,) = struct.unpack("<Q", data[:8])
+    size = int.from_bytes(data[:8], "little")
     header, body = data[8 : 8 + size], data[8 + size :]
     how = chance.randrange(6)
     if how == 0:
@@ -192,6 +195,8 @@ BY_ENDING = {
 def damage_file(chance: random.Random, path: Path, *, large: bool = True) -> None:
     """Damage a file in a way that fits it, or in one that fits any."""
     how = chance.random()
+    if not path.is_file() or path.stat().st_size >= LARGE:  # damaged before
+        return
     if how < 0.2:
         replace_file(chance, path, large=large)
         return
