@@ -70,7 +70,7 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
     Attributes:
         records: every line, about 1 KB of memory each; phases and the checks of the loss are computed from them.
         removed: how many lines after `step` were removed when the log was opened.
-        track: called with each line after it is written; does nothing unless it is set.
+        trackers: called with each line after it is written.
         seconds: the run's time so far by the lines found, the removed ones included, since it was paid for.
     """
 
@@ -86,7 +86,7 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
         if self.removed and write:
             write_text(path, "".join(json.dumps(record) + "\n" for record in self.records))
         self._file = open(path, "a", encoding="utf-8", opener=no_follow) if write else None  # noqa: SIM115
-        self.track: Callable[[Record], None] = lambda record: None
+        self.trackers: list[Callable[[Record], None]] = []
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
@@ -99,7 +99,7 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
     def find_best(self, steps: set[int]) -> set[int]:
         """Return which of some steps has the lowest validation loss of the metrics; none if none has one."""
         losses = {line["step"]: line["val_loss"] for line in self.records if "val_loss" in line}
-        return {*sorted(losses.keys() & steps, key=lambda step: (losses[step], step))[:1]}
+        return {*sorted(losses.keys() & steps, key=losses.__getitem__)[:1]}
 
     def write(self, record: Record) -> None:
         """Append one line of metrics and flush it."""
@@ -107,7 +107,8 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
         if self._file is not None:
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
-        self.track(record)
+        for track in self.trackers:
+            track(record)
 
     def sync(self) -> None:
         """Wait until all lines of metrics are on disk."""

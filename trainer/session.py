@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
-from shards.errors import InputError, Problem, first_of, path_remedy, plural, remedy_of
+from shards.errors import InputError, first_of, path_remedy, plural, remedy_of
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder, order_split
 from shards.stores.cache import Cache
@@ -230,8 +230,10 @@ def _open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
         if isinstance(place, Path):
             problems = validate(place, level="quick").problems
             shard_set = None if problems else open_set(place)
-        else:
-            shard_set, problems = _open_remote_set(place, cache)
+        else:  # by one listing; no shard is read
+            shard_set = open_set(place, cache=cache)
+            manifest = shard_set.manifest
+            problems = check_manifest_totals(manifest) + check_tokenizer(shard_set.tokenizer_json, manifest)
     except OSError as error:
         reason = error.strerror or str(error)
         remedy = remedy_of(error) or ". Expected the folder of a shard set."
@@ -240,13 +242,6 @@ def _open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
         command = "tokenmill validate"
         raise InputError([*map(str, first_of(problems)), f"{place}: not a valid shard set; run {command} {place}"])
     return shard_set
-
-
-def _open_remote_set(place: str, cache: Cache | None) -> tuple[ShardSet, list[Problem]]:
-    """Open a set for a session by one listing; check its manifest and tokenizer, but read no shard."""
-    shard_set = open_set(place, cache=cache)
-    manifest = shard_set.manifest
-    return shard_set, check_manifest_totals(manifest) + check_tokenizer(shard_set.tokenizer_json, manifest)
 
 
 def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Note) -> WindowOrder:

@@ -11,7 +11,7 @@ import argparse
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError
 from shards.terminal.arguments import add_run, parse_path, parse_place, positive_number
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from shards import ShardSet
     from trainer.evaluation.evaluate import Scorer
     from trainer.evaluation.validation import EvaluatedModel
-    from trainer.recipe import TrainRecipe
     from trainer.recipe.eval_config import EvalConfig
 
 _show = functools.partial(show_progress, unit="items")
@@ -79,15 +78,16 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
     from trainer.checkpoint.folders import checkpoint_path, read_state
     from trainer.device import choose_precision
     from trainer.evaluation.validation import EvaluatedModel
+    from trainer.recipe import load_train_recipe
     from trainer.results.trained_model import load_model
     from trainer.run_folder import RECIPE_FILE, TOKENIZER_FILE
 
     run: Path = options.run
     trained = load_model(run, say, options.checkpoint)
     state = read_state(options.checkpoint or checkpoint_path(run, trained.step))
-    recipe = read_eval_recipe(options.recipe or run / RECIPE_FILE, options.overrides, trained=state.recipe)
+    recipe = load_train_recipe(options.recipe or run / RECIPE_FILE, options.overrides, trained=state.recipe)
     evaluated = EvaluatedModel(
-        trained.model.eval(),
+        trained.model,
         recipe.train,
         choose_precision(recipe.train.precision, next(trained.model.parameters()).device),
         (run / TOKENIZER_FILE).read_bytes(),
@@ -96,30 +96,6 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
         _open_training_set(options),
     )
     return evaluated, recipe.eval, trained.step
-
-
-def read_eval_recipe(path: Path, overrides: list[str], *, trained: dict[str, Any]) -> TrainRecipe:
-    """Return the recipe for `eval` with which a model was trained, with `[eval]` of a file that may hold nothing else.
-
-    Raises:
-        InputError: with every fault of the file and of the overrides.
-    """
-    from shards.config import apply_override, check_settings, read_document
-    from shards.terminal.gone import nearest
-    from shards.terminal.shipped_recipes import find_recipe
-    from trainer.recipe.checks import SHIPPED, check_rules
-    from trainer.recipe.eval_config import find_eval_folder, locate_eval_files
-    from trainer.recipe.schema import TrainRecipe
-
-    file = find_recipe(path, SHIPPED)
-    given = read_document(file)
-    locate_eval_files(given, find_eval_folder(file, path))
-    data: dict[str, Any] = {**trained, "phases": [], "eval": given.get("eval", {})}
-    known = list(TrainRecipe.model_fields)
-    faults = [f"{key}: unknown key.{nearest(key, known)}" for key in given if key not in known]
-    faults += [fault for override in overrides for fault in apply_override(data, override)]
-    locate_eval_files(data, Path.cwd())
-    return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
 
 
 def _open_training_set(options: argparse.Namespace) -> ShardSet | None:

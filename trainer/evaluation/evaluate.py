@@ -45,11 +45,11 @@ def evaluate_scores(
     evaluated: EvaluatedModel,
     show: Callable[[str], contextlib.AbstractContextManager[Progress]],
 ) -> Row:
-    """Score a model; its mode does not change. Every rank calls it, and has the same scores.
+    """Score a model. Every rank calls it, and has the same scores.
 
     Args:
         scorers: of `open_scorers`.
-        evaluated: the model.
+        evaluated: the model, in evaluation mode.
         show: called with the name of each; its context shows the progress.
 
     Returns:
@@ -60,14 +60,10 @@ def evaluate_scores(
         RunError: a number of a score is not finite.
     """
     scores: dict[str, Score] = {}
-    model = evaluated.model
-    was_training = model.training
-    model.eval()
     with torch.no_grad():
         for scorer in scorers:
             with show(scorer.name) as progress:
                 scores |= scorer.score(evaluated, progress)
-    model.train(was_training)
     return {"scores": scores, "score_notes": {one.name: one.notes for one in scorers}} if scores else {}
 
 

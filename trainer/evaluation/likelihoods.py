@@ -41,7 +41,7 @@ def measure_likelihoods(
     """Return the log-likelihoods of each group's texts. Under torchrun every rank calls it, and gets all of them.
 
     Args:
-        model: the model; its mode does not change.
+        model: the model, in evaluation mode.
         groups: the texts of each item. No text has more tokens than the model's context and one more.
         precision: arithmetic of the forward pass.
         batch_tokens: tokens in one forward pass, but at least one text.
@@ -51,13 +51,12 @@ def measure_likelihoods(
         For each group float64 `(2, texts)`: the log-likelihood of the scored tokens of each text in nats, and 1 where
         each of these tokens was the likeliest one, else 0.
     """
-    device, was_training = next(model.parameters()).device, model.training
+    device = next(model.parameters()).device
     texts = [text for group in groups for text in group]
     found = torch.zeros(2, len(texts), dtype=torch.float64)
     batches = list(_batch(texts, batch_tokens))
     rank, ranks = find_rank()
 
-    model.eval()
     done = 0
     # Every rank makes as many calls, as split weights need: the last ones may be of a batch that another rank has, too.
     for first in range(0, len(batches), ranks):
@@ -67,7 +66,6 @@ def measure_likelihoods(
             found[:, batch] = scores
         done += sum(len(one) for one in batches[first : first + ranks])
         progress(done * len(groups) // len(texts), len(groups))
-    model.train(was_training)
 
     if ranks > 1:
         found = found.to(device)

@@ -68,7 +68,7 @@ def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) ->
     """Return a model's validation loss, on the val split of a set.
 
     Args:
-        evaluated: the model, whose mode does not change. `train` says the targets in a window (`seq_len`) and
+        evaluated: the model, in evaluation mode. `train` says the targets in a window (`seq_len`) and
             `document_mask`.
         shard_set: the set; its val split holds at least two tokens.
         max_tokens: number of targets; fewer if the split is smaller.
@@ -79,9 +79,6 @@ def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) ->
     names = [source.name for source in shard_set.manifest.sources]
     sums = np.zeros((3, len(names)))
     token_bytes, text_scales = find_token_bytes(shard_set), find_text_scales(shard_set)
-    model = evaluated.model
-    was_training = model.training
-    model.eval()
     for shard in shard_set.splits["val"]:
         targets = min(shard.num_tokens - 1, max_tokens)
         if targets <= 0:
@@ -95,7 +92,6 @@ def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) ->
         sums += [np.bincount(sources, weights, minlength=len(names)) for weights in (losses, np.ones(targets), sizes)]
     # Where the tokenizer rewrote text, its tokens have other bytes than the text of the source.
     sums[2] *= [text_scales.get(name, 1.0) for name in names]
-    model.train(was_training)
     return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
 
 

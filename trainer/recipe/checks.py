@@ -35,22 +35,29 @@ SHIPPED = shipped_folder(Path(__file__).parents[1], "train")
 """The folder of the train recipes that come with the distribution."""
 
 
-def load_train_recipe(path: Path, overrides: Sequence[str] = (), *, changes: Changes = ()) -> TrainRecipe:
+def load_train_recipe(
+    path: Path, overrides: Sequence[str] = (), *, changes: Changes = (), trained: dict[str, Any] | None = None
+) -> TrainRecipe:
     """Read a train recipe and apply `KEY=VALUE` overrides; before them `changes`, as if the file had them.
 
-    The path is a TOML file, the JSON of a run folder, or the name of a shipped recipe.
+    The path is a TOML file, the JSON of a run folder, or the name of a shipped recipe. Of a file that is to score a
+    model which was `trained` by another recipe, only `[eval]` counts; it may hold nothing else.
 
     Raises:
         InputError: with every fault of the file and of the overrides.
     """
     # File, overrides, schema, rules: all faults in one report.
     file = find_recipe(path, SHIPPED)
-    data = read_document(file)
+    data: dict[str, Any] = read_document(file)
     if other := find_other_kind(data, "train"):
         raise settings_error(str(file), [other])
     # Paths begin at the file's folder, those of overrides at the working directory.
     faults = apply_changes(data, changes)
     locate_eval_files(data, find_eval_folder(file, path))
+    if trained is not None:
+        known = list(TrainRecipe.model_fields)
+        faults += [f"{key}: unknown key.{nearest(key, known)}" for key in data if key not in known]
+        data = {**trained, "phases": [], "eval": data.get("eval", {})}
     faults += [fault for override in overrides for fault in apply_override(data, override)]
     locate_eval_files(data, Path.cwd())
     return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)

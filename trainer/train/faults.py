@@ -1,14 +1,13 @@
-"""What stops training: losses that are not finite, spikes, a model that does not learn at all, and full memory.
+"""What stops training: losses that are not finite, spikes, a model that does not learn, weights that cannot go on.
 
 A fault of a step's loss comes with the documents of its batch, by how much each raises the loss: the batch is read once
 more, without gradients, by the weights of now: those after the step, or a few steps later. Ranks share the forward
-passes. After a micro-batch that did not fit in memory, the next smaller one that fits is found.
+passes.
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import contextlib
 import math
 import statistics
 from collections.abc import Callable
@@ -113,39 +112,6 @@ def stop_for_fault(session: Session, windows: TokenWindows, step: int, fault: st
     raise RunError(f"step {step}: {fault}. {about} after step {session.step}:\n  {listed}\n{session.describe_saved()}")
 
 
-def describe_out_of_memory(session: Session) -> str:
-    """Return the message for a step that ran out of memory; it names the next smaller micro-batch that fits."""
-    fits = find_fitting_micro_batch(session)
-    smaller = "Choose a smaller one (`tokenmill fit` says what fits a GPU)"
-    remedy = f"The next smaller that fits is {fits}" if fits else smaller
-    return (
-        f"step {session.step + 1}: train.micro_batch = {session.recipe.train.micro_batch}: out of memory. {remedy}: "
-        f"--set train.micro_batch={fits or 'N'}, or more train.activation_checkpointing. {session.describe_saved()}"
-    )
-
-
-def find_fitting_micro_batch(session: Session) -> int | None:
-    """Try smaller micro-batches than the one out of memory, the largest first; return the first that fits, or None.
-
-    With several ranks nothing is tried: all ranks would have to try together, and only this one is here.
-    """
-    train = session.recipe.train
-    sizes = [size for size in range(1, train.micro_batch) if train.global_batch % size == 0]
-    fields = ("input_ids", "labels", *(["document_ids"] if train.document_mask else []))
-    moments: list[torch.Tensor] = []
-    for size in reversed(sizes if session.ranks == 1 else []):
-        with contextlib.suppress(torch.OutOfMemoryError):
-            # The optimizer allocates its two moments at the end of the first step; every later step has them.
-            if not session.step and not moments:
-                moments = [torch.empty_like(weight) for weight in session.model.parameters() for _ in range(2)]
-            zeros = torch.zeros(size, train.seq_len, dtype=torch.int64)
-            # A step of smaller micro-batches has at least two; all after the first have its gradients beside them.
-            for _ in range(2):
-                accumulate_gradients(session, dict.fromkeys(fields, zeros), 2)
-            return size
-    return None
-
-
 class DocumentLoss(NamedTuple):
     """The part of a document in a row of a batch, and its loss."""
 
@@ -198,7 +164,6 @@ def _measure_targets(session: Session, windows: TokenWindows, first: int, batch:
     """Return the loss of each target of a faulty batch in nats, float64 `(batch, seq_len)`."""
     train, device = session.recipe.train, session.device
     losses = torch.zeros((batch, train.seq_len), dtype=torch.float64, device=device)
-    was_training = session.model.training
     session.model.eval()
     # Micro-batches in turns: all ranks make equally many passes, which sharded weights need.
     with torch.no_grad(), autocast(session.precision, device):
@@ -208,7 +173,6 @@ def _measure_targets(session: Session, windows: TokenWindows, first: int, batch:
             documents = sample.get("document_ids")
             own = session.model(sample["input_ids"], sample["labels"], reduction="none", documents=documents)
             losses[row : row + train.micro_batch] = own
-    session.model.train(was_training)
     if session.ranks > 1:
         dist.all_reduce(losses)
     return losses.cpu().numpy()

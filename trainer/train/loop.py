@@ -32,7 +32,7 @@ from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_o
 from trainer.device import largest_of_ranks
 from trainer.metrics import MetricsLog, Record
 from trainer.session import Session
-from trainer.train.faults import check_weights, describe_out_of_memory
+from trainer.train.faults import check_weights
 from trainer.train.step import fetch_losses, take_step
 
 
@@ -68,13 +68,14 @@ class TrainingLoop:
     """A hook: scores the model, unless that is done; returns whether it is the best so far, and to be saved."""
     close_phase: Callable[[TrainingLoop], str | None]
     """A hook: closes the phase if it ends here; returns the reason to stop here, or None."""
+    began: float
+    """When this process began, by `time.perf_counter`: fetching the first shard counts, too."""
     interrupted_by: int = 0
     """The number of the signal that ended it; 0 if no signal did."""
     off_ramp: str | None = None
     """Why it stopped at a phase's end or over a phase's budget; None if it did not."""
     taken: list[Record] = field(default_factory=list[Record])
     """Steps whose losses are still on the device."""
-    began: float = field(default_factory=time.perf_counter)
     mark: float = field(default_factory=time.perf_counter)
     """When the first of `taken` began."""
 
@@ -111,11 +112,13 @@ class TrainingLoop:
         return step > 0 and (step % every_steps == 0 or step == recipe.train.steps or step in recipe.milestones)
 
     def _take_step(self) -> None:
-        with contextlib.suppress(torch.OutOfMemoryError):
-            self.taken.append(take_step(self.session, self.windows))
-            return
-        # Only here is the memory of the failed step free: its exception kept it alive.
-        raise RunError(describe_out_of_memory(self.session))
+        session = self.session
+        try:
+            self.taken.append(take_step(session, self.windows))
+        except torch.OutOfMemoryError as error:
+            found = f"step {session.step + 1}: train.micro_batch = {session.recipe.train.micro_batch}: out of memory"
+            remedy = "Choose a smaller one (`tokenmill fit` says what fits), or more train.activation_checkpointing"
+            raise RunError(f"{found}. {remedy}. {session.describe_saved()}") from error
 
     def _settle(self, *, save: bool, validate: bool) -> None:
         """Report the loop's steps taken; then save, validate and close the phase if each is due."""

@@ -51,7 +51,6 @@ def take_step(session: Session, windows: TokenWindows) -> Record:
     """
     train = session.recipe.train
     rounds = train.global_batch // (train.micro_batch * session.ranks)
-    session.model.train()
     total = torch.zeros((), device=session.device)
     waited = 0.0
 
@@ -92,6 +91,7 @@ def _exchange_gradients(model: nn.Module, *, with_this_one: bool) -> None:
 
 def accumulate_gradients(session: Session, batch: Sample, rounds: int) -> torch.Tensor:
     """Add a micro-batch's part of the step's gradient; return its part of the loss, on the device."""
+    session.model.train()
     if session.device.type == "cuda":
         batch = {name: tensor.pin_memory().to(session.device, non_blocking=True) for name, tensor in batch.items()}
     with autocast(session.precision, session.device):

@@ -52,8 +52,8 @@ Tracker = Callable[[Record], None]
 
 
 @contextlib.contextmanager
-def open_trackers(run: Path, recipe: TrainRecipe, records: Sequence[Record], say: Note) -> Generator[Tracker]:
-    """Return what sends a line of the metrics to the trackers that are wanted and work; both end with the context.
+def open_trackers(run: Path, recipe: TrainRecipe, records: Sequence[Record], say: Note) -> Generator[list[Tracker]]:
+    """Return the trackers that are wanted and work, for the lines of the metrics; both end with the context.
 
     Args:
         run: the run's folder.
@@ -62,15 +62,8 @@ def open_trackers(run: Path, recipe: TrainRecipe, records: Sequence[Record], say
         say: called once with what does not work.
     """
     with contextlib.ExitStack() as opened:
-        trackers = [
-            tracker for tracker in (open_events(run), _open_wandb(run, recipe, records, say, opened)) if tracker
-        ]
-
-        def track(record: Record) -> None:
-            for tracker in trackers:
-                tracker(record)
-
-        yield track
+        found = (open_events(run), _open_wandb(run, recipe, records, say, opened))
+        yield [tracker for tracker in found if tracker]
 
 
 def open_events(run: Path) -> Tracker | None:

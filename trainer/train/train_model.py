@@ -28,7 +28,7 @@ from shards.stores.open import scheme_of
 from shards.stores.retry import StoreError
 from shards.terminal.amounts import format_amount
 from shards.terminal.display import say
-from shards.terminal.progress import Meter, show_progress
+from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note
 from trainer.device import wait_for_ranks
 from trainer.ledger import summarise_phases
@@ -36,9 +36,8 @@ from trainer.metrics import MetricsLog
 from trainer.model.decoder import count_parameters
 from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.session import Session, open_session
+from trainer.train.hooks import close_phase, report_steps, validate
 from trainer.train.loop import TrainingLoop, catch_signals
-from trainer.train.phases import close_phase
-from trainer.train.reports import report_steps, validate
 from trainer.train.step import open_training_windows
 from trainer.train.trackers import open_trackers
 
@@ -149,7 +148,7 @@ def run_training(session: Session, say: Note, *, go_on: bool = False, progress: 
         f"{plural(torch.get_num_threads(), 'thread')}"
     )
     began = time.perf_counter()
-    _fetch_first_shard(session, progress=progress)
+    _fetch_first_shard(session, progress=progress and first_rank)
     # The weights after the last step are tried with the batch that would follow.
     stop = session.windows + (recipe.train.steps - session.step + 1) * recipe.train.global_batch
     try:
@@ -172,7 +171,7 @@ def run_training(session: Session, say: Note, *, go_on: bool = False, progress: 
                 if before.get(scorer.name, scorer.notes).get("sha256") != scorer.notes["sha256"]:
                     say(f"{scorer.name}: scored on other text than before; its scores do not compare with those")
             if first_rank:
-                log.track = opened.enter_context(open_trackers(session.run, recipe, log.records, say))
+                log.trackers = opened.enter_context(open_trackers(session.run, recipe, log.records, say))
             loop = TrainingLoop(
                 session,
                 windows,
@@ -200,16 +199,11 @@ def _fetch_first_shard(session: Session, *, progress: bool) -> None:
     if not isinstance(store, CacheStore) or session.step >= session.recipe.train.steps:
         return
     shard = session.shard_set.splits["train"][session.order.visit(session.windows).shard]
-    with ExitStack() as shown:
-
-        def show(done: int, total: int) -> None:  # only the rank that fetches has something to show
-            nonlocal meter
-            meter = meter or shown.enter_context(show_progress(f"fetch {shard.name}", unit="bytes", show=progress))
-            meter(done, total)
-
-        meter: Meter | None = None
-        with store.hold(shard.tokens_file.name, progress=show):
-            pass
+    with (
+        show_progress(f"fetch {shard.name}", unit="bytes", show=progress) as meter,
+        store.hold(shard.tokens_file.name, progress=meter),
+    ):
+        pass
 
 
 def _describe_end(ended: TrainingLoop) -> TrainingResult:
