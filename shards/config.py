@@ -160,10 +160,14 @@ def read_document(path: Path) -> Document:
     except OSError as error:
         raise settings_error(str(path), [f"cannot be read: {error.strerror}. Expected a recipe in {kind}"]) from error
     except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
-        raise settings_error(str(path), [f"not valid {kind}: {error}"]) from error
+        remedy = "" if path.suffix in (".toml", ".json") else _NO_RECIPE
+        raise settings_error(str(path), [f"not valid {kind}: {error}{remedy}"]) from error
     if isinstance(data, dict):
         return cast("Document", data)
-    raise settings_error(str(path), [f"expected a table of keys, got {type(data).__name__}"])
+    raise settings_error(str(path), [f"expected a table of keys, got {type(data).__name__}{_NO_RECIPE}"])
+
+
+_NO_RECIPE = ". Recipes are TOML: `tokenmill init PATH` writes one for data, and `tokenmill keys` lists the keys."
 
 
 PIPE = "a pipe or a device; expected a regular file"

@@ -27,6 +27,7 @@ from typing import NoReturn
 
 WAY = {
     "Build the set": {
+        "init": ("pipeline.cli.init", "look at files, and write a recipe for them"),
         "plan": ("pipeline.cli.plan", "price a build: what it reads, writes and takes; writes nothing"),
         "build": ("pipeline.cli.build", "build a shard set from a recipe; run it again to resume"),
         "clean-report": ("pipeline.cli.clean_report", "show what each limit of the presets drops, to choose limits"),

@@ -34,7 +34,7 @@ from shards.config import (
     settings_error,
     table_of,
 )
-from shards.errors import check_extra
+from shards.errors import InputError, check_extra
 from shards.stores.files import hash_file
 from shards.stores.store import FolderStore
 from shards.terminal.shipped_recipes import find_recipe
@@ -68,6 +68,8 @@ def load_checked_recipe(
     """
     folder, where, data = None, "recipe", copy.deepcopy(recipe) if isinstance(recipe, dict) else {}
     if not isinstance(recipe, dict):
+        if Path(recipe).is_dir() and not (SHIPPED / f"{recipe}.toml").is_file():
+            raise InputError(f"{recipe}: is a folder; `tokenmill init {recipe}` writes a recipe for its files.")
         file = find_recipe(recipe, SHIPPED)
         data, where, folder = read_document(file), str(file), file.parent
         if file != Path(recipe):

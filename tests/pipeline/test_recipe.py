@@ -141,7 +141,7 @@ def test_the_command_reports_them_and_writes_nothing(run_cli: Any, tmp_path: Pat
         (b"name = '\xff'", "not valid TOML: 'utf-8' codec can't decode"),
         (b"", "sources: required key is missing"),
         ("name = 'größe'".encode(), "name: expected at most 100 ASCII letters, digits, "),
-        (None, "Is a directory"),
+        (None, "is a folder; `tokenmill init "),
         ("missing", "r.toml: cannot be read: No such file or directory. Expected a recipe in TOML"),
     ],
 )

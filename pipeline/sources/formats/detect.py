@@ -39,6 +39,9 @@ _MAGIC = {
     b"BZh": "bzip2",
     b"\x04\x22\x4d\x18": "LZ4",
     b"%PDF-": "PDF",
+    b"\x89PNG": "an image (PNG)",
+    b"\xff\xd8\xff": "an image (JPEG)",
+    b"GIF8": "an image (GIF)",
 }
 _AS_FILES = 'or say format = "file" to make each file one document'
 _JUDGED_LINES = 20
@@ -75,12 +78,13 @@ def describe_packed(name: str, head: bytes = b"") -> str | None:
     return None
 
 
-def detect_format(file: File, encoding: str) -> str:
+def detect_format(file: File, encoding: str, head: bytes | None = None) -> str:
     """Return a file's format, by its name in `FORMATS`.
 
     Args:
         file: the file, whose name may tell the format.
         encoding: of its text.
+        head: its first `HEAD_BYTES`, decompressed, if they were read.
 
     Raises:
         SourceError: the content cannot be one document; the message has the remedy.
@@ -91,8 +95,7 @@ def detect_format(file: File, encoding: str) -> str:
     ending = ending_of(name)
     if found := _BY_NAME.get(ending):
         return found
-    with open_file(file.url, file.version) as raw:
-        head = open_decompressed(raw, name).read(HEAD_BYTES)
+    head = read_head(file) if head is None else head
     if found := next((found for magic, found in _BY_MAGIC.items() if head.startswith(magic)), None):
         return found
     # From here on it is text, or refused.
@@ -103,7 +106,7 @@ def detect_format(file: File, encoding: str) -> str:
     if encoding == UTF8:
         refuse_wide(head, name)
     head = decode_whole(head, encoding)
-    if _is_binary(head):
+    if is_binary(head):
         raise _not_text(name, "binary data")
     if _is_json_lines(head):
         return "jsonl"
@@ -131,6 +134,12 @@ def detect_format(file: File, encoding: str) -> str:
     return "file"
 
 
+def read_head(file: File, size: int = HEAD_BYTES) -> bytes:
+    """Return the first bytes of a file by which its format is detected, decompressed if its name tells so."""
+    with open_file(file.url, file.version) as raw:
+        return open_decompressed(raw, file.name).read(size)
+
+
 def _not_text(name: str, kind: str) -> SourceError:
     if kind in ("gzip", "Zstandard", "bzip2"):
         endings = ", ".join(COMPRESSION)
@@ -142,7 +151,7 @@ def _not_text(name: str, kind: str) -> SourceError:
     )
 
 
-def _is_binary(head: bytes) -> bool:
+def is_binary(head: bytes) -> bool:
     """Return whether bytes are of no format of text: many are NUL, or some are NUL and the rest is not UTF-8."""
     nulls = head.count(0)
     if not nulls:

@@ -84,6 +84,7 @@ OTHERS = [
     "build {m}/data.toml --out set --dry-run",
     "clean-report {m}/set",
     "keys train",
+    "init {m} --out recipe.toml",
     "pull owner/name --out set --give-up-after 1",
     "ablate {m}/ablation.toml --out x --dry-run --workers 1",
     "mix-search {m}/search.toml --out x --dry-run --workers 1",

@@ -1,0 +1,174 @@
+"""Look at files, and write a recipe that builds a shard set of them: a beginning, with comments, to edit.
+
+Folders, files, globs and data sets on the Hub (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Only the heads of
+files are read. Files that hold no text are left out and counted. No encoding is guessed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shards.errors import InputError, plural
+from shards.terminal.amounts import format_size
+from shards.terminal.arguments import parse_path
+from shards.terminal.program import Outcome
+
+if TYPE_CHECKING:
+    from pipeline.sources.survey import Found, Keys
+
+_TEXT_PER_PARQUET_BYTE = 1.7
+_BYTES_PER_TOKEN = 4
+_MOST_VAL_TOKENS = 5_000_000
+_GIVE_UP_S = 5.0
+_SHOWN = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `init`."""
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a folder, file or glob, or hf://datasets/OWNER/NAME")
+    about = "the recipe to write (default: recipe.toml)"
+    parser.add_argument("--out", type=parse_path, default=Path("recipe.toml"), metavar="FILE", help=about)
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Write a recipe, and return what was found and the next commands."""
+    from pipeline.sources.survey import list_cells, survey
+    from shards.config import PIPE
+    from shards.stores.files import check_own_folder, write_text
+
+    out: Path = options.out
+    if os.path.lexists(out):
+        raise InputError(f"{out}: exists already; nothing is overwritten. Give another file by --out, or delete it.")
+    check_own_folder(out.absolute().parent)
+    cells = {path: list_cells(path) for path in options.paths if not path.startswith("hf://")}
+    if empty := [path for path, own in cells.items() if not own]:
+        raise InputError(
+            [
+                f"{path}: {PIPE if Path(path).exists() and not Path(path).is_dir() else 'no file is here'}"
+                for path in empty
+            ]
+        )
+    left_out: dict[str, list[str]] = {}
+    found = survey([cell for own in cells.values() for cell in own], left_out)
+    found += [_look_at_hub(path) for path in options.paths if path not in cells]
+    lines = [f"left out: {_show(names)}: {why}" for why, names in left_out.items()]
+    if not found:
+        raise InputError([f"no text in {', '.join(options.paths)}", *lines])
+    name = _make_name(os.path.abspath(options.paths[0]).rpartition("/")[2].partition(".")[0])
+    rows = [_finish(found, number, out.absolute().parent, lines) for number in range(len(found))]
+    write_text(out, "\n".join(_write(name, found, lines)) + "\n")
+    commands = [
+        f"tokenmill plan {out}",
+        f"tokenmill build {out} --out out/{name}",
+        f"tokenmill train demo --shards out/{name} --run out/{name}-run",
+    ]
+    data = {"recipe": str(out), "sources": rows, "notes": lines, "commands": commands}
+    return Outcome(data, [rows, *lines, f"wrote {out}. Read it, then run:", *commands])
+
+
+def _look_at_hub(address: str) -> Found:
+    """Return the source that reads a data set on the Hub, by the first of its files."""
+    from pipeline.recipe.sources import HubSource
+    from pipeline.sources.hub import list_files, resolve_commit
+    from pipeline.sources.network.settings import network_settings
+    from pipeline.sources.survey import look_at
+    from shards.stores.hub_store import parse_hub_address
+
+    place = parse_hub_address(address)
+    config, _, split = place.folder.partition("/")
+    keys: Keys = {"name": place.repo.partition("/")[2], "kind": "hub", "repo": place.repo, "config": config or None}
+    keys |= {"split": split or "train", "revision": place.revision}
+    with replace(network_settings(), give_up_s=_GIVE_UP_S).in_effect():
+        source = HubSource(weight=1.0, **keys)
+        files = list_files(source.model_copy(update={"revision": resolve_commit(source)}))
+        read, texts = look_at(files[0])
+    return keys | read, files, texts
+
+
+def _show(names: list[str]) -> str:
+    shown = ", ".join(map(os.path.relpath, names[:_SHOWN]))
+    return f"{plural(len(names), 'file')} ({shown}{', ...' * (len(names) > _SHOWN)})"
+
+
+def _make_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:80] or "text"
+
+
+def _count_bytes(source: Found) -> int:
+    """Return about how many bytes of text a source has."""
+    from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
+    from pipeline.sources.formats.encodings import UTF8, text_per_byte
+    from pipeline.sources.survey import count_characters
+
+    keys, files, texts = source
+    stored = sum(file.stored_bytes * (TEXT_PER_STORED_BYTE if is_compressed(file.name) else 1) for file in files)
+    share = count_characters(texts, keys.get("text", "")) / max(1, sum(count_characters(texts, name) for name in texts))
+    per_byte = _TEXT_PER_PARQUET_BYTE if keys["format"] == "parquet" else text_per_byte(keys.get("encoding", UTF8))
+    return int(stored * share * per_byte)
+
+
+def _finish(found: list[Found], number: int, folder: Path, lines: list[str]) -> dict[str, str]:
+    """Give a source its name, and paths from the recipe's folder; add lines of what is noticed; return its row."""
+    from pipeline.sources.survey import UNKNOWN
+    from shards.audit.not_text import describe_not_text, find_not_text
+
+    keys, files, texts = found[number]
+    keys["name"] = _make_name("-".join([keys["name"], keys["format"], *filter(None, [keys.get("encoding")])]))
+    if keys["name"] in [other["name"] for other, *_ in found[:number]]:
+        keys["name"] += f"-{number}"
+    for key in ("paths", "exclude"):
+        places = [(path, os.path.relpath(path, folder)) for path in map(os.path.abspath, keys.get(key, []))]
+        keys[key] = [path if near.startswith("../../..") else near for path, near in places]
+    if keys.get("encoding") == UNKNOWN:
+        lines.append(f"{keys['name']}: not UTF-8: {_show([file.name for file in files])}. Set `encoding`, remove the #")
+    else:
+        own = texts[keys.get("text", "")]
+        for kind, hits in find_not_text(text for _, text in own).items():
+            shown = os.path.relpath(own[hits[0]][0])
+            lines.append(f"{keys['name']}: {describe_not_text(kind, len(hits), len(own), shown)}")
+    return {
+        "source": keys["name"],
+        "text": keys.get("text") or json.dumps(keys.get("separator", "whole files")),
+        "files": f"{len(files):,}",
+        "size": format_size(_count_bytes(found[number])),
+    }
+
+
+def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
+    """Yield the lines of the recipe."""
+    from pipeline.sources.survey import UNKNOWN
+
+    total = sum(map(_count_bytes, found))
+    yield "# Written by `tokenmill init`, to be edited. docs/keys.md has all keys; docs/cleaning.md, what to drop."
+    yield from (f"# {line}" for line in lines)
+    yield f'name = "{name}"'
+    comments = {
+        "kind": "a data set on the Hub; the first build pins its commit",
+        "exclude": "no text, or read by other keys",
+        "separator": "the text between two documents of a file",
+        "weight": "the share of its text; `plan` says which source limits the mix",
+    }
+    for keys, files, texts in found:
+        size = _count_bytes((keys, files, texts))
+        mark = "# " if keys.get("encoding") == UNKNOWN else ""
+        yield f"\n# {plural(len(files), 'file')}, about {format_size(size)} of text\n{mark}[[sources]]"
+        others = [column for column in texts if column != keys.get("text")]
+        comments["text"] = f"has most text; the others: {', '.join(others) or 'none'}"
+        comments["format"] = "each file is one document" if keys["format"] == "file" else ""
+        for key, value in (keys | {"weight": float(f"{max(size, 1) * 100 / max(total, 1):.3g}")}).items():
+            if value not in ([], None):
+                written = json.dumps(value, ensure_ascii=False, indent=4 if isinstance(value, list) else None)
+                comment = comments.pop(key, "")
+                yield (f"{mark}{key} = {written}" + f"  # {comment}" * bool(comment)).replace("\n", f"\n{mark}")
+    yield f"\n[tokenizer]\nvocab_size = {min(1 << 16, 8 << 2 * total.bit_length() // 5)}"
+    yield '\n[mix]\ntokens = "max"  # all that the sources give at these weights; or a number, such as "100M"'
+    yield f"\n[split]\nval_tokens = {min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100)}  # about 1 %"
+    yield "\n[clean.near_duplicates]  # equal documents are dropped in any case"
+    yield 'action = "drop"  # or "report", which counts them'

@@ -1,0 +1,208 @@
+"""A survey of files that no recipe describes yet: which hold text, and by which keys a source reads them.
+
+At most `MOST_LOOKED_AT` files are opened, and of each only its head or footer is read. The others are taken to be like
+those of the same folder and ending. No encoding is guessed, but UTF-16 and UTF-32 are recognised.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import itertools
+import json
+import os
+import posixpath
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import partial
+from glob import escape
+from typing import Any, cast
+
+import pyarrow as pa
+
+from pipeline.sources.base import File, SourceError
+from pipeline.sources.files import expand_glob
+from pipeline.sources.formats.byte_io import (
+    BROKEN_FILE_ERRORS,
+    HEAD_BYTES,
+    open_file,
+)
+from pipeline.sources.formats.detect import detect_format, is_binary, read_head
+from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
+from pipeline.sources.formats.parquet import open_parquet
+from shards.errors import text_of
+
+MOST_LOOKED_AT = 4096
+"""Files of which a survey reads the head: about a second."""
+MOST_FOLDERS = 8
+"""A folder with more folders in it is one source for each format, not one for each folder."""
+WHOLE_BYTES = 1 << 20
+"""Of several text files, a smaller one is a document; a separator cuts larger ones."""
+UNKNOWN = "windows-1252"
+"""The `encoding` of files that do not decode as UTF-8, for a person to correct."""
+_LONG_HEAD_BYTES = 1 << 22
+_RECORDS = 64
+_SAMPLED_FILES = 16
+_MARK = "<|endoftext|>"
+_SEPARATORS = (_MARK, "\n\n", "\r\n\r\n", "\r\n", "\n")
+_RECORD_START = re.compile(r"[\s,\[\ufeff]*(?=\{)")
+_ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
+_IN_LIST = "[]"
+
+Keys = dict[str, Any]
+"""Keys of a source and their values, as a recipe has them."""
+Texts = dict[str, list[tuple[str, str]]]
+"""Texts of the first documents, each with the name of its file, by column; the column of files without any is ""."""
+Found = tuple[Keys, list[File], Texts]
+"""A source of a survey."""
+
+
+def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
+    """Return the keys by which a source reads a file, and its first texts.
+
+    Args:
+        file: the file.
+        among: the number of files like it.
+
+    Raises:
+        SourceError: the file holds no text; the message begins with its name and the reason.
+        OSError, ValueError, EOFError: it cannot be read.
+    """
+    head = read_head(file)
+    encoding = find_wide_encoding(head)
+    keys: Keys = {"format": detect_format(file, encoding or UTF8, head)}
+    records: Iterable[Any] = ()
+    if keys["format"] in ("parquet", "arrow"):
+        records = _list_rows(file, keys["format"])
+    else:
+        if not encoding and is_binary(head):
+            raise SourceError(f"{file.name}: holds binary data")
+        try:
+            codecs.getincrementaldecoder(encoding or UTF8)().decode(head)
+        except UnicodeDecodeError:
+            encoding = UNKNOWN
+        keys |= {"encoding": encoding} if encoding else {}
+        if keys["format"] in ("jsonl", "json") and b"\n" not in head and len(head) == HEAD_BYTES:
+            head = read_head(file, _LONG_HEAD_BYTES)  # a record longer than the head
+        text = head.decode(encoding or UTF8, "replace")
+        if keys["format"] == "text":
+            separator = next((found for found in _SEPARATORS if found in text), "\n")
+            whole = among > 1 and file.stored_bytes < WHOLE_BYTES and separator != _MARK
+            keys |= {"format": "file"} if whole else {"separator": separator}
+        if keys["format"] in ("text", "file"):
+            documents = text.split(keys["separator"])[:_RECORDS] if "separator" in keys else [text]
+            return keys, {"": [(file.name, document) for document in documents]}
+        if keys["format"] == "csv":
+            keys["delimiter"] = max(",;\t|", key=text.partition("\n")[0].count)
+            records = csv.DictReader(io.StringIO(text, newline=""), delimiter=keys["delimiter"])
+        else:
+            records = _list_objects(text)
+    texts: Texts = defaultdict(list)
+    for record in itertools.islice(records, _RECORDS):
+        _collect(texts, file.name, "", record)
+    column = max(texts, key=partial(count_characters, texts), default="")
+    if not column or column.endswith(_IN_LIST):
+        why = f"the text is in the list {column[:-2]!r}, such as messages of a chat" if column else "no column of text"
+        raise SourceError(f"{file.name}: {why}")
+    return keys | {"text": column}, texts
+
+
+def count_characters(texts: Texts, column: str) -> int:
+    """Return the characters of the texts that a survey has of a column."""
+    return sum(len(text) for _, text in texts[column])
+
+
+def _list_rows(file: File, format_: str) -> Iterator[Any]:
+    """Yield the first rows of a columnar file."""
+    if format_ == "parquet":
+        with open_parquet(file.url, file.name, file.version) as (opened, _, _):
+            yield from next(opened.iter_batches(batch_size=_RECORDS)).to_pylist()
+        return
+    with open_file(file.url, file.version) as raw:
+        is_file = raw.read(6) == b"ARROW1"
+        raw.seek(0)
+        source: Any = raw
+        batch = pa.ipc.open_file(source).get_batch(0) if is_file else pa.ipc.open_stream(source).read_next_batch()
+        yield from batch.slice(0, _RECORDS).to_pylist()
+
+
+def _list_objects(text: str) -> Iterator[Any]:
+    """Yield the JSON objects at the beginning of a text, on lines or in an array."""
+    end, decoder = 0, json.JSONDecoder()
+    while start := _RECORD_START.match(text, end):
+        try:
+            record, end = decoder.raw_decode(text, start.end())
+        except (ValueError, RecursionError):
+            return  # the head ends here, or a build will say what is malformed
+        yield record
+
+
+def _collect(texts: Texts, file: str, name: str, value: Any) -> None:
+    """Add the texts in a value of a record, by column."""
+    if isinstance(value, str):
+        texts[name].append((file, value))
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            _collect(texts, file, name.removesuffix(_IN_LIST) + _IN_LIST, item)
+    elif isinstance(value, dict):
+        for key, item in cast("Keys", value).items():
+            _collect(texts, file, name if name.endswith(_IN_LIST) else f"{name}.{key}".lstrip("."), item)
+
+
+def survey(cells: list[tuple[str, str, list[File]]], left_out: dict[str, list[str]]) -> list[Found]:
+    """Survey files, and return the sources that read those with text.
+
+    Args:
+        cells: the name of a folder, a glob, and the files that it matches.
+        left_out: names of files without text are added, by reason.
+    """
+    step = max(1, -(-sum(len(files) for *_, files in cells) // MOST_LOOKED_AT))
+    sources: dict[str, Found] = {}
+    for label, pattern, files in cells:
+        parts: dict[str, list[File]] = defaultdict(list)
+        for file in files[::step]:
+            try:
+                keys, texts = look_at(file, among=len(files))
+            except BROKEN_FILE_ERRORS as error:
+                why = text_of(error).removeprefix(f"{file.name}: ").partition(". ")[0].partition(", which")[0]
+                left_out.setdefault(why, []).append(file.name)
+                continue
+            key = label + json.dumps(keys)
+            parts[key].append(file)
+            table: Keys = {"name": label, "paths": [], "exclude": [], **keys}
+            *_, shown = sources.setdefault(key, (table, [], defaultdict(list)))
+            for column in texts if len(parts[key]) <= _SAMPLED_FILES else ():
+                shown[column] += texts[column]
+        # The glob is for the keys of most files; the others are left out of it, and named.
+        for place, (key, own) in enumerate(sorted(parts.items(), key=lambda part: -len(part[1]))):
+            others = {*files[::step]} - {*own}
+            table, listed, _ = sources[key]
+            table["paths"] += [escape(file.name) for file in own] if place else [pattern]
+            table["exclude"] += [] if place else sorted(escape(file.name) for file in others)
+            listed += own if place else [file for file in files if file not in others]
+    return list(sources.values())
+
+
+def list_cells(place: str) -> list[tuple[str, str, list[File]]]:
+    """Return the files of a folder, a file or a glob for a survey.
+
+    Raises:
+        OSError, ValueError, ImportError: the place cannot be listed.
+    """
+    if not os.path.isdir(place):
+        files = expand_glob(place)
+        return [(posixpath.basename(place).partition(".")[0], place, files)] if files else []
+    root = os.path.abspath(place)
+    files = expand_glob(f"{escape(root)}/**/*")
+    inner = [file.name[len(root) + 1 :].split("/") for file in files]
+    is_deep = len({parts[0] for parts in inner if parts[1:]}) > MOST_FOLDERS
+    cells: dict[tuple[str, str], list[File]] = defaultdict(list)
+    for file, (folder, *below) in zip(files, inner, strict=True):
+        folders = ["**"] if is_deep else [escape(folder), "**"] if below else []
+        ending = _ENDING.search(file.name)
+        glob = "/".join([escape(root), *folders, f"*{ending[0]}"]) if ending else escape(file.name)
+        cells[folder if below and not is_deep else posixpath.basename(root), glob].append(file)
+    return [(label, glob, own) for (label, glob), own in sorted(cells.items())]

@@ -1,0 +1,144 @@
+"""`tokenmill init`: what is found in a folder of mixed files, and the recipe that `plan` takes as it is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.sources import survey
+from tests.support.builds import call_here, real_documents
+from tests.support.hub_builds import Command
+from tests.support.servers.hub import Hub
+from tokenmill.__main__ import main
+
+PAGE = "<!DOCTYPE html><html><body><p>{}</p><p>Another one.</p></body></html>"
+CHAT = [{"messages": [{"role": "user", "content": "Which way?"}, {"role": "assistant", "content": "This way. " * 9}]}]
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return real_documents()
+
+
+def write_files(folder: Path, texts: list[str]) -> Path:
+    """Write a folder of mixed files, as a person has them."""
+    records = [{"id": str(number), "body": {"text": text}} for number, text in enumerate(texts[300:400])]
+    for name, content in {
+        **{f"notes/{number}.txt": text for number, text in enumerate(texts[:60])},
+        **{f"notes/{number}.md": text for number, text in enumerate(texts[60:90])},
+        **{f"web/{number}.html": PAGE.format(text) for number, text in enumerate(texts[90:120])},
+        "notes/wide.txt": "".join(texts[450:460]).encode("utf-16"),
+        "notes/latin.txt": "Grüße".encode("latin-1") * 50,
+        "notes/binary.txt": bytes(range(256)) * 9,
+        "notes/.hidden": b"not read",
+        "rows/table.csv": "id;story\n"
+        + "\n".join(f'{n};"{text.replace(chr(34), "")}"' for n, text in enumerate(texts[200:300])),
+        "rows/lines.jsonl": "\n".join(map(json.dumps, records)),
+        "rows/chat.json": json.dumps(CHAT, indent=2),
+        "rows/page.pdf": b"%PDF-1.7\n\0",
+        "big.txt": "\r\n\r\n".join(text.replace("\r", "") for text in texts[120:200]),
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    pq.write_table(pa.table({"url": ["http://a"] * 50, "text": texts[400:450]}), folder / "rows/part.parquet")
+    os.mkfifo(folder / "notes/pipe.txt")
+    return folder
+
+
+def read_sources(recipe: Path) -> dict[str, dict[str, Any]]:
+    """Return the sources of a recipe by name, without the keys that all have."""
+    found = {source.pop("name"): source for source in tomllib.loads(recipe.read_text())["sources"]}
+    assert abs(sum(source.pop("weight") for source in found.values()) - 100) < 1
+    return found
+
+
+def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path, texts: list[str]) -> None:
+    write_files(tmp_path / "my data", texts)
+    done = call_here(main, "init", "my data", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert read_sources(tmp_path / "recipe.toml") == {
+        "my-data-text": {"paths": ["my data/*.txt"], "format": "text", "separator": "\r\n\r\n"},
+        "notes-file": {
+            "paths": ["my data/notes/**/*.md", "my data/notes/**/*.txt"],
+            "exclude": [f"my data/notes/{name}.txt" for name in ("binary", "latin", "wide")],
+            "format": "file",
+        },
+        "notes-file-utf-16": {"paths": ["my data/notes/wide.txt"], "format": "file", "encoding": "utf-16"},
+        "rows-csv": {"paths": ["my data/rows/**/*.csv"], "format": "csv", "delimiter": ";", "text": "story"},
+        "rows-jsonl": {"paths": ["my data/rows/**/*.jsonl"], "format": "jsonl", "text": "body.text"},
+        "rows-parquet": {"paths": ["my data/rows/**/*.parquet"], "format": "parquet", "text": "text"},
+        "web-file": {"paths": ["my data/web/**/*.html"], "format": "file"},
+    }
+    written = (tmp_path / "recipe.toml").read_text()
+    noticed = ["(my data/notes/binary.txt): holds binary data", "(my data/rows/page.pdf): holds PDF, not text"]
+    noticed += ["(my data/rows/chat.json): the text is in the list 'messages'", "web-file: HTML in 16 of 16"]
+    for said in [*noticed, "not UTF-8: 1 file (my data/notes/latin.txt). Set `encoding`"]:
+        assert said in written
+        assert said in done.stdout
+    assert '# encoding = "windows-1252"' in written
+    assert done.stdout.splitlines()[-3:] == [
+        "tokenmill plan recipe.toml",
+        "tokenmill build recipe.toml --out out/my-data",
+        "tokenmill train demo --shards out/my-data --run out/my-data-run",
+    ]
+    planned = call_here(main, "plan", "recipe.toml", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert "would stop" not in planned.stdout
+    assert "nothing is overwritten" in call_here(main, "init", "my data", cwd=tmp_path).stderr
+
+
+def test_more_files_than_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "MOST_LOOKED_AT", 10)
+    for number in range(100):
+        (tmp_path / f"{number % 20}").mkdir(exist_ok=True)
+        (tmp_path / f"{number % 20}/{number}.txt").write_text(f"Text {number}.")
+    assert call_here(main, "init", tmp_path, "--out", tmp_path / "r.toml").returncode == 0
+    (found,) = read_sources(tmp_path / "r.toml").values()
+    assert found == {"paths": ["**/*.txt"], "format": "file"}
+    assert "# 100 files" in (tmp_path / "r.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["init", "empty"], "empty: no file is here"),
+        (["init", "pipe"], "pipe: a pipe or a device"),
+        (["init", "images"], "left out: 1 file (images/a.png): holds an image (PNG)"),
+        (["plan", "images"], "images: is a folder; `tokenmill init images` writes a recipe"),
+        (["build", "images", "--out", "set"], "images: is a folder; `tokenmill init images` writes a recipe"),
+        (["plan", "recipe.yaml"], "Recipes are TOML: `tokenmill init PATH` writes one"),
+        (["plan", "rows.json"], "Recipes are TOML: `tokenmill init PATH` writes one"),
+    ],
+)
+def test_refused(tmp_path: Path, arguments: list[str], said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/a.png").write_bytes(b"\x89PNG\r\n\x1a\n\0")
+    (tmp_path / "recipe.yaml").write_text("name: mine\n")
+    (tmp_path / "rows.json").write_text("[1]")
+    os.mkfifo(tmp_path / "pipe")
+    done = call_here(main, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (tmp_path / "recipe.toml").exists()
+
+
+@pytest.mark.long
+def test_a_data_set_on_the_hub(tmp_path: Path, texts: list[str]) -> None:
+    (tmp_path / "repo").mkdir()
+    pq.write_table(pa.table({"url": ["http://a"] * 200, "body": texts[:200]}), tmp_path / "repo/train.parquet")
+    with Hub() as hub:
+        hub.publish("me/mine", tmp_path / "repo")
+        run = Command(hub, tmp_path)
+        run("init", "hf://datasets/me/mine", "--out", tmp_path / "r.toml")
+        expected = {"kind": "hub", "repo": "me/mine", "split": "train", "revision": "main"}
+        assert read_sources(tmp_path / "r.toml") == {"mine-parquet": expected | {"format": "parquet", "text": "body"}}
+        run("plan", tmp_path / "r.toml")
+    assert "Check the network" in run("init", "hf://datasets/me/other", "--out", tmp_path / "no.toml", expect=2)
