@@ -35,7 +35,7 @@ from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor, LocalExecutor, count_cores
 from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.stage_progress import Progress
+from pipeline.engine.stage_progress import SHOWN_S, Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network.settings import Network, with_cache
@@ -204,8 +204,8 @@ def _finish(build: RunningBuild, level: Level, *, prune: bool, started: float) -
         checksums={key: value for result in assembled for key, value in result.checksums.items()},
     )
     now = time.perf_counter()
-    why = ", since this set was found whole by the full level before" if known_valid else ""
-    build.say(f"validate: {validation.level} level in {now - validating:.1f} s{why}")
+    if (seconds := now - validating) >= SHOWN_S:
+        build.say(f"validate: {validation.level} level in {seconds:.1f} s")
     # What a person wants to know, and what the next build reads.
     tallies = zip(build.recipe.sources, build.tallies, strict=True)
     masked = {source.name: dict(sorted(tally.masked.items())) for source, tally in tallies}
@@ -227,7 +227,7 @@ def _finish(build: RunningBuild, level: Level, *, prune: bool, started: float) -
         "stages": {name: stage.summary() for name, stage in result.stages.items()},
         "validate": {
             "level": validation.level,
-            "seconds": now - validating,
+            "seconds": seconds,
             "core_seconds": time.process_time() - core_seconds,
             "valid": build.manifest if is_valid else "",
         },

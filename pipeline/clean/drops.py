@@ -20,6 +20,7 @@ import numpy as np
 from pipeline.sources.base import MALFORMED
 from shards.errors import plural
 from shards.format.manifest import BLOCK_LIST_REASON
+from shards.terminal.display import Table
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Integers
@@ -32,6 +33,8 @@ ITEM_REASON = "holds an item of"
 """The beginning of the reason under which documents with items of an evaluation set are dropped; its name follows."""
 PATTERN_REASON = "matches"
 """The beginning of the reason under which documents with a pattern are dropped; the pattern follows."""
+SHOWN_REASONS = 3
+"""The most reasons of a step that a line names."""
 ELSEWHERE = " of another source"
 """The end of the reason of a document that goes because of one of another source."""
 
@@ -206,8 +209,44 @@ def describe_drops(dropped: Mapping[str, int], records: int) -> str:
     """Return how many of some records are dropped, and why, the most frequent reason first; or nothing."""
     if not (count := sum(dropped.values())):
         return ""
-    listed = ", ".join(f"{reason}: {number:,}" for reason, number in Counter(dropped).most_common())
+    listed = _name_largest({f"{reason}:": number for reason, number in dropped.items()}, "{:,}")
     return f"{count:,} of {plural(records, 'record')} {'is' if count == 1 else 'are'} dropped ({listed})"
+
+
+def drop_rows(source: str, dropped: Mapping[str, float], records: int = 0) -> Table:
+    """Return the table of a source's drops that `build` and `plan` print: a row for each step, with its main reasons.
+
+    Args:
+        source: the source's name.
+        dropped: documents by reason; without `records`, the shares of all that they are.
+        records: how many were read.
+    """
+    steps: dict[str, dict[str, float]] = {}
+    for reason, count in dropped.items():
+        step = step_of(reason)
+        steps.setdefault(step, {})[reason.removeprefix(f"{step}: ")] = count
+    rows: Table = []
+    for step, reasons in sorted(steps.items(), key=lambda step: -sum(step[1].values())):
+        count = sum(reasons.values())
+        rows.append(
+            {
+                "source": source,
+                "dropped by": step,
+                **({"documents": count} if records else {}),
+                "share": f"{count / (records or 1):.1%}",
+                "most of them": _name_largest(reasons, "{:,}" if records else "{:.1%}")
+                if reasons.keys() != {step}
+                else "",
+            }
+        )
+    return rows
+
+
+def _name_largest(drops: Mapping[str, float], form: str) -> str:
+    """Return the reasons of most drops, with how many each drops, and how many other reasons there are."""
+    listed = [f"{reason} {form.format(count)}" for reason, count in Counter(drops).most_common(SHOWN_REASONS)]
+    left = len(drops) - len(listed)
+    return ", ".join([*listed, *([f"{left} more"] if left else [])])
 
 
 def describe_examples(malformed: list[str]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
 from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -117,6 +119,7 @@ def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
         "empty_files": report.empty,
         "unread": {name: asdict(unread) for name, unread in report.unread.items()},
         "shards": len(manifest.shards),
+        "validated": report.validation.level,
         "problems": [problem.to_dict() for problem in first_of(report.validation.problems)],
     }
 
@@ -135,17 +138,23 @@ def print_forecast(end: DryRunEnd) -> None:
 
 
 def print_build(report: BuildResult, out: str, work: str) -> None:
-    """Print the result of `build`: the achieved mix next to the requested one, the drops by reason, the folders."""
+    """Print the result of `build`: the achieved mix next to the requested one, the drops, the folders, what to do."""
+    from pipeline.clean.drops import drop_rows
     from pipeline.sources.selection import describe_empty
     from shards.cli.inspect_set import mix_rows, mix_warnings, phase_rows
 
     manifest = report.manifest
-    print_rows(mix_rows(manifest), title=f"{manifest.name}: the mix")
+    print_rows(mix_rows(manifest))
     print_rows(phase_rows(manifest))
-    # What is odd, then what was dropped, then the figures.
+    drops = [
+        row
+        for source in manifest.sources
+        for row in drop_rows(source.name, source.dropped, source.documents_available + sum(source.dropped.values()))
+    ]
+    print_rows(drops)
+    # What is odd, then the figures.
     lines = [f"warning: {warning}" for warning in mix_warnings(manifest)]
     for source in manifest.sources:
-        lines += [f"dropped from {source.name}: {count:,} ({reason})" for reason, count in source.dropped.items()]
         lines += [
             f"masked in {source.name}: {kind}, {plural(count, 'time')}"
             for kind, count in report.masked.get(source.name, {}).items()
@@ -160,12 +169,27 @@ def print_build(report: BuildResult, out: str, work: str) -> None:
     tokens = sum(split.tokens for split in manifest.splits.values())
     size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)
     lines += [
-        f"{plural(len(manifest.shards), 'shard')}, {plural(tokens, 'token')}, {format_size(size)} in {out}",
+        f"{plural(len(manifest.shards), 'shard')}, {plural(tokens, 'token')}, {format_size(size)} in {_near(out)}",
         f"{plural(report.tasks_run, 'task')} run in {report.seconds:.1f} s{_speed(report)}",
-        f"work folder (keep it for cheap re-runs): {work}",
+        f"work folder (keep it for cheap re-runs): {_near(work)}",
     ]
     problems = first_of(report.validation.problems)
-    print_lines(lines + ([f"error: {problem}" for problem in problems] or ["validated: no problems"]))
+    print_lines(lines + [f"error: {problem}" for problem in problems])
+    if not problems:
+        built, kept = (shlex.quote(_near(place)) for place in (out, work))
+        print_lines(
+            [
+                "validated: no problems. Next:",
+                f"  tokenmill report {built}                   a page about the set",
+                *([f"  tokenmill clean-report {kept}        what each limit drops"] if drops else []),
+                f"  tokenmill trace {built} --document FILE    what became of a text",
+            ]
+        )
+
+
+def _near(place: str) -> str:
+    """Return how `build` names a folder: relative to the working directory if it is in there."""
+    return os.path.relpath(place) if place.startswith(f"{os.getcwd()}/") else place
 
 
 def _speed(report: BuildResult) -> str:

@@ -88,8 +88,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _print_plan(recipe: Recipe, estimate: Estimate) -> None:
     """Print what a build would read, write, take and cost."""
-    # Two tables: the sources, and the phases of a mix that has some.
-    print_rows([_source_row(source) for source in estimate.sources], title=f"{recipe.name}: the plan")
+    # Three tables: the sources, what is dropped of them, and the phases of a mix that has some.
+    from pipeline.clean.drops import drop_rows
+
+    print_rows([_source_row(source) for source in estimate.sources])
+    print_rows([row for source in estimate.sources for row in drop_rows(source.name, source.dropped)])
     print_rows(
         [
             {
@@ -114,7 +117,8 @@ def _source_row(source: SourceEstimate) -> dict[str, Any]:
     return {
         "source": source.name,
         "share": f"{source.share:.2%}",
-        "files read": f"{source.files:,} of {source.all_files:,}",
+        "files read": ", ".join(f"{count:,} {way}" for way, count in sorted(source.ways.items()))
+        + (f" of {source.all_files:,}" if source.files < source.all_files else ""),
         "units": source.units,
         "read": format_size(source.stored_bytes),
         "kept": f"{source.kept:.1%}",
@@ -153,11 +157,8 @@ def _source_lines(recipe: Recipe, source: SourceEstimate, val_tokens: int) -> It
     from pipeline.sources.selection import describe_empty
     from shards.cli.inspect_set import VALIDATION_PART
 
-    kinds = ", ".join(f"{count:,} as {way}" for way, count in sorted(source.ways.items()))
-    yield f"files of {source.name}: {kinds}; {plural(source.units, 'task')}"
     if source.empty_files:
         yield f"files of {source.name}: {describe_empty(source.empty_files)}"
-    yield from (f"dropped from {source.name}: {share:.1%} ({reason})" for reason, share in source.dropped.items())
     if recipe.mix.when_short == "repeat" and source.epochs > 1:
         yield f"epochs of {source.name}: about {source.epochs:.1f} in training"
     asked = source.share * val_tokens
@@ -167,11 +168,10 @@ def _source_lines(recipe: Recipe, source: SourceEstimate, val_tokens: int) -> It
 
 
 def _cost_lines(estimate: Estimate) -> Iterator[str]:
-    longest = max(estimate.seconds, key=lambda stage: estimate.seconds[stage])
     workers = plural(estimate.workers, "worker")
+    stages = [f"{stage} {format_duration(s)}" for stage, s in estimate.seconds.items() if s >= 1]
     yield f"measured on {format_size(estimate.sample_bytes)} of text in {estimate.sample_s:.0f} s"
-    yield f"time: about {format_duration(estimate.total_s)} with {workers}, most of all in {longest}"
-    yield "  " + ", ".join(f"{stage} {format_duration(s)}" for stage, s in estimate.seconds.items() if s)
+    yield f"time: about {format_duration(estimate.total_s)} with {workers}{': ' * bool(stages)}{', '.join(stages)}"
     if estimate.usd is not None:
         yield f"cost: {estimate.usd:,.2f} US dollars, if all machines are kept until the end"
     yield f"disk: {format_size(estimate.scratch_bytes)} of scratch, {format_size(estimate.output_bytes)} for the set"

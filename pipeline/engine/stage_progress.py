@@ -14,6 +14,9 @@ from shards.terminal.progress import Meter, show_progress
 
 POLL_SECONDS = 0.5
 
+SHOWN_S = 0.05
+"""No line stays of a shorter stage."""
+
 Advance = Callable[[int, int, int], None]
 """Called with (a task's number, its bytes done, its tokens made) since its last attempt began; the last call counts. Of
 a stage that fetches files: its rows done and the files that this run fetched."""
@@ -84,4 +87,5 @@ class Progress:
             speed = format_speed(count, seconds, counted)
             work += f", {format_amount(count, counted)}" if count else ""
             work += f" ({speed})" if speed else ""
-        self.note(work)
+        if seconds >= SHOWN_S:
+            self.note(work)

@@ -15,8 +15,8 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any, cast
 
-FULL_WIDTH = 10_000
-"""Columns of a table if stdout is no terminal and COLUMNS is not set: nothing is folded to a width that nobody has."""
+FULL_WIDTH = 160
+"""Columns that a table may have at most if stdout is no terminal and COLUMNS is not set."""
 
 PROSE_SPACES = 4
 """A column of a table is prose if one of its cells has as many spaces."""
@@ -95,8 +95,8 @@ def _raise_broken_pipe() -> None:
 def print_rows(rows: Table, *, title: str = "") -> None:
     """Print a table on stdout: a column for each key, a row for each dict. All dicts have the same keys.
 
-    All columns but the first are right-aligned, except those of prose, which wraps. A cell may be a rich text.
-    A table that is too wide for the terminal is shown as a list of `header: value` lines: no number or word is broken.
+    All columns but the first are right-aligned, except those of prose, which wraps. A cell may be a rich text. An empty
+    line follows. A table that is too wide is shown as a list of `header: value` lines: no number or word is broken.
     """
     if not rows:
         return
@@ -120,7 +120,7 @@ def print_rows(rows: Table, *, title: str = "") -> None:
     # Beside each column are a space on either side and a border, but none outside.
     if sum(widths) + 3 * len(widths) - 1 > console.width:
         listed = ["\n".join(map("{}: {}".format, headers, row)) for row in cells]
-        console.print(Text("\n" + "\n\n".join(listed) + "\n", overflow="fold"))
+        console.print(Text("\n\n".join(listed) + "\n", overflow="fold"))
         return
     table = RichTable(box=box.SIMPLE, pad_edge=False)
     for column, (header, wraps, width) in enumerate(zip(headers, prose, widths, strict=True)):
@@ -128,7 +128,9 @@ def print_rows(rows: Table, *, title: str = "") -> None:
         table.add_column(header, justify=justify, no_wrap=not wraps, min_width=width)
     for row in cells:
         table.add_row(*row)
-    console.print(table)
+    with console.capture() as drawn:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in drawn.get().splitlines()[1:]))  # the first line is empty
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: a line that is kept up to date on a terminal, a new one every few seconds elsewhere.
+"""Progress of long work on stderr: a line that is kept up to date on a terminal, a new one now and then elsewhere.
 
 `shards.terminal.display.say` prints above the line of a terminal. Results never go through here.
 """
@@ -15,7 +15,8 @@ from shards.terminal.amounts import format_amount, format_duration, format_speed
 from shards.terminal.display import printable, say
 
 LINE_SECONDS = 5.0
-"""Seconds between two lines if stderr is not a terminal."""
+MOST_LINE_SECONDS = 60.0
+"""Seconds between two lines if stderr is not a terminal: at first, and after four minutes."""
 
 
 @contextmanager
@@ -62,8 +63,10 @@ class Meter:
     def __call__(self, done: int, total: int, figures: Sequence[str] = ()) -> None:
         """Report as progress how much is done of how much, with short texts about it, the most important first."""
         self.done, self.total, self.figures = done, total, figures
-        if self.prints and time.monotonic() - self.printed >= LINE_SECONDS:
-            self.printed = time.monotonic()
+        now = time.monotonic()
+        pause = min(max(LINE_SECONDS, (self.printed - self.started) / 4), MOST_LINE_SECONDS)
+        if self.prints and now - self.printed >= pause:
+            self.printed = now
             say(self.line())
 
     def line(self) -> str:

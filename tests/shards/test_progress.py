@@ -36,7 +36,7 @@ def test_a_line_fits_its_terminal(columns):
 
 
 def test_lines_without_a_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "MOST_LINE_SECONDS", 0.0)
     with show_progress("tiny\x1b[31m", unit="steps", before=900) as report:
         report.started -= 100
         report(1_000, 4_000, ["loss 3.2\x1b"])

@@ -54,9 +54,7 @@ def run_tokenizer(build: RunningBuild) -> None:
     # Say what it was drawn from, if that is not what the recipe leads one to expect.
     result = stage.results[0]
     drawn = sum(own.text_bytes for own in result.sample.values())
-    if stage.ran:
-        build.say(f"tokenizer: trained on {format_size(drawn)} of text")
-    else:
+    if not stage.ran:
         build.say(f"tokenizer: kept from {build.folder_of('tokenizer', task)}")
     if stage.ran and drawn < _SAMPLE_SHORT * task.size:
         _note_short(build, drawn, task.size, result.sample)
