@@ -40,7 +40,7 @@ run report "$SHARDS"
 headline "Train: 1.4 million parameters for about a minute on the CPU"
 run train recipes/train/demo.toml --shards "$SHARDS" --run "$RUN"
 
-headline "Plot: losses and scores with their errors, learning rate, throughput and dollars, with the phases marked"
+headline "Plot: losses and scores with their errors, learning rate and throughput, with the phases marked"
 run plot "$RUN"
 
 headline "Sample: what the model has learnt from one look at some documentation"

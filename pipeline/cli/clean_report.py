@@ -89,7 +89,7 @@ def _print_report(report: dict[str, Any]) -> None:
         rows.append({"source": source["name"], "reason": "left"} | left | {"share": share})
     columns = ("source", "reason", "at", "documents", "share", "tokens", "alone")
     table = [{column: row.get(column, "") for column in columns} for row in rows]
-    print_rows(table, title="documents by the first reason for which they are dropped")
+    print_rows(table)
     # What concerns the whole mix, then documents.
     lines = [f"read in part: {', '.join(report['unread'])}; the rest is not in the set"] if report["unread"] else []
     lines += [f"evaluation set {one['name']}: {plural(one['found'], 'item')} found" for one in report["evaluations"]]

@@ -25,5 +25,5 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
-        print_rows(rows, title="demo corpus")
+        print_rows(rows)
     return WHOLE

@@ -2,7 +2,7 @@
 
 Prose is the language reference, the packages' descriptions and docstrings; mathematics is docstrings with formulas of
 mathematical packages; code is the functions and classes of the standard library. Deterministic for a given environment.
-Long documents and those that repeat lines of others are left out: documentation says many things dozens of times.
+Long documents, drawn formulas and what repeats lines of others are left out: documentation says many things often.
 Each row says where its text is from. It is documentation, not the web: good for seeing the product work, not for
 judging a model. Takes about 10 s on two cores.
 
@@ -49,6 +49,8 @@ OWN_NAME = "tokenmill"
 
 MATHEMATICAL = frozenset({"numpy", "torch", "sympy", "mpmath", "networkx", "scipy"})
 MATHEMATICAL_MODULES = ("decimal.py", "fractions.py", "_pydecimal.py", "random.py", "statistics.py")
+_DRAWN = re.compile("[\u239b-\u23b3]")
+"""Pieces of large brackets: of formulas drawn in lines of characters, which no sentence has."""
 _FORMULA = re.compile(r":math:|\.\. math::|\\frac|\\sum|\$[^$\n]+\$")
 _TEST_FOLDERS = frozenset({"test", "tests", "testing", "idle_test"})
 _SITE_FOLDERS = frozenset({"site-packages", "dist-packages"})
@@ -170,13 +172,15 @@ def _distinct(
     """
     # A line counts as repeated if an earlier document that was kept has it.
     seen: set[str] = set()
-    skipped.update(duplicate=0, long=0, not_utf8=0)
+    skipped.update(duplicate=0, long=0, drawn=0, not_utf8=0)
     for document in documents:
         if document.text in seen or _repeats(document, seen):
             skipped["duplicate"] += 1
         elif len(document.text) > most:
             skipped["long"] += 1
             long.append(document)
+        elif _DRAWN.search(document.text):
+            skipped["drawn"] += 1
         elif not _is_utf8(document.text):
             skipped["not_utf8"] += 1
         else:

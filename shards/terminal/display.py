@@ -92,7 +92,7 @@ def _raise_broken_pipe() -> None:
     raise BrokenPipeError  # rich would end the process with status 1
 
 
-def print_rows(rows: Table, *, title: str = "") -> None:
+def print_rows(rows: Table) -> None:
     """Print a table on stdout: a column for each key, a row for each dict. All dicts have the same keys.
 
     All columns but the first are right-aligned, except those of prose, which wraps. A cell may be a rich text. An empty
@@ -115,8 +115,6 @@ def print_rows(rows: Table, *, title: str = "") -> None:
         parts = [part for text in texts for part in (text.split() if wraps else text.splitlines())]
         widths.append(max(Text(part).cell_len for part in parts))
     console = stdout_console()
-    if title:
-        console.print(printable(title), soft_wrap=True)
     # Beside each column are a space on either side and a border, but none outside.
     if sum(widths) + 3 * len(widths) - 1 > console.width:
         listed = ["\n".join(map("{}: {}".format, headers, row)) for row in cells]

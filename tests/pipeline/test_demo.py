@@ -59,7 +59,8 @@ def test_repeated_and_long_documents_are_left_out() -> None:
 
     new, old = ("a line of thirty characters or more: ", "it says the same in each docstring")
     texts = [f"{new}{n}\n{old}\n{'x ' * n}" for n in (0, 100, 600)]  # the line is little of the last one
-    assert keep([*texts, "y " * 4000]) == (["0", "2"], {"duplicate": 1, "long": 1, "not_utf8": 0}, ["3"])
+    skipped = {"duplicate": 1, "long": 1, "drawn": 1, "not_utf8": 0}
+    assert keep([*texts, "y " * 4000, "\u23a2 a matrix \u23a5"]) == (["0", "2"], skipped, ["3"])
     # A long one is held out unless a later document has its lines.
     line = "a line of thirty characters or more: it says"
     kept, _, long = keep([f"{line}\n" * 150, "x " * 4000, "\ud800" * 7000, f"{line}\n{'y ' * 20}"])

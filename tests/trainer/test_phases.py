@@ -71,7 +71,6 @@ def test_a_spent_budget_stops_the_run_in_the_middle_of_a_phase(train, tmp_path):
     price = "cost.gpu_usd_per_hour=36_000_000"  # $10,000 a second
     done = train(tmp_path, "phases=[{name='dear', until_step=24, budget_usd=1.0}]", price, status=3)
     assert "its budget is $1.00" in done.stderr
-    assert "dear" in done.stdout  # the table
     last = read_metrics(tmp_path)[-1]
     assert last["step"] < 24
     assert last["usd"] == pytest.approx(last["seconds"] * 10_000, abs=20)

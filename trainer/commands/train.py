@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from typing import TYPE_CHECKING
 
+from shards.errors import plural
+from shards.terminal.amounts import format_duration
 from shards.terminal.arguments import add_recipe, parse_path, parse_place, parse_size
 from shards.terminal.display import say
 from shards.terminal.program import WHOLE, Outcome
@@ -101,15 +104,30 @@ def wait_without_spinning() -> None:
 
 
 def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outcome:
-    """Return how `train` ended: its totals, then its phases."""
+    """Return how `train` ended; its totals and phases only if it took no step, as else it has printed them."""
     from trainer.evaluation.evaluate import describe_counts
     from trainer.evaluation.scores import show_score
 
     figures = dict(result.figures)
-    phases = figures.pop("phases")
+    phases, notes = figures.pop("phases"), figures.pop("score_notes", {})
+    amount = f"{figures['tokens_used']:,} tokens ({figures['epochs']:.2f} epochs)"
+    cost = f" for ${figures['usd']:,.2f}" if figures["usd"] else ""
+    end = [
+        f"{name}: {result.status} after {plural(result.step, 'step')}, {amount} in "
+        f"{format_duration(figures['seconds'])}{cost}",
+        f"checkpoint: {result.checkpoint}",
+    ]
+    if result.taken:
+        run = shlex.quote(figures["run"])
+        counts = describe_counts({name: note for name, note in notes.items() if "held_by_training" in note})
+        commands = [
+            "Next:",
+            f"  tokenmill plot {run}                    a picture of it",
+            f"  tokenmill sample {run} --prompt TEXT    what the model writes",
+        ]
+        return Outcome(result.figures, [*end, *counts, *commands], exit_status)
     # A table has a row for each score, with its error; below it is what was counted.
-    scores = {name: show_score(**score) for name, score in figures.get("scores", {}).items()}
-    cells = {name: value for name, value in figures.items() if name not in ("scores", "score_notes")} | scores
+    scores = {name: show_score(**score) for name, score in figures.pop("scores", {}).items()}
+    cells = figures | scores
     totals = [{"name": name.replace("_", " "), "value": value} for name, value in cells.items() if value is not None]
-    counts = describe_counts(figures.get("score_notes", {}))
-    return Outcome(result.figures, [name, totals, *counts, phases], exit_status)
+    return Outcome(result.figures, [*end, totals, *describe_counts(notes), phases], exit_status)

@@ -124,7 +124,8 @@ def _report_phase(loop: TrainingLoop, row: Record, say: Note) -> None:
     """Log and print a phase's results, and sample."""
     session = loop.session
     loop.log.write({"step": session.step, "phase": row})
-    say(format_value(row))
+    costs = ("usd", "usd_per_loss", "usd_per_billion_tokens", "over_budget") if not loop.usd else ()
+    say(format_value({key: value for key, value in row.items() if value is not None and key not in costs}))
     if not session.recipe.eval.prompts:
         return
     if isinstance(session.forward, FSDPModule):
