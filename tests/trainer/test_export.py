@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.commands.export import describe_export_files
+from shards.errors import InputError
+from trainer.commands.export import describe_export_files, export_weights
 from trainer.model.generate import SamplingOptions, iter_tokens
 from trainer.recipe import ModelConfig
 from trainer.results.trained_model import load_model
@@ -107,6 +108,14 @@ def test_an_eos_that_pads_too_is_trained_further(kind):
     ids = torch.tensor([[3, 1, 2]])
     model(input_ids=ids, labels=ids).loss.backward()
     assert model.get_input_embeddings().weight.grad[3].any()
+
+
+@pytest.mark.parametrize("exported", ["gpt2-tied"], indirect=True)
+def test_a_part_that_no_class_of_transformers_has_is_refused(exported):
+    model = load_model(exported[0], print).model
+    state = model.state_dict() | {"model.layers.0.self_attn.gate_proj.weight": torch.zeros(64, 64)}
+    with pytest.raises(InputError, match=r"0\.self_attn\.gate_proj\.weight: no class of transformers has this part"):
+        export_weights(state, model.config, 320)
 
 
 def test_it_generates_what_we_sample(exported):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,12 @@ LLAMA_CLASSES = {
     ("relu2", True): "Apertus",
 }
 """The class in transformers of a `llama` with some `hidden_act` and `use_qk_norm`."""
+
+PARTS = re.compile(
+    r"lm_head|model\.(embed_tokens|embed_positions|norm|layers\.\d+\.((input|post_attention)_layernorm"
+    r"|self_attn\.([qkvo]_proj|[qk]_norm)|mlp\.(gate|up|down)_proj))"
+)
+"""The parts that classes of transformers have, by our names."""
 
 APERTUS_NAMES = {"input_layernorm": "attention_layernorm", "post_attention_layernorm": "feedforward_layernorm"}
 """The names in transformers' Apertus of parts that we name as its LLaMA does."""
@@ -146,9 +153,15 @@ def _load_auto_tokenizer(folder: Path) -> dict[str, Encode]:
 
 
 def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> dict[str, Tensor]:
-    """Return the weights to export under transformers' names, without the rows that pad the vocabulary."""
+    """Return the weights to export under transformers' names, without the rows that pad the vocabulary.
+
+    Raises:
+        InputError: the model has a part that no class of transformers has.
+    """
     import torch
 
+    if others := [name for name in state if not PARTS.fullmatch(name.rpartition(".")[0])]:
+        raise InputError(f"{others[0]}: no class of transformers has this part. Use the model by trainer.load_model.")
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
         if name in state:
             state[name] = state[name][:vocab_size]

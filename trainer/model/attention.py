@@ -146,8 +146,8 @@ class Attention(nn.Module):
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         if cache is not None:
             key, value = cache.extend(self.layer, key, value)
-        attended = attend(query, key, value, mask)
-        return self.o_proj(attended.transpose(1, 2).reshape(batch, length, width))
+        attended = attend(query, key, value, mask).transpose(1, 2).reshape(batch, length, width)
+        return self.o_proj(attended)
 
 
 class RMSNorm(nn.RMSNorm):
