@@ -118,22 +118,20 @@ def build_optimizers(
     updates are scaled to the RMS of AdamW's, so that one learning rate and one weight decay serve both, and
     orthogonalised in the precision of the forward pass. Source of the scale: Moonlight (arXiv:2502.16982).
     """
-    weights: dict[type[torch.optim.Optimizer], list[nn.Parameter]] = {torch.optim.AdamW: [], Muon: []}
+    weights: dict[type[torch.optim.Optimizer], list[nn.Parameter]] = defaultdict(list)
     for name, weight in model.named_parameters():
         weights[choose_optimizer(name, weight, config)].append(weight)
-    muons, others = weights[Muon], weights[torch.optim.AdamW]
+    others = weights[torch.optim.AdamW]
     groups = [
         {"params": [weight for weight in others if weight.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [weight for weight in others if weight.ndim < 2], "weight_decay": 0.0},
     ]
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-    if not muons:
+    if not weights[Muon]:
         return [adamw]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    muon = Muon(
-        muons, dtype, lr=config.muon_lr or config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
-    return [muon, adamw]
+    muon_lr, decay = config.muon_lr or config.lr, config.weight_decay
+    return [Muon(weights[Muon], dtype, lr=muon_lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"), adamw]
 
 
 def set_learning_rates(optimizers: list[torch.optim.Optimizer], step: int, recipe: TrainRecipe) -> float:
