@@ -46,6 +46,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter free at its end what was frozen: of objects that stay, DuckDB prints a list."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def moto() -> Iterator[ObjectServer]:
     """Run an S3 server for the session; its buckets are shared by the tests of a process."""
