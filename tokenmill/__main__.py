@@ -26,41 +26,37 @@ from pathlib import Path
 from typing import NoReturn
 
 WAY = {
-    "Build the set": {
+    "Build a set": {
         "init": ("pipeline.cli.init", "look at files, and write a recipe for them"),
         "plan": ("pipeline.cli.plan", "price a build: what it reads, writes and takes; writes nothing"),
         "build": ("pipeline.cli.build", "build a shard set from a recipe; run it again to resume"),
         "clean-report": ("pipeline.cli.clean_report", "show what each limit of the presets drops, to choose limits"),
-        "demo-corpus": ("pipeline.cli.demo_corpus", "gather the demo's text from this installation"),
-        "keys": ("tokenmill.commands.keys", "list every key of a recipe or of an experiment's file"),
     },
-    "Look at it": {
+    "Look at it and share it": {
         "validate": ("shards.cli.validate", "check every checksum, id, document and share"),
         "inspect": ("shards.cli.inspect_set", "show what a set holds, or one document with its origin"),
         "audit": ("shards.cli.audit", "find strange and rare tokens, repeats and leaks before the first GPU hour"),
         "trace": ("shards.cli.trace", "find the documents that hold a text, and where they are from"),
         "report": ("shards.cli.report", "write a page and a data card about the set"),
-    },
-    "Share it": {
         "push": ("shards.cli.push", "send a set to the Hugging Face Hub"),
         "pull": ("shards.cli.pull", "download a set from there, every file verified"),
         "export": ("shards.cli.export_set", "write a set in the layout of another trainer"),
     },
-    "Train": {
+    "Train, look at the run, compare": {
         "fit": ("trainer.commands.fit", "say what fits on each card, how fast, and for how much"),
         "train": ("trainer.commands.train", "train a model on a set; run it again to resume"),
-    },
-    "Compare data": {
+        "plot": ("trainer.commands.plot", "draw loss, learning rate, throughput and dollars"),
+        "sample": ("trainer.commands.sample", "continue prompts with the model"),
+        "eval": ("trainer.commands.eval", "score a model on eval sets and tasks; find the text that it finds hardest"),
+        "compare": ("trainer.commands.compare", "compare runs: scores, differences, cost, recipes, pictures"),
+        "trace-step": ("trainer.commands.trace", "show the documents that a training step read"),
+        "export-model": ("trainer.commands.export", "write the model for other libraries"),
         "ablate": ("tokenmill.commands.ablate", "find out which data is better, by small models with error bars"),
         "mix-search": ("tokenmill.commands.mix_search", "find the best shares of the sources, with intervals"),
     },
-    "Look at the run": {
-        "plot": ("trainer.commands.plot", "draw loss, learning rate, throughput and dollars"),
-        "compare": ("trainer.commands.compare", "compare runs: scores, differences, cost, recipes, pictures"),
-        "eval": ("trainer.commands.eval", "score a model on eval sets and tasks; find the text that it finds hardest"),
-        "sample": ("trainer.commands.sample", "continue prompts with the model"),
-        "trace-step": ("trainer.commands.trace", "show the documents that a training step read"),
-        "export-model": ("trainer.commands.export", "write the model for other libraries"),
+    "For programs": {
+        "keys": ("tokenmill.commands.keys", "list every key of a recipe or of an experiment's file"),
+        "demo-corpus": ("pipeline.cli.demo_corpus", "gather the demo's text from this installation"),
     },
 }
 """By group, in the order of the work: each command of `tokenmill` with its module and what it does."""
@@ -138,7 +134,7 @@ def help_text() -> str:
         lines.append(f"{group}:")
         lines += [f"  {name:<13} {summary}" for name, (_, summary) in commands.items()]
         lines.append("")
-    lines.append("`tokenmill COMMAND --help` explains a command.")
+    lines.append("`tokenmill COMMAND --help` explains a command, `--help-all` its rare flags, too.")
     return "\n".join(lines) + "\n\n" + EXAMPLES
 
 

@@ -73,8 +73,23 @@ _FAULTS = {
 """argparse's messages, and ours; the last one is of a flag's type, which says itself what it expects."""
 
 
+RARE = re.compile(
+    "--(cache|cache-limit|card|connections|content-endpoint|dtype|engine|give-up-after|gpu-memory|limit|offset|prune|"
+    "ray-address|repetition-penalty|rows|scratch|threads|timeout|token|top-k|top-p|validate)"
+)
+"""The flags that few people need: `--help-all` explains them, `--help` does not."""
+
+
 class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` that raises `InputError`, for `run_command` to tell."""
+
+    def hide_rare(self) -> None:
+        """Leave the rare flags out of the help text of a command, and say how to see them."""
+        hidden = [action for action in self._actions if any(map(RARE.fullmatch, action.option_strings))]
+        for action in hidden:
+            action.help = argparse.SUPPRESS
+        if hidden:
+            self.add_argument("--help-all", action="store_true", help="explain the rare flags, too")
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]  the overloads of typeshed
         self, args: Any = None, namespace: Any = None
@@ -128,8 +143,12 @@ def command_parser(name: str, module: Any) -> Parser:
 
 def call_command(name: str, module_name: str, arguments: Sequence[str]) -> int:
     """Run a command, print its outcome, and return the exit status."""
-    module = importlib.import_module(module_name)
-    options = command_parser(name, module).parse_args(arguments)
+    parser = command_parser(name, module := importlib.import_module(module_name))
+    if "--help-all" in arguments:
+        parser.print_help()
+        return WHOLE
+    parser.hide_rare()
+    options = parser.parse_args(arguments)
     # The address of a remote set is checked when it is opened.
     place = getattr(options, "set", None)
     if isinstance(place, Path) and not place.is_dir():
