@@ -31,7 +31,7 @@ run build recipes/data/demo.toml --out "$SHARDS"
 headline "Validate: every checksum, every id, every document, every share"
 run validate "$SHARDS"
 
-headline "Inspect: what the set holds"
+headline "Inspect: what is in the set"
 run inspect "$SHARDS"
 
 headline "Report: a page and a data card, with an audit of the tokens, before the first GPU hour"

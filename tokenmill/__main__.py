@@ -34,9 +34,9 @@ WAY = {
     },
     "Look at it and share it": {
         "validate": ("shards.cli.validate", "check every checksum, id, document and share"),
-        "inspect": ("shards.cli.inspect_set", "show what a set holds, or one document with its origin"),
+        "inspect": ("shards.cli.inspect_set", "show what is in a set, or one document with its origin"),
         "audit": ("shards.cli.audit", "find strange and rare tokens, repeats and leaks before the first GPU hour"),
-        "trace": ("shards.cli.trace", "find the documents that hold a text, and where they are from"),
+        "trace": ("shards.cli.trace", "find the documents that contain a text, and where they are from"),
         "report": ("shards.cli.report", "write a page and a data card about the set"),
         "push": ("shards.cli.push", "send a set to the Hugging Face Hub"),
         "pull": ("shards.cli.pull", "download a set from there, every file verified"),

@@ -189,7 +189,7 @@ def _check_presets(build: RunningBuild) -> None:
             check_cleaning(source, source.clean.presets("mix"), own, partial(show, number))
     except InputError as error:
         command = f"tokenmill clean-report {build.work}"
-        raise InputError(f"{error}\n`{command}` shows what falls at each limit.") from None
+        raise InputError(f"{error}\n`{command}` shows what each limit drops.") from None
 
 
 def _read_start(build: RunningBuild, run: int, index: int) -> str:

@@ -94,7 +94,7 @@ class StageRecords:
         if digest == digest_of([task.digest for task in tasks]):
             return ["results are missing or unusable in the work or the output folder"]
         now = name_parts(task.payload for task in tasks)
-        return find_changes(before, now) or ["the text is cut into other tasks"]
+        return find_changes(before, now) or ["the text is divided into different tasks"]
 
     def forecast(
         self, stage: str, tasks: Sequence[Task], pending: Sequence[Task], *, units: int
@@ -113,7 +113,7 @@ class StageRecords:
             known = self.stages[later][2] if later in self.stages else None
             if later not in INDEPENDENT.get(stage, ()) and (known is not None or later in _ALWAYS):
                 run = units if later == "encode" else known
-                found.append(StageForecast(later, run, run, (f"because {stage} does",)))
+                found.append(StageForecast(later, run, run, (f"it depends on {stage}",)))
         return found
 
 
@@ -164,9 +164,9 @@ def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
             how = "added" if name not in before else "changed" if name in now else "gone"
             files.setdefault(key.removesuffix(f".{FILES}"), {}).setdefault(how, []).append(file)
         elif first == AFTER:
-            after.append(f"{rest} gives another result")
+            after.append(f"{rest} has a new result")
         elif first == "code" and rest == "tokenmill":
-            code.append("Tokenmill's code of this stage is another version")
+            code.append("Tokenmill's code of this stage has changed")
         elif first == "code":
             code.append(f"{rest} is {now.get(name, 'gone')} (was {before.get(name, 'nothing')})")
         else:

@@ -134,9 +134,7 @@ class RunningBuild(Build):
         self.records.note(name, tasks)
         self.used.setdefault(name, set()).update(task.digest for task in tasks)
         if result.ran and (retries := sum(done.retries for done in result.results)):
-            self.note(
-                f"{name}: {plural(retries, 'request')} failed and {'was' if retries == 1 else 'were'} tried again"
-            )
+            self.note(f"{name}: {plural(retries, 'request')} failed and {'was' if retries == 1 else 'were'} retried")
         # A source that was too short is encoded in several turns.
         if earlier := self.stages.get(name):
             seconds = earlier.seconds + result.seconds

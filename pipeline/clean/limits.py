@@ -1,4 +1,4 @@
-"""Limits on measures of documents: which documents fall, and why.
+"""Limits on measures of documents: which documents they drop, and why.
 
 Presets with `when = "encode"` drop their documents here. Those with `when = "mix"` are applied by
 `pipeline.mix.index` to the measures that are stored with the runs.
@@ -80,7 +80,7 @@ def count_fallen(drops: SourceDrops, limits: Sequence[Limit], fallen: Bools, len
 
 
 def identify_limits(source: SourceRecipe) -> dict[str, Any] | None:
-    """Return what decides which documents fall by limits before encoding, and what is measured; None if none is on.
+    """Return what decides which documents limits drop before encoding, and what is measured; None if none is on.
 
     Of presets with `when = "mix"` only the measures count: their limits are applied later.
     """
@@ -91,7 +91,7 @@ def identify_limits(source: SourceRecipe) -> dict[str, Any] | None:
 
 
 def drop_beyond_limits(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
-    """Drop the documents that fall by the limits of presets with `when = "encode"`, each under its first reason."""
+    """Drop the documents that break a limit of presets with `when = "encode"`, each under its first reason."""
     limits = source.clean.limits("encode")
     if not limits:
         return documents

@@ -86,8 +86,8 @@ def _print_report(report: dict[str, Any]) -> None:
         rows += [_cells(row) for row in report["rows"] if row.source == source["name"]]
         left = source["left"]
         share = f"{left['documents'] / max(1, source['records']):.2%}"
-        rows.append({"source": source["name"], "reason": "left"} | left | {"share": share})
-    columns = ("source", "reason", "at", "documents", "share", "tokens", "alone")
+        rows.append({"source": source["name"], "reason": "kept"} | left | {"share": share})
+    columns = ("source", "reason", "at", "documents", "share", "tokens", "by itself")
     table = [{column: row.get(column, "") for column in columns} for row in rows]
     print_rows(table)
     # What concerns the whole mix, then documents.
@@ -107,7 +107,7 @@ def _cells(row: ReportRow) -> dict[str, Any]:
         "documents": row.documents,
         "share": f"{row.share:.2%}",
         "tokens": "" if row.tokens is None else f"{row.tokens:,}",
-        "alone": ", ".join(f"{documents:,} at {value:g}" for value, documents in row.alone),
+        "by itself": ", ".join(f"{documents:,} at {value:g}" for value, documents in row.alone),
     }
 
 

@@ -106,7 +106,7 @@ def describe_use(use: BlockListEntry) -> str:
     if not use.hashes:
         return f"drop_hashes: {name} holds no hash"
     if use.found == 0:
-        why = "no document read has one: is the list of other text, or was the text changed since?"
+        why = "no document has one of them. Is the list from another text, or has the text changed since?"
         return f"drop_hashes: 0 of {plural(use.hashes, 'hash')} of {name} found; {why}"
     found = f"{use.found:,} of {plural(use.hashes, 'hash')} of {name} found"
     return f"drop_hashes: {found}, {plural(use.documents, 'document')} dropped"

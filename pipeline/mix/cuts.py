@@ -2,7 +2,7 @@
 
 Hash order is the global shuffle. Equal hashes are the same document. Of all copies in all sources, only the first in
 (source, unit, row) order is kept, so that training never sees a copy of a validation document. If a block list has
-the hash, no copy is kept. Documents that fall by the limits of their source are dropped before that, those that a
+the hash, no copy is kept. Documents that break a limit of their source are dropped before that, those that a
 source's `take` leaves out after everything else.
 
 Each source is then an axis of tokens in hash order. Validation takes its beginning. Training is cut where the running

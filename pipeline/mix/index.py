@@ -167,7 +167,7 @@ class Index:
         codes = np.zeros(len(part.hi), self._dtype)
         if len(listed) > 1:
             codes = listed[self._blocked.find(part.hi, part.lo) + 1]
-        # Who falls by a limit may leave a copy of another source.
+        # A document that breaks a limit may leave a copy of another source.
         for source, (limits, measures) in self._limits.items():
             own = np.array([self._code(limit.reason) for limit in limits], self._dtype)
             for block, values in self._read_measures(number, source):

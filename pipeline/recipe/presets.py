@@ -1,7 +1,7 @@
 """Presets: limits on measures of documents, with the numbers of the papers they come from.
 
 A field of a preset is a limit. Its name is `min_` or `max_` and a measure of `pipeline.clean.measures`; its default is
-the published number. A document falls if its measure is below the minimum or above the maximum; a document on the limit
+the published number. A document is dropped if its measure is below the minimum or above the maximum; one on the limit
 stays.
 """
 
@@ -37,11 +37,11 @@ class Limit:
 
     @property
     def reason(self) -> str:
-        """The reason under which documents that fall by a preset's limit are counted: `gopher: min_words`."""
+        """The reason under which documents that a preset's limit drops are counted: `gopher: min_words`."""
         return f"{self.preset}: {self.key}"
 
     def find_fallen(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-        """Return which documents fall by a preset's limit, `(documents,)`, by their measures.
+        """Return which documents a preset's limit drops, `(documents,)`, by their measures.
 
         The limit is rounded to float32, like the measures, so a document exactly on it stays.
         """

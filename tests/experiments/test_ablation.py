@@ -109,7 +109,7 @@ def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
     first = run_ablation(file, out, "--json")
     assert first.returncode == 0, first.stderr
     assert "arm rate: its set" not in first.stderr  # equal sets are built once
-    assert json.loads(first.stdout)["scores"][1]["answer"] == "one seed: what chance does is not known"
+    assert json.loads(first.stdout)["scores"][1]["answer"] == "one seed: the effect of chance is not known"
     write_ablation(tmp_path, PLAIN, {"name": "rate", "train": {"optimizer": {"lr": 4e-3}}}, seeds=[1])
     assert find_pending(file, out) == [("rate", 1)]
     write_ablation(tmp_path, PLAIN, rate, seeds=[1])

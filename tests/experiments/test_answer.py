@@ -45,7 +45,7 @@ def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> dic
         (FIRST, "no difference: equal with every seed"),
         ([2.51, 2.51, 2.48], "no difference seen"),
         ([2.49, 2.54, 2.46], "no difference seen; it takes 309 seeds to show one of 0.0033"),
-        ([2.45], "one seed: what chance does is not known"),
+        ([2.45], "one seed: the effect of chance is not known"),
         ([2.40, 2.42, ProxyResult(failed="lost")], "better (2 of 3 seeds: the others failed)"),
         ([ProxyResult(failed="lost")] * 3, "not known: its trainings failed"),
         (

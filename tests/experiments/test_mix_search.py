@@ -116,7 +116,7 @@ def test_shipped_searches_load(file: Path) -> None:
             {"bounds": {"sums": [0.1, 0.2], "stories": [0.1, 0.2]}},
             "bounds: the greatest shares add up to 0.4, less than 1",
         ),
-        ({"bounds": {"sums": [0.2, 0.2]}}, "bounds: they leave one mix alone"),
+        ({"bounds": {"sums": [0.2, 0.2]}}, "bounds: they allow only one mix"),
         (
             {"objective": {"held_bpb": 1.0}},
             "objective.held_bpb: the train recipe does not compute it in bits",

@@ -100,7 +100,7 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
     texts = [json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()]
     strict = ["--set", f"{MOVE}=40", "--set", "sources.prose.clean.gopher.max_dropped=0.2"]
     refused = run_build(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
-    assert f"`tokenmill clean-report {work}` shows what falls at each limit." in refused
+    assert f"`tokenmill clean-report {work}` shows what each limit drops." in refused
     for minimum, options in ((40, []), (15, None)):
         if options is None:  # a mix that was done before
             build_here(folder / "recipe.toml", folder / "set")

@@ -81,17 +81,17 @@ def test_what_a_change_runs_again_and_why(recipe: Path, tmp_path: Path) -> None:
         assert any(cause.startswith(expected[1]) for cause in stages[expected[0]]["causes"]), stages
         later = [stage for stage in first["ran"] if stage not in ("tokenizer", "encode", expected[0])]
         for stage in later:
-            assert stages[stage]["causes"] == [f"because {expected[0]} does"]
+            assert stages[stage]["causes"] == [f"it depends on {expected[0]}"]
             assert stages[stage]["run"] == first["ran"][stage]
 
     again = build_here(recipe, out, "--set", "seed=5", "--set", "tokenizer.vocab_size=290")
     lines = again["stderr"].splitlines()
     assert lines[0].endswith(": tokenizer.vocab_size = 290 (was 300); seed = 5 (was 1337)")
-    assert lines[1] == "encode: runs 1 task: because tokenizer does"
+    assert lines[1] == "encode: runs 1 task: it depends on tokenizer"
     for line in (
-        ": tokenizer gives another result",
-        ": encode gives another result",
-        ": seed = 5 (was 1337); mix gives another result; tokenizer gives another result",
+        ": tokenizer has a new result",
+        ": encode has a new result",
+        ": seed = 5 (was 1337); mix has a new result; tokenizer has a new result",
     ):
         assert line in again["stderr"]
 

@@ -104,7 +104,7 @@ def test_nats_of_other_tokenizers_are_not_subtracted(make_run, trainer):
     assert rows_of(runs, "val_bits_per_byte")[1]["difference"] == 0.0
     shown = trainer.run("compare", *runs).stdout
     assert re.search(r"\n +b +3\.0833 +other tokenizer +24", shown)
-    assert "other tokenizer: nats a token do not compare" in shown
+    assert "other tokenizer: nats per token cannot be compared" in shown
     assert "b: trained on another shard set than a" in shown
     assert re.search(r"shard set +/sets/a \(aaaaaaaaaaaa\) +/sets/b \(bbbbbbbbbbbb\)", shown)
     assert re.search(r"\n *tokenizer +44136fa355b3 ", shown)  # the SHA-256 of `{}`

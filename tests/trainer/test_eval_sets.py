@@ -1,4 +1,4 @@
-"""Eval sets: bits per byte by document against a naive computation, documents held by training, errors."""
+"""Eval sets: bits per byte by document against a naive computation, documents of the training text, errors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_documents_that_training_holds_are_left_out_and_counted(evaluated, texts
     assert sorted(found) == sorted(text.encode() for text in texts[:20])
     assert eval_set.documents.text_bytes.tolist() == list(map(len, found))
     assert (eval_set.notes["documents"], eval_set.notes["held_by_training"]) == (20, 10)
-    assert said[-1].endswith("10 documents held by training left out")
+    assert said[-1].endswith("10 documents of the training text not scored")
     assert [texts[row] for row in eval_set.documents.rows["row"].to_pylist()] == [text.decode() for text in found]
 
     scores = evaluate_scores([eval_set], evaluated, lambda name: contextlib.nullcontext(no_progress))

@@ -44,7 +44,7 @@ def test_a_run_scores_its_tasks_and_its_goal_may_name_one(train, item_file, read
     held = {"held_by_training": None, "not_searched_for": None}
     counts = dict.fromkeys(("cut", "too_long", "empty", "rewritten"), 0)
     assert notes == {"place": str(item_file), "items": 40} | held | counts
-    assert f"\nown: 40 items of {item_file}, held by training: not known, because {why}\n" in done.stdout
+    assert f"\nown: 40 items of {item_file}, in the training text: not known, because {why}\n" in done.stdout
     assert "own acc " not in done.stdout, "it was printed"
     again = train(tmp_path, f"eval.tasks=[{table}, {shots}]", phases, "model.max_position_embeddings=128").stdout
     assert "own acc " in " ".join(again.split())
@@ -76,10 +76,10 @@ def test_items_that_training_holds_are_counted_where_the_manifest_knows_them(eva
 
     notes, said = notes_of(known)
     assert (notes["held_by_training"], notes["not_searched_for"]) == (3, 1)
-    assert ", held by training: 3 of 6 items, 1 too short to be searched for in the training text" in said
+    assert ", in the training text: 3 of 6 items, 1 too short to be searched for in the training text" in said
     notes, said = notes_of(known, limit=4)
     assert (notes["held_by_training"], notes["not_searched_for"]) == (2, 0)
-    assert said.endswith("held by training: 2 of 4 items")
+    assert said.endswith("in the training text: 2 of 4 items")
     # Other items were searched for: nothing is known of these.
     notes, said = notes_of(known.model_copy(update={"items_sha256": "0" * 64}))
     assert notes["held_by_training"] is None

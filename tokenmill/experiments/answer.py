@@ -94,7 +94,7 @@ def _describe_pairs(score: str, pairs: Sequence[tuple[float, float]], results: S
     found = find_difference([a for a, _ in pairs], [b for _, b in pairs])
     row: Row = {"difference": found.mean, "low": found.low, "high": found.high, "p": found.p}
     if found.is_seen is None:
-        return row | {"answer": "one seed: what chance does is not known"}
+        return row | {"answer": "one seed: the effect of chance is not known"}
     if found.is_seen:
         better = (found.mean < 0) == (unit_of(score) in LOSS_UNITS)
         return row | {"answer": "better" if better else "worse"}
@@ -147,9 +147,9 @@ def _list_notes(ablation: Ablation, answer: Row) -> Iterator[str]:
     for row in answer["costs"]:
         if row["repeated"]:
             repeated = f"of {plural(row['tokens'], 'token')}, {row['repeated']:,} are repeated"
-            yield f"arm {row['arm']}: {repeated}: its set holds fewer than it trains on"
+            yield f"arm {row['arm']}: {repeated}: its set has fewer tokens than it trains on"
     if any(arm.own_tokenizer for arm in ablation.arms[1:]):
-        yield "arms with tokenizers of their own: tokens hold other amounts of text; bits per byte compare"
+        yield "the arms have different tokenizers, and a token is not the same amount of text: compare bits per byte"
 
 
 def show_scores(scores: Sequence[Row]) -> list[Row]:

@@ -139,7 +139,7 @@ def _list_notes(search: MixSearch, answer: Row) -> Iterator[str]:
         "They hold if the fit has the right form, and for models of this size and these tokens."
     )
     if len(search.config.seeds) == 1:
-        yield "one seed: the intervals do not hold what another seed would do. Give seeds of more than one number."
+        yield "one seed: the intervals do not cover what another seed would do. Give several seeds."
     elif search.last and set(search.config.last_seeds) != set(search.config.seeds):
         yield "measured: with other seeds than those of the fit. Seeds shift all mixes alike: compare differences."
     # What a reader must know of the sources, the bounds and the fits.

@@ -112,7 +112,7 @@ def _check_bounds(file: Path, low: Shares, high: Shares) -> None:
         raise InputError(f"{file}: bounds: the greatest shares add up to {high.sum():g}, less than 1. Raise them.")
     free = np.minimum(high, 1 - (low.sum() - low)) - np.maximum(low, 1 - (high.sum() - high))
     if free.max() < 10**-DECIMALS:
-        raise InputError(f"{file}: bounds: they leave one mix alone, so there is nothing to search. Widen them.")
+        raise InputError(f"{file}: bounds: they allow only one mix, so there is nothing to search. Widen them.")
 
 
 CANDIDATES = 4096

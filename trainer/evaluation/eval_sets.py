@@ -156,9 +156,9 @@ def describe_notes(notes: Row) -> str:
     size = f"{plural(notes['bytes'], 'byte')} in {plural(notes['tokens'], 'token')}"
     parts = [f"{plural(notes['documents'], 'document')} of {size}"]
     if notes["held_by_training"] is None:
-        parts.append("documents held by training are not known")
+        parts.append("whether its documents are in the training text is not known")
     elif notes["held_by_training"]:
-        parts.append(f"{plural(notes['held_by_training'], 'document')} held by training left out")
+        parts.append(f"{plural(notes['held_by_training'], 'document')} of the training text not scored")
     if notes["past_max_tokens"]:
         parts.append(f"{plural(notes['past_max_tokens'], 'document')} past max_tokens not scored")
     if notes.get("unread_bytes"):
@@ -322,7 +322,7 @@ def find_held_documents(
     hashes = documents.rows["hash"].combine_chunks()
     held = np.zeros(len(hashes), np.bool_)
     shards = shard_set.splits.get("train", ())
-    with show_progress(f"eval set {name}: documents held by training", unit="documents", show=show) as progress:
+    with show_progress(f"eval set {name}: documents in the training text", unit="documents", show=show) as progress:
         done, total = 0, sum(shard.num_documents for shard in shards)
         for shard in shards:
             for batch in iter_documents(shard, ["hash"]):

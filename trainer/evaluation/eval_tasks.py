@@ -127,9 +127,9 @@ def describe_task(notes: Row) -> str:
     parts = [f"{plural(notes['items'], 'item')} of {notes['place']}"]
     if (held := notes["held_by_training"]) is not None:
         scored = notes["items"] - notes["too_long"] - notes["empty"]
-        parts.append(f"held by training: {held:,} of {plural(scored, 'item')}")
+        parts.append(f"in the training text: {held:,} of {plural(scored, 'item')}")
     else:
-        parts.append("held by training: not known, because the training set's build did not search for these items")
+        parts.append("in the training text: not known, because the training set's build did not search for these items")
     parts += [f"{notes[key]:,} {words}" for key, words in COUNTED.items() if notes.get(key)]
     return ", ".join(parts)
 

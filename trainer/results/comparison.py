@@ -26,7 +26,7 @@ from trainer.results.runs import TrainingRun
 OTHER_TOKENIZER, OTHER_TEXT = "other tokenizer", "other text"
 """Why a score of two runs does not compare; in a table they stand in place of the difference."""
 EXPLANATIONS = {
-    OTHER_TOKENIZER: "nats a token do not compare: the text is cut into other tokens; bits per byte do",
+    OTHER_TOKENIZER: "nats per token cannot be compared across tokenizers; bits per byte can",
     OTHER_TEXT: "the score is of other text than that of the first run, or of another number of tokens",
 }
 

@@ -38,7 +38,7 @@ def run_tokenizer(build: RunningBuild) -> None:
         build.tokenizer = read_encoder_file(recipe.tokenizer.file, eos_token=section.eos_token, bos=section.bos)
         if build.tokenizer.ignored:
             ignored = "; ".join(build.tokenizer.ignored)
-            build.note(f"tokenizer: its file also asks for what a set does not do: {ignored}")
+            build.note(f"tokenizer: a set does not use these settings of its file: {ignored}")
         return
     task = _make_task(build, recipe)
 
@@ -135,7 +135,7 @@ def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, s
     wanted = f"{format_amount(size, 'bytes')}, by the sizes of the files"
     if left_out := sum(own.left_out for own in sampled.values()):
         why += f"{'; ' * bool(why)}{plural(left_out, 'document')} without spaces left out or shortened"
-    why = why or "the rest is escapes, and what the files hold besides the text"
+    why = why or "the rest is escapes and other contents of the files"
     build.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
 
 
