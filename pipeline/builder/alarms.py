@@ -64,8 +64,8 @@ def check_encoded(source: SourceRecipe, documents: int, tally: Tally) -> list[st
         lambda step: [document for document in tally.shown if document.step == step],
     )
     notes += [
-        f"source {source.name!r}: clean.{label} changed the text of {plural(count, 'document')}; they are encoded "
-        "unchanged"
+        f"source {source.name!r}: clean.{label} changed the text of {plural(count, 'document')}"
+        + ("; they are encoded unchanged" if label.startswith("datatrove.") else "")
         for label, count in tally.edited.items()
     ]
     return notes

@@ -16,12 +16,13 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.builder.checked_recipe import load_checked_recipe, pin_models
 from pipeline.builder.places import check_places, hold_places
 from pipeline.builder.publish import publish
 from pipeline.builder.running_build import DryRunEnd as DryRunEnd
@@ -39,6 +40,7 @@ from pipeline.engine.stage_progress import SHOWN_S, Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network.settings import Network, with_cache
+from pipeline.sources.rows import write_rows
 from pipeline.sources.selection import Unread, open_sources
 from pipeline.sources.span_cache import SpanCache
 from shards.errors import InputError, RunError, plural
@@ -53,6 +55,8 @@ SUMMARY_FILE = "build.json"
 
 AnyRecipe: TypeAlias = "str | Path | dict[str, Any] | Recipe"
 """A recipe's file, the name of a shipped recipe, a recipe's tables, or a recipe."""
+RowsByName: TypeAlias = Mapping[str, Iterable[Mapping[str, Any]]]
+"""The rows of sources, by name: dicts by column."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,8 @@ def build_set(
     scratch: str | Path | None = None,
     dry_run: bool = False,
     prune: bool = False,
+    sources: RowsByName | None = None,
+    allow_code: bool = False,
 ) -> BuildResult:
     """Build a shard set from a recipe, for Python programs; a call with the same arguments does only what is missing.
 
@@ -129,6 +135,9 @@ def build_set(
             they are written there if it is a folder, and else in the system's folder for temporary files.
         dry_run: run nothing, and write nothing: raise `DryRunEnd`.
         prune: when the set is published, delete from the work folder what this build did not use.
+        sources: by the name of a source of the recipe, its rows: dicts with the text in the source's column `text`.
+            They are written once to a file in the work folder, which is then the source's path.
+        allow_code: run the functions that the recipe names, even if its file is in a set or belongs to another user.
 
     Returns:
         The set's manifest, the result of its validation, and what each stage did.
@@ -146,7 +155,16 @@ def build_set(
     with contextlib.ExitStack() as stack:
         cache = (work_store.folder or (Path(scratch) if scratch else default_scratch())) / "cache"
         stack.enter_context(with_cache(network, cache=cache))
-        loaded = load_recipe(recipe, overrides=overrides, progress=progress)
+        if sources:
+            if isinstance(recipe, Recipe) or dry_run or work_store.folder is None:
+                raise InputError(
+                    "sources: expected a recipe's file, name or tables, a work folder on disk, and no dry_run: the "
+                    "rows are written there."
+                )
+            load = partial(load_checked_recipe, recipe, overrides=overrides, allow_code=allow_code)
+            loaded = _load_with_rows(load, sources, work_store.folder / "rows")
+        else:
+            loaded = load_recipe(recipe, overrides=overrides, progress=progress, allow_code=allow_code)
         if executor is None:
             measures = any(source.clean.presets() for source in loaded.sources)
             local = LocalExecutor(workers or count_cores(), measures=measures)
@@ -244,22 +262,38 @@ def _is_known_valid(build: RunningBuild) -> bool:
         return False
 
 
-def load_recipe(recipe: AnyRecipe, *, overrides: Sequence[str] = (), progress: bool = False) -> Recipe:
+def _load_with_rows(load: Callable[..., Recipe], sources: RowsByName, folder: Path) -> Recipe:
+    """Write the rows of some sources to a folder, and load the recipe with these files."""
+
+    def load_with(paths: dict[str, Path]) -> Recipe:
+        changes = [(f"sources[{name!r}]", ["sources", name, "paths"], [str(path)]) for name, path in paths.items()]
+        return load(changes=changes)
+
+    # With any file at first: a fault of the recipe is found before the first row is asked for.
+    load_with(dict.fromkeys(sources, Path(__file__)))
+    return load_with({name: write_rows(rows, folder / name, name) for name, rows in sources.items()})
+
+
+def load_recipe(
+    recipe: AnyRecipe, *, overrides: Sequence[str] = (), progress: bool = False, allow_code: bool = False
+) -> Recipe:
     """Load a data recipe for `build_set` and `plan_set`: checked together with the files that it names.
 
     Args:
         recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
         overrides: `KEY=VALUE` strings that change the file's keys, as `--set` does.
         progress: print on stderr what takes time, such as gathering the text of the shipped `demo`.
+        allow_code: run the functions that the recipe names, even if its file is in a set or belongs to another user.
 
     Raises:
         InputError: with every fault of the recipe and of the overrides.
     """
     if not isinstance(recipe, Recipe):
-        return load_checked_recipe(recipe, overrides=overrides, progress=Progress(quiet=not progress))
+        quiet = Progress(quiet=not progress)
+        return load_checked_recipe(recipe, overrides=overrides, progress=quiet, allow_code=allow_code)
     if overrides:
         raise InputError("overrides change a recipe's file. Change the Recipe itself: recipe.model_copy(update=...).")
-    return recipe
+    return pin_models(recipe, None)
 
 
 def default_work(out: str) -> str:

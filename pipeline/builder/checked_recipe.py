@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from pipeline.clean.datatrove import check_filter
 from pipeline.clean.language import check_model
+from pipeline.clean.python import load_function, read_function
 from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.stage_progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
@@ -35,6 +36,7 @@ from shards.config import (
     table_of,
 )
 from shards.errors import InputError, check_extra
+from shards.format.manifest import MANIFEST_FILE
 from shards.stores.files import hash_file
 from shards.stores.store import FolderStore
 from shards.terminal.shipped_recipes import find_recipe
@@ -50,6 +52,7 @@ def load_checked_recipe(
     overrides: Sequence[str] = (),
     changes: Changes = (),
     progress: Progress | None = None,
+    allow_code: bool = False,
 ) -> Recipe:
     """Read a data recipe, and check the files that it names. For the shipped `demo`, gather its text if it is missing.
 
@@ -58,20 +61,23 @@ def load_checked_recipe(
         overrides: `dotted.key=value` strings; paths in them are relative to the working directory.
         changes: keys and their values, as if the recipe had them.
         progress: prints a note when the text of `demo` is gathered.
+        allow_code: whether functions that the recipe names run if its file is in a set or another user's.
 
     Returns:
-        The recipe, with the SHA-256 of each block list.
+        The recipe, with the SHA-256 of each block list, language model and function.
 
     Raises:
         InputError: with every fault, including globs that match nothing and block lists that cannot be read.
         MissingExtraError: a library that cleaning needs is not installed.
     """
     folder, where, data = None, "recipe", copy.deepcopy(recipe) if isinstance(recipe, dict) else {}
+    own: list[Path] = []
     if not isinstance(recipe, dict):
         if Path(recipe).is_dir() and not (SHIPPED / f"{recipe}.toml").is_file():
             raise InputError(f"{recipe}: is a folder; `tokenmill init {recipe}` writes a recipe for its files.")
         file = find_recipe(recipe, SHIPPED)
         data, where, folder = read_document(file), str(file), file.parent
+        own.append(file)
         if file != Path(recipe):
             # A shipped recipe is found by its name, and its paths begin in the working directory.
             folder = SHIPPED_PATHS_BEGIN
@@ -93,7 +99,7 @@ def load_checked_recipe(
         raise settings_error(where, small)
     if any(source.clean.presets() for source in checked.sources):
         check_extra("numba", "clean")
-    return _pin_models(pin_entries(checked))
+    return pin_models(pin_entries(checked), None if allow_code else own)
 
 
 def _find_set_folder(file: Path, data: dict[str, Any]) -> Path:
@@ -117,15 +123,35 @@ def _mark_typed(value: Any) -> Any:
     return TypedPath(value) if isinstance(value, str) else value
 
 
-def _pin_models(recipe: Recipe) -> Recipe:
-    """Return the checked recipe with the SHA-256 of each language model's file."""
+def pin_models(recipe: Recipe, own: Sequence[Path] | None = ()) -> Recipe:
+    """Return the checked recipe with the SHA-256 of each language model's file, and with the modules of its functions.
+
+    Args:
+        recipe: the recipe.
+        own: files that must be the user's own, like the modules, if functions are run; None if all may run.
+
+    Raises:
+        InputError: a function is not there, not as it was pinned, not the user's own, or cannot be loaded.
+    """
     sources: list[SourceRecipe] = []
     for source in recipe.sources:
-        table = source.clean.language
-        if table is not None and table.model is not None and not table.sha256:
-            pinned = table.model_copy(update={"model": table.model.pinned(hash_file(Path(table.file)))})
-            source = source.model_copy(update={"clean": source.clean.model_copy(update={"language": pinned})})
-        sources.append(source)
+        language = source.clean.language
+        if language is not None and language.model is not None and not language.sha256:
+            language = language.model_copy(update={"model": language.model.pinned(hash_file(Path(language.file)))})
+        python = [read_function(table) for table in source.clean.python or ()] or None
+        files = (
+            [file for table in python or () for file in (*own, *map(Path, table.modules))] if own is not None else ()
+        )
+        for path in files:
+            if (path.parent / MANIFEST_FILE).exists() or path.stat().st_uid not in (0, os.geteuid()):
+                raise InputError(
+                    f"{path}: is in a set ({MANIFEST_FILE} is beside it) or another user's, so no function that the "
+                    "recipe names is run. Read their modules, then give --allow-code (in Python, allow_code=True)."
+                )
+        for table in python or ():
+            load_function(table)
+        clean = source.clean.model_copy(update={"language": language, "python": python})
+        sources.append(source.model_copy(update={"clean": clean}))
     return recipe.model_copy(update={"sources": sources})
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.builder.build import default_work
+from pipeline.builder.checked_recipe import pin_models
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
 from pipeline.clean.drops import DUPLICATE, ITEM_REASON, NEAR_DUPLICATE, NOT_TAKEN, step_of
 from pipeline.clean.limits import describe_fallen
@@ -276,11 +277,12 @@ class _Inquiry:
     # Documents that were not, as far as the hash says.
 
     def _try_sources(self, text: bytes) -> None:
+        self._sources = pin_models(self._build.recipe).sources
         self._data["tried"] = [{"source": name} | self._try(number, text) for number, name in enumerate(self._names)]
         self._raise_to("never seen")
 
     def _try(self, source: int, text: bytes) -> dict[str, Any]:
-        """Explain a given text: put it through a source's cleaning; if masking changes its hash, look for the new one.
+        """Explain a given text: put it through a source's cleaning; if that changes its hash, look for the new one.
 
         Returns:
             What happened, as JSON values.
@@ -298,9 +300,11 @@ class _Inquiry:
         # Cleaning keeps the text, perhaps changed: then a run has it under another hash.
         digest = hash_document(bytes(next(iter(documents)))).hex()
         tried: dict[str, Any] = {"dropped": None, "details": [], "masked": masked, "hash": digest}
-        if masked:
+        if digest != hash_document(text).hex():
             kinds = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in masked.items())
-            self._lines.append(f"{where}: masked ({kinds}), and then has the hash {digest}")
+            how = [f"changed by clean.{label}" for label in tally.edited if label.startswith("python.")]
+            how += [f"masked ({kinds})"] if masked else []
+            self._lines.append(f"{where}: {' and '.join(how)}, and then has the hash {digest}")
             if copies := self._search(digest):
                 return tried | self._describe_copies(copies, "  ")
         rest = ", and the source was read in part" if self._build.has_more[source] else ""

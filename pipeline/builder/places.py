@@ -26,7 +26,7 @@ from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore
 
 _WORK_NAME = re.compile(
-    r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|validate|cache"
+    r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|validate|cache|rows"
     r"|(build|last-build|revisions|spans|stages)\.json|\..+\.tmp"
 )
 _SET_FILES = (MANIFEST_FILE, RECIPE_FILE, TOKENIZER_FILE, RECIPE_FOLDER_FILE)

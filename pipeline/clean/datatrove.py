@@ -27,7 +27,7 @@ REFUSED = {
     "Put words into drop_if_matches",
     "FastTextClassifierFilter": "it drops parts of documents by a model that may change unnoticed. "
     "[sources.clean.language] takes a fastText model",
-    "LambdaFilter": "its function is code, which a recipe does not hold",
+    "LambdaFilter": "its function is code, which a recipe does not hold. [[clean.python]] takes it from a module",
     "LanguageFilter": "it fetches its model from the network. [sources.clean.language] takes a model file",
     "SamplerFilter": "it draws at random in the order of the documents, which another number of workers changes. "
     "mix.tokens takes a part of the sources",
@@ -49,7 +49,7 @@ def apply(table: DatatroveFilter, documents: Documents, tally: Tally) -> Documen
     for index, data in enumerate(documents):
         row, original = int(documents.rows[index]), str(data, "utf-8")
         try:
-            kept, reason, after = _ask(filter_, original, str(row))
+            kept, reason, after = ask_filter(filter_, original, str(row))
         except Exception as error:
             failed = f"datatrove's {table.filter} failed: {type(error).__name__}: {printable(str(error))}"
             remedy = "Drop such documents before it (min_bytes, drop_if_matches), or leave the filter out."
@@ -64,7 +64,7 @@ def apply(table: DatatroveFilter, documents: Documents, tally: Tally) -> Documen
 
 def versions() -> list[str | None]:
     """Return the versions of datatrove and of the library that cuts its words, which decide what its filters reject."""
-    return [_version("datatrove"), _version("spacy")]
+    return [installed_version("datatrove"), installed_version("spacy")]
 
 
 def check_filter(name: str, arguments: Any) -> Iterator[str]:
@@ -84,12 +84,12 @@ def check_filter(name: str, arguments: Any) -> Iterator[str]:
         yield "exclusion_writer cannot be given: dropped documents are counted, not written."
     else:
         try:
-            _ask(known[name](**arguments), _TRIAL, "0")
+            ask_filter(known[name](**arguments), _TRIAL, "0")
         except Exception as error:  # noqa: BLE001 (code of others)
             yield f"{name} cannot be used so: {type(error).__name__}: {printable(str(error))}"
 
 
-def _ask(filter_: Any, text: str, id_: str) -> tuple[bool, str | None, str]:
+def ask_filter(filter_: Any, text: str, id_: str) -> tuple[bool, str | None, str]:
     """Return whether a filter of datatrove keeps a text, its reason, and the text as it leaves it."""
     from datatrove.data import Document
     from datatrove.pipeline.filters.base_filter import get_filter_result
@@ -118,7 +118,8 @@ def _filters() -> dict[str, Any]:
     return {name: value for name, value in classes.items() if issubclass(value, base) and value is not base}
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Return the version of a package that a filter needs; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

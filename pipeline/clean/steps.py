@@ -70,12 +70,15 @@ def _filter_step(name: str) -> Step:
     return Step(f"`clean.{name}`", apply, identify)
 
 
+_CHANGING = ("python", "personal_data")
+"""Filters that may change the text come first: presets measure the text that is encoded."""
+
 STEPS = (
     Step("the length bounds", _drop_by_length),
     Step("`drop_if_matches`", drop_matches),
-    _filter_step("personal_data"),  # presets measure the text that is encoded
+    *map(_filter_step, _CHANGING),
     Step("the presets of `clean`", drop_beyond_limits, identify_limits),
-    *(_filter_step(table.name) for table in Filter.__subclasses__() if table.name != "personal_data"),
+    *(_filter_step(table.name) for table in Filter.__subclasses__() if table.name not in _CHANGING),
 )
 """Every step, in order."""
 

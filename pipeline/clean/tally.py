@@ -118,7 +118,7 @@ class Tally:
     drops: SourceDrops = field(default_factory=SourceDrops)
     """Rows and documents that each step drops, without tokens."""
     edited: Counter[str] = field(default_factory=Counter[str])
-    """Documents whose text a filter of datatrove changed, by its label; they are encoded unchanged."""
+    """Documents whose text a filter changed, by its label. What datatrove's change is encoded unchanged."""
     masked: Counter[str] = field(default_factory=Counter[str])
     """Masked personal data, by their kind."""
     shown: list[DroppedDocument] = field(default_factory=list[DroppedDocument])

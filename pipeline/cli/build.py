@@ -77,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
                 out=options.out,
                 work=work,
                 overrides=options.overrides,
+                allow_code=options.allow_code,
                 validate=options.validate,
                 network=read_network(options),
                 progress=True,

@@ -29,6 +29,11 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="training tokens: 1e9, 1B, 500M, 1_000_000_000 or max; reads only as much of the sources as they need",
     )
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="run the functions that the recipe names, even if it is in a set or another user's",
+    )
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     from shards.stores.files import check_room
     from shards.stores.open import scheme_of
 
-    recipe = load_recipe(options.recipe, overrides=options.overrides, progress=True)
+    recipe = load_recipe(options.recipe, overrides=options.overrides, progress=True, allow_code=options.allow_code)
     found = plan_set(
         recipe,
         workers=options.workers,

@@ -1,19 +1,22 @@
 """The `clean` tables of a recipe: which presets and filters are on, with which limits; and near-duplicates.
 
-A filter reads each text before it is encoded: for personal data, for its language, or as datatrove's filters do.
+A filter reads each text before it is encoded: for personal data, for its language, as datatrove's filters do, or by a
+function of the user.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from operator import not_
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, model_validator
 
 from pipeline.recipe.key_values import SizeBytes, distinct
 from pipeline.recipe.paths import DIGEST_MARK, RecipePath
 from pipeline.recipe.presets import C4, CleanTable, Code, Fineweb, Gopher, Limit, Preset
-from shards.config import Settings
+from shards.config import Settings, in_form
 
 PersonalKind = Literal[
     "private_key",
@@ -40,6 +43,8 @@ class Filter(CleanTable):
     """Base of the filters."""
 
     when: ClassVar[str] = "encode"
+    is_listed: ClassVar[bool] = False
+    """Whether `clean` has a list of such tables, each with a step of its own."""
 
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
     """The build stops and shows examples if the filter drops a larger share of a source's documents."""
@@ -48,6 +53,16 @@ class Filter(CleanTable):
     def is_on(self) -> bool:
         """Whether the filter of a `clean` table is used."""
         return True
+
+    @property
+    def label(self) -> str:
+        """The name of a filter in messages."""
+        return f"{self.name}.{self.step}" if self.is_listed else self.name
+
+    @property
+    def table(self) -> str:
+        """The `clean` table of a filter in a recipe."""
+        return f"[[sources.clean.{self.name}]] or [[clean.{self.name}]]" if self.is_listed else super().table
 
     @classmethod
     def key_names(cls) -> list[str]:
@@ -126,6 +141,7 @@ class DatatroveFilter(Filter):
     REASON`. If it changes a text, the original is encoded."""
 
     name = "datatrove"
+    is_listed = True
 
     filter: Annotated[str, Field(min_length=1)]
     """The name of its class, such as `GopherQualityFilter`."""
@@ -133,24 +149,68 @@ class DatatroveFilter(Filter):
     """Arguments for its class: `{ min_doc_words = 20 }`."""
 
     @property
-    def label(self) -> str:
-        """The name in messages of a `clean` table of a datatrove filter."""
-        return f"{self.name}.{self.filter}"
-
-    @property
     def step(self) -> str:
         """The name of the class of a `clean` table's datatrove filter, as datatrove counts."""
         return self.filter
 
+
+class PythonFilter(Filter):
+    """A Python function in a module beside the recipe: [your own rule](../docs/cleaning.md#your-own-rule)."""
+
+    name = "python"
+    is_listed = True
+
+    function: Annotated[
+        RecipePath,
+        in_form(
+            rf"(.*/)?[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*({DIGEST_MARK}[0-9a-f]{{64}})?",
+            'MODULE:FUNCTION, such as "my_rules:keep"',
+        ),
+    ]
+    """`"my_rules:keep"`: the function `keep` in `my_rules.py`, in the recipe's folder. The set's `recipe.json` adds the
+    SHA-256 of the modules."""
+    packages: list[Annotated[str, in_form(r"[\w.-]+(==[\w.+!-]+)?", "NAME or NAME==VERSION")]] = Field(
+        default_factory=list[str]
+    )
+    """Installed packages that decide what it returns: `["regex"]`. Another version encodes the source again."""
+    _modules: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
+
     @property
-    def table(self) -> str:
-        """The `clean` table of a datatrove filter: one of a list."""
-        return "[[sources.clean.datatrove]] or [[clean.datatrove]]"
+    def parts(self) -> tuple[str, str, str, str]:
+        """The folder, module, name and SHA-256 of a `clean` table's function; this is empty until it has been read."""
+        file, _, sha256 = self.function.partition(DIGEST_MARK)
+        folder, _, step = file.rpartition("/")
+        module, _, name = step.partition(":")
+        return folder, module, name, sha256
+
+    @property
+    def step(self) -> str:
+        """The step of a `clean` table's Python function: its module and name, under which it is counted."""
+        return ":".join(self.parts[1:3])
+
+    @property
+    def modules(self) -> dict[str, str]:
+        """The text of each module of a `clean` table's function, by its file."""
+        return self._modules
+
+    def pinned(self, modules: dict[str, str], packages: list[str]) -> Self:
+        """Return the `clean` table of a Python function with its modules, their SHA-256, and its packages' versions."""
+        folder, *_ = self.parts
+        text = json.dumps({file.removeprefix(folder): text for file, text in modules.items()}, sort_keys=True)
+        file, written = (path.partition(DIGEST_MARK)[0] for path in (self.function, self.function.written))
+        function = RecipePath(file, written).pinned(hashlib.sha256(text.encode()).hexdigest())
+        table = self.model_copy(update={"function": function, "packages": packages})
+        table._modules = modules
+        return table
+
+    def in_digest(self) -> dict[str, Any]:
+        """Return what of a Python function decides its result: of its module the text, not the place."""
+        return super().in_digest() | {"function": self.parts[1:], "packages": sorted(self.packages)}
 
 
-def distinct_filters(filters: list[DatatroveFilter]) -> list[DatatroveFilter]:
+def distinct_filters(filters: list[Any]) -> list[Any]:
     """Return the filters of a recipe's `clean`, or refuse a list that has one twice."""
-    distinct([item.filter for item in filters])
+    distinct([item.step for item in filters])
     return filters
 
 
@@ -173,6 +233,10 @@ class CleanRecipe(Settings):
         default=None, exclude_if=not_
     )
     """Filters of datatrove, in order. An empty list in a source turns the recipe's filters off."""
+    python: Annotated[list[PythonFilter], AfterValidator(distinct_filters)] | None = Field(
+        default=None, exclude_if=not_
+    )
+    """Functions of your own, in order, before presets and filters. An empty list in a source turns the recipe's off."""
 
     def __bool__(self) -> bool:
         """Return whether a preset or a filter of `clean` is on."""

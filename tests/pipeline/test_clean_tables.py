@@ -82,6 +82,8 @@ min_alphanumeric = 1.5
 
 
 LANGUAGE = {"model": "lid.ftz#sha256=" + "0" * 64, "keep": ["en", "de"]}
+FUNCTION = {"function": "rules:keep#sha256=" + "0" * 64}
+LISTED = {"datatrove": {"filter": "C4QualityFilter"}, "python": FUNCTION}
 MASK, EARLY = {"kinds": ["email", "ipv4"]}, {"when": "encode"}
 EQUAL: list[list[dict[str, Any]]] = [
     [{}, {"personal_data": {"action": "keep"}}, {"language": {"keep": "all"}}, {"gopher": {"when": "off"}}],
@@ -98,6 +100,8 @@ EQUAL: list[list[dict[str, Any]]] = [
     [{"language": LANGUAGE | {"first_bytes": 1000}}],
     [{"datatrove": [{"filter": "C4QualityFilter"}]}, {"datatrove": [{"filter": "C4QualityFilter", "max_dropped": 1}]}],
     [{"datatrove": [{"filter": "C4QualityFilter", "arguments": {"split_paragraph": False}}]}],
+    [{"python": [FUNCTION]}, {"python": [FUNCTION | {"function": "b/" + FUNCTION["function"], "max_dropped": 1}]}],
+    [{"python": [FUNCTION | {"packages": ["numpy==1"]}]}],
 ]
 """The `clean` tables in each list encode the same; those of two lists do not."""
 
@@ -120,19 +124,19 @@ def test_what_decides_what_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
 PRESETS = {preset.name for preset in Preset.__subclasses__()}
 OTHER: dict[str, Any] = {
     "when": "mix", "action": "drop", "kinds": ["email"], "model": "other.ftz", "keep": ["fr"], "min_score": 0.1,
-    "first_bytes": 7, "filter": "C4ParagraphFilter", "arguments": {"a": 1},
+    "first_bytes": 7, "filter": "C4ParagraphFilter", "arguments": {"a": 1}, "function": "a:b", "packages": ["c"],
 }  # fmt: skip
 """Another value of each key of a table but limits, which may all be "off"."""
 
 
 @pytest.mark.parametrize("name", CleanRecipe.model_fields)
 def test_every_key_of_a_table_decides_what_is_encoded_but_max_dropped(name: str) -> None:
-    keys = {"language": LANGUAGE, "datatrove": {"filter": "C4QualityFilter"}}.get(name, {})
-    source = source_of({name: [keys] if name == "datatrove" else keys | (EARLY if name in PRESETS else {})})
+    keys = {"language": LANGUAGE, **LISTED}.get(name, {})
+    source = source_of({name: [keys] if name in LISTED else keys | (EARLY if name in PRESETS else {})})
     table = source.clean.presets()[0] if name in PRESETS else source.clean.filters()[0]
 
     def digest(table: Any) -> str:
-        clean = source.clean.model_copy(update={name: [table] if name == "datatrove" else table})
+        clean = source.clean.model_copy(update={name: [table] if name in LISTED else table})
         return digest_of(reading_keys(source.model_copy(update={"clean": clean})))
 
     before = digest(table)

@@ -49,8 +49,10 @@ ITEMS: dict[tuple[str | int, ...], dict[str, Any]] = {
     ("phases", 0): {"name": "p", "until_step": 3},
     ("clean", "language"): {"keep": ["en"], "model": "m"},
     ("clean", "datatrove", 0): {"filter": "C4ParagraphFilter"},
+    ("clean", "python", 0): {"function": "no:where"},
     ("sources", 0, "clean", "language"): {"keep": ["en"], "model": "m"},
     ("sources", 0, "clean", "datatrove", 0): {"filter": "C4ParagraphFilter"},
+    ("sources", 0, "clean", "python", 0): {"function": "no:where"},
 }
 """What a table must have beside the key that is tried, by its place."""
 

@@ -1,0 +1,85 @@
+"""Rows that a Python program gives, as a source: a Parquet file in the work folder, named by the digest of its bytes.
+
+Equal rows give the same file, which is then kept: nothing runs again. Memory: `GROUP_BYTES` of text or one row.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shards.errors import InputError
+from shards.stores.files import atomic_open, hash_file, lock_folder, make_folder
+
+GROUP_BYTES = 16 << 20
+"""Text of a row group; a group has at most `GROUP_ROWS` rows."""
+GROUP_ROWS = 10_000
+
+
+def write_rows(rows: Iterable[Mapping[str, Any]], folder: Path, name: str) -> Path:
+    """Write the rows of a source to a file of a folder, and return it. It is there when all rows have been written.
+
+    Args:
+        rows: dicts; the keys of the first are the columns, and the first row group decides their types.
+        folder: where the file goes; an earlier one of the source is deleted.
+        name: the source's name.
+
+    Raises:
+        InputError: there is no row, one is no dict, or has other types than the first ones.
+        OSError: the disk is full or not writable.
+        Whatever the rows raise.
+    """
+    make_folder(folder)
+    with lock_folder(folder):
+        fresh = folder / ".new"
+        with atomic_open(fresh) as file:
+            _write_groups(file, rows, f"sources[{name!r}]")
+        path = folder / f"{hash_file(fresh)[:16]}.parquet"
+        # A file that is there keeps its time, so that it counts as unchanged.
+        if not path.exists():
+            fresh.rename(path)
+        for old in folder.iterdir():
+            if old != path:
+                old.unlink()
+        return path
+
+
+def _write_groups(file: BinaryIO, rows: Iterable[Mapping[str, Any]], where: str) -> None:
+    writer: pq.ParquetWriter | None = None
+    schema: pa.Schema | None = None
+    for group in _group_rows(rows, where):
+        try:
+            table = pa.Table.from_pylist(group, schema=schema)
+            schema = table.schema
+        except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
+            raise InputError(
+                f"{where}: {error}. Expected in each column values of the type that the first rows have."
+            ) from error
+        writer = writer or pq.ParquetWriter(file, schema, compression="zstd")
+        writer.write_table(table)
+    if writer is None:
+        raise InputError(f"{where}: there is no row. An iterator that was read before is empty: make it anew.")
+    writer.close()
+
+
+def _group_rows(rows: Iterable[Any], where: str) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a source in the groups of its file."""
+    group: list[dict[str, Any]] = []
+    size = 0
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise InputError(
+                f"{where}: row {number + 1:,} is {row!r:.100}; expected a dict, such as {{'text': '...'}}."
+            )
+        group.append(dict(row))
+        size += sum(len(value) for value in row.values() if isinstance(value, str))
+        if size >= GROUP_BYTES or len(group) == GROUP_ROWS:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

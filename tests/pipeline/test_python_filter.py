@@ -1,0 +1,227 @@
+"""A recipe's own Python functions as a step of cleaning, and rows that a Python program gives as a source."""
+
+# pyright: basic
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import pipeline
+import shards
+from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.clean.steps import clean_batch
+from pipeline.clean.tally import Documents, Tally
+from pipeline.recipe.schema import SourceRecipe
+from pipeline.sources.base import TextBatch
+from shards.errors import InputError
+from shards.format.content_hash import hash_document
+from tests.support.builds import build_here, call_here, digests, real_documents, run_build
+from tests.support.recipes import source, write_recipe
+from tests.support.started import kill_in
+from tokenmill.__main__ import main
+
+RULES = """
+from __future__ import annotations
+import time
+from dataclasses import dataclass
+import parts.words
+from helpers import is_long
+@dataclass
+class Rule:
+    seconds: float = 0.0
+def keep(texts):
+    from parts import shout
+    print("asked for", len(texts))
+    time.sleep(Rule().seconds)
+    return [False if "lambda" in t else (False, "too long") if is_long(t) else shout(t) for t in texts]
+"""
+MODULES = {
+    "rules": RULES,
+    "helpers": "def is_long(text):\n    import parts.words as words\n    return len(text) > words.MOST\n",
+    "parts/__init__": "from . import words as own\ndef shout(text):\n    return text.replace('Python', own.WORD)\n",
+    "parts/words": "import json\nMOST, WORD = 1200, 'PYTHON'\n",
+}
+
+
+def hash_of(text: str) -> bytes:
+    return hash_document(text.encode())
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """A recipe of three sources whose function imports a module and a package beside it."""
+    for folder in ("parts", "json"):  # one of them is data, and has the name of a package
+        (tmp_path / folder).mkdir()
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    for number in range(3):
+        lines = [json.dumps({"text": text}) for text in real_documents()[number::3]]
+        (tmp_path / f"{number}.jsonl").write_text("\n".join(lines))
+    sources = [source(f"s{number}", tmp_path / f"{number}.jsonl") for number in range(3)]
+    clean = {"python": [{"function": "rules:keep", "packages": ["numpy"], "max_dropped": 0.5}]}
+    return write_recipe(tmp_path / "recipe.toml", *sources, clean=clean)
+
+
+def test_a_function_drops_and_changes_documents(recipe: Path, tmp_path: Path) -> None:
+    done = build_here(recipe, tmp_path / "set")  # what the function prints is not in the JSON on stdout
+    texts = real_documents()
+    gone = [text for text in texts if "lambda" in text]
+    long = [text for text in texts if len(text) > 1200 and text not in gone]
+    for reason, expected in {"rules:keep": gone, "rules:keep: too long": long}.items():
+        assert sum(entry["dropped"].get(reason, 0) for entry in done["sources"]) == len(expected) > 0
+    tables = [shard.documents(["hash"]) for shard in shards.open_set(tmp_path / "set").shards]
+    left = {text: text.replace("Python", "PYTHON") for text in texts if text not in (*gone, *long)}
+    assert {row["hash"] for table in tables for row in table.to_pylist()} <= {*map(hash_of, left.values())}
+    assert sum(entry["documents_available"] for entry in done["sources"]) == len(left)
+    assert "clean.python.rules:keep changed the text of" in done["stderr"]
+    stored = json.loads((tmp_path / "set/recipe.json").read_text())["sources"][0]["clean"]["python"][0]
+    assert stored["function"].startswith("rules:keep#sha256=")
+    assert stored["packages"] == [f"numpy=={np.__version__}"]
+    changed = next(text for text, after in left.items() if text != after)
+    for text, answer in ((gone[0], "rules:keep\n"), (changed, "in the set, train-00000")):
+        (tmp_path / "text.txt").write_text(text)
+        told = call_here(main, "trace", tmp_path / "set", "--document", tmp_path / "text.txt").stdout
+        assert answer in told
+        assert ("changed by clean.python.rules:keep" in told) == (text == changed)
+    assert "rules:keep: too long" in call_here(main, "clean-report", tmp_path / "set.work").stdout
+
+
+def test_the_bytes_depend_on_no_worker_and_no_kill(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text(RULES.replace("seconds: float = 0.0", "seconds: float = 0.3"))
+    build_here(recipe, tmp_path / "one")
+    run_build(recipe, tmp_path / "four", "--workers", "4")
+    assert kill_in("encode", recipe, tmp_path / "killed", delay_s=0.1)
+    run_build(recipe, tmp_path / "killed", "--workers", "2")
+    assert digests(tmp_path / "one") == digests(tmp_path / "four") == digests(tmp_path / "killed")
+
+
+def test_a_changed_module_runs_again(recipe: Path, tmp_path: Path) -> None:
+    first = pipeline.build_set(recipe, out=tmp_path / "set")
+    assert pipeline.build_set(recipe, out=tmp_path / "set").tasks_run == 0
+    words = tmp_path / "parts/words.py"
+    words.write_text("MOST, WORD = 900, ''")
+    told = call_here(main, "build", recipe, "--out", tmp_path / "set", "--dry-run").stdout
+    assert "sources.s0.clean.python has changed" in told
+    second = pipeline.build_set(recipe, out=tmp_path / "set")  # in the process that has imported the old ones
+    assert second.manifest.splits["train"].tokens < first.manifest.splits["train"].tokens
+    words.write_text("")
+    told = call_here(main, "trace", tmp_path / "set", "--document", words).stderr
+    assert "the function has changed" in told
+
+
+def pin(folder: Path, code: str, **keys: Any) -> SourceRecipe:
+    """Return a source with the function `keep` of a module of this text."""
+    (folder / "rules.py").write_text(code)
+    (folder / "a.jsonl").write_text("{}")
+    tables = [{"function": "rules:keep"} | keys]
+    path = write_recipe(folder / "recipe.toml", source("a", "a.jsonl"), clean={"python": tables})
+    return load_checked_recipe(path).sources[0]
+
+
+def clean(given: SourceRecipe) -> Documents:
+    texts = [f"text {number}" for number in range(101)]
+    return clean_batch(given, TextBatch(pa.array(texts, pa.large_string()), np.arange(101, dtype=np.uint32)), Tally())
+
+
+def test_a_module_travels_with_its_task(tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text("def keep(texts):\n    return [text.upper() for text in texts]\n")
+    pinned = pickle.dumps(pin(tmp_path, "from helpers import keep"))
+    for file in tmp_path.glob("*.py"):
+        file.unlink()
+    run = f"import pickle, {__name__} as tests; print(tests.clean(pickle.loads({pinned!r})).text[100])"
+    assert subprocess.run([sys.executable, "-c", run], capture_output=True, check=True).stdout == b"TEXT 100\n"
+
+
+def of_each(answer: str) -> str:
+    return f"import random\nseen = []\ndef keep(texts):\n    seen.append(0)\n    return [{answer} for t in texts]\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "fault", "keys"),
+    [
+        (of_each("1 / (t != 'text 7')"), r"row 7: rules:keep failed: ZeroDivisionError: .* \(.*rules.py, line 5\)", {}),
+        ("def keep(texts):\n    raise SystemExit('\x1b')", r"row 0: rules:keep failed: SystemExit: \\x1b", {}),
+        ("def keep(texts):\n    return [None]", r"row 0: rules:keep returned \[None\]. Expected a list of 101", {}),
+        ("def keep(texts):\n    return 'x' * len(texts)", "Expected a list of 101", {}),
+        (of_each("3 if t == 'text 5' else t"), "row 5: rules:keep returned 3. Expected None or True", {}),
+        (of_each("'\\ud800'"), "row 0: rules:keep returned '.ud800'. Expected", {}),
+        (of_each("(False, t)"), "row 0: rules:keep returned over 100 different reasons", {}),
+        (of_each("len(seen) < 2"), "row 100: rules:keep returned True, and False when asked again", {}),
+        (of_each("random.random() < 0.5"), "when asked again", {}),
+        ("def keep(", r"cannot read the module of rules:keep: '\(' was never closed", {}),
+        ("import no_such_package", r"cannot be imported: ModuleNotFoundError: .*rules.py, line 1", {}),
+        ("raise SystemExit", "cannot be imported: SystemExit", {}),
+        ("keep = 3", "the module in .* has no such function", {}),
+        ("", "cannot read the module of rule:keep: No module named", {"function": "rule:keep"}),
+        ("", r'expected MODULE:FUNCTION, such as "my_rules:keep"', {"function": "rules"}),
+        ("", "rules:keep needs no-such, here is no no-such: pip install 'no-such'", {"packages": ["no-such"]}),
+        ("", r"needs numpy==1.0, here is numpy \d", {"packages": ["numpy==1.0"]}),
+        ("", "the function has changed", {"function": "rules:keep#sha256=" + "0" * 64}),
+    ],
+)
+def test_what_is_no_such_function_is_refused(tmp_path: Path, code: str, fault: str, keys: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=fault):
+        clean(pin(tmp_path, code, **keys))
+
+
+def test_a_recipe_of_others_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, manifest, ran = (tmp_path / name for name in ("rules.py", "manifest.json", "ran"))
+    pin(tmp_path, "keep = list")
+    module.write_text(f"import pathlib\npathlib.Path({str(ran)!r}).touch()\nkeep = len\n")
+
+    def give_away() -> None:
+        manifest.unlink()
+        os.chown(module, 7, -1) if os.geteuid() == 0 else monkeypatch.setattr("os.geteuid", lambda: 7)
+
+    for make_strange in (manifest.touch, give_away):
+        make_strange()
+        with pytest.raises(InputError, match=r"in a set .* or another user's, .* give --allow-code"):
+            load_checked_recipe(tmp_path / "recipe.toml")
+        assert not ran.exists()
+    load_checked_recipe(tmp_path / "recipe.toml", allow_code=True)
+    assert ran.exists()
+
+
+def test_rows_of_a_program_are_a_source(tmp_path: Path) -> None:
+    mine = {"name": "my.rows", "weight": 1, "keep": {"even": "== true"}}
+    tables = {"name": "r", "sources": [mine], "tokenizer": {"vocab_size": 300}}
+    texts, asked = real_documents()[:900], list[int]()
+
+    def build(rows: Any, name: str = "my.rows", **keys: Any) -> Any:
+        return pipeline.build_set(tables, out=tmp_path / "set", workers=1, sources={name: rows}, **keys)
+
+    def rows(count: int = 900, end: Callable[[], object] = list) -> Iterator[dict[str, Any]]:
+        yield from ({"text": text, "even": number % 2 == 0} for number, text in enumerate(texts[:count]))
+        end()
+
+    first, folder = build(rows()), tmp_path / "set.work/rows/my.rows"
+    kept = [*folder.iterdir()]
+    assert first.manifest.sources[0].documents_available == 450
+    assert build(rows()).tasks_run == 0
+    assert [*folder.iterdir()] == kept
+    build(list(rows(500)))
+    (other,) = folder.iterdir()
+    assert other != kept[0]
+    for error, match, call in [
+        (RecursionError, "half-way", lambda: build(rows(5, lambda: exec("raise RecursionError('half-way')")))),
+        (InputError, r"sources\['my.rows'\]: there is no row", lambda: build([])),
+        (InputError, r"sources\['my.rows'\]: row 2 is 'x'; expected a dict", lambda: build([{"text": "a"}, "x"])),
+        (InputError, r"sources\['my.rows'\]: .*Expected in each column", lambda: build([{"text": "a"}, {"text": 3}])),
+        (InputError, r"sources\['mine'\]: no 'mine' in this file", lambda: build(map(asked.append, [1]), "mine")),
+        (InputError, "no dry_run", lambda: build(rows(), dry_run=True)),
+    ]:
+        with pytest.raises(error, match=match):
+            call()
+        assert [*folder.iterdir()] == [other]
+    assert not asked
