@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,19 @@ def test_a_function_drops_and_changes_documents(recipe: Path, tmp_path: Path) ->
         assert answer in told
         assert ("changed by clean.python.rules:keep" in told) == (text == changed)
     assert "rules:keep: too long" in call_here(main, "clean-report", tmp_path / "set.work").stdout
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+    page = (Path(shards.__file__).parents[1] / "docs/cleaning.md").read_text().partition("## Your own rule")[2]
+    code, table = (page.split(f"```{language}\n")[1].split("```")[0] for language in ("python", "toml"))
+    (tmp_path / "my_rules.py").write_text(code)
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"text": f"{n}\n\n\n\nLorem ipsum"[: n * 9]}) + "\n" for n in (1, 2, 3))
+    )
+    given = write_recipe(
+        tmp_path / "recipe.toml", source("a", "a.jsonl"), clean=tomllib.loads(table)["sources"]["clean"]
+    )
+    assert build_here(given, tmp_path / "set")["sources"][0]["dropped"] == {"my_rules:keep: placeholder": 1}
 
 
 def test_the_bytes_depend_on_no_worker_and_no_kill(recipe: Path, tmp_path: Path) -> None:
