@@ -139,16 +139,13 @@ def pin_models(recipe: Recipe, own: Sequence[Path] | None = ()) -> Recipe:
         if language is not None and language.model is not None and not language.sha256:
             language = language.model_copy(update={"model": language.model.pinned(hash_file(Path(language.file)))})
         python = [read_function(table) for table in source.clean.python or ()] or None
-        files = (
-            [file for table in python or () for file in (*own, *map(Path, table.modules))] if own is not None else ()
-        )
-        for path in files:
-            if (path.parent / MANIFEST_FILE).exists() or path.stat().st_uid not in (0, os.geteuid()):
-                raise InputError(
-                    f"{path}: is in a set ({MANIFEST_FILE} is beside it) or another user's, so no function that the "
-                    "recipe names is run. Read their modules, then give --allow-code (in Python, allow_code=True)."
-                )
         for table in python or ():
+            for path in () if own is None else (*own, *map(Path, table.modules)):
+                if (path.parent / MANIFEST_FILE).exists() or path.stat().st_uid not in (0, os.geteuid()):
+                    raise InputError(
+                        f"{path}: is in a set ({MANIFEST_FILE} is beside it) or another user's, so {table.step} is not "
+                        "run. Read its module, then give --allow-code (in Python, allow_code=True)."
+                    )
             load_function(table)
         clean = source.clean.model_copy(update={"language": language, "python": python})
         sources.append(source.model_copy(update={"clean": clean}))

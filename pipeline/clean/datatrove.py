@@ -1,6 +1,6 @@
 """datatrove's filters: constructed by name and asked document by document, as `datatrove.pipeline.filters` has them.
 
-A document has its text and nothing else: no metadata, and its row as `id`. What a filter writes into it is not used.
+A document has its text and nothing else: no metadata and no `id`. What a filter writes into it is not used.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from pipeline.clean.python import ask_datatrove, installed_version, judge
 from pipeline.clean.tally import Documents, Tally
-from shards.errors import InputError, import_extra
+from shards.errors import import_extra
 from shards.terminal.display import printable
 from shards.terminal.gone import nearest
 
@@ -45,21 +47,7 @@ def apply(table: DatatroveFilter, documents: Documents, tally: Tally) -> Documen
         InputError: the filter raised an error.
     """
     filter_ = _open_filter(table.filter, json.dumps(table.arguments, sort_keys=True))
-    found: dict[int, str] = {}
-    for index, data in enumerate(documents):
-        row, original = int(documents.rows[index]), str(data, "utf-8")
-        try:
-            kept, reason, after = ask_filter(filter_, original, str(row))
-        except Exception as error:
-            failed = f"datatrove's {table.filter} failed: {type(error).__name__}: {printable(str(error))}"
-            remedy = "Drop such documents before it (min_bytes, drop_if_matches), or leave the filter out."
-            raise InputError(f"{tally.describe_row(row)}: {failed}. {remedy}") from error
-        # What a filter writes into a text is not used: the tokens are those of the source.
-        if after != original:
-            tally.edited[table.label] += 1
-        if not kept:
-            found[index] = f"{table.step}: {reason}" if reason else table.step
-    return tally.drop(table.step, documents, found)
+    return judge(table, partial(ask_datatrove, filter_), documents, tally)
 
 
 def versions() -> list[str | None]:
@@ -84,19 +72,9 @@ def check_filter(name: str, arguments: Any) -> Iterator[str]:
         yield "exclusion_writer cannot be given: dropped documents are counted, not written."
     else:
         try:
-            ask_filter(known[name](**arguments), _TRIAL, "0")
+            ask_datatrove(known[name](**arguments), [_TRIAL])
         except Exception as error:  # noqa: BLE001 (code of others)
             yield f"{name} cannot be used so: {type(error).__name__}: {printable(str(error))}"
-
-
-def ask_filter(filter_: Any, text: str, id_: str) -> tuple[bool, str | None, str]:
-    """Return whether a filter of datatrove keeps a text, its reason, and the text as it leaves it."""
-    from datatrove.data import Document
-    from datatrove.pipeline.filters.base_filter import get_filter_result
-
-    document = Document(text=text, id=id_)
-    kept, reason = get_filter_result(filter_.filter(document))
-    return bool(kept), reason, document.text
 
 
 _opened = threading.local()
@@ -116,11 +94,3 @@ def _filters() -> dict[str, Any]:
     base = module.base_filter.BaseFilter
     classes = {name: value for name, value in vars(module).items() if isinstance(value, type)}
     return {name: value for name, value in classes.items() if issubclass(value, base) and value is not base}
-
-
-def installed_version(package: str) -> str | None:
-    """Return the version of a package that a filter needs; None if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

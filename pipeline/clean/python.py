@@ -11,34 +11,36 @@ function must decide on each text alone; a part of every batch is asked twice to
 from __future__ import annotations
 
 import builtins
+import hashlib
+import json
 import os
 import re
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
-from glob import glob
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import decode_source, spec_from_loader
 from modulefinder import ModuleFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.clean.datatrove import ask_filter, installed_version
 from pipeline.clean.tally import Documents, Tally
 from shards.config import MAX_RECIPE_BYTES, read_file
 from shards.errors import InputError, MissingExtraError
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
-    from pipeline.recipe.clean_recipe import PythonFilter
+    from pipeline.recipe.clean_recipe import DatatroveFilter, PythonFilter
 
+Function: TypeAlias = Callable[[list[str]], Any]
+"""What a recipe names: it takes texts and returns one value for each."""
 CODE_VERSION = 1
 """Increase when the same function would drop or change other documents."""
 MOST_REASONS = 100
@@ -54,7 +56,12 @@ def versions() -> list[int]:
 
 
 def apply(table: PythonFilter, documents: Documents, tally: Tally) -> Documents:
-    """Drop and change documents as the function of a recipe says.
+    """Drop and change documents as the function of a recipe says; see `judge`."""
+    return judge(table, load_function(table), documents, tally)
+
+
+def judge(table: PythonFilter | DatatroveFilter, function: Function, documents: Documents, tally: Tally) -> Documents:
+    """Drop and change documents as a recipe's function says, or drop them as a filter of datatrove says.
 
     Raises:
         InputError: it fails, returns something else, or does not return the same for the same text.
@@ -63,11 +70,28 @@ def apply(table: PythonFilter, documents: Documents, tally: Tally) -> Documents:
     def where(index: int) -> str:
         return f"{tally.describe_row(int(documents.rows[index]))}: {table.step}"
 
-    texts: list[Any] = documents.text.to_pylist()
-    verdicts = _ask(table, dict(enumerate(texts)), where)
+    def ask(chosen: dict[int, str]) -> dict[int, Any]:
+        first, *others = chosen
+        try:
+            found = function(list(chosen.values()))
+        except (Exception, SystemExit) as error:
+            # Asked one by one, the text that fails is found.
+            for index in chosen if others else ():
+                ask({index: chosen[index]})
+            raise InputError(
+                f"{where(first)} failed: {_describe_error(error)}. Correct it, or drop such documents before it "
+                "(min_bytes, drop_if_matches)."
+            ) from error
+        if not isinstance(found, list | tuple | np.ndarray) or len(found) != len(chosen):
+            expected = f"a list of {len(chosen):,}, one for each text"
+            raise InputError(f"{where(first)} returned {found!r:.200}. Expected {expected}.")
+        values = [value.item() if isinstance(value, np.generic) else value for value in found]
+        return dict(zip(chosen, values, strict=True))
+
+    texts: dict[int, Any] = dict(enumerate(documents.text.to_pylist()))
+    verdicts = ask(texts)
     # In another order and company: a function that draws, counts or remembers says something else.
-    again = {index: texts[index] for index in range(len(texts) - 1, -1, -_ASKED_TWICE)}
-    for index, verdict in _ask(table, again, where).items():
+    for index, verdict in ask({index: texts[index] for index in range(len(texts) - 1, -1, -_ASKED_TWICE)}).items():
         if repr(verdict) != repr(verdicts[index]):
             raise InputError(
                 f"{where(index)} returned {verdicts[index]!r:.100}, and {verdict!r:.100} when asked again. Expected "
@@ -90,7 +114,8 @@ def apply(table: PythonFilter, documents: Documents, tally: Tally) -> Documents:
                     f"{where(index)} returned {verdict!r:.200}. Expected None or True to keep the text; False or "
                     "(False, REASON) to drop it; or a new text, in valid UTF-8."
                 )
-    documents = Documents(pa.array(texts, pa.large_string()), documents.rows)
+    if table.name == "python":  # what a filter of datatrove writes into a text is not used
+        documents = Documents(pa.array(texts.values(), pa.large_string()), documents.rows)
     left = tally.drop(table.step, documents, dropped)
     if len(tally.drops.step(table.step).reasons) > MOST_REASONS:
         raise InputError(
@@ -99,28 +124,11 @@ def apply(table: PythonFilter, documents: Documents, tally: Tally) -> Documents:
     return left
 
 
-def _ask(table: PythonFilter, texts: dict[int, str], where: Callable[[int], str]) -> dict[int, Any]:
-    """Return what a recipe's function says of some texts, by their index; `where` begins an error about one."""
-    first, *others = texts
-    try:
-        found = load_function(table)(list(texts.values()))
-    except (Exception, SystemExit) as error:
-        # Asked one by one, the text that fails is found.
-        for index in texts if others else ():
-            _ask(table, {index: texts[index]}, where)
-        raise InputError(f"{where(first)} failed: {_describe_error(table, error)}") from error
-    if not isinstance(found, list | tuple | np.ndarray) or len(found) != len(texts):
-        expected = f"a list of {len(texts):,}, one for each text"
-        raise InputError(f"{where(first)} returned {found!r:.200}. Expected {expected}.")
-    values = [value.item() if isinstance(value, np.generic) else value for value in found]
-    return dict(zip(texts, values, strict=True))
-
-
-def _describe_error(table: PythonFilter, error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return an error of a recipe's function, and the line of its modules that raised it."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in table.modules]
-    line = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {printable(str(error))}{line}."
+    files, frames = dict(_texts.values()), traceback.extract_tb(error.__traceback__)
+    own = [f" ({frame.filename}, line {frame.lineno})" for frame in frames if frame.filename in files]
+    return f"{type(error).__name__}: {printable(str(error))}{own[-1] if own else ''}"
 
 
 def read_function(table: PythonFilter) -> PythonFilter:
@@ -133,20 +141,29 @@ def read_function(table: PythonFilter) -> PythonFilter:
     folder, module, _, sha256 = table.parts
     try:
         # A folder of data may have the name of an installed package.
-        data = [name for name in os.listdir(folder) if not glob(f"{folder}/{name}/__init__.py")]
+        data = [name for name in os.listdir(folder) if not os.path.exists(f"{folder}/{name}/__init__.py")]
         finder = ModuleFinder([folder], excludes=[name for name in data if f"{name}.py" not in data])
         finder.import_hook(module)
         files = sorted(filter(None, (vars(one)["__file__"] for one in finder.modules.values())))
         found = {file: decode_source(read_file(Path(file), MAX_RECIPE_BYTES)) for file in files}
     except (OSError, SyntaxError, ValueError, ImportError, AttributeError, RecursionError) as error:
         raise InputError(f"{folder}: cannot read the module of {table.step}: {error}.") from error
-    pinned = table.pinned(found, _pin_packages(table))
-    if sha256 not in ("", pinned.parts[3]):
+    text = json.dumps([(file.removeprefix(folder), found[file]) for file in files])
+    now = hashlib.sha256(text.encode()).hexdigest()
+    if sha256 not in ("", now):
         raise InputError(
-            f"{', '.join(files)}: the SHA-256 is {pinned.parts[3]}, expected {sha256}: the function has changed. "
-            "Restore it, or build from a recipe without its SHA-256."
+            f"{', '.join(files)}: the SHA-256 is {now}, expected {sha256}: the function has changed. Restore it, or "
+            "build from a recipe without its SHA-256."
         )
-    return pinned
+    return table.pinned(now, found, _pin_packages(table))
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of a package that a filter needs; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _pin_packages(table: PythonFilter) -> list[str]:
@@ -156,29 +173,30 @@ def _pin_packages(table: PythonFilter) -> list[str]:
         name, _, wanted = package.partition("==")
         found = installed_version(name)
         if found is None or wanted not in ("", found):
-            has = f"{name} {found}" if found else f"no {name}"
-            raise MissingExtraError(f"{table.step} needs {package}, here is {has}: pip install '{package}'")
+            raise MissingExtraError(
+                f"{table.step} needs {package}; installed is {found or 'none'}. Install it: pip install '{package}'"
+            )
         pinned.append(f"{name}=={found}")
     return pinned
 
 
-_loaded = threading.local()
+_loaded: dict[str, Function] = {}
 _texts: dict[str, tuple[str, str]] = {}
 """The path and text of each module of recipes' functions, by the name under which it is loaded."""
 
 
-def load_function(table: PythonFilter) -> Callable[[list[str]], Any]:
-    """Return a recipe's function, as this thread has loaded it: a plan reads several parts of a source at once.
+def load_function(table: PythonFilter) -> Function:
+    """Return a recipe's function, loaded from the text of its modules; a process loads it once.
 
     Raises:
         InputError: its modules cannot be imported, or lack it.
         MissingExtraError: this node has not the packages of the driver.
     """
     key = f"{table.function} {table.packages}"
-    if key not in _loaded.__dict__:
+    if key not in _loaded:
         _pin_packages(table)
         folder, module, name, sha256 = table.parts
-        root = f"recipe_{sha256}"
+        root = f"recipe_{sha256[:12]}"
         _texts[root] = ("__init__.py", "")
         for file, text in table.modules.items():
             path = file.removeprefix(f"{folder}/").removesuffix(".py").removesuffix("/__init__")
@@ -188,24 +206,32 @@ def load_function(table: PythonFilter) -> Callable[[list[str]], Any]:
         try:
             found: Any = getattr(import_module(f"{root}.{module}"), name, None)
         except (Exception, SystemExit) as error:
-            raise InputError(f"{table.step} cannot be imported: {_describe_error(table, error)}") from error
+            raise InputError(f"{table.step} cannot be imported: {_describe_error(error)}.") from error
         if not callable(found):
             raise InputError(f"{table.step}: the module in {folder} has no such function. Correct the name.")
         if hasattr(found, "filter") and hasattr(found, "run"):  # a filter of datatrove
-            found = partial(_ask_datatrove, found)
-        _loaded.__dict__[key] = found
-    return _loaded.__dict__[key]
+            found = partial(ask_datatrove, found)
+        _loaded[key] = found
+    return _loaded[key]
 
 
-def _ask_datatrove(filter_: Any, texts: list[str]) -> list[Any]:
-    answers = [ask_filter(filter_, text, "") for text in texts]
-    return [after if kept else (False, reason or "") for kept, reason, after in answers]
+def ask_datatrove(filter_: Any, texts: list[str]) -> list[Any]:
+    """Return what a filter of datatrove says of each text, as a recipe's function says it."""
+    from datatrove.data import Document
+    from datatrove.pipeline.filters.base_filter import get_filter_result
+
+    found: list[Any] = []
+    for text in texts:
+        document = Document(text=text, id="")
+        kept, reason = get_filter_result(filter_.filter(document))
+        found.append(document.text if kept else (False, reason or ""))
+    return found
 
 
 # This module is the finder and the loader of modules of recipes' functions.
 
 
-def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+def find_spec(name: str, *_: Any) -> ModuleSpec | None:
     """Find a module of a recipe's function, as a finder of `sys.meta_path` does."""
     if name not in _texts:
         return None
@@ -222,16 +248,13 @@ def exec_module(module: ModuleType) -> None:
     module.__file__, text = _texts[module.__name__]
     root = module.__name__.partition(".")[0]
 
-    def import_(name: str, globals_: Any = None, locals_: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+    def import_(name: str, *given: Any) -> Any:
         first = name.partition(".")[0]
-        if level or f"{root}.{first}" not in _texts:
-            return builtins.__import__(name, globals_, locals_, fromlist, level)
-        found = builtins.__import__(f"{root}.{name}", globals_, locals_, fromlist)
-        return found if fromlist else getattr(found, first)
+        if f"{root}.{first}" not in _texts or given[3]:  # of elsewhere, or relative
+            return builtins.__import__(name, *given)
+        found = builtins.__import__(f"{root}.{name}", *given)
+        return found if given[2] else getattr(found, first)
 
-    def print_(*values: Any, **options: Any) -> None:
-        options.setdefault("file", sys.stderr)
-        print(*values, **options)
-
-    module.__dict__["__builtins__"] = vars(builtins) | {"__import__": import_, "print": print_}
+    own = {"__import__": import_, "print": partial(print, file=sys.stderr)}
+    module.__dict__["__builtins__"] = vars(builtins) | own
     exec(compile(text, module.__file__, "exec"), vars(module))

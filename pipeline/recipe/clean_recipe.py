@@ -6,8 +6,6 @@ function of the user.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from operator import not_
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -43,8 +41,6 @@ class Filter(CleanTable):
     """Base of the filters."""
 
     when: ClassVar[str] = "encode"
-    is_listed: ClassVar[bool] = False
-    """Whether `clean` has a list of such tables, each with a step of its own."""
 
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
     """The build stops and shows examples if the filter drops a larger share of a source's documents."""
@@ -53,16 +49,6 @@ class Filter(CleanTable):
     def is_on(self) -> bool:
         """Whether the filter of a `clean` table is used."""
         return True
-
-    @property
-    def label(self) -> str:
-        """The name of a filter in messages."""
-        return f"{self.name}.{self.step}" if self.is_listed else self.name
-
-    @property
-    def table(self) -> str:
-        """The `clean` table of a filter in a recipe."""
-        return f"[[sources.clean.{self.name}]] or [[clean.{self.name}]]" if self.is_listed else super().table
 
     @classmethod
     def key_names(cls) -> list[str]:
@@ -141,12 +127,21 @@ class DatatroveFilter(Filter):
     REASON`. If it changes a text, the original is encoded."""
 
     name = "datatrove"
-    is_listed = True
 
     filter: Annotated[str, Field(min_length=1)]
     """The name of its class, such as `GopherQualityFilter`."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments for its class: `{ min_doc_words = 20 }`."""
+
+    @property
+    def label(self) -> str:
+        """The name in messages of a `clean` table of a list."""
+        return f"{self.name}.{self.step}"
+
+    @property
+    def table(self) -> str:
+        """The `clean` table of a list in a recipe."""
+        return f"[[sources.clean.{self.name}]] or [[clean.{self.name}]]"
 
     @property
     def step(self) -> str:
@@ -158,7 +153,7 @@ class PythonFilter(Filter):
     """A Python function in a module beside the recipe: [your own rule](../docs/cleaning.md#your-own-rule)."""
 
     name = "python"
-    is_listed = True
+    label, table = DatatroveFilter.label, DatatroveFilter.table  # pyright: ignore[reportIncompatibleMethodOverride]
 
     function: Annotated[
         RecipePath,
@@ -169,9 +164,7 @@ class PythonFilter(Filter):
     ]
     """`"my_rules:keep"`: the function `keep` in `my_rules.py`, in the recipe's folder. The set's `recipe.json` adds the
     SHA-256 of the modules."""
-    packages: list[Annotated[str, in_form(r"[\w.-]+(==[\w.+!-]+)?", "NAME or NAME==VERSION")]] = Field(
-        default_factory=list[str]
-    )
+    packages: list[str] = Field(default_factory=list[str])
     """Installed packages that decide what it returns: `["regex"]`. Another version encodes the source again."""
     _modules: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
 
@@ -193,19 +186,16 @@ class PythonFilter(Filter):
         """The text of each module of a `clean` table's function, by its file."""
         return self._modules
 
-    def pinned(self, modules: dict[str, str], packages: list[str]) -> Self:
+    def pinned(self, sha256: str, modules: dict[str, str], packages: list[str]) -> Self:
         """Return the `clean` table of a Python function with its modules, their SHA-256, and its packages' versions."""
-        folder, *_ = self.parts
-        text = json.dumps({file.removeprefix(folder): text for file, text in modules.items()}, sort_keys=True)
-        file, written = (path.partition(DIGEST_MARK)[0] for path in (self.function, self.function.written))
-        function = RecipePath(file, written).pinned(hashlib.sha256(text.encode()).hexdigest())
+        function = self.function if self.parts[3] else self.function.pinned(sha256)
         table = self.model_copy(update={"function": function, "packages": packages})
         table._modules = modules
         return table
 
     def in_digest(self) -> dict[str, Any]:
         """Return what of a Python function decides its result: of its module the text, not the place."""
-        return super().in_digest() | {"function": self.parts[1:], "packages": sorted(self.packages)}
+        return super().in_digest() | {"function": self.parts[1:]}
 
 
 def distinct_filters(filters: list[Any]) -> list[Any]:

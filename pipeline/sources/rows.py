@@ -6,7 +6,8 @@ Equal rows give the same file, which is then kept: nothing runs again. Memory: `
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,8 +18,8 @@ from shards.errors import InputError
 from shards.stores.files import atomic_open, hash_file, lock_folder, make_folder
 
 GROUP_BYTES = 16 << 20
-"""Text of a row group; a group has at most `GROUP_ROWS` rows."""
-GROUP_ROWS = 10_000
+"""Text of a row group, in which each row counts for `_ROW_BYTES` more."""
+_ROW_BYTES = 1000
 
 
 def write_rows(rows: Iterable[Mapping[str, Any]], folder: Path, name: str) -> Path:
@@ -49,37 +50,30 @@ def write_rows(rows: Iterable[Mapping[str, Any]], folder: Path, name: str) -> Pa
         return path
 
 
-def _write_groups(file: BinaryIO, rows: Iterable[Mapping[str, Any]], where: str) -> None:
-    writer: pq.ParquetWriter | None = None
+def _write_groups(file: BinaryIO, rows: Iterable[Any], where: str) -> None:
     schema: pa.Schema | None = None
-    for group in _group_rows(rows, where):
+    writer: Any = None
+    number = size = 0
+
+    def find_group(row: Any) -> int:
+        nonlocal number, size
+        number += 1
+        if not isinstance(row, Mapping):
+            raise InputError(f"{where}: row {number:,} is {row!r:.100}; expected a dict, such as {{'text': '...'}}.")
+        size += _ROW_BYTES + sum(len(value) for value in row.values() if isinstance(value, str))
+        return size // GROUP_BYTES
+
+    for _, rows_of_group in itertools.groupby(rows, find_group):
+        group = list(map(dict, rows_of_group))
         try:
             table = pa.Table.from_pylist(group, schema=schema)
-            schema = table.schema
         except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
             raise InputError(
                 f"{where}: {error}. Expected in each column values of the type that the first rows have."
             ) from error
+        schema = table.schema
         writer = writer or pq.ParquetWriter(file, schema, compression="zstd")
         writer.write_table(table)
     if writer is None:
         raise InputError(f"{where}: there is no row. An iterator that was read before is empty: make it anew.")
     writer.close()
-
-
-def _group_rows(rows: Iterable[Any], where: str) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows of a source in the groups of its file."""
-    group: list[dict[str, Any]] = []
-    size = 0
-    for number, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise InputError(
-                f"{where}: row {number + 1:,} is {row!r:.100}; expected a dict, such as {{'text': '...'}}."
-            )
-        group.append(dict(row))
-        size += sum(len(value) for value in row.values() if isinstance(value, str))
-        if size >= GROUP_BYTES or len(group) == GROUP_ROWS:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group

@@ -158,8 +158,21 @@ def test_a_filter_that_fails_stops_with_the_place(recipe: Callable[..., Path], m
     with pytest.raises(shards.errors.InputError) as caught:
         list(stream)
     assert str(caught.value).startswith(
-        "a.jsonl row 1: datatrove's GopherRepetitionFilter failed: ZeroDivisionError: \\x1b division. "
+        "a.jsonl row 1: GopherRepetitionFilter failed: ZeroDivisionError: \\x1b division. "
     )
+
+
+def test_a_filter_of_a_module_is_a_function(recipe: Callable[..., Path]) -> None:
+    texts = ["short", "long enough\x00", "long enough?"]
+    path = recipe('[[sources.clean.python]]\nfunction = "mine:keep"\nmax_dropped = 1.0', texts)
+    (path.parent / "mine.py").write_text(
+        "from datatrove.pipeline.filters import LambdaFilter\n"
+        "def change(doc):\n    doc.text = doc.text.upper()\n    return len(doc.text) > 5 and ('?' in doc.text, 'odd')\n"
+        "keep = LambdaFilter(change)\n"
+    )
+    stream = DocumentStream(load_checked_recipe(path).sources[0], open_sources(load_checked_recipe(path))[0].listed)
+    assert [documents.text.to_pylist() for _, documents in stream] == [["LONG ENOUGH?"]]
+    assert stream.tally.dropped == {"mine:keep": 1, "mine:keep: odd": 1}
 
 
 def test_a_build_with_filters(recipe: Callable[..., Path]) -> None:

@@ -91,6 +91,19 @@ def test_a_build_gives_the_bytes_of_a_local_one(
     assert {problem.kind for problem in problems} >= {"file_checksum"}
 
 
+def test_a_function_beside_the_recipe_goes_with_its_task(
+    whole: Built, ray_cluster: RayCluster, run_process: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "rules.py").write_text(
+        "def keep(texts):\n    return [len(text) > 200 or text.upper() for text in texts]\n"
+    )
+    flags = ["--set", "clean.python=[{function = 'rules:keep'}]", "--ray-address", ray_cluster.address]
+    for out, engine in (("local", []), ("ray", ["--engine", "ray"])):
+        done = run_process("build", whole.recipe, "--out", out, *flags[: 4 if engine else 2], *engine)
+        assert done.returncode == 0, done.stderr
+    assert digests(tmp_path / "ray") == digests(tmp_path / "local") != whole.digests
+
+
 def test_a_build_whose_nodes_die_gives_them_too(
     ray_cluster: RayCluster, run_process: Callable[..., Any], tmp_path: Path
 ) -> None:
