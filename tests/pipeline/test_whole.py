@@ -267,9 +267,9 @@ def test_two_workers_and_a_bucket_change_no_byte(whole: Built, bucket: str) -> N
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_killed_in_every_stage_it_ends_with_the_same_bytes(whole: Built, tmp_path: Path) -> None:
-    """Five kills; with `TOKENMILL_EXHAUSTIVE_TESTS` twenty, in all stages."""
+    """Two kills; with `TOKENMILL_EXHAUSTIVE_TESTS` twenty, in all stages."""
     out, rng = tmp_path / "set", random.Random(12)
-    stages = [*STAGES, *STAGES, *STAGES[2:6]] if EXHAUSTIVE else ["encode", "bands", "pairs", "similar", "assemble"]
+    stages = [*STAGES, *STAGES, *STAGES[2:6]] if EXHAUSTIVE else ["similar", "assemble"]
     for stage in sorted(stages, key=STAGES.index):
         while not kill_in(stage, whole.recipe, out, rng.uniform(0, 0.01)):
             shutil.rmtree(tmp_path / "set.work" / stage)  # its tasks had finished: they run again

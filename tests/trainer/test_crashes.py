@@ -21,7 +21,7 @@ pytestmark = pytest.mark.long
 
 
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
-MIN_KILLS, MAX_KILLS = (20, 20) if EXHAUSTIVE else (4, 20)
+MIN_KILLS, MAX_KILLS = (20, 20) if EXHAUSTIVE else (1, 20)
 """How often the run is killed: at least, and at most until a kill has hit a save. `make test-exhaustive`: 20 times."""
 
 
