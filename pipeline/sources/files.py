@@ -326,8 +326,7 @@ def _try_glob(key: str, glob: str, folder: Path) -> tuple[list[File], str]:
     if files or explained:
         return files, explained
     remedy = " Or leave it out." if key == "exclude" else ""
-    shown = {posixpath.basename(name): what for name, what in left_out.items()}
-    why = "".join(f" ({line})" for line in describe_left_out(shown, ()))
+    why = "".join(f" ({line})" for line in describe_left_out(left_out, ()))
     return [], f"{glob!r} matches no file{why}. {explain_path(folder, glob)}{remedy}"
 
 

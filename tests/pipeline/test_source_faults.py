@@ -192,7 +192,7 @@ def test_a_column_that_is_value_and_part(keep: dict[str, Any], tmp_path: Path, s
     assert "cannot be a value and a part of another column" in resolve_error(source(tmp_path / "a.jsonl", keep=keep))
 
 
-def test_a_file_that_changes_stops(tmp_path: Path, source: Any) -> None:
+def test_a_file_that_changes_or_goes_away_stops(tmp_path: Path, source: Any) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one--two")
     recipe = source(path, separator="--")
@@ -208,13 +208,6 @@ def test_a_file_that_changes_stops(tmp_path: Path, source: Any) -> None:
     os.utime(path, ns=(1, 1))
     with pytest.raises(SourceError, match="changed while the build was running"):
         list(reading)
-
-
-def test_a_file_that_goes_away(tmp_path: Path, source: Any) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("one--two")
-    recipe = source(path, separator="--")
-    (span,) = list_spans_of(recipe)
     path.unlink()
     with pytest.raises(SourceError, match=r"a\.txt"):
         next(files.read_span(recipe, span))

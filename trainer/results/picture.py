@@ -102,11 +102,11 @@ def draw_runs(runs: Sequence[TrainingRun], axes: Sequence[Against]) -> Figure:
     Raises:
         InputError: there are none.
     """
-    losses = ["loss"] if any(run.last("loss") is not None for run in runs) else []
-    keys = [*losses, *dict.fromkeys(score for run in runs for score in run.scores)]
+    keys = ["loss", *dict.fromkeys(score for run in runs for score in run.scores)]
     panels: list[Panel] = [
         (f"{NAMES.get(key, key)}\n{unit_of(key)}", unit_of(key), {run.name: (run.records, key) for run in runs})
         for key in keys
+        if any(read_curve(run.records, key) for run in runs)
     ]
     return draw_panels(runs, panels, axes)
 

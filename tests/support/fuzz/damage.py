@@ -26,6 +26,10 @@ JSON_VALUES: list[Any] = [
     1e-320, "../up", "/etc/passwd", "a/b", "\0", "nul\0", "\x1b[31m", "\u202e", "x" * 70_000, [0] * 70_000,
     {str(number): number for number in range(3000)}, ".", "..", "CON", "%s%n{0}",
 ]  # fmt: skip
+ODD = [
+    "[" * 100_000, '{"a":' * 3000, "9" * 5000, "1e999", "-1e-999", "NaN", "-Infinity", '{"a":1,"a":2}', "01", "'x'",
+]  # fmt: skip
+"""Text for the place of a value of JSON."""
 LARGE = 3 << 30
 """The size of a file with holes: more than the memory that a case may have."""
 
@@ -86,20 +90,7 @@ def damage_json(chance: random.Random, data: bytes) -> bytes:
             at[key] = "@@"
         else:
             at[key] = chance.choice(JSON_VALUES)
-    text = json.dumps(value)
-    odd = [
-        "[" * 100_000,
-        '{"a":' * 3000,
-        "9" * 5000,
-        "1e999",
-        "-1e-999",
-        "NaN",
-        "-Infinity",
-        '{"a":1,"a":2}',
-        "01",
-        "'x'",
-    ]
-    return text.replace('"@@"', chance.choice(odd)).encode(errors="surrogatepass")
+    return json.dumps(value).replace('"@@"', chance.choice(ODD)).encode(errors="surrogatepass")
 
 
 def damage_parquet(chance: random.Random, data: bytes) -> bytes:
