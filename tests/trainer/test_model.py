@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -207,3 +209,32 @@ def test_activation_checkpointing_changes_no_gradient_and_keeps_less(kind, choic
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-7)
+
+
+GATED = """
+import torch
+from trainer.model.attention import KeyValueCache
+from trainer.model.decoder import build_model
+from trainer.recipe import ModelConfig
+sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 16}
+model = build_model(ModelConfig(kind="llama", attention_gate=True, **sizes), 200, seed=1)
+ids, cache = torch.arange(12)[None], KeyValueCache()
+alone = torch.cat([model(ids[:, [at]], cache=cache) for at in range(12)], 1)
+torch.testing.assert_close(alone, model(ids), rtol=1e-5, atol=1e-5)
+model(ids[:, :-1], ids[:, 1:]).backward()
+assert model.model.layers[0].self_attn.gate.weight.grad.any()
+"""
+
+
+def test_the_part_that_the_page_adds_to_the_model_works(tmp_path):
+    shutil.copytree(ROOT / "trainer", tmp_path / "trainer", ignore=shutil.ignore_patterns("__pycache__"))
+    (block,) = re.findall(r"^```diff\n(.*?)^```", (ROOT / "docs/architecture.md").read_text(), re.M | re.S)
+    for part in re.split(r"^\+\+\+ ", block, flags=re.M)[1:]:
+        name, *hunks = re.split(r"\n@@ .*\n", part)
+        text = (tmp_path / name).read_text()
+        for lines in (hunk.rstrip().splitlines() for hunk in hunks):
+            old, new = ("\n".join(line[1:] for line in lines if line[0] in kept) for kept in (" ", " +"))
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        (tmp_path / name).write_text(text)
+    subprocess.run([sys.executable, "-c", GATED], cwd=tmp_path, check=True)
