@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
+import re
 import signal
 import time
 from pathlib import Path
@@ -15,7 +15,6 @@ import pytest
 
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
-from shards.errors import InputError
 from tests.support.ablations import (
     TRAIN,
     read_scores,
@@ -82,6 +81,13 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
     write_ablation(tmp_path, PLAIN, SUMS)
     assert find_pending(file, out) == [("plain", 2), ("sums", 2)]
     dry = json.loads(run_ablation(file, out, "--dry-run", "--json").stdout)
+    assert [(row["arm"], row["requested"]) for row in dry["mix"]] == [
+        ("plain", 0.75),
+        ("plain", 0.25),
+        ("sums", 0.5),
+        ("sums", 0.5),
+    ]
+    assert all(0 < abs(row["achieved"] - row["requested"]) < 0.025 for row in dry["mix"])
     assert (dry["missing"], [(row["trainings"], row["tokens"]) for row in dry["arms"]]) == (2, [(2, 1536)] * 2)
     more = json.loads(run_ablation(file, out, "--json").stdout)["scores"][1]["values"]
     assert more == {"1": values["1"], "2": more["2"]}
@@ -170,12 +176,15 @@ def test_bad_files_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_disk_that_is_too_small_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ablation = open_ablation(write_ablation(tmp_path, PLAIN, SUMS), tmp_path / "out")
-    usage = shutil.disk_usage(tmp_path)._replace(free=20_000)  # a set may take 6 bytes for each of about 2,000 tokens
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(InputError, match=r"the sets of 2 arms may take .* Give a folder on a larger disk"):
-        ablation.run()
+def test_arms_whose_mix_is_missed_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    near = {"name": "near", "data": {"sources": {"sums": {"weight": 1.2}}}}  # 28.57 %, and not 25 %
+    file = write_ablation(tmp_path, PLAIN, SUMS, near, tokens=1536)
+    assert main(["ablate", str(file), "--out", str(tmp_path / "out"), "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(
+        r"arm (plain|near): s.* is [\d.]+% of its set, not .*%\. Expected an error of at most a tenth of the 3\.57%", said
+    )
+    assert not (tmp_path / "out/runs").exists()
 
 
 def test_a_recipe_with_fewer_tokens_than_a_training_takes_is_named(

@@ -44,7 +44,12 @@ def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> dic
         ([2.60, 2.63, 2.58], "worse"),
         (FIRST, "no difference: equal with every seed"),
         ([2.51, 2.51, 2.48], "no difference seen"),
-        ([2.49, 2.54, 2.46], "no difference seen; it takes 309 seeds to show one of 0.0033"),
+        ([2.49, 2.54, 2.46], "no difference seen; about 309 seeds would show one of 0.0033"),
+        (
+            [2.49, 2.48],
+            "no difference shown: 2 of 2 seeds have its sign, as 50% of equal arms do; about 8 seeds would show one of "
+            "0.025",
+        ),
         ([2.45], "one seed: the effect of chance is not known"),
         ([2.40, 2.42, ProxyResult(failed="lost")], "better (2 of 3 seeds: the others failed)"),
         ([ProxyResult(failed="lost")] * 3, "not known: its trainings failed"),

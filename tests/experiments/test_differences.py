@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenmill.experiments.differences import POWER, count_seeds, find_difference
+from tokenmill.experiments.differences import POWER, count_seeds, find_difference, find_factor
 
 
 def test_interval_is_that_of_students_paired_test() -> None:
@@ -13,15 +13,20 @@ def test_interval_is_that_of_students_paired_test() -> None:
     first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
     second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
     found = find_difference(first, second)
-    assert found.mean == pytest.approx(1.58)
-    assert (found.low, found.high) == (pytest.approx(0.7001, abs=1e-4), pytest.approx(2.4599, abs=1e-4))
-    assert found.p == pytest.approx(0.002833, abs=1e-6)
-    assert found.is_seen
+    assert found["difference"] == pytest.approx(1.58)
+    assert (found["low"], found["high"]) == (pytest.approx(0.7001, abs=1e-4), pytest.approx(2.4599, abs=1e-4))
+    assert found["p"] == pytest.approx(0.002833, abs=1e-6)
+
+
+def is_seen(first: list[float], other: list[float]) -> bool:
+    """Return whether the interval of a difference leaves out 0."""
+    found = find_difference(first, other)
+    return found["low"] > 0 or found["high"] < 0
 
 
 def test_equal_arms_are_told_apart_one_time_in_twenty() -> None:
     draw = np.random.default_rng(1)
-    seen = [bool(find_difference(*draw.normal(1.0, 0.01, (2, 3)).tolist()).is_seen) for _ in range(1000)]
+    seen = [is_seen(*draw.normal(1.0, 0.01, (2, 3)).tolist()) for _ in range(1000)]
     assert 0.035 < np.mean(seen) < 0.065
 
 
@@ -33,18 +38,18 @@ def test_seeds_needed_are_the_fewest_that_see_a_difference(effect: float) -> Non
     def see(seeds: int) -> float:
         """Return how often so many seeds see the difference, by simulation."""
         pairs = np.random.default_rng(1).normal(effect, 1.0, (600, seeds)).tolist()
-        return float(np.mean([bool(find_difference([0.0] * seeds, one).is_seen) for one in pairs]))
+        return float(np.mean([is_seen([0.0] * seeds, one) for one in pairs]))
 
     assert see(seeds) > POWER - 0.04
     assert seeds == 2 or see(seeds - 1) < POWER + 0.04
 
 
 def test_edges() -> None:
-    assert find_difference([1.0], [1.5])[:4] == (0.5, None, None, None)
-    assert find_difference([1.0], [1.5]).is_seen is None
+    assert [*find_difference([1.0], [1.5]).values()] == [0.5, None, None, None, None, None]
     equal = find_difference([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
-    assert (equal.mean, equal.spread, equal.is_seen) == (0.0, 0.0, False)
-    assert find_difference([1.0, 2.0], [1.5, 2.5]).is_seen
+    assert (equal["difference"], equal["difference_spread"], equal["p"]) == (0.0, 0.0, 1.0)
+    assert is_seen([1.0, 2.0], [1.5, 2.5])
+    assert find_factor(2) == pytest.approx(12.706, abs=1e-3)
     assert count_seeds(0.0, 0.01) is None
     assert count_seeds(1e-6, 1.0) is None
     assert count_seeds(0.5, 0.0) == 2

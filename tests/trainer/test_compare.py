@@ -23,13 +23,13 @@ MakeRun = Callable[..., Path]
 
 
 def make_lines(
-    steps: int, level: float, *, scores: dict[str, Any] | None = None, **changes: Any
+    steps: int, level: float, *, scores: dict[str, Any] | None = None, size: int = 256, **changes: Any
 ) -> list[dict[str, Any]]:
     """Return the metrics of a run that is validated at every eighth step."""
     lines: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
         timing = {"seconds": step * 2.0, "usd": step * 0.5}
-        lines.append({"step": step, "tokens": step * 256, "loss": level + 1 / step, "tokens_per_s": 128.0, **timing})
+        lines.append({"step": step, "tokens": step * size, "loss": level + 1 / step, "tokens_per_s": 128.0, **timing})
         if step % 8 == 0:
             losses = {"val_tokens": 1000, "val_loss": level + 2 / step, "val_bits_per_byte": level / 2}
             found = {} if scores is None else {"scores": scores}
@@ -90,24 +90,76 @@ def test_a_score_that_a_run_lacks_is_empty(make_run, trainer):
     ]
     shown = trainer.run("compare", *runs)
     assert shown.returncode == 0, shown.stderr
-    assert re.search(r"web_bpb +a +1\.5000 ± 0\.1000 +- +24 *\n +b +- +- +- *\n +c +- +- +- *\n", shown.stdout)
+    assert re.search(r"web_bpb +a +1\.5000 ± 0\.1000 +- +24 *\n +b +- +- +24 *\n +c +- +- +- *\n", shown.stdout)
+    assert "c: no score compares with that of a" in shown.stdout
     assert "c is at step 4 of 24: it stopped, or is still going" in shown.stdout
     assert "c was never validated" in shown.stdout
 
 
-def test_nats_of_other_tokenizers_are_not_subtracted(make_run, trainer):
+def test_validation_of_another_set_is_not_subtracted(make_run, trainer):
     scores = {name: {"value": 9.0, "stderr": 0.1} for name in ("web_bpb",)}
     runs = [make_run("a", scores=scores), make_run("b", tokenizer='{"other": 1}', sha="b", scores=scores)]
-    _, other = rows_of(runs, "val_loss")
-    assert (other["difference"], other["why_no_difference"]) == (None, "other tokenizer")
+    for score in ("val_loss", "val_bits_per_byte"):
+        _, other = rows_of(runs, score)
+        assert (other["difference"], other["why_no_difference"]) == (None, "other text")
     assert rows_of(runs, "web_bpb")[1]["difference"] == 0.0
-    assert rows_of(runs, "val_bits_per_byte")[1]["difference"] == 0.0
     shown = trainer.run("compare", *runs).stdout
-    assert re.search(r"\n +b +3\.0833 +other tokenizer +24", shown)
-    assert "other tokenizer: nats per token cannot be compared" in shown
-    assert "b: trained on another shard set than a" in shown
+    assert re.search(r"\n +b +3\.0833 +other text +24", shown)
+    assert "other text: other documents, another number of tokens, or the validation split of another set" in shown
     assert re.search(r"shard set +/sets/a \(aaaaaaaaaaaa\) +/sets/b \(bbbbbbbbbbbb\)", shown)
     assert re.search(r"\n *tokenizer +44136fa355b3 ", shown)  # the SHA-256 of `{}`
+
+
+@pytest.mark.parametrize(
+    ("steps", "size", "at", "note"),
+    [
+        (16, 256, (16, 16), "a is compared at step 16, not 24: the last after as many tokens in all validated runs"),
+        (8, 512, (16, 8), "a is compared at step 16, not 24"),
+        (24, 300, None, "b is compared at no step, not 24"),
+    ],
+)
+def test_runs_are_compared_after_as_many_tokens(make_run, steps, size, at, note):
+    found = compare_runs(read_runs([make_run("a"), make_run("b", steps=steps, size=size, level=2.5)]))
+    rows = [row for row in found["scores"] if row["score"] == "val_loss"]
+    assert [(row["at_step"], row["value"]) for row in rows] == (
+        (at and [(at[0], 3 + 2 / at[0]), (at[1], 2.5 + 2 / at[1])]) or []
+    )
+    assert any(told.startswith(note) for told in found["notes"])
+
+
+UNKNOWN, MORE = "the noise of the scored text is not known", "more than the noise of the scored text"
+BEST, CHANCE = "another seed was not tried, and may do as much", "only the seeds differ, so this is chance"
+
+
+@pytest.mark.parametrize(
+    ("other", "key", "verdict"),
+    [
+        ([], "optimizer.lr=0.5", f"lower by 0.0200 than that of a after 6,144 tokens (step 24): {UNKNOWN}; {BEST}"),
+        (
+            [2.0, 4.0, 2.9],
+            "optimizer.lr=0.5",
+            "lower by 0.0200 ± 0.0333 than that of a after 6,144 tokens (step 24): not ",
+        ),
+        (
+            [1.98, 3.97, 2.98],
+            "optimizer.lr=0.5",
+            f"lower by 0.0200 ± 0.0033 than that of a after 6,144 tokens (step 24): {MORE}; {BEST}",
+        ),
+        (
+            [1.98, 3.97, 2.98],
+            "train.seed=5",
+            f"lower by 0.0200 ± 0.0033 than that of a after 6,144 tokens (step 24): {MORE}; {CHANCE}",
+        ),
+    ],
+)
+def test_the_verdict_weighs_the_difference_of_equal_parts(make_run, other, key, verdict):
+    runs = [make_run("a", val_loss_by_part=[2.0, 4.0, 3.0]), make_run("b", key, level=2.98, val_loss_by_part=other)]
+    compared = compare_runs(read_runs(runs))
+    assert compared["verdict"][0].startswith(f"b: val_loss is {verdict}")
+    first, second = (row["difference_stderr"] for row in compared["scores"] if row["run"] == "b")
+    assert second == pytest.approx(
+        first and first * 1.49 / (2.98 + 2 / STEPS)
+    )  # bits per byte: the same, in their unit
 
 
 def test_scores_of_other_documents_are_not_subtracted(make_run):

@@ -20,7 +20,9 @@ from trainer.model.decoder import LanguageModel
 SEQ_LEN = 24
 
 
-def run_evaluation(evaluated: EvaluatedModel, *, max_tokens: int, batch: int = 7) -> dict[str, np.ndarray]:
+def run_evaluation(
+    evaluated: EvaluatedModel, *, max_tokens: int, batch: int = 7
+) -> tuple[dict[str, np.ndarray], list[float]]:
     train = evaluated.train.model_copy(update={"global_batch": batch, "micro_batch": batch})
     return evaluate(replace(evaluated, train=train), evaluated.trained_on, max_tokens)
 
@@ -55,9 +57,9 @@ def evaluate_naively(model: LanguageModel, shard_set: ShardSet, max_tokens: int)
 
 @pytest.mark.parametrize("max_tokens", [1_000, 10**9])
 def test_losses_by_source_equal_a_naive_computation(evaluated, shard_set, max_tokens):
-    found = run_evaluation(evaluated, max_tokens=max_tokens)
+    found, parts = run_evaluation(evaluated, max_tokens=max_tokens)
     expected = evaluate_naively(evaluated.model, shard_set, max_tokens)
-    line = summarise_evaluation(found)
+    line = summarise_evaluation(found, parts)
     assert set(found) == set(expected) == {"prose", "code"}
     for name, (nats, tokens, size) in expected.items():
         assert found[name].tolist() == [pytest.approx(nats, rel=1e-5), tokens, size]
@@ -69,17 +71,20 @@ def test_losses_by_source_equal_a_naive_computation(evaluated, shard_set, max_to
     nats, size = (sum(sums[index] for sums in expected.values()) for index in (0, 2))
     assert line["val_loss"] == pytest.approx(nats / line["val_tokens"], rel=1e-5)
     assert line["val_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    # Equal parts of at least a window, or none.
+    assert len(parts) == (32 if line["val_tokens"] >= 32 * SEQ_LEN else 0)
+    assert not parts or np.mean(parts) == pytest.approx(line["val_loss"], rel=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # while torch imports its compiler
 def test_a_compiled_model_is_scored_uncompiled_and_in_smaller_batches(evaluated):
     graphs: list[torch.fx.GraphModule] = []
     rows: list[int] = []
-    plain = run_evaluation(evaluated, max_tokens=1_000)
+    plain, _ = run_evaluation(evaluated, max_tokens=1_000)
     compiled = copy.deepcopy(evaluated.model)
     compiled.compile(backend=lambda graph, _: graphs.append(graph) or graph)
     compiled.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
-    found = run_evaluation(replace(evaluated, model=compiled), max_tokens=1_000, batch=9)
+    found, _ = run_evaluation(replace(evaluated, model=compiled), max_tokens=1_000, batch=9)
     assert not graphs
     assert max(rows) == 2
     for name, sums in plain.items():

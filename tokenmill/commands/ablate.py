@@ -3,7 +3,7 @@
 FILE names a data recipe, a train recipe, seeds and arms, which each change some keys. Equal work is done once, the same
 command resumes, and the answer is a table of differences from the first arm with their 95 % intervals.
 
-`--dry-run` says how many trainings are missing.
+`--dry-run` builds the sets, and says what each arm's mix is and how many trainings are missing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add_experiment(parser: argparse.ArgumentParser, file: str) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="train nothing: say how many trainings are missing",
+        help="train nothing: say how many trainings are missing; `ablate` builds the sets and shows the mix of each",
     )
     add_engine(parser)
 
@@ -51,8 +51,9 @@ def run(options: argparse.Namespace) -> Outcome:
 
         file = find_recipe(options.file, SHIPPED)
         ablation = Ablation(file, load_ablation(file), options.out, executor, Progress())
+        mix = ablation.find_mixes()
         if options.dry_run:
-            return tell_missing(ablation, len(ablation.find_pending()), {})
+            return tell_missing(ablation, len(ablation.find_pending()), {"mix": mix})
         ablation.run()
     answer = answer_ablation(ablation)
     return tell_answer(ablation, ablation.trainings, answer, show_tables(answer), "ablation")
@@ -63,4 +64,4 @@ def tell_missing(ablation: Ablation, missing: int, more: Row) -> Outcome:
     rows: list[Row] = [{"arm": arm.name, "trainings": len(arm.seeds), "tokens": arm.tokens} for arm in ablation.arms]
     each = f"{plural(missing, 'training')} to run, of {plural(ablation.arms[0].tokens, 'token')} each"
     note = f"{each}; `tokenmill fit --measure` measures the tokens a second of the train recipe on this machine"
-    return Outcome({"arms": rows, "missing": missing, **more}, [rows, note])
+    return Outcome({"arms": rows, "missing": missing, **more}, [more.get("mix", []), rows, note])

@@ -5,12 +5,14 @@ OUT/work          the work folder of all sets: what is equal is done once
 OUT/runs/ARM/seed-N-DIGEST
                   the run folder of each training
 OUT/trainings     the receipts of the trainings, as a build's work folder has those of its tasks
-OUT/tokenizers    the tokenizer of the first arm, which the others share
+OUT/tokenizers    the tokenizers of the sets; that of the first arm is shared by the others
+OUT/manifests     the manifests of the sets
 OUT/ablation.json the answer; OUT/ablation.html, .png and .svg show it
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,16 +23,18 @@ from pipeline.engine.driver import Driver
 from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Task, make_task
-from shards.errors import InputError, plural
+from shards.errors import InputError
+from shards.format.manifest import Manifest, parse_json
 from shards.stores.files import lock_folder, make_folder, write_text
 from shards.stores.open import open_writable_store
-from shards.terminal.amounts import format_size
 from shards.terminal.program import Row
 from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
 from tokenmill.experiments.proxy import ProxyResult, ProxyTask, train_proxy
 from tokenmill.experiments.schema import AblationConfig
 
 _STAGE = "train"
+_MOST_ERROR = 0.1
+"""Of the difference between the mixes of two arms, the part that an error of a mix may be."""
 
 
 @dataclass(slots=True)
@@ -92,6 +96,41 @@ class Ablation:
         """Return the results of the trainings of an ablation's arm, in the order of its seeds."""
         return [one.result for one in self.trainings if one.arm.name == arm]
 
+    def find_mixes(self) -> list[Row]:
+        """Return the mix of each of the ablation's arms: `arm`, `source`, and its shares `requested` and `achieved`.
+
+        Sets are built if they were not yet.
+
+        Raises:
+            InputError: a set cannot be built, the folder is in use, or a set misses its mix by more than a tenth of
+                what its arm and the first one are apart.
+            RunError: a build failed on the way; call again to go on.
+        """
+        make_folder(self.out)
+        with lock_folder(self.out):
+            mixes = [
+                parse_json(Manifest, self._keep(arm, "manifest").read_bytes(), where=f"arm {arm.name}").mix
+                for arm in self.arms
+            ]
+        # An arm with the mix of the first, and the first itself, go by the arm that is nearest to them.
+        apart = [
+            round(max(abs(a.requested - b.requested) for a, b in zip(mixes[0], mix, strict=False)), 9) for mix in mixes
+        ]
+        nearest = min(filter(None, apart), default=math.inf)
+        found = list(zip(self.arms, mixes, apart, strict=True))
+        problems = [
+            f"arm {arm.name}: {one.source} is {one.achieved:.2%} of its set, not {one.requested:.2%}. Expected an "
+            f"error of at most a tenth of the {own or nearest:.2%} between arms. Documents are never cut: give more "
+            "tokens, or arms that are further apart."
+            for arm, mix, own in found
+            for one in mix
+            if abs(one.achieved - one.requested) > (own or nearest) * _MOST_ERROR
+        ]
+        if problems:
+            raise InputError(problems)
+        shares = {"source", "requested", "achieved"}
+        return [{"arm": arm.name, **one.model_dump(include=shares)} for arm, mix, _ in found for one in mix]
+
     def run(self) -> None:
         """Run the ablation: build sets and train models as far as they are missing. Each training has its result then.
 
@@ -119,11 +158,7 @@ class Ablation:
 
     def set_folder(self, arm: Arm) -> Path:
         """Return the folder of the set of an ablation's arm; arms with equal sets share it."""
-        return self.out / "sets" / self._first_with(arm.data).name
-
-    def _first_with(self, data: str) -> Arm:
-        """Return the first of the ablation's arms whose sets are equal."""
-        return next(arm for arm in self.arms if arm.data == data)
+        return self.out / "sets" / next(one.name for one in self.arms if one.data == arm.data)
 
     def _make_task(self, arm: Arm, seed: int) -> Task:
         train = arm.train.train.model_copy(update={"seed": seed})
@@ -139,22 +174,9 @@ class Ablation:
         return make_task(payload, arm.tokens, f"{arm.name} seed {seed}")
 
     def _build_for(self, pending: list[Task]) -> None:
-        """Build the sets that trainings of the ablation need.
-
-        Raises:
-            InputError: the disk is too small for them.
-        """
+        """Build the sets that trainings of the ablation need."""
         missing = {task.digest for task in pending}
-        needed = dict.fromkeys(one.arm.data for one in self.trainings if one.task.digest in missing)
-        arms = [self._first_with(data) for data in needed]
-        size = sum(_set_bytes(arm) for arm in arms if not self.set_folder(arm).exists())
-        room = shutil.disk_usage(self.out).free
-        if size > room:
-            found = (
-                f"the sets of {plural(len(arms), 'arm')} may take {format_size(size)}, and {format_size(room)} are free"
-            )
-            raise InputError(f"{self.out}: {found}. Give a folder on a larger disk, or fewer tokens.")
-        for arm in arms:
+        for arm in {one.arm.data: one.arm for one in self.trainings if one.task.digest in missing}.values():
             self._build(arm)
 
     def _build(self, arm: Arm) -> None:
@@ -163,25 +185,20 @@ class Ablation:
         # Arms without a tokenizer of their own share that of the first.
         recipe = arm.recipe
         if not arm.own_tokenizer and recipe.tokenizer.file is None:
-            recipe = with_tokenizer(recipe, self._find_tokenizer())
+            recipe = with_tokenizer(recipe, self._keep(self.arms[0], "tokenizer"))
         self._progress.note(f"arm {arm.name}: its set in {folder}")
         try:
             build_set(recipe, out=folder, work=self.work, executor=self._executor, progress=True)
         except InputError as error:
             raise InputError([f"arm {arm.name}: {problem}" for problem in error.problems]) from error
+        for name in ("tokenizer", "manifest"):
+            kept = self.out / f"{name}s" / f"{arm.data}.json"
+            kept.parent.mkdir(exist_ok=True)
+            write_text(kept, (folder / f"{name}.json").read_text())
 
-    def _find_tokenizer(self) -> Path:
-        """Return the file of the tokenizer of the ablation's first arm; build that arm's set if it is missing."""
-        first = self.arms[0]
-        file = self.out / "tokenizers" / f"{first.data}.json"
+    def _keep(self, arm: Arm, name: str) -> Path:
+        """Return the copy of a file of the set of an ablation's arm; build the set if it is missing."""
+        file = self.out / f"{name}s" / f"{arm.data}.json"
         if not file.is_file():
-            self._build(first)
-            file.parent.mkdir(exist_ok=True)
-            write_text(file, (self.set_folder(first) / "tokenizer.json").read_text())
+            self._build(arm)
         return file
-
-
-def _set_bytes(arm: Arm) -> int:
-    """Return the most bytes that the set of an ablation's arm may take: tokens uncompressed, tables of documents."""
-    wanted = arm.tokens if arm.recipe.mix.tokens == "max" else arm.recipe.mix.tokens
-    return 6 * (wanted + arm.recipe.split.val_tokens)

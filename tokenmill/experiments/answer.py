@@ -6,23 +6,24 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from shards.errors import plural
 from shards.stores.files import write_text
 from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Row
 from tokenmill.experiments.ablation import Ablation, Training, list_failed
-from tokenmill.experiments.arms import Arm
-from tokenmill.experiments.differences import CONFIDENCE, count_seeds, find_difference
+from tokenmill.experiments.arms import Arm, list_changes
+from tokenmill.experiments.differences import CONFIDENCE, find_difference, find_factor
 from tokenmill.experiments.proxy import ProxyResult
-from tokenmill.experiments.schema import flatten_keys
-from trainer.evaluation.scores import show_score
+from trainer.evaluation.scores import find_own, show_score
 from trainer.results.comparison import compare_runs, name_once, write_comparison
 from trainer.results.curves import LOSS_UNITS, unit_of
-from trainer.results.runs import TrainingRun, read_run
+from trainer.results.runs import read_run
 
 
 def answer_ablation(ablation: Ablation) -> Row:
@@ -31,8 +32,7 @@ def answer_ablation(ablation: Ablation) -> Row:
     Returns:
         `name`: that of the ablation.
         `scores`: for each score and arm its `score`, `arm`, `values` by seed, `mean`, `spread` (the standard deviation
-            over seeds), and from the first arm the `difference`, its interval `low` to `high`, `p`, `seeds_needed` to
-            show this difference, and `answer`.
+            over seeds), what `find_difference` returns of it and the first arm, and `answer`.
         `costs`: for each arm its `trainings` that did not fail, their `tokens`, how many of these were `repeated`,
             `hours` and `dollars`.
         `changes`: for each key that an arm changes, its `arm`, `key` and `value`.
@@ -46,7 +46,11 @@ def answer_ablation(ablation: Ablation) -> Row:
         "name": ablation.config.name,
         "scores": [row for name in names for row in _compare_arms(ablation, name)],
         "costs": [add_up(arm, [one.result for one in paid if one.arm is arm]) for arm in ablation.arms],
-        "changes": list(_list_changes(ablation)),
+        "changes": [
+            {"arm": arm.name, "key": key, "value": value}
+            for arm in ablation.config.arms
+            for key, _, value in (*list_changes("data", arm), *list_changes("train", arm))
+        ],
         "failed": list_failed(ablation.trainings),
     }
     return answer | {"notes": list(_list_notes(ablation, answer))}
@@ -54,11 +58,11 @@ def answer_ablation(ablation: Ablation) -> Row:
 
 def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
     """Yield the answer's row of each arm for one score."""
-    first = ablation.arms[0]
-    base = ablation.results(first.name)
+    first, base = ablation.arms[0], ablation.results(ablation.arms[0].name)
     for arm in ablation.arms:
         own = ablation.results(arm.name)
-        values = [_value(result, score) for result in own]
+        both = [tuple(one.scores.get(score, {}).get("value") for one in pair) for pair in zip(base, own, strict=True)]
+        values = [value for _, value in both]
         known = [value for value in values if value is not None]
         row: Row = {
             "score": score,
@@ -67,42 +71,40 @@ def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
             "values": dict(zip(map(str, arm.seeds), values, strict=True)),
             "mean": statistics.fmean(known) if known else None,
             "spread": statistics.stdev(known) if len(known) > 1 else None,
+            **dict.fromkeys(("difference", "low", "high", "p", "difference_spread", "seeds_needed")),
+            "answer": "the first arm",
         }
-        row |= dict.fromkeys(("difference", "low", "high", "p", "seeds_needed"))
-        row["answer"] = "the first arm" if arm is first else None
         if arm is not first:
-            both = zip([_value(result, score) for result in base], values, strict=True)
             # Seeds that failed in one of the arms have no pair.
-            pairs = [(a, b) for a, b in both if a is not None and b is not None]
+            pairs = [pair for pair in both if None not in pair]
             row |= _describe_pairs(score, pairs, [*base, *own])
             if 0 < len(pairs) < len(values):
                 row["answer"] += f" ({len(pairs)} of {plural(len(values), 'seed')}: the others failed)"
         yield row
 
 
-def _value(result: ProxyResult, score: str) -> float | None:
-    return result.scores.get(score, {}).get("value")
-
-
-def _describe_pairs(score: str, pairs: Sequence[tuple[float, float]], results: Sequence[ProxyResult]) -> Row:
+def _describe_pairs(score: str, pairs: Sequence[tuple[Any, ...]], results: Sequence[ProxyResult]) -> Row:
     """Return what the answer says of the pairs of values of two arms."""
-    if len({result.text_of(score) for result in results if not result.failed}) > 1:
+    if len({result.texts.get(find_own(score, result.texts)) for result in results if not result.failed}) > 1:
         return {"answer": "other text: the arms were not scored on the same documents or items"}
     if not pairs:
         return {"answer": "not known: its trainings failed"}
-    # The paired difference, and whether its interval leaves out 0.
-    found = find_difference([a for a, _ in pairs], [b for _, b in pairs])
-    row: Row = {"difference": found.mean, "low": found.low, "high": found.high, "p": found.p}
-    if found.is_seen is None:
+    row, count = find_difference(*zip(*pairs, strict=True)), len(pairs)
+    if count == 1:
         return row | {"answer": "one seed: the effect of chance is not known"}
-    if found.is_seen:
-        better = (found.mean < 0) == (unit_of(score) in LOSS_UNITS)
+    if row["low"] * row["high"] > 0:
+        better = (row["difference"] < 0) == (unit_of(score) in LOSS_UNITS)
         return row | {"answer": "better" if better else "worse"}
-    if found.spread == 0:
+    if row["difference_spread"] == 0:
         return row | {"answer": "no difference: equal with every seed"}
-    seeds = count_seeds(found.mean, found.spread or 0.0)
-    needed = "" if seeds is None else f"; it takes {plural(seeds, 'seed')} to show one of {abs(found.mean):.2g}"
-    return row | {"seeds_needed": seeds, "answer": f"no difference seen{needed}"}
+    found = "no difference seen"
+    if len({b > a for a, b in pairs}) == 1:
+        found = (
+            f"no difference shown: {count} of {count} seeds have its sign, as {2 ** (1 - count):.0%} of equal arms do"
+        )
+    seeds, size = row["seeds_needed"], abs(row["difference"])
+    needed = "" if seeds is None else f"; about {plural(seeds, 'seed')} would show one of {size:.2g}"
+    return row | {"answer": f"{found}{needed}"}
 
 
 def add_up(arm: Arm, results: Sequence[ProxyResult]) -> Row:
@@ -121,22 +123,18 @@ def add_up(arm: Arm, results: Sequence[ProxyResult]) -> Row:
     }
 
 
-def _list_changes(ablation: Ablation) -> Iterator[Row]:
-    for arm in ablation.config.arms:
-        for kind, tables in (("data", arm.data), ("train", arm.train)):
-            for key, value in flatten_keys(tables):
-                yield {"arm": arm.name, "key": ".".join((kind, *key)), "value": value}
-
-
 def _list_notes(ablation: Ablation, answer: Row) -> Iterator[str]:
     seeds = len(ablation.config.seeds)
     if seeds == 1:
         yield "one seed: a difference may be chance, and no interval is known. Give at least three seeds."
     else:
+        factor = find_factor(seeds)
         yield (
             f"difference: the mean over {plural(seeds, 'seed')} of arm less {ablation.arms[0].name}, paired by seed; "
             f"in brackets its {CONFIDENCE:.0%} interval (Student's t). One of twenty comparisons of equal arms claims "
-            "a difference by chance."
+            f"a difference by chance. The spread of the differences has {plural(seeds - 1, 'degree')} of freedom "
+            f"(t-factor {factor:.1f}): a difference is shown from {factor / math.sqrt(seeds):.1f} times it on, and the "
+            "seeds that would show one are as rough as it is."
         )
     # One of twenty comparisons claims a difference by chance.
     compared = sum(row["difference"] is not None and row["low"] is not None for row in answer["scores"])
@@ -198,17 +196,14 @@ def tell_answer(
     out = ablation.out
     write_text(out / f"{name}.json", json.dumps(answer, indent=2) + "\n")
     files = [out / f"{name}.json", *others]
-    if runs := read_trained(ablation, trainings):
+    # Arms may share a training.
+    done = {one.task.digest: one for one in trainings if not one.result.failed}
+    runs = [
+        replace(read_run(ablation.results_folder(one)), name=f"{one.arm.name} seed {one.seed}") for one in done.values()
+    ]
+    if runs:
         compared = compare_runs(runs)
         shown = {"title": answer["name"], "notes": answer["notes"], "answers": {**tables}}
         files += write_comparison(runs, compared, out, name=name, shown=shown)
     lines = [answer["name"], *tables.values(), *answer["notes"], *map(str, files)]
     return Outcome(answer, lines, PROBLEMS if answer["failed"] else WHOLE)
-
-
-def read_trained(ablation: Ablation, trainings: Iterable[Training]) -> list[TrainingRun]:
-    """Return the runs of an answer's trainings that did not fail, by arm and seed; arms may share a training."""
-    done = {one.task.digest: one for one in trainings if not one.result.failed}
-    return [
-        replace(read_run(ablation.results_folder(one)), name=f"{one.arm.name} seed {one.seed}") for one in done.values()
-    ]

@@ -89,11 +89,11 @@ def _resolve(
     progress: Progress,
 ) -> Arm:
     # The train recipe first, since it says how many tokens the set needs.
-    train = load_train_recipe(locate_recipe(file, ablation.train), changes=_list_changes("train", arm.train))
+    train = load_train_recipe(locate_recipe(file, ablation.train), changes=list_changes("train", arm))
     train = _make_proxy(train, ablation)
     config = train.train
     recipe = load_checked_recipe(
-        locate_recipe(file, ablation.data), changes=_list_changes("data", arm.data), progress=progress
+        locate_recipe(file, ablation.data), changes=list_changes("data", arm), progress=progress
     )
     # The set is as small as the training allows.
     tokens = config.steps * config.global_batch * config.seq_len
@@ -132,8 +132,9 @@ def locate_recipe(file: Path, given: str) -> Path:
     return Path(os.path.normpath(file.parent / path))
 
 
-def _list_changes(kind: str, tables: dict[str, Any]) -> Changes:
-    return [(".".join((kind, *key)), key, value) for key, value in flatten_keys(tables)]
+def list_changes(kind: str, arm: ArmConfig) -> Changes:
+    """Return the keys of a recipe that an arm changes, each as it is written, in parts, and with its value."""
+    return [(".".join((kind, *key)), key, value) for key, value in flatten_keys(getattr(arm, kind))]
 
 
 def _make_proxy(recipe: TrainRecipe, ablation: AblationConfig) -> TrainRecipe:

@@ -87,12 +87,6 @@ class ProxyResult(Result):
     trained_seconds: float = 0.0
     tokens_repeated: int = 0
 
-    def text_of(self, score: str) -> str | None:
-        """Return the digest of the text of a proxy's score; None if it is not known."""
-        # The name of a score begins with that of its eval set or task, and may begin with that of another one.
-        names = [name for name in self.texts if score.startswith(f"{name}_")]
-        return self.texts[max(names, key=len)] if names else None
-
 
 def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult:
     """Train one proxy, or go on where an earlier attempt stopped, and return its scores.

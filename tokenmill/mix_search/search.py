@@ -32,6 +32,7 @@ from tokenmill.experiments.schema import AblationConfig, ArmConfig
 from tokenmill.mix_search.fit import SearchFit, count_parameters, fit_scores
 from tokenmill.mix_search.schema import MixSearchConfig, load_mix_search
 from tokenmill.mix_search.space import DECIMALS, MixSpace, Shares, draw_near, find_space, list_candidates, spread_out
+from trainer.evaluation.scores import find_own
 from trainer.recipe import load_train_recipe
 from trainer.results.curves import unit_of
 
@@ -171,7 +172,7 @@ class MixSearch:
             f"{self.file}: objective.{score}: the arms were scored on other text each, because sources hold documents "
             "of the eval set. Take them out of the sources or of the eval set, and run the search again."
             for score in self.config.objective
-            if len({result.text_of(score) for result in results}) > 1
+            if len({result.texts.get(find_own(score, result.texts)) for result in results}) > 1
         ]
         if problems:
             raise InputError(problems)

@@ -1,8 +1,9 @@
-"""Compare runs: their last scores with standard errors, the differences from the first run, and what they took.
+"""Compare runs: their scores with standard errors, the differences from the first run, and what they took.
 
-Tables on the terminal: each score of each run; steps, tokens, hours, dollars and tokens a second; the keys of the
-recipes that differ. `--out` also writes a picture of each score over steps, tokens, time and dollars, and a page with
-all of it. Runs may be still going, and of other tokenizers: their losses in nats a token are then not subtracted.
+Scores are compared after as many training tokens: the last point at which all runs were scored. A verdict, then tables
+on the terminal: each score of each run; steps, tokens, hours, dollars and tokens a second; the keys of the recipes that
+differ. `--out` also writes a picture of each score over steps, tokens, time and dollars, and a page with all of it.
+Runs may be still going, and of other tokenizers: their losses in nats a token are then not subtracted.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def _show(data: Row) -> Iterator[Part]:
     from trainer.results.comparison import show_tables
 
     tables = show_tables(data)
+    yield from data["verdict"]
     yield tables["scores"]
     yield tables["runs"]
     yield tables["changes"] or "no key of the recipes differs"

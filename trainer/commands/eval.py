@@ -133,7 +133,7 @@ def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> Row:
     shard_set = evaluated.trained_on
     if shard_set is None or not any(shard.num_tokens > 1 for shard in shard_set.splits.get("val", ())):
         return {}
-    found = summarise_evaluation(evaluate(evaluated, shard_set, config.max_tokens))
+    found = summarise_evaluation(*evaluate(evaluated, shard_set, config.max_tokens))
     check_finite("val_loss", {f"source {name}": loss for name, loss in found["val_loss_by_source"].items()})
     return found
 
@@ -160,10 +160,10 @@ def _print(data: Row) -> Iterator[Part]:
     """Yield what `eval` prints: a table of losses and scores, then the worst documents, with the beginning of each."""
     from trainer.evaluation.eval_sets import describe_origin
     from trainer.evaluation.evaluate import describe_counts
+    from trainer.evaluation.scores import VALIDATION_SCORES, read_score
 
     yield f"{data['model']}, step {data['step']}"
-    losses = {name: {"value": data.get(name), "stderr": None} for name in ("val_loss", "val_bits_per_byte")}
-    scores: dict[str, Row] = losses | data.get("scores", {})
+    scores = {name: read_score(data, name) for name in (*VALIDATION_SCORES, *data.get("scores", {}))}
     yield [{"score": name, **score} for name, score in scores.items() if score["value"] is not None]
     yield from describe_counts(data.get("score_notes", {}))
     for document in data.get("worst", []):

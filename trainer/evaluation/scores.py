@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +14,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+VALIDATION_SCORES = ("val_loss", "val_bits_per_byte")
+"""Scores of the validation split, which are keys of a validation line by themselves."""
 Score = dict[str, Any]
 """A number that says how good a model is on an eval set or an eval task: its `value`, and its standard error `stderr`,
 which is None if it is not known, as of a single document."""
+
+
+def read_score(line: dict[str, Any], name: str) -> Score:
+    """Return a score, or another number, of a line of the metrics; its value is None if the line does not have it."""
+    scores: dict[str, Score] = line.get("scores") or {}
+    return scores.get(name) or {"value": line.get(name), "stderr": find_stderr(line.get(f"{name}_by_part", []))}
 
 
 def show_score(value: float | None, stderr: float | None, sign: str = "") -> str | None:
@@ -24,6 +32,20 @@ def show_score(value: float | None, stderr: float | None, sign: str = "") -> str
     if value is None:
         return None
     return f"{value:{sign}.4f}" + ("" if stderr is None else f" ± {stderr:.4f}")
+
+
+def find_own(score: str, names: Iterable[str]) -> str:
+    """Return which of these eval sets and tasks a score belongs to; "" if none does.
+
+    The name of a score begins with that of its eval set or task, and may begin with that of another one.
+    """
+    return max((name for name in names if score.startswith(f"{name}_")), key=len, default="")
+
+
+def find_stderr(values: Sequence[float]) -> float | None:
+    """Return the standard error of the mean of independent values, such as parts of a score; None of less than two."""
+    with np.errstate(all="ignore"):  # a loss may be anything
+        return float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
 
 
 def estimate_ratio(parts: npt.NDArray[np.float64], wholes: npt.NDArray[np.float64]) -> Score:

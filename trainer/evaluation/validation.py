@@ -4,6 +4,9 @@ The document table gives the source of every target token. The val split is read
 tokens, without shuffling, up to a number of targets. So every validation uses the same tokens. A shorter last window
 is evaluated too; only the first token of each shard is never a target. Contexts cross document ends as in training.
 
+The losses of `PARTS` equal parts of the targets tell the standard error, as if those were independent; parts shorter
+than a window are not. Runs on one set have the same parts, so the error of a difference is known far better.
+
 Bits a byte is the cost of transmitting the text: the loss of all targets, end-of-document tokens included, divided by
 the bytes of their text (an end-of-document token has none). It compares models with different vocabularies. Where the
 tokenizer rewrites text, the bytes of each source's tokens are scaled to the bytes of its own text, which its build
@@ -33,6 +36,8 @@ from trainer.device import score_eagerly
 from trainer.model.decoder import LanguageModel
 from trainer.recipe import TrainConfig
 
+PARTS = 32
+"""Parts of the validation's targets, if they are no shorter than a window."""
 Sums = dict[str, npt.NDArray[np.float64]]
 """For each source that had targets: their summed loss in nats, their number, the bytes of their text, `(3,)`."""
 
@@ -64,20 +69,21 @@ class EvaluatedModel:
         return hashlib.sha256(self.tokenizer_json).hexdigest()
 
 
-def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) -> Sums:
-    """Return a model's validation loss, on the val split of a set.
+def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) -> tuple[Sums, list[float]]:
+    """Return a model's validation loss on the val split of a set by source, and the mean loss of each of its parts.
 
     Args:
         evaluated: the model, in evaluation mode. `train` says the targets in a window (`seq_len`) and
             `document_mask`.
         shard_set: the set; its val split holds at least two tokens.
-        max_tokens: number of targets; fewer if the split is smaller.
+        max_tokens: number of targets, 8 bytes of memory each; fewer if the split is smaller.
 
     Raises:
         ShardSetError: a shard is corrupt.
     """
     names = [source.name for source in shard_set.manifest.sources]
     sums = np.zeros((3, len(names)))
+    losses: list[npt.NDArray[np.float64]] = []
     token_bytes, text_scales = find_token_bytes(shard_set), find_text_scales(shard_set)
     for shard in shard_set.splits["val"]:
         targets = min(shard.num_tokens - 1, max_tokens)
@@ -86,13 +92,17 @@ def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) ->
         max_tokens -= targets
         # The first token of a shard has nothing before it: it is never a target.
         content = shard.read(0, targets + 1).astype(np.int64)
-        losses = _token_losses(evaluated, torch.from_numpy(content))
+        losses.append(_token_losses(evaluated, torch.from_numpy(content)))
         sources = number_token_sources(shard, names, targets + 1)[1:]
         sizes = token_bytes[content[1:]] if token_bytes is not None else np.zeros(targets)
-        sums += [np.bincount(sources, weights, minlength=len(names)) for weights in (losses, np.ones(targets), sizes)]
+        sums += [
+            np.bincount(sources, weights, minlength=len(names)) for weights in (losses[-1], np.ones(targets), sizes)
+        ]
     # Where the tokenizer rewrote text, its tokens have other bytes than the text of the source.
     sums[2] *= [text_scales.get(name, 1.0) for name in names]
-    return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
+    parts = np.array_split(np.concatenate(losses), PARTS)
+    means = [round(float(part.mean()), 6) for part in parts if len(parts[-1]) >= evaluated.train.seq_len]
+    return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}, means
 
 
 def find_token_bytes(shard_set: ShardSet) -> npt.NDArray[np.int64] | None:
@@ -115,12 +125,13 @@ def find_text_scales(shard_set: ShardSet) -> dict[str, float]:
     return {name: own.text_bytes / own.token_bytes for name, own in counted.items() if own and own.token_bytes}
 
 
-def summarise_evaluation(sums: Sums) -> Row:
-    """Return a validation's losses as the fields of a line of metrics.jsonl; without known bytes some are None."""
+def summarise_evaluation(sums: Sums, parts: list[float]) -> Row:
+    """Return what `evaluate` returns as the fields of a line of metrics.jsonl; what is not known is None."""
     total = sum(sums.values(), start=np.zeros(3))
     return {
         "val_tokens": int(total[1]),
         "val_loss": float(total[0] / total[1]),
+        "val_loss_by_part": parts,
         "val_bits_per_byte": _bits(total),
         "val_loss_by_source": {name: float(row[0] / row[1]) for name, row in sums.items()},
         "val_bits_per_byte_by_source": {name: _bits(row) for name, row in sums.items()},

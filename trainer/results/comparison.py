@@ -17,39 +17,50 @@ from shards.config import list_of, table_of
 from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open, make_folder
 from shards.terminal.program import Row
-from trainer.evaluation.scores import show_score
-from trainer.metrics import last_record
-from trainer.results.curves import TOKENIZER_UNIT, VALIDATION_SCORES, read_curve, unit_of
+from trainer.evaluation.scores import VALIDATION_SCORES, find_own, find_stderr, read_score, show_score
+from trainer.metrics import Record, last_record
+from trainer.results.curves import list_scores, read_curve, unit_of
 from trainer.results.picture import choose_axes, draw_runs, render_figure
 from trainer.results.runs import TrainingRun
 
-OTHER_TOKENIZER, OTHER_TEXT = "other tokenizer", "other text"
-"""Why a score of two runs does not compare; in a table they stand in place of the difference."""
-EXPLANATIONS = {
-    OTHER_TOKENIZER: "nats per token cannot be compared across tokenizers; bits per byte can",
-    OTHER_TEXT: "the score is of other text than that of the first run, or of another number of tokens",
-}
+OTHER_TEXT = "other text"
+"""Why a score of two runs does not compare; in a table it stands in place of the difference."""
+SURE = 2
+"""Standard errors that a difference must exceed: one of twenty differences by chance does."""
 
 
 def compare_runs(runs: Sequence[TrainingRun]) -> Row:
     """Compare runs with the first of them: return the rows of tables. Values that are not known are None.
 
     Returns:
+        `verdict`: for each run but the first a sentence about the first score that compares.
         `runs`: for each run its `run` (the name), `folder`, `steps`, `tokens`, `hours`, `dollars` and `tokens_per_s`,
             the median of its steps.
-        `scores`: for each score and run its `score`, `run`, `value`, `stderr`, `at_step`, the `difference` from the
-            first run, its `difference_stderr` as if the two errors were independent, and `why_no_difference`.
+        `scores`: for each score and run its `score`, `run`, `value` and `stderr` `at_step` and `at_tokens`, the
+            `difference` from the first run, its `difference_stderr`, and `why_no_difference`.
         `changes`: for each key of the recipes that is not the same in all runs, and for the set and the tokenizer, its
             `key` and the value of each run by name; of a key that changed in a run, a list of `from_step` and `value`.
         `notes`: what is odd about the runs, and about comparing them.
     """
-    scores = list(_compare_scores(runs))
+    points = _find_points(runs)
+    scores, changes = list(_compare_scores(runs, points)), _list_changes(runs)
     return {
+        "verdict": [_judge(run.name, runs[0].name, scores, changes) for run in runs[1:]],
         "runs": [_measure_run(run) for run in runs],
         "scores": scores,
-        "changes": _list_changes(runs),
-        "notes": list(_list_notes(runs, scores)),
+        "changes": changes,
+        "notes": list(_list_notes(runs, points, scores)),
     }
+
+
+def _find_points(runs: Sequence[TrainingRun]) -> list[Record]:
+    """Return the line of each run at which runs are compared: the last validation after as many tokens in all of them.
+
+    A run without any validation has {}; if no point is common to the others, all have.
+    """
+    lines = [{line["tokens"]: line for line in run.records if "val_loss" in line} for run in runs]
+    common = max(set[float]().union(*lines).intersection(*filter(None, lines)), default=-1.0)
+    return [own.get(common, {}) for own in lines]
 
 
 def _measure_run(run: TrainingRun) -> Row:
@@ -65,90 +76,108 @@ def _measure_run(run: TrainingRun) -> Row:
     }
 
 
-def _compare_scores(runs: Sequence[TrainingRun]) -> Iterator[Row]:
+def _compare_scores(runs: Sequence[TrainingRun], points: Sequence[Record]) -> Iterator[Row]:
     """Yield the comparison's row for each score and run, scores in the order in which the runs have them."""
-    for score in dict.fromkeys(name for run in runs for name in run.scores):
-        first = _last_score(runs[0], score)
-        for run in runs:
+    for score in list_scores(points):
+        for run, point in zip(runs, points, strict=True):
             # A score that a run does not have is empty, and so is a difference that says nothing.
-            found = _last_score(run, score)
-            row = {"score": score, "unit": unit_of(score), "run": run.name, **found}
-            row |= {"difference": None, "difference_stderr": None, "why_no_difference": None}
-            if run is not runs[0] and None not in (first["value"], found["value"]):
-                row["why_no_difference"] = _find_obstacle(score, runs[0], run)
-                if row["why_no_difference"] is None:
-                    row["difference"] = found["value"] - first["value"]
-                    if None not in (first["stderr"], found["stderr"]):
-                        row["difference_stderr"] = math.hypot(first["stderr"], found["stderr"])
-            yield row
+            row = {"score": score, "unit": unit_of(score), "run": run.name, **read_score(point, score)}
+            row |= dict.fromkeys(("difference", "difference_stderr", "why_no_difference"))
+            if run is not runs[0]:
+                row |= _subtract(score, (runs[0], run), (points[0], point))
+            yield row | {"at_step": point.get("step"), "at_tokens": point.get("tokens")}
 
 
-def _last_score(run: TrainingRun, score: str) -> Row:
-    curve = read_curve(run.records, score)
-    step, value, stderr = curve[-1] if curve else (None, None, None)
-    return {"value": value, "stderr": stderr, "at_step": step}
+def _subtract(score: str, runs: tuple[TrainingRun, TrainingRun], points: tuple[Record, Record]) -> Row:
+    """Return the difference of a score of two runs, with its standard error, or why it has none."""
+    (first, first_error), (other, error) = (read_score(point, score).values() for point in points)
+    if first is None or other is None:
+        return {}
+    texts = [_find_text(score, run, point) for run, point in zip(runs, points, strict=True)]
+    if all(texts) and texts[0] != texts[1]:
+        return {"why_no_difference": OTHER_TEXT}
+    stderr = None if None in (first_error, error) else math.hypot(first_error, error)
+    if score in VALIDATION_SCORES:
+        # Of the same tokens, bits per byte are the loss times a number that both runs share.
+        pairs = zip(*(point.get("val_loss_by_part", []) for point in points), strict=False)
+        stderr = find_stderr([(b - a) * other / (points[1]["val_loss"] or 1.0) for a, b in pairs])
+    return {"difference": other - first, "difference_stderr": stderr}
 
 
-def _find_obstacle(score: str, first: TrainingRun, other: TrainingRun) -> str | None:
-    """Return why a score of two runs does not compare; None if it does."""
-    if unit_of(score) == TOKENIZER_UNIT and first.tokenizer_sha256 != other.tokenizer_sha256:
-        return OTHER_TOKENIZER
-    texts = [_describe_text(score, run) for run in (first, other)]
+def _find_text(score: str, run: TrainingRun, point: Record) -> Any:
+    """Return what tells the text of a compared score from other text; None if it is not known."""
     if score in VALIDATION_SCORES:
         # A validation split is read from its start: as many tokens of one set are the same ones.
-        is_one_set = first.shard_set.manifest_sha256 == other.shard_set.manifest_sha256
-        return OTHER_TEXT if is_one_set and texts[0] != texts[1] else None
-    return OTHER_TEXT if all(texts) and texts[0] != texts[1] else None
+        return run.shard_set.manifest_sha256, point.get("val_tokens")
+    notes = point.get("score_notes", {})
+    return notes.get(find_own(score, notes), {}).get("sha256")
 
 
-def _describe_text(score: str, run: TrainingRun) -> Row:
-    """Return what tells the text of a compared run's last score from other text, as far as the metrics know it."""
-    if score in VALIDATION_SCORES:
-        return {"val_tokens": last_record(run.records, score).get("val_tokens")}
-    notes = last_record(run.records, "score_notes").get("score_notes", {})
-    # The name of a score begins with that of its eval set or task.
-    name = max((name for name in notes if score.startswith(f"{name}_")), key=len, default="")
-    return {key: value for key, value in notes.get(name, {}).items() if key == "sha256"}
+def _judge(run: str, first: str, scores: Sequence[Row], changes: Sequence[Row]) -> str:
+    """Return in a sentence what a comparison says of a run beside the first, by the first score that compares."""
+    row = next((row for row in scores if row["run"] == run and row["difference"] is not None), None)
+    if row is None:
+        return f"{run}: no score compares with that of {first}"
+    difference, error = row["difference"], row["difference_stderr"]
+    side, amount = "lower" if difference < 0 else "higher", show_score(abs(difference), error)
+    place = f"after {row['at_tokens']:,} tokens (step {row['at_step']:,})"
+    text = f"{run}: {row['score']} is {side} by {amount} than that of {first} {place}"
+    if not abs(difference) > SURE * (error or 0.0):
+        return f"{text}: not more than the noise of the scored text, so no difference is seen"
+    noise = "more than the noise of the scored text" if error else "the noise of the scored text is not known"
+    keys = {change["key"] for change in changes if change[run] != change[first]}
+    if keys == {"train.seed"}:
+        return f"{text}: {noise}; only the seeds differ, so this is chance"
+    return f"{text}: {noise}; another seed was not tried, and may do as much"
 
 
 def _list_changes(runs: Sequence[TrainingRun]) -> list[Row]:
     """Return a row for each key of the compared recipes that differs, then for the set and the tokenizer."""
-    values = [run.list_values() for run in runs]
+    # The set and the tokenizer are told by their digests.
+    values = [
+        run.list_values()
+        | {
+            "shard set": f"{run.shard_set.path} ({run.shard_set.manifest_sha256[:12]})",
+            "tokenizer": run.tokenizer_sha256[:12],
+        }
+        for run in runs
+    ]
     # A table that only some runs have is told by its other keys.
     keys = [key for key in dict.fromkeys(key for own in values for key in own) if not key.endswith(".name")]
     rows = [{"key": key, **{run.name: own.get(key) for run, own in zip(runs, values, strict=True)}} for key in keys]
-
-    # The set and the tokenizer are told by their digests.
-    sets = [f"{run.shard_set.path} ({run.shard_set.manifest_sha256[:12]})" for run in runs]
-    tokenizers = [run.tokenizer_sha256[:12] for run in runs]
-    for key, told in (("shard set", sets), ("tokenizer", tokenizers)):
-        rows.append({"key": key, **{run.name: value for run, value in zip(runs, told, strict=True)}})
     return [row for row in rows if any(row[run.name] != row[runs[0].name] for run in runs)]
 
 
-def _list_notes(runs: Sequence[TrainingRun], scores: list[Row]) -> Iterator[str]:
+def _list_notes(runs: Sequence[TrainingRun], points: list[Record], scores: list[Row]) -> Iterator[str]:
     """Yield what is odd about each run of a comparison, then about comparing them."""
     for run in runs:
         yield from (f"{run.name} {oddity}" for oddity in run.describe_oddities())
-    first = runs[0].shard_set.manifest_sha256
-    others = [run.name for run in runs if run.shard_set.manifest_sha256 != first]
-    if others:
-        trained = f"trained on another shard set than {runs[0].name}"
-        yield f"{', '.join(others)}: {trained}, so val_loss and val_bits_per_byte may be of other text"
-    reasons = dict.fromkeys(row["why_no_difference"] for row in scores if row["why_no_difference"])
-    yield from (f"{reason}: {EXPLANATIONS[reason]}" for reason in reasons)
+    for run, point in zip(runs, points, strict=True):
+        if (last := last_record(run.records, "val_loss").get("step")) != point.get("step"):
+            at = f"step {point['step']:,}" if point else "no step"
+            yield f"{run.name} is compared at {at}, not {last:,}: the last after as many tokens in all validated runs"
+    if any(row["why_no_difference"] for row in scores):
+        yield f"{OTHER_TEXT}: other documents, another number of tokens, or the validation split of another set"
     if any(row["stderr"] is not None for row in scores):
-        yield "±: one standard error; of a difference, as if the errors of both runs were independent"
+        yield (
+            "±: one standard error; of a difference, as if the errors of both runs were independent, but of validation "
+            "that of the differences of its parts, which both runs share"
+        )
 
 
 def show_tables(comparison: Row) -> dict[str, list[Row]]:
     """Return the tables of a comparison as people read them, by the names of their rows; lists as JSON."""
-    scores: list[Row] = []
-    for row in comparison["scores"]:
-        nats = f", {row['unit']}" if row["unit"] == "nats per token" else ""  # other names say their unit
-        difference = show_score(row["difference"], row["difference_stderr"], "+")
-        shown = {"score": row["score"] + nats, "run": row["run"], "value": show_score(row["value"], row["stderr"])}
-        scores.append(shown | {"difference": row["why_no_difference"] or difference, "at_step": row["at_step"]})
+    scores = [
+        {
+            # Other names say their unit.
+            "score": row["score"] + (f", {row['unit']}" if row["unit"] == "nats per token" else ""),
+            "run": row["run"],
+            "value": show_score(row["value"], row["stderr"]),
+            "difference": row["why_no_difference"] or show_score(row["difference"], row["difference_stderr"], "+"),
+            "at_step": row["at_step"],
+        }
+        for row in comparison["scores"]
+    ]
     return {
         "scores": name_once(scores, "score"),
         "runs": [{key: value for key, value in row.items() if key != "folder"} for row in comparison["runs"]],
@@ -193,7 +222,7 @@ def write_comparison(
     picture = render_figure(figure, "svg")
     values: Row = {
         "title": " and ".join(names if len(runs) < 4 else [names[0], f"{len(runs) - 1} more"]),
-        "notes": comparison["notes"],
+        "notes": [*comparison["verdict"], *comparison["notes"]],
         "over": list(axes),
         "picture": base64.b64encode(picture).decode("ascii"),
         "command": name,

@@ -8,15 +8,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from shards.terminal.program import Row
+from trainer.evaluation.scores import VALIDATION_SCORES, read_score
 from trainer.metrics import Record
 
-VALIDATION_SCORES = ("val_loss", "val_bits_per_byte")
-"""Scores of the validation split, which are keys of a validation line by themselves."""
 LOSS_UNITS = ("nats per token", "bits per byte")
 """Units of scores of which less is better."""
-TOKENIZER_UNIT = "nats per token"
-"""The unit of scores that compare only models with the same tokenizer."""
 
 
 Curve = list[tuple[float, float, float | None]]
@@ -37,8 +33,7 @@ def read_curve(records: Iterable[Record], key: str, against: str = "step") -> Cu
     """Return a number or a score of a run's metrics over another number of the lines, such as `tokens`."""
     curve: Curve = []
     for record in records:
-        # A score has a standard error; every other number stands in the line by itself.
-        score: Row = (record.get("scores") or {}).get(key) or {"value": record.get(key), "stderr": None}
+        score = read_score(record, key)
         if score["value"] is not None and against in record:
             curve.append((record[against], score["value"], score["stderr"]))
     return curve

@@ -17,9 +17,9 @@ import numpy as np
 
 from shards.errors import InputError, plural
 from shards.terminal.display import printable
-from trainer.evaluation.scores import show_score
+from trainer.evaluation.scores import VALIDATION_SCORES, show_score
 from trainer.metrics import METRICS_FILE, Record
-from trainer.results.curves import VALIDATION_SCORES, Curve, read_curve, smooth, unit_of
+from trainer.results.curves import Curve, read_curve, smooth, unit_of
 from trainer.results.runs import TrainingRun
 
 if TYPE_CHECKING:

@@ -73,7 +73,7 @@ def validate(loop: TrainingLoop, *, meter: Meter, say: Note) -> bool:
         yield lambda done, total: meter(step, steps, [f"{name}: {done:,} of {total:,}"])
 
     session.model.eval()
-    found = summarise_evaluation(evaluate(session.evaluated, session.shard_set, recipe.eval.max_tokens))
+    found = summarise_evaluation(*evaluate(session.evaluated, session.shard_set, recipe.eval.max_tokens))
     scores = evaluate_scores(session.scorers, session.evaluated, show_scoring)
     best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in log.records)
     log.write({"step": step, **found, **scores, **_timing(loop)})
