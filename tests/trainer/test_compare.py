@@ -113,9 +113,14 @@ def test_validation_of_another_set_is_not_subtracted(make_run, trainer):
 @pytest.mark.parametrize(
     ("steps", "size", "at", "note"),
     [
-        (16, 256, (16, 16), "a is compared at step 16, not 24: the last after as many tokens in all validated runs"),
-        (8, 512, (16, 8), "a is compared at step 16, not 24"),
-        (24, 300, None, "b is compared at no step, not 24"),
+        (
+            16,
+            256,
+            (16, 16),
+            "a is compared at step 16, and not 24: the last after as many tokens in all validated runs",
+        ),
+        (8, 512, (16, 8), "a is compared at step 16, and not 24"),
+        (24, 300, None, "b is compared at step (none), and not 24"),
     ],
 )
 def test_runs_are_compared_after_as_many_tokens(make_run, steps, size, at, note):
@@ -134,28 +139,28 @@ BEST, CHANCE = "another seed was not tried, and may do as much", "only the seeds
 @pytest.mark.parametrize(
     ("other", "key", "verdict"),
     [
-        ([], "optimizer.lr=0.5", f"lower by 0.0200 than that of a after 6,144 tokens (step 24): {UNKNOWN}; {BEST}"),
+        ([], "optimizer.lr=0.5", f"lower by 0.0200 than that of a: {UNKNOWN}; {BEST}"),
         (
             [2.0, 4.0, 2.9],
             "optimizer.lr=0.5",
-            "lower by 0.0200 ± 0.0333 than that of a after 6,144 tokens (step 24): not ",
+            "lower by 0.0200 ± 0.0333 than that of a: not ",
         ),
         (
             [1.98, 3.97, 2.98],
             "optimizer.lr=0.5",
-            f"lower by 0.0200 ± 0.0033 than that of a after 6,144 tokens (step 24): {MORE}; {BEST}",
+            f"lower by 0.0200 ± 0.0033 than that of a: {MORE}; {BEST}",
         ),
         (
             [1.98, 3.97, 2.98],
             "train.seed=5",
-            f"lower by 0.0200 ± 0.0033 than that of a after 6,144 tokens (step 24): {MORE}; {CHANCE}",
+            f"lower by 0.0200 ± 0.0033 than that of a: {MORE}; {CHANCE}",
         ),
     ],
 )
 def test_the_verdict_weighs_the_difference_of_equal_parts(make_run, other, key, verdict):
     runs = [make_run("a", val_loss_by_part=[2.0, 4.0, 3.0]), make_run("b", key, level=2.98, val_loss_by_part=other)]
     compared = compare_runs(read_runs(runs))
-    assert compared["verdict"][0].startswith(f"b: val_loss is {verdict}")
+    assert compared["verdict"][0].startswith(f"b: at step 24, after 6,144 tokens, val_loss is {verdict}")
     first, second = (row["difference_stderr"] for row in compared["scores"] if row["run"] == "b")
     assert second == pytest.approx(
         first and first * 1.49 / (2.98 + 2 / STEPS)

@@ -58,7 +58,7 @@ def answer_ablation(ablation: Ablation) -> Row:
 
 def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
     """Yield the answer's row of each arm for one score."""
-    first, base = ablation.arms[0], ablation.results(ablation.arms[0].name)
+    base = ablation.results(ablation.arms[0].name)
     for arm in ablation.arms:
         own = ablation.results(arm.name)
         both = [tuple(one.scores.get(score, {}).get("value") for one in pair) for pair in zip(base, own, strict=True)]
@@ -74,7 +74,7 @@ def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
             **dict.fromkeys(("difference", "low", "high", "p", "difference_spread", "seeds_needed")),
             "answer": "the first arm",
         }
-        if arm is not first:
+        if arm is not ablation.arms[0]:
             # Seeds that failed in one of the arms have no pair.
             pairs = [pair for pair in both if None not in pair]
             row |= _describe_pairs(score, pairs, [*base, *own])
@@ -102,8 +102,8 @@ def _describe_pairs(score: str, pairs: Sequence[tuple[Any, ...]], results: Seque
         found = (
             f"no difference shown: {count} of {count} seeds have its sign, as {2 ** (1 - count):.0%} of equal arms do"
         )
-    seeds, size = row["seeds_needed"], abs(row["difference"])
-    needed = "" if seeds is None else f"; about {plural(seeds, 'seed')} would show one of {size:.2g}"
+    seeds = row["seeds_needed"]
+    needed = "" if seeds is None else f"; about {plural(seeds, 'seed')} would show one of {abs(row['difference']):.2g}"
     return row | {"answer": f"{found}{needed}"}
 
 
@@ -128,13 +128,12 @@ def _list_notes(ablation: Ablation, answer: Row) -> Iterator[str]:
     if seeds == 1:
         yield "one seed: a difference may be chance, and no interval is known. Give at least three seeds."
     else:
-        factor = find_factor(seeds)
         yield (
             f"difference: the mean over {plural(seeds, 'seed')} of arm less {ablation.arms[0].name}, paired by seed; "
             f"in brackets its {CONFIDENCE:.0%} interval (Student's t). One of twenty comparisons of equal arms claims "
             f"a difference by chance. The spread of the differences has {plural(seeds - 1, 'degree')} of freedom "
-            f"(t-factor {factor:.1f}): a difference is shown from {factor / math.sqrt(seeds):.1f} times it on, and the "
-            "seeds that would show one are as rough as it is."
+            f"(t-factor {find_factor(seeds):.1f}): a difference is shown from "
+            f"{find_factor(seeds) / math.sqrt(seeds):.1f} times it on, and the seeds that would show one are as rough."
         )
     # One of twenty comparisons claims a difference by chance.
     compared = sum(row["difference"] is not None and row["low"] is not None for row in answer["scores"])

@@ -70,7 +70,7 @@ def _measure_run(run: TrainingRun) -> Row:
         "folder": str(run.folder),
         "steps": run.records[-1]["step"],
         "tokens": run.last("tokens"),
-        "hours": None if seconds is None else seconds / 3600,
+        "hours": seconds and seconds / 3600,
         "dollars": run.last("usd"),
         "tokens_per_s": statistics.median(speeds) if speeds else None,
     }
@@ -93,24 +93,20 @@ def _subtract(score: str, runs: tuple[TrainingRun, TrainingRun], points: tuple[R
     (first, first_error), (other, error) = (read_score(point, score).values() for point in points)
     if first is None or other is None:
         return {}
-    texts = [_find_text(score, run, point) for run, point in zip(runs, points, strict=True)]
-    if all(texts) and texts[0] != texts[1]:
-        return {"why_no_difference": OTHER_TEXT}
-    stderr = None if None in (first_error, error) else math.hypot(first_error, error)
     if score in VALIDATION_SCORES:
-        # Of the same tokens, bits per byte are the loss times a number that both runs share.
+        # A validation split is read from its start: as many tokens of one set are the same ones, in the same parts.
+        sets = [run.shard_set.manifest_sha256 for run in runs]
+        texts = [f"{own} {point.get('val_tokens')}" for own, point in zip(sets, points, strict=True)]
+        # Bits per byte of the same text are the loss times a number that both runs share.
         pairs = zip(*(point.get("val_loss_by_part", []) for point in points), strict=False)
         stderr = find_stderr([(b - a) * other / (points[1]["val_loss"] or 1.0) for a, b in pairs])
+    else:
+        notes = [point.get("score_notes", {}) for point in points]
+        texts = [own.get(find_own(score, own), {}).get("sha256") for own in notes]
+        stderr = None if None in (first_error, error) else math.hypot(first_error, error)
+    if all(texts) and texts[0] != texts[1]:
+        return {"why_no_difference": OTHER_TEXT}
     return {"difference": other - first, "difference_stderr": stderr}
-
-
-def _find_text(score: str, run: TrainingRun, point: Record) -> Any:
-    """Return what tells the text of a compared score from other text; None if it is not known."""
-    if score in VALIDATION_SCORES:
-        # A validation split is read from its start: as many tokens of one set are the same ones.
-        return run.shard_set.manifest_sha256, point.get("val_tokens")
-    notes = point.get("score_notes", {})
-    return notes.get(find_own(score, notes), {}).get("sha256")
 
 
 def _judge(run: str, first: str, scores: Sequence[Row], changes: Sequence[Row]) -> str:
@@ -120,15 +116,14 @@ def _judge(run: str, first: str, scores: Sequence[Row], changes: Sequence[Row]) 
         return f"{run}: no score compares with that of {first}"
     difference, error = row["difference"], row["difference_stderr"]
     side, amount = "lower" if difference < 0 else "higher", show_score(abs(difference), error)
-    place = f"after {row['at_tokens']:,} tokens (step {row['at_step']:,})"
-    text = f"{run}: {row['score']} is {side} by {amount} than that of {first} {place}"
+    text = f"{run}: at step {row['at_step']:,}, after {row['at_tokens']:,} tokens, {row['score']} is {side} by {amount}"
     if not abs(difference) > SURE * (error or 0.0):
-        return f"{text}: not more than the noise of the scored text, so no difference is seen"
+        return f"{text} than that of {first}: not more than the noise of the scored text, so no difference is seen"
     noise = "more than the noise of the scored text" if error else "the noise of the scored text is not known"
     keys = {change["key"] for change in changes if change[run] != change[first]}
     if keys == {"train.seed"}:
-        return f"{text}: {noise}; only the seeds differ, so this is chance"
-    return f"{text}: {noise}; another seed was not tried, and may do as much"
+        return f"{text} than that of {first}: {noise}; only the seeds differ, so this is chance"
+    return f"{text} than that of {first}: {noise}; another seed was not tried, and may do as much"
 
 
 def _list_changes(runs: Sequence[TrainingRun]) -> list[Row]:
@@ -154,8 +149,8 @@ def _list_notes(runs: Sequence[TrainingRun], points: list[Record], scores: list[
         yield from (f"{run.name} {oddity}" for oddity in run.describe_oddities())
     for run, point in zip(runs, points, strict=True):
         if (last := last_record(run.records, "val_loss").get("step")) != point.get("step"):
-            at = f"step {point['step']:,}" if point else "no step"
-            yield f"{run.name} is compared at {at}, not {last:,}: the last after as many tokens in all validated runs"
+            found = f"is compared at step {point.get('step', '(none)')}, and not {last:,}"
+            yield f"{run.name} {found}: the last after as many tokens in all validated runs"
     if any(row["why_no_difference"] for row in scores):
         yield f"{OTHER_TEXT}: other documents, another number of tokens, or the validation split of another set"
     if any(row["stderr"] is not None for row in scores):
