@@ -133,7 +133,7 @@ def test_runs_are_compared_after_as_many_tokens(make_run, steps, size, at, note)
 
 
 UNKNOWN, MORE = "the noise of the scored text is not known", "more than the noise of the scored text"
-BEST, CHANCE = "another seed was not tried, and may do as much", "only the seeds differ, so this is chance"
+BEST, CHANCE = "what another seed would do is not known", "only the seeds differ, so this is chance"
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def _judge(run: str, first: str, scores: Sequence[Row], changes: Sequence[Row]) 
     keys = {change["key"] for change in changes if change[run] != change[first]}
     if keys == {"train.seed"}:
         return f"{text} than that of {first}: {noise}; only the seeds differ, so this is chance"
-    return f"{text} than that of {first}: {noise}; another seed was not tried, and may do as much"
+    return f"{text} than that of {first}: {noise}; what another seed would do is not known"
 
 
 def _list_changes(runs: Sequence[TrainingRun]) -> list[Row]:
