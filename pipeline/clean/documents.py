@@ -105,6 +105,7 @@ class DocumentStream:
             text = pa.concat_arrays([part.text for part in pending])
             batch = TextBatch(text, np.concatenate([part.rows for part in pending]))
         documents = clean_batch(self._source, batch, self.tally)
+        self.tally.look_at(documents)
         self.documents += len(documents)
         # Places become rows of spans again.
         indices = (documents.rows >> np.uint64(_SPAN_SHIFT)).astype(np.uint32)

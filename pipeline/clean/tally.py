@@ -15,6 +15,7 @@ from pydantic import Field
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.clean.drops import SourceDrops, step_of
 from pipeline.sources.base import SHOWN_MALFORMED, Span, Undivided
+from shards.audit.not_text import MOST_CHARACTERS, NotText, add_not_text, look_for_not_text
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ SHOWN = 10
 """Documents that a build shows when it stops, and that an encode task keeps of each step."""
 TEXT_CHARACTERS = 100
 """The text of a document that is shown there."""
+LOOKED_AT, MOST_LOOKED_AT = 16, 128
+"""Documents of a batch, and of a task, in which is looked for what is not text: at most 30 ms a task."""
 
 
 @dataclass(slots=True)
@@ -66,10 +69,10 @@ class Documents:
         """Return the documents of the batch that a step's mask keeps, `(num_documents,)`."""
         return self if kept.all() else Documents(self.text.filter(wrap_mask(kept)), self.rows[kept])
 
-    def start_of(self, index: int) -> str:
+    def start_of(self, index: int, characters: int = TEXT_CHARACTERS) -> str:
         """Return the first characters of a document in cleaning."""
         data = self.data[self.offsets[index] : self.offsets[index + 1]]
-        return str(data[: 4 * TEXT_CHARACTERS], "utf-8", "ignore")[:TEXT_CHARACTERS]
+        return str(data[: 4 * characters], "utf-8", "ignore")[:characters]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,8 @@ class Tally:
     """Some malformed records, each with its file, place and fault."""
     undivided: Undivided = field(default_factory=Undivided)
     """Text files in which the separator never occurs."""
+    not_text: NotText = field(default_factory=dict[str, tuple[int, str]])
+    """What is not text in some documents that no step drops."""
 
     @classmethod
     def sum(cls, parts: Iterable[Tally]) -> Tally:
@@ -138,6 +143,7 @@ class Tally:
             total.shown += part.shown
             total.malformed += part.malformed[: SHOWN_MALFORMED - len(total.malformed)]
             total.undivided.update(part.undivided)
+            add_not_text(total.not_text, part.not_text)
         return total
 
     @property
@@ -151,6 +157,13 @@ class Tally:
             return f"row {row}"
         span, own = self.locate(row)
         return f"{printable(span.name)} row {own}"
+
+    def look_at(self, documents: Documents) -> None:
+        """Look for what is not text in some documents of a batch that no step drops, spread over it."""
+        looked = self.not_text.get("", (0, ""))[0]
+        for index in range(0, len(documents) if looked < MOST_LOOKED_AT else 0, -(-len(documents) // LOOKED_AT) or 1):
+            where = self.describe_row(int(documents.rows[index]))
+            look_for_not_text(self.not_text, documents.start_of(index, MOST_CHARACTERS), where)
 
     def room(self, step: str, most: int = SHOWN) -> int:
         """Return how many more documents of a step the tally may show: more would only grow the receipt."""

@@ -23,7 +23,7 @@ from shards.terminal.program import Outcome
 if TYPE_CHECKING:
     from pipeline.sources.survey import Found, Keys
 
-_TEXT_PER_PARQUET_BYTE = 1.7
+_TEXT_PER_BYTE = {"parquet": 1.7, "utf-16": 0.5}
 _BYTES_PER_TOKEN = 4
 _MOST_VAL_TOKENS = 5_000_000
 _GIVE_UP_S = 5.0
@@ -58,7 +58,10 @@ def run(options: argparse.Namespace) -> Outcome:
     left_out: dict[str, list[str]] = {}
     found = survey([cell for own in cells.values() for cell in own], left_out)
     found += [_look_at_hub(path) for path in options.paths if path not in cells]
-    lines = [f"left out: {_show(names)}: {why}" for why, names in left_out.items()]
+    lines = [
+        f"left out: {plural(len(names), 'file')} ({', '.join(map(os.path.relpath, names[:_SHOWN]))}): {why}"
+        for why, names in left_out.items()
+    ]
     if not found:
         raise InputError([f"no text in {', '.join(options.paths)}", *lines])
     name = _make_name(os.path.abspath(options.paths[0]).rpartition("/")[2].partition(".")[0])
@@ -92,11 +95,6 @@ def _look_at_hub(address: str) -> Found:
     return keys | read, files, texts
 
 
-def _show(names: list[str]) -> str:
-    shown = ", ".join(map(os.path.relpath, names[:_SHOWN]))
-    return f"{plural(len(names), 'file')} ({shown}{', ...' * (len(names) > _SHOWN)})"
-
-
 def _make_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:80] or "text"
 
@@ -104,35 +102,29 @@ def _make_name(text: str) -> str:
 def _count_bytes(source: Found) -> int:
     """Return about how many bytes of text a source has."""
     from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
-    from pipeline.sources.formats.encodings import UTF8, text_per_byte
     from pipeline.sources.survey import count_characters
 
     keys, files, texts = source
-    stored = sum(file.stored_bytes * (TEXT_PER_STORED_BYTE if is_compressed(file.name) else 1) for file in files)
     share = count_characters(texts, keys.get("text", "")) / max(1, sum(count_characters(texts, name) for name in texts))
-    per_byte = _TEXT_PER_PARQUET_BYTE if keys["format"] == "parquet" else text_per_byte(keys.get("encoding", UTF8))
-    return int(stored * share * per_byte)
+    per_byte = _TEXT_PER_BYTE.get(keys.get("encoding", keys["format"]), 1)
+    per_byte *= TEXT_PER_STORED_BYTE if is_compressed(files[0].name) else 1
+    return int(per_byte * share * sum(file.stored_bytes for file in files)) + 1
 
 
 def _finish(found: list[Found], number: int, folder: Path, lines: list[str]) -> dict[str, str]:
     """Give a source its name, and paths from the recipe's folder; add lines of what is noticed; return its row."""
-    from pipeline.sources.survey import UNKNOWN
-    from shards.audit.not_text import describe_not_text, find_not_text
+    from shards.audit.not_text import NotText, describe_not_text, look_for_not_text
 
     keys, files, texts = found[number]
-    keys["name"] = _make_name("-".join([keys["name"], keys["format"], *filter(None, [keys.get("encoding")])]))
+    keys["name"] = _make_name("-".join([keys["name"], keys["format"], keys.get("encoding", "")]))
     if keys["name"] in [other["name"] for other, *_ in found[:number]]:
         keys["name"] += f"-{number}"
     for key in ("paths", "exclude"):
-        places = [(path, os.path.relpath(path, folder)) for path in map(os.path.abspath, keys.get(key, []))]
-        keys[key] = [path if near.startswith("../../..") else near for path, near in places]
-    if keys.get("encoding") == UNKNOWN:
-        lines.append(f"{keys['name']}: not UTF-8: {_show([file.name for file in files])}. Set `encoding`, remove the #")
-    else:
-        own = texts[keys.get("text", "")]
-        for kind, hits in find_not_text(text for _, text in own).items():
-            shown = os.path.relpath(own[hits[0]][0])
-            lines.append(f"{keys['name']}: {describe_not_text(kind, len(hits), len(own), shown)}")
+        keys[key] = [path if "://" in path else os.path.relpath(path, folder) for path in keys.get(key, [])]
+    noticed: NotText = {}
+    for file, text in texts[keys.get("text", "")]:
+        look_for_not_text(noticed, text, os.path.relpath(file))
+    lines += [f"{keys['name']}: {line}." for line in describe_not_text(noticed)]
     return {
         "source": keys["name"],
         "text": keys.get("text") or json.dumps(keys.get("separator", "whole files")),
@@ -143,8 +135,6 @@ def _finish(found: list[Found], number: int, folder: Path, lines: list[str]) -> 
 
 def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
     """Yield the lines of the recipe."""
-    from pipeline.sources.survey import UNKNOWN
-
     total = sum(map(_count_bytes, found))
     yield "# Written by `tokenmill init`, to be edited. docs/keys.md has all keys; docs/cleaning.md, what to drop."
     yield from (f"# {line}" for line in lines)
@@ -155,18 +145,16 @@ def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
         "separator": "the text between two documents of a file",
         "weight": "the share of its text; `plan` says which source limits the mix",
     }
-    for keys, files, texts in found:
-        size = _count_bytes((keys, files, texts))
-        mark = "# " if keys.get("encoding") == UNKNOWN else ""
-        yield f"\n# {plural(len(files), 'file')}, about {format_size(size)} of text\n{mark}[[sources]]"
+    for source in found:
+        keys, files, texts = source
+        yield f"\n# {plural(len(files), 'file')}, about {format_size(_count_bytes(source))} of text\n[[sources]]"
         others = [column for column in texts if column != keys.get("text")]
         comments["text"] = f"has most text; the others: {', '.join(others) or 'none'}"
         comments["format"] = "each file is one document" if keys["format"] == "file" else ""
-        for key, value in (keys | {"weight": float(f"{max(size, 1) * 100 / max(total, 1):.3g}")}).items():
+        for key, value in (keys | {"weight": float(f"{100 * _count_bytes(source) / total:.3g}")}).items():
             if value not in ([], None):
-                written = json.dumps(value, ensure_ascii=False, indent=4 if isinstance(value, list) else None)
-                comment = comments.pop(key, "")
-                yield (f"{mark}{key} = {written}" + f"  # {comment}" * bool(comment)).replace("\n", f"\n{mark}")
+                comment = f"  # {about}" if (about := comments.pop(key, "")) else ""
+                yield f"{key} = {json.dumps(value, ensure_ascii=False)}{comment}"
     yield f"\n[tokenizer]\nvocab_size = {min(1 << 16, 8 << 2 * total.bit_length() // 5)}"
     yield '\n[mix]\ntokens = "max"  # all that the sources give at these weights; or a number, such as "100M"'
     yield f"\n[split]\nval_tokens = {min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100)}  # about 1 %"

@@ -27,7 +27,6 @@ from pipeline.sources.base import File, SourceError
 from pipeline.sources.files import expand_glob
 from pipeline.sources.formats.byte_io import (
     BROKEN_FILE_ERRORS,
-    HEAD_BYTES,
     open_file,
 )
 from pipeline.sources.formats.detect import detect_format, is_binary, read_head
@@ -41,11 +40,10 @@ MOST_FOLDERS = 8
 """A folder with more folders in it is one source for each format, not one for each folder."""
 WHOLE_BYTES = 1 << 20
 """Of several text files, a smaller one is a document; a separator cuts larger ones."""
-UNKNOWN = "windows-1252"
-"""The `encoding` of files that do not decode as UTF-8, for a person to correct."""
 _LONG_HEAD_BYTES = 1 << 22
 _RECORDS = 64
 _SAMPLED_FILES = 16
+_LEAST_DOCUMENTS = 2
 _MARK = "<|endoftext|>"
 _SEPARATORS = (_MARK, "\n\n", "\r\n\r\n", "\r\n", "\n")
 _RECORD_START = re.compile(r"[\s,\[\ufeff]*(?=\{)")
@@ -80,14 +78,13 @@ def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
     else:
         if not encoding and is_binary(head):
             raise SourceError(f"{file.name}: holds binary data")
+        if keys["format"] in ("jsonl", "json") and b"\n" not in head:  # a record may be longer than the head
+            head = read_head(file, _LONG_HEAD_BYTES)
         try:
-            codecs.getincrementaldecoder(encoding or UTF8)().decode(head)
-        except UnicodeDecodeError:
-            encoding = UNKNOWN
+            text = codecs.getincrementaldecoder(encoding or UTF8)().decode(head)
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{file.name}: not UTF-8: give it a source with its `encoding`") from error
         keys |= {"encoding": encoding} if encoding else {}
-        if keys["format"] in ("jsonl", "json") and b"\n" not in head and len(head) == HEAD_BYTES:
-            head = read_head(file, _LONG_HEAD_BYTES)  # a record longer than the head
-        text = head.decode(encoding or UTF8, "replace")
         if keys["format"] == "text":
             separator = next((found for found in _SEPARATORS if found in text), "\n")
             whole = among > 1 and file.stored_bytes < WHOLE_BYTES and separator != _MARK
@@ -183,7 +180,10 @@ def survey(cells: list[tuple[str, str, list[File]]], left_out: dict[str, list[st
             table["paths"] += [escape(file.name) for file in own] if place else [pattern]
             table["exclude"] += [] if place else sorted(escape(file.name) for file in others)
             listed += own if place else [file for file in files if file not in others]
-    return list(sources.values())
+    few = [source for source in sources.values() if source[0]["format"] == "file" and len(source[1]) < _LEAST_DOCUMENTS]
+    for _, own, _ in few:
+        left_out.setdefault("one document; a source needs two", []).extend(file.name for file in own)
+    return [source for source in sources.values() if source not in few]
 
 
 def list_cells(place: str) -> list[tuple[str, str, list[File]]]:
@@ -192,17 +192,15 @@ def list_cells(place: str) -> list[tuple[str, str, list[File]]]:
     Raises:
         OSError, ValueError, ImportError: the place cannot be listed.
     """
-    if not os.path.isdir(place):
-        files = expand_glob(place)
-        return [(posixpath.basename(place).partition(".")[0], place, files)] if files else []
-    root = os.path.abspath(place)
-    files = expand_glob(f"{escape(root)}/**/*")
+    root, is_folder = os.path.abspath(place), os.path.isdir(place)
+    files = expand_glob(f"{escape(root)}/**/*" if is_folder else place)
     inner = [file.name[len(root) + 1 :].split("/") for file in files]
-    is_deep = len({parts[0] for parts in inner if parts[1:]}) > MOST_FOLDERS
+    is_deep = len({folder for folder, *below in inner if below}) > MOST_FOLDERS
     cells: dict[tuple[str, str], list[File]] = defaultdict(list)
     for file, (folder, *below) in zip(files, inner, strict=True):
-        folders = ["**"] if is_deep else [escape(folder), "**"] if below else []
+        label = folder if below and not is_deep else ""
+        glob = f"{escape(root)}/{escape(label)}/{'**/' if label or is_deep else ''}*"
         ending = _ENDING.search(file.name)
-        glob = "/".join([escape(root), *folders, f"*{ending[0]}"]) if ending else escape(file.name)
-        cells[folder if below and not is_deep else posixpath.basename(root), glob].append(file)
+        glob = place if not is_folder else glob + ending[0] if ending else escape(file.name)
+        cells[label or posixpath.basename(root).partition(".")[0], glob].append(file)
     return [(label, glob, own) for (label, glob), own in sorted(cells.items())]

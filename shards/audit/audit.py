@@ -34,6 +34,7 @@ from shards.audit.checks import (
     check_concentrated,
     check_lengths,
     check_never_seen,
+    check_not_text,
     check_overlap,
     check_rare,
     check_special,
@@ -60,7 +61,7 @@ SAMPLED_VAL_TOKENS = 1 << 20
 CONTEXT_TOKENS = 64
 """Tokens decoded on each side of an example."""
 
-AUDIT_VERSION = 6
+AUDIT_VERSION = 7
 """The version in audit.json. A report repeats an audit of another version."""
 
 REPORT_FILE = "audit.json"
@@ -158,6 +159,7 @@ def audit(
         check_rare(totals, below=below),
         check_bytes_per_token(totals),
         check_lengths(totals),
+        check_not_text(shard_set),
     ]
     concentrated = None
     if block_list:

@@ -10,6 +10,7 @@ The result of a check is a `Check`: a verdict, rows of findings, and documents a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,9 +27,12 @@ from shards.audit.figures import (
     join_ngrams,
     quantile,
 )
+from shards.audit.not_text import MOST_CHARACTERS, NotText, describe_not_text, look_for_not_text
 from shards.audit.rules import (
     BAD_LEAKED_SHARE,
     LEAKED,
+    LOOKED_AT_DOCUMENTS,
+    LOOKED_AT_SHARDS,
     LOW_BYTES_PER_TOKEN,
     MAX_LONGEST_SHARE,
     MAX_RARE_SHARE,
@@ -45,6 +49,7 @@ from shards.audit.rules import (
 )
 from shards.errors import plural
 from shards.format.arrays import Float64s
+from shards.format.reader import ShardSet
 from shards.terminal.display import Table
 
 MAX_IDS = 50
@@ -309,6 +314,20 @@ def check_lengths(totals: Totals) -> Check:
             odd.append(f"{name}: one document has {longest / tokens:.0%} of the tokens")
     summary = "; ".join(odd) or "no source is mostly fragments; no document dominates a source of 100 or more"
     return Check("lengths", "look" if odd else "ok", summary, rows)
+
+
+def check_not_text(shard_set: ShardSet) -> Check:
+    """Check the first documents of some shards, which are in random order, for what is not text, by source."""
+    looked: dict[str, NotText] = defaultdict(dict)
+    shards = shard_set.shards[:: -(-len(shard_set.shards) // LOOKED_AT_SHARDS)]
+    for shard in shards:
+        for row in shard.documents().slice(0, LOOKED_AT_DOCUMENTS // len(shards)).to_pylist():
+            tokens = shard.read(row["start"], row["start"] + min(row["length"] - 1, MOST_CHARACTERS))
+            text = shard_set.vocabulary.decode_document(tokens).decode("utf-8", "replace")
+            look_for_not_text(looked[row["source"]], text, f"{row['unit']} row {row['row']}")
+    lines = [f"{name}: {line}" for name, found in looked.items() for line in describe_not_text(found)]
+    summary = "no HTML, words hyphenated at line ends, headers of pages or chat records to speak of"
+    return Check("not_text", "look" if lines else "ok", ". ".join(lines) or summary)
 
 
 def check_overlap(totals: Totals, val_rate: int) -> Check:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from shards.audit.not_text import LEAST_SHARE
+
 if TYPE_CHECKING:
     from shards.format.arrays import Float64s
 
@@ -86,6 +88,10 @@ BAD_LEAKED_SHARE = 0.5
 MAX_SEEN_SHARE = 0.05
 """A larger share of all validation n-grams seen in training is worth a look."""
 
+LOOKED_AT_SHARDS = 16
+LOOKED_AT_DOCUMENTS = 512
+"""What is not text is looked for in so many documents, of so many shards."""
+
 RULES = (
     ("special_ids", "Bad: a special id inside a document, or EOS (BOS) anywhere but once at its end (beginning)."),
     (
@@ -120,6 +126,12 @@ RULES = (
         "lengths",
         f"Worth a look: {MAX_SHORT_SHARE:.0%} of a source's documents under {SHORT_TOKENS} tokens, or "
         f"{MAX_LONGEST_SHARE:.0%} of its tokens in one document.",
+    ),
+    (
+        "not_text",
+        f"Worth a look: HTML, words hyphenated at line ends, headers of pages or chat records in {LEAST_SHARE:.1%} of "
+        f"a source's documents and in two at least. Looked at: {LOOKED_AT_DOCUMENTS} documents of {LOOKED_AT_SHARDS} "
+        "shards.",
     ),
 )
 """Each check's rule in a sentence or two, in the order of the report."""

@@ -34,7 +34,8 @@ def write_files(folder: Path, texts: list[str]) -> Path:
         **{f"notes/{number}.txt": text for number, text in enumerate(texts[:60])},
         **{f"notes/{number}.md": text for number, text in enumerate(texts[60:90])},
         **{f"web/{number}.html": PAGE.format(text) for number, text in enumerate(texts[90:120])},
-        "notes/wide.txt": "".join(texts[450:460]).encode("utf-16"),
+        **{f"notes/wide{n}.txt": "".join(texts[450 + n : 480 : 2]).encode("utf-16") for n in (1, 2)},
+        "readme": "Read me. " * 9,
         "notes/latin.txt": "Grüße".encode("latin-1") * 50,
         "notes/binary.txt": bytes(range(256)) * 9,
         "notes/.hidden": b"not read",
@@ -67,10 +68,14 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path, texts: list[s
         "my-data-text": {"paths": ["my data/*.txt"], "format": "text", "separator": "\r\n\r\n"},
         "notes-file": {
             "paths": ["my data/notes/**/*.md", "my data/notes/**/*.txt"],
-            "exclude": [f"my data/notes/{name}.txt" for name in ("binary", "latin", "wide")],
+            "exclude": [f"my data/notes/{name}.txt" for name in ("binary", "latin", "wide1", "wide2")],
             "format": "file",
         },
-        "notes-file-utf-16": {"paths": ["my data/notes/wide.txt"], "format": "file", "encoding": "utf-16"},
+        "notes-file-utf-16": {
+            "paths": [f"my data/notes/wide{n}.txt" for n in (1, 2)],
+            "format": "file",
+            "encoding": "utf-16",
+        },
         "rows-csv": {"paths": ["my data/rows/**/*.csv"], "format": "csv", "delimiter": ";", "text": "story"},
         "rows-jsonl": {"paths": ["my data/rows/**/*.jsonl"], "format": "jsonl", "text": "body.text"},
         "rows-parquet": {"paths": ["my data/rows/**/*.parquet"], "format": "parquet", "text": "text"},
@@ -79,10 +84,13 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path, texts: list[s
     written = (tmp_path / "recipe.toml").read_text()
     noticed = ["(my data/notes/binary.txt): holds binary data", "(my data/rows/page.pdf): holds PDF, not text"]
     noticed += ["(my data/rows/chat.json): the text is in the list 'messages'", "web-file: HTML in 16 of 16"]
-    for said in [*noticed, "not UTF-8: 1 file (my data/notes/latin.txt). Set `encoding`"]:
+    for said in [
+        *noticed,
+        "(my data/notes/latin.txt): not UTF-8: give it a source with its `encoding`",
+        "(my data/readme): one document",
+    ]:
         assert said in written
         assert said in done.stdout
-    assert '# encoding = "windows-1252"' in written
     assert done.stdout.splitlines()[-3:] == [
         "tokenmill plan recipe.toml",
         "tokenmill build recipe.toml --out out/my-data",

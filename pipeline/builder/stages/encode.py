@@ -16,6 +16,7 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Unit
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
+from shards.audit.not_text import describe_not_text
 from shards.errors import InputError, plural
 
 
@@ -71,6 +72,8 @@ def run_encode(build: RunningBuild) -> None:
         with build.stops():
             for line in (*check_encoded(source, documents, tally), *tally.undivided.describe(source)):
                 build.say(line)
+        for line in describe_not_text(tally.not_text):
+            build.say(f"source {source.name!r}: {line}.")
         if kept := add_up_kept_text(result.kept for result in own):
             build.say(describe_kept(source.name, kept))
             with build.stops():

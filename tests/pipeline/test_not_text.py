@@ -1,0 +1,118 @@
+"""What is not text: said by `plan`, `build` and `audit` of sources full of it, and of no prose, code or mathematics."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from shards.audit.not_text import KINDS, NotText, describe_not_text, look_for_not_text
+from tests.support.builds import build_here, call_here, real_documents
+from tests.support.recipes import source, write_recipe
+from tokenmill.__main__ import main
+
+HYPHENS, HEADERS = "words hyphenated at line ends", "headers of pages"
+
+
+def as_page(text: str) -> str:
+    return f"<html><head><title>A page</title></head><body><p>{html.escape(text)}</p></body></html>"
+
+
+def as_fragment(text: str) -> str:
+    return f"A page. <div class='a'><p>{text}</p><br/><ul><li>one</li><li>two</li></ul></div>"
+
+
+def as_entities(text: str) -> str:
+    return html.escape(f"\"{text[:500]}\" & 'so on' ")
+
+
+def as_columns(text: str) -> str:
+    """Return text as an extractor of PDF leaves it: lines of 40 characters that cut words."""
+    lines = [text[place : place + 40] for place in range(0, len(text), 40)]
+    return "".join(line + ("-\n" if line[-1:].isalpha() else "\n") for line in lines)
+
+
+def as_pages(text: str) -> str:
+    words = (text.split() * 999)[:2000]
+    lines = [" ".join(words[start : start + 8]) for start in range(0, len(words), 8)]
+    return "\n".join(f"A Book of Notes    {n // 40 + 7}" if n % 40 == 0 else line for n, line in enumerate(lines))
+
+
+def as_chat(text: str) -> str:
+    return json.dumps({"messages": [{"role": "user", "content": "Go on."}, {"role": "assistant", "content": text}]})
+
+
+def as_template(text: str) -> str:
+    return f"<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n{text}<|im_end|>"
+
+
+WAYS = [
+    *((way, "HTML") for way in (as_page, as_fragment, as_entities)),
+    *((as_columns, HYPHENS), (as_pages, HEADERS), (as_chat, "chat records"), (as_template, "chat records")),
+]
+
+
+def find_kinds(text: str) -> list[str]:
+    return [kind for kind, (is_kind, _) in KINDS.items() if is_kind(text)]
+
+
+def test_each_kind_is_told() -> None:
+    for way, kind in WAYS:
+        texts = [way(text) for text in real_documents() if len(text) > 300]
+        assert sum(kind in find_kinds(text) for text in texts) > 0.8 * len(texts), way
+
+
+def test_silent_on_prose_and_source_code() -> None:
+    code = [path for path in Path(html.__file__).parents[1].rglob("*.py") if "site-packages" not in path.parts]
+    texts = [*real_documents(), *(path.read_text("utf-8", "ignore")[: 1 << 15] for path in code[:1000])]
+    texts += ["If a<b and b<p, then a<p & p>a: <b, p>.", f"f'{as_fragment('x')}'\ndef page(): pass"]
+    assert len(texts) > 1500
+    told = [text[:200] for text in texts if find_kinds(text)]
+    assert len(told) <= len(texts) / 1000, told
+
+
+def test_few_documents_are_not_told() -> None:
+    found: NotText = {}
+    for number in range(1000):
+        look_for_not_text(found, as_page("x") if number < 4 else "Text.", f"row {number}")
+    assert describe_not_text(found) == []
+    look_for_not_text(found, as_page("x"), "row 1000")
+    look_for_not_text(found, as_page("x"), "row 1001")
+    (line,) = describe_not_text(found)
+    assert line.startswith("HTML in 6 of 1,002 documents looked at, such as row 0. Take the text out of the pages")
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("not-text")
+    texts = [text for text in real_documents() if len(text) > 300]
+    sources = [source("prose", "prose.jsonl", weight=4)]
+    (folder / "prose.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[:200]))
+    for name, way in (("web", as_page), ("columns", as_columns), ("pages", as_pages), ("chat", as_chat)):
+        (folder / name).mkdir()
+        for number, text in enumerate(texts[200:400]):
+            (folder / name / f"{number}.md").write_text(way(text))
+        sources.append(source(name, f"{name}/*", format="file"))
+    return write_recipe(folder / "r.toml", *sources, mix={"when_short": "shrink"}, shards={"tokens": 50_000})
+
+
+def test_said_by_plan_build_and_audit(recipe: Path, tmp_path: Path) -> None:
+    planned = call_here(main, "plan", recipe).stdout
+    built = build_here(recipe, tmp_path / "set")["stderr"]
+    audited = call_here(main, "audit", tmp_path / "set", "--workers", "1", "--json")
+    checks = {check["name"]: check for check in json.loads(audited.stdout)["checks"]}
+    assert checks["not_text"]["verdict"] == "look"
+    told = (("web", "HTML"), ("columns", HYPHENS), ("pages", HEADERS), ("chat", "chat records"))
+    for name, kind in told:
+        line = f"source {name!r}: {kind} in "
+        assert line in built
+        assert line in planned
+        assert f"documents looked at, such as 0.md row 0. {KINDS[kind][1]}" in built
+        assert re.search(
+            rf"{name}: {kind} in .* such as \d+.md@.* row 0. {KINDS[kind][1]}", checks["not_text"]["summary"]
+        )
+    assert "source 'prose'" not in built
+    assert "prose" not in checks["not_text"]["summary"]
