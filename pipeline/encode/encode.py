@@ -33,10 +33,10 @@ from pipeline.encode.run import (
 from pipeline.engine.checksums import ChecksummedWriter, WrittenFile, write_checksummed
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Timer, last_part
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import Unit, content_of_unit
+from pipeline.sources.base import Unit, content_of_unit, describe_place
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.kept_text import KeptText
-from shards.errors import RunError
+from shards.errors import InputError, RunError
 from shards.format.content_hash import hash_documents
 from shards.stores.retry import count_retries
 
@@ -121,7 +121,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
 
     Raises:
         SourceError: the data cannot be read as the recipe says.
-        TokenizerError: the tokenizer does not keep the text that it promises to keep.
+        InputError: the tokenizer does not keep the text that it promises to keep, or a pattern takes too many steps.
         RunError: the encoder and the reference disagree, or a document yielded EOS or BOS.
     """
     timer = Timer()
@@ -149,7 +149,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         if task.evaluations:
             hits = load_finder(task.evaluations).find(documents)
             timer.lap("hits_s")
-        ids, offsets = encoder.encode(documents.text)
+        ids, offsets = _encode(encoder, documents, spans, task)
         timer.lap("encode_s")
         part = _Encoded(_narrow(ids, task), offsets, rows, measures, hits)
         part.rows["length"] = np.diff(offsets) + marks
@@ -191,6 +191,22 @@ def _start_rows(documents: Documents, spans: npt.NDArray[np.uint32]) -> npt.NDAr
     rows["hash_hi"], rows["hash_lo"] = hashes.T
     rows["span"], rows["row"] = spans, documents.rows
     return rows
+
+
+def _encode(
+    encoder: Encoder, documents: Documents, spans: npt.NDArray[np.uint32], task: EncodeTask
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """Encode documents; name the first that cannot be encoded."""
+    try:
+        return encoder.encode(documents.text)
+    except InputError:
+        for index, span in enumerate(spans):
+            try:
+                encoder.encode(documents.text[index : index + 1])
+            except InputError as error:
+                place = describe_place(task.unit.spans[int(span)], int(documents.rows[index]))
+                raise InputError(f"source {task.source.name!r}: {place}: {error}") from error
+        raise
 
 
 def _narrow(ids: npt.NDArray[np.uint32], task: EncodeTask) -> npt.NDArray[np.unsignedinteger]:

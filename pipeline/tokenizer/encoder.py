@@ -5,8 +5,9 @@ token in a document are encoded as characters. What gigatoken cannot run, `token
 ids are the same as from `tokenizers` in both cases, however much of the text the tokenizer keeps.
 
 Memory: gigatoken keeps every word that it has seen, so it is made anew when the process has grown by `GROWTH_BYTES`.
-Long documents are encoded in pieces if their words can be told from the text around a cut. A text of 100 MB without
-such a place is encoded whole: gigatoken then takes 40 times its size, `tokenizers` 130 times.
+Long documents are encoded in pieces if their words can be told from the text around a cut; gigatoken's are also cut
+inside words. A text of 100 MB without such a place is encoded whole: gigatoken then takes up to 40 times its size,
+`tokenizers` 130 times.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -46,6 +47,7 @@ from shards.format.tokenizer_json import (
     make_plain,
     make_set_tokenizer,
     rename_entries,
+    run_tokenizers,
     say_fault,
 )
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
@@ -55,6 +57,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
+
+    Tokens = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
+    """Of several texts: ids `(num_tokens,)`, and offsets `(num_texts + 1,)` into them."""
 
 _PROBE = "Probe: it's 12345 caf\u00e9s, \u4e2d\u6587!\r\n\n\tHTTPServer  x\u00a0 \U0001f642 \x00 DON'T   "
 """Words, digits, contractions, spaces and line ends of the kinds that pre-tokenizers split differently."""
@@ -80,6 +85,8 @@ _WINDOW_BYTES = 512
 """Text before and after a cut that shows that both sides have the same tokens without each other."""
 _CUT = re.compile(r"(?<=[^\W\d_])\W(?=[^\W\d_])")
 """One space, line end or symbol between two letters: here even a long run of digits or spaces does not matter."""
+_OPEN = re.compile(r"[\s/]")
+"""Where a run of these ends depends on what is before it, far away: no cut is inside one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +234,7 @@ class Encoder:
         if self._fast is None:
             self._encode_slowly(_wrap(_PROBE))
 
-    def encode(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    def encode(self, text: pa.LargeStringArray) -> Tokens:
         """Encode documents with the tokenizer; no EOS is added.
 
         Returns:
@@ -235,20 +242,26 @@ class Encoder:
 
         Raises:
             TokenizerError: a tokenizer that keeps every byte loses characters of a document; gigatoken's never do.
+            InputError: a pattern of the tokenizer takes too many steps.
         """
+        # Long documents in pieces.
+        pieces, edges, seams = self._cut(text)
+        ids, offsets = self._encode_pieces(pieces)
+        if all(ids[offsets[piece] - 1 : offsets[piece] + 1].tolist() == pair for piece, pair in seams.items()):
+            return ids, offsets[edges]
+        return self._encode_pieces(text)
+
+    def _encode_pieces(self, text: pa.LargeStringArray) -> Tokens:
         import numpy as np
 
-        # Long documents in pieces.
-        text, edges = self._cut(text)
         if self._fast is None:
-            ids, offsets = self._encode_slowly(text)
-            return ids, offsets[edges]
+            return self._encode_slowly(text)
         from pipeline.tokenizer.unicode_tables import find_documents
 
         ids, offsets = _encode_parts(self._encode_fast, text, _FAST_BYTES)
         other = find_documents(text, has_normalizer=self._keeps != "bytes")
         if not len(other):
-            return ids, offsets[edges]
+            return ids, offsets
         # Replace the tokens of these documents.
         own, bounds = self._encode_slowly(text.take(other))
         parts: list[npt.NDArray[np.uint32]] = []
@@ -256,53 +269,45 @@ class Encoder:
         for number, start, stop in zip(other, bounds[:-1], bounds[1:], strict=True):
             parts += [ids[end : offsets[number]], own[start:stop]]
             lengths[number], end = stop - start, offsets[number + 1]
-        return np.concatenate([*parts, ids[end:]]), np.cumsum([0, *lengths], dtype=np.int64)[edges]
+        return np.concatenate([*parts, ids[end:]]), np.cumsum([0, *lengths], dtype=np.int64)
 
     def encode_reference(self, text: str) -> list[int]:
         """Encode one document with the reference encoder, `tokenizers`, special tokens taken as text."""
         return self._run(self._reference.encode, text).ids
 
-    def _run(self, encode: Callable[..., Any], text: str | list[str | None]) -> Any:
-        """Return what `tokenizers` makes of a text, or of several.
+    def _run(self, encode: Callable[..., Any], text: Any) -> Any:
+        return run_tokenizers(self._tokenizer, "", encode, text, add_special_tokens=False)
 
-        Raises:
-            TokenizerError: a pattern of the tokenizer takes too many steps.
+    def _cut(
+        self, text: pa.LargeStringArray
+    ) -> tuple[pa.LargeStringArray, npt.NDArray[np.int64], dict[int, list[int]]]:
+        """Return documents for the encoder, long ones in pieces.
+
+        Also the first piece of each, `(documents + 1,)`; and of each piece that begins inside a word, the last token of
+        the piece before and its own first: with any other, the cut changes tokens.
         """
-        try:
-            return encode(text, add_special_tokens=False)
-        except BaseException as error:  # a panic of Rust is no Exception
-            if type(error).__name__ != "PanicException":
-                raise
-            if not isinstance(text, str):
-                return [self._run(self._reference.encode, one or "") for one in text]
-            patterns = re.findall(r'"Regex": ("(?:[^"\\]|\\.)*")', json.dumps(self._tokenizer))
-            raise TokenizerError(
-                f"`tokenizers` cannot encode a document of {len(text.encode()):,} bytes: {error}. It begins with "
-                f"{text[:80]!r}. The tokenizer's patterns are {', '.join(patterns) or 'none'}. Correct the one that "
-                "tries too many ways to match, or leave the document out."
-            ) from error
-
-    def _cut(self, text: pa.LargeStringArray) -> tuple[pa.LargeStringArray, npt.NDArray[np.int64]]:
-        """Return documents for the encoder, long ones in pieces, and the first piece of each, `(documents + 1,)`."""
         import numpy as np
         import pyarrow as pa
 
         buffers: Any = text.buffers()
         offsets = np.frombuffer(buffers[1], np.int64)[text.offset : text.offset + len(text) + 1]
         if np.diff(offsets).max(initial=0) <= PIECE_BYTES:
-            return text, np.arange(len(text) + 1)
+            return text, np.arange(len(text) + 1), {}
         data = memoryview(buffers[2])
-        places, edges = [int(offsets[0])], [0]
+        places, edges, seams = [int(offsets[0])], [0], dict[int, list[int]]()
         for start, stop in itertools.pairwise(offsets.tolist()):
             while (start := start + PIECE_BYTES) < stop:
-                if place := self._find_cut(data[:stop], start):
+                place = self._find_cut(data[:stop], start)
+                if not place and (inside := self._find_inside(data[:stop], places[-1], start)):
+                    place, seams[len(places)] = inside
+                if place:
                     places.append(place)
                     start = place
             places.append(stop)
             edges.append(len(places) - 1)
         starts = pa.py_buffer(np.array(places, np.int64).data)
         pieces: Any = pa.LargeStringArray.from_buffers(len(places) - 1, starts, buffers[2])
-        return pieces, np.array(edges)
+        return pieces, np.array(edges), seams
 
     def _find_cut(self, data: memoryview, end: int) -> int:
         """Return a place a little before `end` where the encoder may cut text and change no token; 0 if there is none.
@@ -324,7 +329,44 @@ class Encoder:
                 return begin + len(window[:at].encode())
         return 0
 
-    def _encode_fast(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    def _find_inside(self, data: memoryview, begin: int, end: int) -> tuple[int, list[int]] | None:
+        """Return a place before `end` where a cut inside a word changes no token, and the tokens before and after it.
+
+        BPE merges the pair with the lowest rank, of several the leftmost. Where it leaves a place between two tokens,
+        it does to each side what it would do to this side alone. So if two texts, each encoded alone, end and begin
+        with tokens that are neighbours in some text, their tokens are those of the joined text.
+        Source: corollaries II and III of https://github.com/github/rust-gems/blob/main/crates/bpe/README.md.
+        """
+        import numpy as np
+
+        middle = end - 2 * _WINDOW_BYTES
+        if self._fast is None or self._keeps != "bytes" or not self._is_inside(data, middle):
+            return None
+        ids, _ = self._encode_fast(_wrap(str(data[begin:end], "utf-8", "ignore")))
+        ends = begin + np.cumsum(self._entry_lengths[ids])
+        for last in range(int(np.searchsorted(ends, middle)), len(ids) - 1):
+            place = int(ends[last])
+            if data[place] & 0xC0 != 0x80 and self._is_inside(data, place):
+                return place, ids[last : last + 2].tolist()
+        return None
+
+    def _is_inside(self, data: memoryview, place: int) -> bool:
+        """Return whether a place is inside a word, and each side alone has the words that it has here.
+
+        Some patterns split before a capital if any letter before was small, however far: both cases are tried.
+        """
+        begins = place - _WINDOW_BYTES, place
+        left, right = (str(data[begin : begin + _WINDOW_BYTES], "utf-8", "ignore") for begin in begins)
+        split: Any = self._reference.pre_tokenizer.pre_tokenize_str
+        for before in "a\u4e2d":
+            texts = f"{before}{left}", f"{right}Ab", f"{before}{left}{right}Ab"
+            joined, others, whole = ([word for word, _ in split(text)] for text in texts)
+            joined[-1] += others.pop(0)
+            if joined + others != whole:
+                return False
+        return not _OPEN.search(left + right)
+
+    def _encode_fast(self, text: pa.LargeStringArray) -> Tokens:
         memory = _resident_bytes()
         self._least_memory = min(self._least_memory, memory)
         if memory - self._least_memory > GROWTH_BYTES:
@@ -341,10 +383,10 @@ class Encoder:
     def _entry_lengths(self) -> npt.NDArray[np.int64]:
         return self._vocabulary.entry_lengths()
 
-    def _encode_slowly(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    def _encode_slowly(self, text: pa.LargeStringArray) -> Tokens:
         return _encode_parts(self._encode_with_reference, text, PIECE_BYTES)
 
-    def _encode_with_reference(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    def _encode_with_reference(self, text: pa.LargeStringArray) -> Tokens:
         import numpy as np
         import pyarrow.compute as pc
 
@@ -378,10 +420,10 @@ def _resident_bytes() -> int:
 
 
 def _encode_parts(
-    encode: Callable[[pa.LargeStringArray], tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]],
+    encode: Callable[[pa.LargeStringArray], Tokens],
     text: pa.LargeStringArray,
     most: int,
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+) -> Tokens:
     """Encode documents with a tokenizer in parts of at most `most` bytes, or of one document."""
     import numpy as np
     import pyarrow.compute as pc
@@ -427,7 +469,7 @@ def _describe_for_gigatoken(tokenizer: dict[str, Any]) -> str:
     return json.dumps(rename_entries(make_plain(tokenizer), names))
 
 
-def _encode_fast(fast: Any, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+def _encode_fast(fast: Any, text: pa.LargeStringArray) -> Tokens:
     import awkward as ak
     import numpy as np
 

@@ -17,7 +17,7 @@ from typing import Any
 from shards.errors import InputError, remedy_of
 from shards.format.document_blocks import iter_blocks
 from shards.format.reader import ShardSet
-from shards.format.tokenizer_json import find_special, make_plain
+from shards.format.tokenizer_json import find_special, make_plain, run_tokenizers
 
 Encode = Callable[[str], list[int]]
 DOCUMENTS = 300
@@ -61,7 +61,7 @@ def prove_tokenizer(
         The receipt: how many probes and documents were compared, by which versions of which libraries.
 
     Raises:
-        InputError: a text becomes other ids, or `tokenizers` cannot read the file.
+        InputError: a text becomes other ids or none, or `tokenizers` cannot read the file.
         ShardSetError: a file of the set is not what the manifest says.
     """
     from tokenizers import Tokenizer
@@ -76,10 +76,11 @@ def prove_tokenizer(
         raise InputError(
             f"{file}: tokenizers cannot read it: {error}{remedy_of(error) or '. Restore the file.'}"
         ) from error
+    where = f"{file.name}: "
     begin = [] if bos_id is None else [bos_id]
 
     def expected(text: str) -> list[int]:
-        return [*begin, *plain.encode(text, add_special_tokens=False).ids]
+        return [*begin, *run_tokenizers(parsed, where, plain.encode, text, add_special_tokens=False).ids]
 
     loaded.encode_special_tokens = True
     encoders: dict[str, Encode] = {"tokenizers": lambda text: loaded.encode(text).ids, **others}
@@ -91,7 +92,7 @@ def prove_tokenizer(
             texts.append((text, ids if shard_set.vocabulary.keeps == "bytes" else expected(text)))
     for text, ids in texts:
         for library, encode in encoders.items():
-            if (found := encode(text)) != ids:
+            if (found := run_tokenizers(parsed, where, encode, text)) != ids:
                 same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found, ids, strict=False)))
                 raise InputError(
                     f"{file.name}: {library} gives other ids than training to {text[:120]!r}: from id {same} on "

@@ -8,13 +8,17 @@ In all of them an entry has fixed bytes, so that the text of tokens is their byt
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from shards.config import load_json
+from shards.errors import InputError
 
 Keeps = Literal["bytes", "normalized", "words"]
 """How much of a document its tokens keep: every byte; the text that the normalizer makes of it; or the words of that
@@ -180,6 +184,48 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
                 found = f"entry {token} has {len(text):,} characters"
                 raise ValueError(f"{found}; expected at most {MAX_ENTRY_CHARACTERS:,}")
     return TokenizerFile(cast("dict[str, int]", vocabulary), cast("dict[str, int]", added), special, spelling)
+
+
+def run_tokenizers(tokenizer: Part, where: str, encode: Callable[..., Any], text: Any, **options: bool) -> Any:
+    """Return what `tokenizers` makes of a text, or of several, with the patterns of a parsed tokenizer.json.
+
+    Rust prints a panic before Python has it, so what native code writes to stderr waits in a pipe until it returns.
+
+    Args:
+        tokenizer: the parsed file.
+        where: begins the message of an error.
+        encode: called with the text and the options.
+        text: a string, or a list.
+        options: of `encode`.
+
+    Raises:
+        InputError: a pattern takes too many steps.
+    """
+    reading, writing = os.pipe()
+    for end in (reading, writing):
+        os.set_blocking(end, False)  # a full pipe stops nothing, nor one that is open elsewhere
+    stderr = os.dup(2)
+    os.dup2(writing, 2)
+    os.close(writing)
+    try:
+        return encode(text, **options)
+    except BaseException as error:  # a panic of Rust is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        os.read(reading, 1 << 16)
+        whole = "".join(text)
+        patterns = re.findall(r'"Regex": ("(?:[^"\\]|\\.)*")', json.dumps(tokenizer))
+        raise InputError(
+            f"{where}`tokenizers` cannot encode a text of {len(whole.encode()):,} bytes: {error}. It begins with "
+            f"{whole[:80]!r}. The tokenizer's patterns are {', '.join(patterns) or 'none'}. Correct the one that "
+            "tries too many ways to match, or leave the document out."
+        ) from error
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        with contextlib.suppress(OSError):
+            os.write(2, os.read(reading, 1 << 16))
+        os.close(reading)
 
 
 def find_spelling(tokenizer: Part) -> Spelling:

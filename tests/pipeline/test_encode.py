@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,13 @@ from pipeline.clean import documents
 from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, count_below
 from pipeline.sources.formats import parquet
 from pipeline.tokenizer.encoder import Encoder
-from tests.support.builds import build_here, real_documents
+from shards.convert.tokenizer_proof import prove_tokenizer
+from shards.errors import InputError
+from shards.format.tokenizer_json import run_tokenizers
+from tests.support.builds import build_here, call_here, real_documents
 from tests.support.recipes import source, write_recipe
+from tests.support.tokenizers import train_byte_level
+from tokenmill.__main__ import main
 
 
 def test_hashes_with_the_same_first_half_are_cut_by_the_second() -> None:
@@ -64,3 +71,31 @@ def test_a_unit_that_is_not_encoded_as_tokenizers_does_stops_the_build(
     assert f"{name}.parquet row 0: the encoder disagrees with `tokenizers`; expected [" in said
     assert f"for '{name} {real_documents()[0][:20]}" in said
     assert not list(tmp_path.glob("set/*"))
+
+
+@pytest.mark.parametrize("command", ["build", "plan"])
+def test_a_document_on_which_a_pattern_explodes_is_named(
+    command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = train_byte_level(["a " * 200])
+    nested = {"type": "Split", "pattern": {"Regex": "(a+)+y|."}, "behavior": "Isolated", "invert": False}
+    data["pre_tokenizer"] = {
+        "type": "Sequence",
+        "pretokenizers": [nested, data["pre_tokenizer"] | {"use_regex": False}],
+    }
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(data))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ["b", "a" * 60, "c"]))
+    given = {"file": "tokenizer.json", "eos_token": "</s>"}
+    recipe = write_recipe(tmp_path / "recipe.toml", source("s", "a.jsonl"), tokenizer=given)
+    done = call_here(
+        main, command, recipe, *(["--out", tmp_path / "set", "--workers", "1"] if command == "build" else [])
+    )
+    words = r"`tokenizers` cannot encode a text of \d+ bytes: .* begins with 'aaa.* patterns are \"\(a\+\)\+y\|\.\""
+    assert re.search(rf"source 's': a\.jsonl: record 1: {words}", done.stderr), done.stderr
+    with pytest.raises(InputError, match=rf"tokenizer\.json: {words}"):
+        prove_tokenizer(file, bos_id=None, shard_set=None)
+    assert capfd.readouterr().err == ""
+    # What others write to stderr meanwhile is not lost.
+    assert run_tokenizers(data, "", lambda text: os.write(2, text), b"line\n") == 5
+    assert capfd.readouterr().err == "line\n"

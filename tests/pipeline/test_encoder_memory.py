@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.tokenizer import encoder as module
 from pipeline.tokenizer.encoder import Encoder
+from pipeline.tokenizer.train import build_tokenizer_json
+from shards.format.tokenizer_json import byte_characters
 from tests.support.builds import real_documents
 from tests.support.tokenizers import train_byte_level, train_llama2, train_t5, with_normalizers
 
@@ -79,3 +84,52 @@ def test_pieces_of_long_documents_have_the_ids_of_the_whole(
         assert len(encoder._cut(array)[0]) > len(documents) + 10
     ids, offsets = encoder.encode(array)
     assert [ids[start:stop].tolist() for start, stop in pairwise(offsets)] == whole
+
+
+def describe(merges: Iterable[tuple[str, str]], name: str) -> dict[str, Any]:
+    recipe = TokenizerRecipe(special_tokens=["<s>"], pretokenizer=name, id_order="merge")  # type: ignore[arg-type]
+    return json.loads(build_tokenizer_json(list(merges), recipe, Path()))
+
+
+def draw_merges(chance: random.Random, letters: str) -> list[tuple[str, str]]:
+    """Return random merges of the bytes of letters, some in an order in which training does not find them."""
+    made = sorted({byte_characters()[byte] for byte in letters.encode()})
+    merges: dict[tuple[str, str], None] = {}
+    for _ in range(chance.randrange(1, 60)):
+        pair = chance.choice(made), chance.choice(made)
+        merges[pair] = made.append("".join(pair)) if len(pair[0]) < 20 else None
+    return chance.sample(list(merges), len(merges)) if chance.random() < 0.3 else list(merges)
+
+
+def test_a_cut_inside_a_word_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PIECE_BYTES", 400)
+    monkeypatch.setattr(module, "_WINDOW_BYTES", 24)
+    # With `ignore_merges`, a word that is an entry is its token: here the end of a word would be one if cut off.
+    ignoring = train_byte_level(["abab ab"] * 9, vocab_size=270)
+    ignoring["model"]["ignore_merges"] = True
+    entries = ignoring["model"]["vocab"]
+    entries.update({"ab" * size: len(entries) + size for size in range(9, 99)})
+    # What is before these runs decides whether their last character is in a word with the next.
+    last = byte_characters()["\u4e2d".encode()[-1]]
+    edges = describe([(last, "A"), (last, "B"), ("Ċ", "Ġ"), ("/", "=")], "o200k")
+    runs = ["a" + "\u4e2d" * 900 + "Ab", "\u4e2d" + "B" * 900 + "c", "=" + "\n" * 900 + " \n", "=\n" + "/" * 900 + "="]
+    cases = [(ignoring, ["ab" * 230]), (edges, runs)]
+    # Random tokenizers and documents.
+    chance = random.Random(1)
+    for _ in range(25):
+        letters = chance.choice(["ab", "aB", "a\u4e2d", "\u4e2d\u6587", "x", "aB\u4e2d1", "a's", "!=\n"])
+        bodies = (
+            "".join(chance.choices(letters, k=900)),
+            "".join(chance.choice(letters) * chance.randrange(600) for _ in range(3)),
+            "".join(chance.choices(letters, k=5)) * 200,
+        )
+        tokenizer = describe(draw_merges(chance, letters), chance.choice(["gpt2", "llama3", "qwen2", "o200k"]))
+        cases.append((tokenizer, [chance.choice(["", "A", "\u4e2d", " 1"]) + body + "'s x" for body in bodies]))
+    cuts = 0
+    for tokenizer, texts in cases:
+        encoder, array = Encoder(tokenizer), pa.array(texts, pa.large_string())
+        cuts += len(encoder._cut(array)[2])
+        ids, offsets = encoder.encode(array)
+        whole = [encoder.encode_reference(text) for text in texts]
+        assert [ids[start:stop].tolist() for start, stop in pairwise(offsets)] == whole
+    assert cuts > 100

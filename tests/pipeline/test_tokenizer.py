@@ -267,14 +267,3 @@ def test_a_document_that_loses_characters_stops_the_build(trained: dict[str, str
     encoder = encoder_of(with_splitter(trained["gpt2"], stars))
     with pytest.raises(TokenizerError, match=r"a document of 6 bytes becomes tokens of 3 bytes\. It begins with 'a\*"):
         encode(encoder, ["kept", "a***bc"])
-
-
-def test_a_pattern_that_tries_too_many_ways_is_named_with_the_document(trained: dict[str, str]) -> None:
-    nested = {"type": "Split", "pattern": {"Regex": "(x+)+y|."}, "behavior": "Isolated", "invert": False}
-    encoder = encoder_of(with_splitter(trained["gpt2"], nested))
-    assert len(encode(encoder, ["a y", "xxy"])) == 2
-    words = r"document of 60 bytes: .* begins with 'xxxx.* patterns are \"\(x\+\)\+y\|\.\""
-    with pytest.raises(TokenizerError, match=words):
-        encode(encoder, ["a", "x" * 60, "b"])
-    with pytest.raises(TokenizerError, match=words):
-        encoder.encode_reference("x" * 60)
