@@ -265,13 +265,12 @@ def _is_known_valid(build: RunningBuild) -> bool:
 def _load_with_rows(load: Callable[..., Recipe], sources: RowsByName, folder: Path) -> Recipe:
     """Write the rows of some sources to a folder, and load the recipe with these files."""
 
-    def load_with(paths: dict[str, Path]) -> Recipe:
-        changes = [(f"sources[{name!r}]", ["sources", name, "paths"], [str(path)]) for name, path in paths.items()]
-        return load(changes=changes)
+    def load_with(find: Callable[[str], Any]) -> Recipe:
+        return load(changes=[(f"sources[{name!r}]", ["sources", name, "paths"], [str(find(name))]) for name in sources])
 
     # With any file at first: a fault of the recipe is found before the first row is asked for.
-    load_with(dict.fromkeys(sources, Path(__file__)))
-    return load_with({name: write_rows(rows, folder / name, name) for name, rows in sources.items()})
+    load_with(lambda _: __file__)
+    return load_with(lambda name: write_rows(sources[name], folder / name, name))
 
 
 def load_recipe(

@@ -303,7 +303,7 @@ class _Inquiry:
         if digest != hash_document(text).hex():
             kinds = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in masked.items())
             how = [f"changed by clean.{label}" for label in tally.edited if label.startswith("python.")]
-            how += [f"masked ({kinds})"] if masked else []
+            how += [f"masked ({kinds})"] * bool(masked)
             self._lines.append(f"{where}: {' and '.join(how)}, and then has the hash {digest}")
             if copies := self._search(digest):
                 return tried | self._describe_copies(copies, "  ")

@@ -8,9 +8,8 @@ A document has its text and nothing else: no metadata and no `id`. What a filter
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -77,15 +76,9 @@ def check_filter(name: str, arguments: Any) -> Iterator[str]:
             yield f"{name} cannot be used so: {type(error).__name__}: {printable(str(error))}"
 
 
-_opened = threading.local()
-
-
+@lru_cache
 def _open_filter(name: str, arguments: str) -> Any:
-    """Return a datatrove filter of this thread: a plan reads several parts of a source at once."""
-    key = f"{name} {arguments}"
-    if key not in _opened.__dict__:
-        _opened.__dict__[key] = _filters()[name](**json.loads(arguments))
-    return _opened.__dict__[key]
+    return _filters()[name](**json.loads(arguments))
 
 
 def _filters() -> dict[str, Any]:

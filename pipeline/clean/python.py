@@ -102,7 +102,7 @@ def judge(table: PythonFilter | DatatroveFilter, function: Function, documents: 
         match verdict:
             case None | True:
                 pass
-            case False | "":
+            case False | "" if verdict is False or table.name == "python":
                 dropped[index] = table.step
             case (False, str(reason)):
                 dropped[index] = f"{table.step}: {printable(reason):.{MOST_REASONS}}".removesuffix(": ")
@@ -147,7 +147,9 @@ def read_function(table: PythonFilter) -> PythonFilter:
         files = sorted(filter(None, (vars(one)["__file__"] for one in finder.modules.values())))
         found = {file: decode_source(read_file(Path(file), MAX_RECIPE_BYTES)) for file in files}
     except (OSError, SyntaxError, ValueError, ImportError, AttributeError, RecursionError) as error:
-        raise InputError(f"{folder}: cannot read the module of {table.step}: {error}.") from error
+        raise InputError(
+            f"{folder}: cannot read the module of {table.step}: {error}. Put it there, or correct the recipe."
+        ) from error
     text = json.dumps([(file.removeprefix(folder), found[file]) for file in files])
     now = hashlib.sha256(text.encode()).hexdigest()
     if sha256 not in ("", now):
@@ -204,11 +206,9 @@ def load_function(table: PythonFilter) -> Function:
         if (this := cast("Any", sys.modules[__name__])) not in sys.meta_path:
             sys.meta_path.append(this)
         try:
-            found: Any = getattr(import_module(f"{root}.{module}"), name, None)
+            found: Any = getattr(import_module(f"{root}.{module}"), name)
         except (Exception, SystemExit) as error:
             raise InputError(f"{table.step} cannot be imported: {_describe_error(error)}.") from error
-        if not callable(found):
-            raise InputError(f"{table.step}: the module in {folder} has no such function. Correct the name.")
         if hasattr(found, "filter") and hasattr(found, "run"):  # a filter of datatrove
             found = partial(ask_datatrove, found)
         _loaded[key] = found
@@ -233,10 +233,9 @@ def ask_datatrove(filter_: Any, texts: list[str]) -> list[Any]:
 
 def find_spec(name: str, *_: Any) -> ModuleSpec | None:
     """Find a module of a recipe's function, as a finder of `sys.meta_path` does."""
-    if name not in _texts:
-        return None
-    is_package = _texts[name][0].endswith("__init__.py")
-    return spec_from_loader(name, cast("Any", sys.modules[__name__]), is_package=is_package)
+    file = _texts.get(name, [""])[0]
+    this = cast("Any", sys.modules[__name__])
+    return spec_from_loader(name, this, is_package=file.endswith("__init__.py")) if file else None
 
 
 def create_module(spec: ModuleSpec) -> None:

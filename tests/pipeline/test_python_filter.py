@@ -160,7 +160,7 @@ def of_each(answer: str) -> str:
         (of_each("1 / (t != 'text 7')"), r"row 7: rules:keep failed: ZeroDivisionError: .* \(.*rules.py, line 5\)", {}),
         ("def keep(texts):\n    raise SystemExit('\x1b')", r"row 0: rules:keep failed: SystemExit: \\x1b", {}),
         ("def keep(texts):\n    return [None]", r"row 0: rules:keep returned \[None\]. Expected a list of 101", {}),
-        ("def keep(texts):\n    return 'x' * len(texts)", "Expected a list of 101", {}),
+        ("keep = ''.join", r"row 0: rules:keep returned 'text 0.*Expected a list of 101", {}),
         (of_each("3 if t == 'text 5' else t"), "row 5: rules:keep returned 3. Expected None or True", {}),
         (of_each("'\\ud800'"), "row 0: rules:keep returned '.ud800'. Expected", {}),
         (of_each("(False, t)"), "row 0: rules:keep returned over 100 different reasons", {}),
@@ -169,14 +169,10 @@ def of_each(answer: str) -> str:
         ("def keep(", r"cannot read the module of rules:keep: '\(' was never closed", {}),
         ("import no_such_package", r"cannot be imported: ModuleNotFoundError: .*rules.py, line 1", {}),
         ("raise SystemExit", "cannot be imported: SystemExit", {}),
-        ("keep = 3", "the module in .* has no such function", {}),
+        ("", "rules:keep cannot be imported: AttributeError: .* has no attribute 'keep'", {}),
         ("", "cannot read the module of rule:keep: No module named", {"function": "rule:keep"}),
         ("", r'expected MODULE:FUNCTION, such as "my_rules:keep"', {"function": "rules"}),
-        (
-            "",
-            "rules:keep needs no-such; installed is none. Install it: pip install 'no-such'",
-            {"packages": ["no-such"]},
-        ),
+        ("", "needs no-such; installed is none. Install it: pip install 'no-such'", {"packages": ["no-such"]}),
         ("", r"needs numpy==1.0; installed is \d", {"packages": ["numpy==1.0"]}),
         ("", "the function has changed", {"function": "rules:keep#sha256=" + "0" * 64}),
     ],
@@ -190,16 +186,13 @@ def test_a_recipe_of_others_runs_no_code(tmp_path: Path, monkeypatch: pytest.Mon
     module, manifest, ran = (tmp_path / name for name in ("rules.py", "manifest.json", "ran"))
     pin(tmp_path, "keep = list")
     module.write_text(f"import pathlib\npathlib.Path({str(ran)!r}).touch()\nkeep = len\n")
-
     for is_set in (True, False):
         if is_set:
             manifest.touch()
         else:
             manifest.unlink()
             os.chown(module, 7, -1) if os.geteuid() == 0 else monkeypatch.setattr("os.geteuid", lambda: 7)
-        with pytest.raises(
-            InputError, match=r"in a set .* or another user's, so rules:keep is not run. .* --allow-code"
-        ):
+        with pytest.raises(InputError, match=r"in a set .* or another user's, so rules:keep is not run. .*--allow"):
             load_checked_recipe(tmp_path / "recipe.toml")
         assert not ran.exists()
     load_checked_recipe(tmp_path / "recipe.toml", allow_code=True)
