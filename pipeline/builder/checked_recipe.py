@@ -141,10 +141,12 @@ def pin_models(recipe: Recipe, own: Sequence[Path] | None = ()) -> Recipe:
         python = [read_function(table) for table in source.clean.python or ()] or None
         for table in python or ():
             for path in () if own is None else (*own, *map(Path, table.modules)):
-                if (path.parent / MANIFEST_FILE).exists() or path.stat().st_uid not in (0, os.geteuid()):
+                elsewhere = bool(own) and "/" in table.function.written
+                if elsewhere or (path.parent / MANIFEST_FILE).exists() or path.stat().st_uid not in (0, os.geteuid()):
                     raise InputError(
-                        f"{path}: is in a set ({MANIFEST_FILE} is beside it) or another user's, so {table.step} is not "
-                        "run. Read its module, then give --allow-code (in Python, allow_code=True)."
+                        f"{path}: is in a set ({MANIFEST_FILE} is beside it), another user's, or names a module of "
+                        f"another folder, so {table.step} is not run. Read the module, then give --allow-code (in "
+                        "Python, allow_code=True)."
                     )
             load_function(table)
         clean = source.clean.model_copy(update={"language": language, "python": python})

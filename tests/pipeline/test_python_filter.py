@@ -186,14 +186,17 @@ def test_a_recipe_of_others_runs_no_code(tmp_path: Path, monkeypatch: pytest.Mon
     module, manifest, ran = (tmp_path / name for name in ("rules.py", "manifest.json", "ran"))
     pin(tmp_path, "keep = list")
     module.write_text(f"import pathlib\npathlib.Path({str(ran)!r}).touch()\nkeep = len\n")
-    for is_set in (True, False):
-        if is_set:
+    for strange in ("in a set", "names a module", "another user's"):
+        if strange == "in a set":
             manifest.touch()
-        else:
+        elif strange == "names a module":
             manifest.unlink()
+        else:
             os.chown(module, 7, -1) if os.geteuid() == 0 else monkeypatch.setattr("os.geteuid", lambda: 7)
-        with pytest.raises(InputError, match=r"in a set .* or another user's, so rules:keep is not run. .*--allow"):
-            load_checked_recipe(tmp_path / "recipe.toml")
+        function = f"../{tmp_path.name}/rules:keep" if strange == "names a module" else "rules:keep"
+        changes = [("", ("clean", "python"), [{"function": function}])]
+        with pytest.raises(InputError, match=rf"{strange}.* so rules:keep is not run. .*--allow-code"):
+            load_checked_recipe(tmp_path / "recipe.toml", changes=changes)
         assert not ran.exists()
     load_checked_recipe(tmp_path / "recipe.toml", allow_code=True)
     assert ran.exists()

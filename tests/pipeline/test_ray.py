@@ -97,9 +97,9 @@ def test_a_function_beside_the_recipe_goes_with_its_task(
     (tmp_path / "rules.py").write_text(
         "def keep(texts):\n    return [len(text) > 200 or text.upper() for text in texts]\n"
     )
-    flags = ["--set", "clean.python=[{function = 'rules:keep'}]", "--ray-address", ray_cluster.address]
-    for out, engine in (("local", []), ("ray", ["--engine", "ray"])):
-        done = run_process("build", whole.recipe, "--out", out, *flags[: 4 if engine else 2], *engine)
+    flags = ["--set", "clean.python=[{function = 'rules:keep'}]", "--allow-code"]
+    for out, engine in (("local", []), ("ray", ["--engine", "ray", "--ray-address", ray_cluster.address])):
+        done = run_process("build", whole.recipe, "--out", out, *flags, *engine)
         assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "ray") == digests(tmp_path / "local") != whole.digests
 
