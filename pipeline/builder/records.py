@@ -60,7 +60,13 @@ class StageForecast:
         number = "all tasks" if self.run is None else plural(self.run, "task")
         if self.tasks is not None and self.run != self.tasks:
             number = f"{self.run:,} of {plural(self.tasks, 'task')}"
-        return f"{self.stage}: runs {number}: {'; '.join(self.causes) or 'for the first time'}"
+        said = f"{self.stage}: runs {number}: {'; '.join(self.causes) or 'for the first time'}"
+        if self.stage == "tokenizer" and any(cause.startswith("sources.") for cause in self.causes):
+            said += (
+                ". Another tokenizer encodes all text again. To keep the set's, copy its tokenizer.json, and give it: "
+                "--set 'tokenizer={file=\"tokenizer.json\"}'"
+            )
+        return said
 
 
 class StageRecords:

@@ -7,7 +7,7 @@ function of the user.
 from __future__ import annotations
 
 from operator import not_
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, model_validator
 
@@ -45,11 +45,6 @@ class Filter(CleanTable):
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
     """The build stops and shows examples if the filter drops a larger share of a source's documents."""
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the filter of a `clean` table is used."""
-        return True
-
     @classmethod
     def key_names(cls) -> list[str]:
         """Return the keys of the filter's `clean` table: its own keys, then the keys that all filters have."""
@@ -61,16 +56,10 @@ class PersonalData(Filter):
 
     name = "personal_data"
 
-    action: Literal["keep", "mask", "drop"] = "mask"
-    """`mask` replaces each hit with a placeholder, such as `email@example.com`; `drop` drops the document; `keep` turns
-    the recipe's table off for one source."""
+    action: Literal["mask", "drop"] = "mask"
+    """`mask` replaces each hit with a placeholder, such as `email@example.com`; `drop` drops the document."""
     kinds: Annotated[list[PersonalKind], AfterValidator(distinct), Field(min_length=1)] | None = None
     """What to look for; when absent, everything: [the kinds](cleaning.md#personal-data)."""
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the `clean` table looks for personal data."""
-        return self.action != "keep"
 
     @property
     def all_kinds(self) -> tuple[PersonalKind, ...]:
@@ -88,9 +77,9 @@ class Language(Filter):
     name = "language"
 
     model: RecipePath | None = None
-    """The model's file, such as fastText's `lid.176.ftz`. Required unless `keep` is `"all"`."""
-    keep: Annotated[list[str], AfterValidator(distinct), Field(min_length=1)] | Literal["all"]
-    """Languages to keep, by the model's labels: `["en"]`. `"all"` turns the table off for a source."""
+    """The model's file, such as fastText's `lid.176.ftz`. Required unless the table is off."""
+    keep: Annotated[list[str], AfterValidator(distinct)] = Field(default_factory=list[str], min_length=1)
+    """Languages to keep, by the model's labels: `["en"]`. Required unless the table is off."""
     min_score: Annotated[float, Field(ge=0, le=1)] = 0.65
     """A document stays if one of these languages scores this much; 0.65 is FineWeb's number."""
     first_bytes: SizeBytes | None = None
@@ -98,14 +87,11 @@ class Language(Filter):
 
     @model_validator(mode="after")
     def _check_model(self) -> Self:
-        if self.is_on and self.model is None:
+        if self.enabled and self.model is None:
             raise ValueError("model: required key is missing: the file of a fastText model")
+        if self.enabled and not self.keep:
+            raise ValueError("keep: required key is missing: the languages to keep")
         return self
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the table `clean.language` drops documents."""
-        return self.keep != "all"
 
     @property
     def file(self) -> str:
@@ -230,16 +216,16 @@ class CleanRecipe(Settings):
 
     def __bool__(self) -> bool:
         """Return whether a preset or a filter of `clean` is on."""
-        return any(table.is_on for table in self._tables())
+        return any(table.enabled for table in self._tables())
 
     def presets(self, when: Literal["mix", "encode"] | None = None) -> list[Preset]:
         """Return the presets of `clean` that are on, in order; with `when`, only those that drop documents then."""
-        given = [table for table in self._tables() if isinstance(table, Preset) and table.is_on]
+        given = [table for table in self._tables() if isinstance(table, Preset) and table.enabled]
         return [preset for preset in given if when in (None, preset.when)]
 
     def filters(self) -> list[Filter]:
         """Return the filters of `clean` that are on, in order."""
-        return [table for table in self._tables() if isinstance(table, Filter) and table.is_on]
+        return [table for table in self._tables() if isinstance(table, Filter) and table.enabled]
 
     def limits(self, when: Literal["mix", "encode"]) -> list[Limit]:
         """Return the limits of `clean` that are applied at `when`, in order."""
@@ -268,9 +254,11 @@ class CleanRecipe(Settings):
         own: dict[str, Any] = {}
         # A source's own table replaces the recipe's, also to turn it off.
         for name in CleanRecipe.model_fields:
-            table = getattr(others if getattr(self, name) is None else self, name)
-            if table if isinstance(table, list) else table is not None and table.is_on:
-                own[name] = table
+            table: Any = getattr(others if getattr(self, name) is None else self, name)
+            several = isinstance(table, list)
+            tables = cast("list[Any]", table) if several else [table]
+            if on := [one for one in tables if one and one.enabled]:
+                own[name] = on if several else table
         return type(self)(**own)
 
     def _tables(self) -> list[Preset | Filter]:
@@ -286,6 +274,8 @@ class NearDuplicatesRecipe(Settings):
     """Documents of all sources that are nearly equal, by their 5-grams of tokens. Turning the search on encodes nothing
     again."""
 
+    enabled: bool = Field(default=True, exclude_if=bool)
+    """`false` turns the table off."""
     action: Literal["report", "drop"] = "report"
     """`report`: count near-duplicates and list the pairs. `drop`: of similar documents the longest stays."""
     min_jaccard: Annotated[float, Field(ge=0.5, le=1)] = 0.8

@@ -88,6 +88,17 @@ def normal_encoding(name: str) -> str:
 
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Count = BeforeValidator(parse_count)
+
+
+def _refuse_thousands(value: Any) -> Any:
+    """Refuse a key's value such as `"16K"`, which for a vocabulary may be 16,000 or 16,384."""
+    if match := re.fullmatch(r"\s*(\d+)\s*[kK]", value) if isinstance(value, str) else None:
+        size = int(match[1])
+        raise ValueError(f"expected a whole number: {size * 1000:_} or {size * 1024:_}")
+    return value
+
+
+Entries = BeforeValidator(_refuse_thousands)
 Weight = Annotated[float, Field(ge=1e-18, le=1e18)]
 """Within bounds in which no sum of weights overflows, and no share of one loses digits."""
 

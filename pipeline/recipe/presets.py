@@ -75,6 +75,9 @@ class CleanTable(Settings):
     name: ClassVar[str]
     """The table's name in `clean`."""
 
+    enabled: bool = Field(default=True, exclude_if=bool)
+    """`false` turns the table off; in a source, it turns the recipe's table off for this source."""
+
     @property
     def label(self) -> str:
         """The name of a preset or a filter in messages: `clean.LABEL`."""
@@ -103,15 +106,15 @@ class Preset(CleanTable):
 
     model_config = ConfigDict(validate_default=True)
 
-    when: Literal["mix", "encode", "off"] = "mix"
+    when: Literal["mix", "encode"] = "mix"
     """`mix`: documents are dropped when the set is mixed, so changing a limit encodes nothing again. `encode`: before
-    encoding; for limits that drop most of a source. `off`: turns the recipe's preset off for one source."""
+    encoding; for limits that drop most of a source."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
     """The build stops and shows examples if the preset drops a larger share of a source's documents."""
 
     @model_validator(mode="after")
     def _check_sides(self) -> Self:
-        if not self.is_on:  # its limits are kept for the day that it is turned on again
+        if not self.enabled:  # its limits are kept for the day that it is turned on again
             return self
         # A minimum above the maximum of one measure drops every document.
         least = {limit.measure: limit.value for limit in self.limits() if limit.side == "min"}
@@ -119,11 +122,6 @@ class Preset(CleanTable):
             if limit.side == "max" and limit.value < least.get(limit.measure, 0):
                 raise ValueError(f"min_{limit.measure} is above {limit.key}: every document would be dropped")
         return self
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the preset is used."""
-        return self.when != "off"
 
     @classmethod
     def limit_keys(cls) -> list[str]:

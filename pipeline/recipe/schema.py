@@ -17,6 +17,7 @@ from pipeline.recipe.clean_recipe import CleanAllRecipe, CleanRecipe
 from pipeline.recipe.key_values import (
     Count,
     Delimiter,
+    Entries,
     FormatName,
     Name,
     Patterns,
@@ -43,7 +44,7 @@ MAX_UNKNOWN = 0.001
 class TokenizerRecipe(Settings):
     """The tokenizer, trained on a sample of the sources or given as a file."""
 
-    vocab_size: Annotated[int, Count, Field(ge=1, le=1 << 24)] | None = None
+    vocab_size: Annotated[int, Count, Entries, Field(ge=1, le=1 << 24)] | None = None
     """Number of entries, including the 256 bytes and the special tokens. A token takes 2 bytes up to 65,536 entries,
     then 4. Required without `file`."""
     special_tokens: Annotated[list[str], AfterValidator(distinct), AfterValidator(no_empty_token)] = Field(
@@ -182,7 +183,8 @@ class Recipe(Settings):
             self.sources[index] = source.model_copy(update=given)
         self._folder = info.context or Path()
         object.__setattr__(self, "drop_if_matches", [])
-        object.__setattr__(self, "clean", CleanAllRecipe(near_duplicates=self.clean.near_duplicates))
+        near = self.clean.near_duplicates
+        object.__setattr__(self, "clean", CleanAllRecipe(near_duplicates=near if near and near.enabled else None))
         return self
 
     def sample_limits(self) -> dict[str, CleanRecipe]:

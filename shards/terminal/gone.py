@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 _JOIN = "join the set's document tables with the source: recipes/README.md#back-to-the-source-urls-ids-scores"
 _MIX_STEPS = "`train` prints at its start the step in which each phase of the mix ends: give that step"
+_OFF = "`enabled = false` turns a table of `clean` off"
 _ARMS = "give `arms`; `--dry-run` says how many trainings they take, and of how many tokens"
 
 GONE: dict[str, str] = {
@@ -16,6 +17,9 @@ GONE: dict[str, str] = {
     "litdata": "export to parquet, from which LitData writes its chunks",
     "mds": "export to parquet, from which mosaicml-streaming writes its shards",
     "import": "make the set from the text: `tokenmill build`",
+    "keep": _OFF,
+    "off": _OFF,
+    "all": _OFF,
     "bpe": "`tokenizers` learns the merges; the extra `clean` installs numba for the measures",
     "members": "unpack the archive, and choose its files by `paths` and `exclude`",
     "tar": "unpack the archive (`tar -xf`), and name the files that it holds",

@@ -96,7 +96,7 @@ def test_what_falls_never_becomes_an_entry(tmp_path: Path) -> None:
     # A limit that moves keeps the tokenizer; a preset that is switched off trains another.
     build_here(recipe, tmp_path / "set", "--set", "sources.s.clean.code.max_longest_line_bytes=off")
     assert digests(tmp_path / "set")["tokenizer.json"] == before
-    build_here(recipe, tmp_path / "set", "--set", "sources.s.clean.code.when=off")
+    build_here(recipe, tmp_path / "set", "--set", "sources.s.clean.code.enabled=false")
     assert garbage(tmp_path / "set")
     early = ["--set", "sources.s.clean.code.when=encode", "--set", "sources.s.clean.code.max_longest_line_bytes=9000"]
     build_here(recipe, tmp_path / "set", *early)

@@ -41,7 +41,7 @@ min_words = 7
 [clean.code]
 """
     own = GOOD.replace("weight = 87", 'weight = 87\n[sources.clean.gopher]\nmax_words = "off"')
-    own = own.replace("weight = 3.5", 'weight = 3.5\n[sources.clean.gopher]\nwhen = "off"')
+    own = own.replace("weight = 3.5", "weight = 3.5\n[sources.clean.gopher]\nenabled = false")
     prose, code = load(own + tables).sources
     assert prose.clean.gopher.min_words == 50
     assert prose.clean.gopher.max_words == "off"
@@ -51,6 +51,9 @@ min_words = 7
     again = Recipe.model_validate(json.loads(load(own + tables).to_json()))
     assert [source.clean for source in again.sources] == [prose.clean, code.clean]
     assert again.to_json() == load(own + tables).to_json()
+    assert load(GOOD + "[clean.near_duplicates]\nenabled = false\n").clean.near_duplicates is None
+    (fault,) = faults_of(load, GOOD + '[clean.gopher]\nwhen = "off"\n')
+    assert fault.endswith("'off' is gone: `enabled = false` turns a table of `clean` off.")
 
 
 def test_every_fault_of_the_tables_is_told(load: Any) -> None:
@@ -72,7 +75,7 @@ min_alphanumeric = 1.5
         'clean.gopher.max_words: expected a number from 0, or "off"; got -1',
         "clean.gopher.min_mean_word_chars: expected a number from 0, or \"off\"; got 'of'",
         "clean.gopher.max_dropped: expected 1 or less; got 2",
-        "clean.gopher.when: expected 'mix', 'encode' or 'off'; got 'later'",
+        "clean.gopher.when: expected 'mix' or 'encode'; got 'later'",
         'clean.code.min_alphanumeric: expected a number from 0 to 1, or "off"; got 1.5',
     ]:
         assert expected in faults
@@ -84,9 +87,16 @@ min_alphanumeric = 1.5
 LANGUAGE = {"model": "lid.ftz#sha256=" + "0" * 64, "keep": ["en", "de"]}
 FUNCTION = {"function": "rules:keep#sha256=" + "0" * 64}
 LISTED = {"datatrove": {"filter": "C4QualityFilter"}, "python": FUNCTION}
+OFF = {"enabled": False}
 MASK, EARLY = {"kinds": ["email", "ipv4"]}, {"when": "encode"}
 EQUAL: list[list[dict[str, Any]]] = [
-    [{}, {"personal_data": {"action": "keep"}}, {"language": {"keep": "all"}}, {"gopher": {"when": "off"}}],
+    [
+        {},
+        {"personal_data": OFF},
+        {"language": OFF},
+        {"gopher": OFF},
+        {"datatrove": [{"filter": "C4QualityFilter"} | OFF]},
+    ],
     [{"gopher": keys} for keys in ({}, {"min_words": 3}, {"min_words": "off"}, {"max_dropped": 0.9})],
     [{"gopher": EARLY}, {"gopher": EARLY | {"max_dropped": 0.9}}],
     [{"gopher": EARLY | {"min_words": 3}}],
@@ -123,8 +133,9 @@ def test_what_decides_what_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PRESETS = {preset.name for preset in Preset.__subclasses__()}
 OTHER: dict[str, Any] = {
-    "when": "mix", "action": "drop", "kinds": ["email"], "model": "other.ftz", "keep": ["fr"], "min_score": 0.1,
-    "first_bytes": 7, "filter": "C4ParagraphFilter", "arguments": {"a": 1}, "function": "a:b", "packages": ["c"],
+    "enabled": False, "when": "mix", "action": "drop", "kinds": ["email"], "model": "other.ftz", "keep": ["fr"],
+    "min_score": 0.1, "first_bytes": 7, "filter": "C4ParagraphFilter", "arguments": {"a": 1}, "function": "a:b",
+    "packages": ["c"],
 }  # fmt: skip
 """Another value of each key of a table but limits, which may all be "off"."""
 

@@ -42,7 +42,11 @@ def test_a_tokenizer_file_encodes_only_what_is_new(recipe: Path, tmp_path: Path)
     # The set's own recipe builds the same set in an empty place; training on these files gives another tokenizer.
     build_here(out / "recipe.json", tmp_path / "again")
     assert digests(tmp_path / "again") == digests(out)
-    assert build_here(recipe, out)["ran"]["tokenizer"] == 1
+    back = build_here(recipe, out, *overrides("sources.same.min_bytes=2"))
+    assert back["ran"]["tokenizer"] == 1
+    assert "sources.same.min_bytes = 2 (was 1)" in back["stderr"]
+    assert "To keep the set's, copy its tokenizer.json, and give it: --set 'tokenizer={file=" in back["stderr"]
+    assert "mix: no validation split (split.val_tokens = 0)" in back["stderr"]
     assert (out / "tokenizer.json").read_bytes() != (tmp_path / "tokenizer.json").read_bytes()
 
 

@@ -239,7 +239,7 @@ def test_no_text_takes_more_than_linear_time(piece: str) -> None:
 def test_faults_and_tables_for_all(load: Callable[..., Recipe]) -> None:
     (fault,) = faults_of(load, GOOD + "[clean.personal_data]\nkinds = []\n")
     assert fault.startswith("clean.personal_data.kinds:")
-    own = GOOD.replace("weight = 3.5", 'weight = 3.5\n[sources.clean.personal_data]\naction = "keep"')
+    own = GOOD.replace("weight = 3.5", "weight = 3.5\n[sources.clean.personal_data]\nenabled = false")
     prose, code = load(own + '[clean.personal_data]\nkinds = ["email"]\n').sources
     assert prose.clean.personal_data is not None
     assert prose.clean.personal_data.all_kinds == ("email",)

@@ -51,6 +51,7 @@ def test_overrides(override: str, check: Callable[[Recipe], bool], load: Any) ->
         ("tokenizer.bos=true", "begins documents is not clear. Give one of them as `bos`."),
         ("tokenizer.bos='<|endoftext|>'", "ends documents already. Give another one, or leave `bos` out."),
         ("tokenizer={}", "tokenizer.vocab_size: required key is missing"),
+        ("tokenizer.vocab_size=16K", "vocab_size: expected a whole number: 16_000 or 16_384; got '16K'"),
         ("tokenizer.sample_weights={prose = 1}", "tokenizer.sample_weights"),
         ("tokenizer.sample_weights={prose = 1, code = 0}", "tokenizer.sample_weights"),
         ("mix.token=1", "mix.token: unknown key. Did you mean 'tokens'?"),

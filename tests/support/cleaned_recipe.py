@@ -153,9 +153,9 @@ paths = ["code.*"]
 weight = 3
 take = 0.9
 [sources.clean]
-gopher = {{ when = "off" }}
-c4 = {{ when = "off" }}
-fineweb = {{ when = "off" }}
+gopher = {{ enabled = false }}
+c4 = {{ enabled = false }}
+fineweb = {{ enabled = false }}
 code = {{ when = "encode", max_dropped = 1 }}
 
 [clean.gopher]

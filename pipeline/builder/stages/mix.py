@@ -67,6 +67,8 @@ def run_mix(build: RunningBuild) -> bool:
     if result.plan is None:
         return False
     note_near_duplicates(build)
+    if not recipe.split.val_tokens:
+        build.say("mix: no validation split (split.val_tokens = 0), which `tokenmill train` needs")
     build.plan = result.plan
     for note in build.plan.notes:
         build.note(f"mix: {note}")
