@@ -76,7 +76,7 @@ class CleanTable(Settings):
     """The table's name in `clean`."""
 
     enabled: bool = Field(default=True, exclude_if=bool)
-    """`false` turns the table off; in a source, it turns the recipe's table off for this source."""
+    """`false` turns the table off, also for one source."""
 
     @property
     def label(self) -> str:

@@ -68,11 +68,11 @@ class SourceRecipe(Settings):
     content: Literal["column", "software-heritage"] = "column"
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
     blob_id: Annotated[str, Field(min_length=1)] = "blob_id"
-    """`software-heritage`: the column of that SHA-1."""
+    """The column of that SHA-1."""
     fallback_encoding: Annotated[str, AfterValidator(known_encoding)] | None = None
-    """`software-heritage`: how to decode files that are not UTF-8; when absent, they are dropped."""
+    """How to decode files that are not UTF-8; when absent, they are dropped."""
     max_missing: Annotated[float, Field(ge=0, le=1)] = 0.02
-    """`software-heritage`: the build stops when more of the files cannot be fetched."""
+    """The build stops when more of the files cannot be fetched."""
     max_malformed: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The share of the records that may be malformed: undecodable text, broken JSON, rows of CSV with too few or too
     many fields, values of another type. They are dropped and counted; with 0, the first one stops the build."""
