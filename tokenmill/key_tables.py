@@ -62,7 +62,7 @@ def _section_tables(parent: type[Settings], name: str, path: str) -> Iterator[st
     own = [key for key in model.key_names() if not issubclass(model, Preset) or key not in Preset.model_fields]
     yield f"`{title}`: {' '.join(about.split())}\n\n{_table(model, [key for key in own if key not in _ONE_DATA_SET])}"
     if apart := [key for key in own if key in _ONE_DATA_SET]:
-        yield f"`{title}`, only for `python-edu`, whose text is in Software Heritage's archive:\n\n{_table(model, apart)}"
+        yield f"`{title}`, for `python-edu`, whose text is in Software Heritage's archive:\n\n{_table(model, apart)}"
     # The keys that all presets share come before them.
     if issubclass(model, CleanRecipe):
         words = "`[clean.PRESET]`, and `[sources.clean.PRESET]` for one source: the keys of every preset."
