@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -29,6 +32,7 @@ WORDS = {
     "docs/clusters.md": 1_500,
     "docs/experiments.md": 2_500,
     "docs/glossary.md": 900,
+    "docs/guide.md": 1_500,
     "docs/keys.md": 6_000,
     "docs/performance.md": 1_000,
     "docs/promises.md": 700,
@@ -102,6 +106,27 @@ def test_the_code_of_the_pages_is_code(page: Path, language: str, code: str) -> 
     for line in re.findall(r"(?:^|[/ ])tokenmill ([a-z].*)", commands, re.MULTILINE):
         name, *arguments = itertools.takewhile(lambda word: word != "|", shlex.split(line, comments=True))
         command_parser(name, importlib.import_module(COMMANDS[name][0])).parse_args(arguments)
+
+
+@pytest.mark.long
+def test_the_tour_of_the_guide_runs_as_written(tmp_path: Path) -> None:
+    """On a folder of text files and JSON lines: the code of this Python."""
+    notes, posts = tmp_path / "my-files/notes", tmp_path / "my-files/posts.jsonl"
+    notes.mkdir(parents=True)
+    texts = [path.read_text(encoding="utf-8") for path in sorted(Path(json.__file__).parents[1].glob("*.py"))]
+    for number, text in enumerate(texts[::2]):
+        (notes / f"{number}.md").write_text(text, encoding="utf-8")
+    posts.write_text("".join(json.dumps({"id": 1, "body": text}) + "\n" for text in texts[1::2]), encoding="utf-8")
+    tour = re.findall(
+        r"^```sh\n(.*?)^```", (ROOT / "docs/guide.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )[0]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-ec", tour], cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "wrote recipe.toml" in done.stdout
+    assert ">>> The first" in done.stdout
 
 
 def test_every_page_is_looked_at() -> None:

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> Outcome:
     commands = [
         f"tokenmill plan {out}",
         f"tokenmill build {out} --out out/{name}",
-        f"tokenmill train demo --shards out/{name} --run out/{name}-run",
+        f"tokenmill train demo --shards out/{name} --run out/{name}-run --set 'eval.sets=[]'",
     ]
     data = {"recipe": str(out), "sources": rows, "notes": lines, "commands": commands}
     return Outcome(data, [rows, *lines, f"wrote {out}. Read it, then run:", *commands])

@@ -94,7 +94,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path, texts: list[s
     assert done.stdout.splitlines()[-3:] == [
         "tokenmill plan recipe.toml",
         "tokenmill build recipe.toml --out out/my-data",
-        "tokenmill train demo --shards out/my-data --run out/my-data-run",
+        "tokenmill train demo --shards out/my-data --run out/my-data-run --set 'eval.sets=[]'",
     ]
     planned = call_here(main, "plan", "recipe.toml", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
