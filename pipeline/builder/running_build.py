@@ -165,7 +165,8 @@ class RunningBuild(Build):
 
     def prune(self) -> None:
         """Delete from the work folder what the running build did not use."""
-        for stage in ORDER:
+        self.used["rows"] = {source.name for source in self.recipe.sources}
+        for stage in (*ORDER, "rows"):
             store, used = self.work.child(stage), self.used.get(stage, set())
             for file in list(store.list()):
                 if file.name.partition("/")[0] not in used:

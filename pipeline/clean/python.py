@@ -256,4 +256,4 @@ def exec_module(module: ModuleType) -> None:
 
     own = {"__import__": import_, "print": partial(print, file=sys.stderr)}
     module.__dict__["__builtins__"] = vars(builtins) | own
-    exec(compile(text, module.__file__, "exec"), vars(module))
+    exec(compile(text, module.__file__, "exec", dont_inherit=True), vars(module))

@@ -50,7 +50,7 @@ MODULES = {
     "rules": RULES,
     "helpers": "import parts.words as words\nis_long = lambda text: len(text) > words.MOST\n",
     "parts/__init__": "from . import words as own\nshout = lambda text: text.replace('Python', own.WORD)\n",
-    "parts/words": "import json\nMOST, WORD = 1200, 'PYTHON'\n",
+    "parts/words": "import json\nWORD: object = 'PYTHON'\nMOST = 1200\nassert __annotations__ == {'WORD': object}\n",
 }
 
 
@@ -220,6 +220,9 @@ def test_rows_of_a_program_are_a_source(tmp_path: Path) -> None:
     assert build(rows()).tasks_run == 0
     assert [*folder.iterdir()] == kept
     build(list(rows(500)))
+    (folder.parent / "earlier").mkdir()
+    build(list(rows(500)), prune=True)
+    assert [*folder.parent.iterdir()] == [folder]
     (other,) = folder.iterdir()
     assert other != kept[0]
     for error, match, call in [
