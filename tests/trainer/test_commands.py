@@ -76,10 +76,17 @@ def test_a_set_that_fails_quick_validation_is_refused(trainer, shard_set, recipe
         assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("setting", ["train.global_batch=400", "train.seq_len=40_000"])
-def test_a_train_split_that_is_too_small_is_refused(train, tmp_path, setting):
-    done = train(tmp_path / "run", "model.max_position_embeddings=50_000", setting, status=2)
-    assert "expected at least train.global_batch" in done.stderr
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("train.global_batch=400", "expected at least train.global_batch"),
+        ("train.seq_len=40_000", "expected at least train.global_batch"),
+        ("model.vocab_size=300", "model.vocab_size = 300: "),
+        ("train.device=cuda", "train.device = 'cuda': torch finds"),
+    ],
+)
+def test_what_this_machine_or_set_cannot_give_is_refused(train, tmp_path, setting, expected):
+    assert expected in train(tmp_path, "model.max_position_embeddings=50_000", setting, status=2).stderr
 
 
 def test_a_corrupt_frame_met_on_the_way_fails_the_run(train, shard_set, tmp_path):

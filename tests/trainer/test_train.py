@@ -241,15 +241,3 @@ def test_too_large_a_micro_batch_names_the_command_that_says_what_fits(open_run)
     session.forward = no_memory  # type: ignore[assignment]
     with pytest.raises(RunError, match=r"step 1: train.micro_batch = 8: out of memory. .*`tokenmill fit` says"):
         run_training(session, lambda line: None)
-
-
-@pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ("train.device=cuda", "train.device = 'cuda': torch finds"),
-        ("model.vocab_size=300", "model.vocab_size = 300: .* has ids up to 319"),
-    ],
-)
-def test_what_this_machine_or_set_cannot_give_is_refused(open_run, override, expected):
-    with pytest.raises(InputError, match=expected):
-        open_run(override)
