@@ -44,6 +44,7 @@ from shards.format.tokenizer_json import (
     find_special,
     find_spelling,
     find_without_bytes,
+    is_byte_level,
     make_plain,
     make_set_tokenizer,
     rename_entries,
@@ -340,11 +341,11 @@ class Encoder:
         import numpy as np
 
         middle = end - 2 * _WINDOW_BYTES
-        if self._fast is None or self._keeps != "bytes" or not self._is_inside(data, middle):
+        if self._fast is None or not is_byte_level(self._tokenizer) or not self._is_inside(data, middle):
             return None
         ids, _ = self._encode_fast(_wrap(str(data[begin:end], "utf-8", "ignore")))
         ends = begin + np.cumsum(self._entry_lengths[ids])
-        for last in range(int(np.searchsorted(ends, middle)), len(ids) - 1):
+        for last in np.flatnonzero((ends[:-1] >= middle) & (ends[:-1] < end))[:99].tolist():
             place = int(ends[last])
             if data[place] & 0xC0 != 0x80 and self._is_inside(data, place):
                 return place, ids[last : last + 2].tolist()
@@ -357,6 +358,9 @@ class Encoder:
         """
         begins = place - _WINDOW_BYTES, place
         left, right = (str(data[begin : begin + _WINDOW_BYTES], "utf-8", "ignore") for begin in begins)
+        normalizer: Any = self._reference.normalizer
+        if normalizer and not (right[:1].isalpha() and normalizer.normalize_str(left + right) == left + right):
+            return False  # the sides may become another text than the whole
         split: Any = self._reference.pre_tokenizer.pre_tokenize_str
         for before in "a\u4e2d":
             texts = f"{before}{left}", f"{right}Ab", f"{before}{left}{right}Ab"

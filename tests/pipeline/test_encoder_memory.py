@@ -117,7 +117,9 @@ def test_a_cut_inside_a_word_changes_no_token(monkeypatch: pytest.MonkeyPatch) -
     # Random tokenizers and documents.
     chance = random.Random(1)
     for _ in range(25):
-        letters = chance.choice(["ab", "aB", "a\u4e2d", "\u4e2d\u6587", "x", "aB\u4e2d1", "a's", "!=\n"])
+        letters = chance.choice(
+            ["\u1112\u1161\u11ab", "ab", "aB", "a\u4e2d", "\u4e2d\u6587", "x", "aB\u4e2d1", "a's", "!=\n"]
+        )
         bodies = (
             "".join(chance.choices(letters, k=900)),
             "".join(chance.choice(letters) * chance.randrange(600) for _ in range(3)),
@@ -125,6 +127,11 @@ def test_a_cut_inside_a_word_changes_no_token(monkeypatch: pytest.MonkeyPatch) -
         )
         tokenizer = describe(draw_merges(chance, letters), chance.choice(["gpt2", "llama3", "qwen2", "o200k"]))
         cases.append((tokenizer, [chance.choice(["", "A", "\u4e2d", " 1"]) + body + "'s x" for body in bodies]))
+    # NFC joins the vowel at byte 354 to the consonant before it, and moves the last mark before all others.
+    composed = describe([], "gpt2") | {"normalizer": {"type": "NFC"}}
+    hangul = "\u1112\u1161" * 2 + "\u1112" * 114 + "\u1161" + "\u1112" * 300
+    cases.append((composed, [hangul, "\u0301" * 600 + "\u0323"]))
+    cases += [(tokenizer | {"normalizer": {"type": "NFC"}}, texts) for tokenizer, texts in cases[2:12]]
     cuts = 0
     for tokenizer, texts in cases:
         encoder, array = Encoder(tokenizer), pa.array(texts, pa.large_string())
