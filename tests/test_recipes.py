@@ -61,12 +61,14 @@ def test_every_data_recipe_loads(path: Path, load: Load) -> None:
 
 def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
-    example, encoded, curriculum, share, cleaning, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    example, encoded, curriculum, share, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    cleaning = (ROOT / "docs/cleaning.md").read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
+    code = f'[[sources]]\nname = "code"\npaths = ["code/*.parquet"]\nweight = 3\n{cleaning}\n[clean.gopher]\n'
     monkeypatch.chdir(tmp_path)
     for file in ("notes/a/b.md", "letters/a.txt", "crawl/a.parquet", "code/a.parquet"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_bytes(b"a file")
-    (tmp_path / "r.toml").write_text(patterns + example + cleaning)
+    (tmp_path / "r.toml").write_text(patterns + example + code)
     recipe = load_checked_recipe(tmp_path / "r.toml")
     assert recipe.mix.tokens == 500_000_000
     assert len(recipe.sources[0].drop_if_matches) == 2
