@@ -37,7 +37,7 @@ WAY = {
         "inspect": ("shards.cli.inspect_set", "show what is in a set, or one document with its origin"),
         "audit": ("shards.cli.audit", "find strange and rare tokens, repeats and leaks before the first GPU hour"),
         "trace": ("shards.cli.trace", "find the documents that contain a text, and where they are from"),
-        "report": ("shards.cli.report", "write a page and a data card about the set"),
+        "report": ("tokenmill.commands.report", "write a page and a data card about the set"),
         "push": ("shards.cli.push", "send a set to the Hugging Face Hub"),
         "pull": ("shards.cli.pull", "download a set from there, every file verified"),
         "export": ("shards.cli.export_set", "write a set in the layout of another trainer"),
@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> int:
         try:
             return call_command(name, module, rest)
         except ShardSetError as error:
-            if not module.startswith("shards."):
+            if name != "report" and not module.startswith("shards."):
                 raise
             raise RunError(error.problems) from error  # the set has problems: the answer, and no wrong command line
         except BaseException as error:

@@ -19,7 +19,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest_docstrings, parse_source
 from shards.stores.files import TMP_SUFFIX, make_folder, unique_name
@@ -59,15 +59,6 @@ EXCERPT_CHARS = 1_500
 """The beginning of a document is its first paragraphs, of at most so many characters."""
 
 
-class _Texts(NamedTuple):
-    """The gathered texts of a source, and the counts of skipped texts by reason."""
-
-    documents: list[Docstring]
-    skipped: dict[str, int]
-    long: list[Docstring]
-    """The documents that are too long, and repeat no others."""
-
-
 def gather_missing_corpus(*, note: Note) -> None:
     """Write the corpus to the folder where the shipped recipe `demo` reads it, unless all its sources are there."""
     if not all(any((FOLDER / source).glob("part-*.parquet")) for source in (*SOURCES, HELD_OUT)):
@@ -81,7 +72,7 @@ def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
     A file that already holds the same bytes is left alone, so that a second run makes nothing downstream run again.
 
     Returns:
-        One row per source: `name`, `files`, `documents`, `bytes` (UTF-8 bytes of text), `skipped` (count by reason).
+        One row per source: `name`, `files`, `documents`, `bytes` (UTF-8 bytes of text).
         Then one for the documents held out.
 
     Raises:
@@ -90,35 +81,34 @@ def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
     """
     make_folder(folder)
     summary: list[dict[str, Any]] = []
-    prose, mathematics = _gather_documentation()
-    held_out = _Texts(cut_excerpts(prose.long), {}, [])
-    gathered = zip((*SOURCES, HELD_OUT), (prose, mathematics, _gather_code(), held_out), strict=True)
-    for name, texts in gathered:
-        files = _write_parts(folder / name, texts.documents)
-        text_bytes = sum(len(document.text.encode()) for document in texts.documents)
-        counts = {"files": files, "documents": len(texts.documents), "bytes": text_bytes}
-        summary.append({"name": name, **counts, "skipped": texts.skipped})
+    prose, mathematics, long = _gather_documentation()
+    gathered = zip((*SOURCES, HELD_OUT), (prose, mathematics, _gather_code(), cut_excerpts(long)), strict=True)
+    for name, documents in gathered:
+        files = _write_parts(folder / name, documents)
+        text_bytes = sum(len(document.text.encode()) for document in documents)
+        summary.append({"name": name, "files": files, "documents": len(documents), "bytes": text_bytes})
     return summary
 
 
-def _gather_documentation() -> tuple[_Texts, _Texts]:
-    """Return prose and mathematics for the demo: the latter have a formula and are of a mathematical package."""
+def _gather_documentation() -> tuple[list[Docstring], list[Docstring], list[Docstring]]:
+    """Return prose, mathematics and what is too long, for the demo.
+
+    Mathematics has a formula and is of a mathematical package.
+    """
     releases = list(_installed())
     stdlib = Path(sysconfig.get_path("stdlib"))
     files = [source for distribution in releases for source in _python_files(distribution)]
     modules = [name for name in MATHEMATICAL_MODULES if (stdlib / name).is_file()]
     files += [SourceFile(_python_release(), name, str(stdlib / name)) for name in modules]
-    found, unparsable = harvest_docstrings(files)
-
     # A document belongs to one of both; repeated ones are left out over both.
-    prose, mathematics = _Texts([], {"unparsable": unparsable}, []), _Texts([], {}, [])
-    documents = [*_language_reference(), *_descriptions(releases), *found]
-    for document in _distinct(documents, MAX_CHARS, prose.skipped, prose.long):
+    prose, mathematics, long = list[Docstring](), list[Docstring](), list[Docstring]()
+    documents = [*_language_reference(), *_descriptions(releases), *harvest_docstrings(files)]
+    for document in _distinct(documents, MAX_CHARS, long):
         package = document.release.split(" ")[0]
         is_formula = package in MATHEMATICAL and _FORMULA.search(document.text)
         is_mathematics = is_formula or document.path in MATHEMATICAL_MODULES
-        (mathematics if is_mathematics else prose).documents.append(document)
-    return prose, mathematics
+        (mathematics if is_mathematics else prose).append(document)
+    return prose, mathematics, long
 
 
 def _installed() -> Iterator[importlib.metadata.Distribution]:
@@ -163,27 +153,19 @@ def _descriptions(releases: Iterable[importlib.metadata.Distribution]) -> Iterat
             yield Docstring(body, _release(distribution), "METADATA", "")
 
 
-def _distinct(
-    documents: Iterable[Docstring], most: int, skipped: dict[str, int], long: list[Docstring]
-) -> Iterator[Docstring]:
+def _distinct(documents: Iterable[Docstring], most: int, long: list[Docstring]) -> Iterator[Docstring]:
     """Yield the demo's documents of at most so many characters that repeat little of earlier ones, and are UTF-8.
 
-    The others are counted in `skipped`, by reason; those that are only too long end up in `long`.
+    Those that are only too long end up in `long`.
     """
     # A line counts as repeated if an earlier document that was kept has it.
     seen: set[str] = set()
-    skipped.update(duplicate=0, long=0, drawn=0, not_utf8=0)
     for document in documents:
         if document.text in seen or _repeats(document, seen):
-            skipped["duplicate"] += 1
-        elif len(document.text) > most:
-            skipped["long"] += 1
+            continue
+        if len(document.text) > most:
             long.append(document)
-        elif _DRAWN.search(document.text):
-            skipped["drawn"] += 1
-        elif not _is_utf8(document.text):
-            skipped["not_utf8"] += 1
-        else:
+        elif not _DRAWN.search(document.text) and _is_utf8(document.text):
             seen.update(_lines(document), [document.text])
             yield document
     # A later document may have the lines of a long one: what is held out must be new.
@@ -202,11 +184,10 @@ def _is_utf8(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _gather_code() -> _Texts:
+def _gather_code() -> list[Docstring]:
     """Return code for the demo: functions and classes of the standard library, but no tests, nor generated files."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     # Their text as it stands in the file, with comments and decorators.
-    texts = _Texts([], {"unparsable": 0}, [])
     found: list[Docstring] = []
     for file in sorted(stdlib.rglob("*.py")):
         path = file.relative_to(stdlib)
@@ -215,11 +196,9 @@ def _gather_code() -> _Texts:
         try:
             definitions = list(_parse_definitions(file.read_bytes()))
         except (SyntaxError, ValueError):
-            texts.skipped["unparsable"] += 1
             continue
         found += [Docstring(text, _python_release(), f"Lib/{path.as_posix()}", name) for name, text in definitions]
-    texts.documents.extend(_distinct(found, MAX_CODE_CHARS, texts.skipped, texts.long))
-    return texts
+    return list(_distinct(found, MAX_CODE_CHARS, []))
 
 
 def _parse_definitions(content: bytes) -> Iterator[tuple[str, str]]:

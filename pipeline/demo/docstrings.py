@@ -48,15 +48,14 @@ class Docstring(NamedTuple):
     name: str
 
 
-def harvest_docstrings(files: Sequence[SourceFile]) -> tuple[list[Docstring], int]:
-    """Return every docstring of at least `MIN_CHARS` characters, in file and line order, and how many files did not
-    parse.
+def harvest_docstrings(files: Sequence[SourceFile]) -> list[Docstring]:
+    """Return every docstring of at least `MIN_CHARS` characters, in file and line order.
 
     The result does not depend on the number of processes.
     """
     tasks = [files[start : start + _FILES_PER_TASK] for start in range(0, len(files), _FILES_PER_TASK)]
     parts = [part for _, part in map_tasks(_harvest_files, None, tasks, min(MAX_PROCESSES, os.cpu_count() or 1))]
-    return [docstring for own, _ in parts for docstring in own], sum(unparsable for _, unparsable in parts)
+    return [docstring for own in parts for docstring in own]
 
 
 def parse_docstrings(content: bytes) -> Iterator[tuple[str, str]]:
@@ -89,17 +88,15 @@ def _is_documentation(content: bytes) -> bool:
     return sum(length for length in lengths if length >= MIN_CHARS) > MIN_SHARE * len(content)
 
 
-def _harvest_files(_: None, files: Sequence[SourceFile]) -> tuple[list[Docstring], int]:
+def _harvest_files(_: None, files: Sequence[SourceFile]) -> list[Docstring]:
     docstrings: list[Docstring] = []
-    unparsable = 0
     for source in files:
         try:
             found = list(parse_docstrings(Path(source.file).read_bytes()))
-        except (SyntaxError, ValueError):  # templates and files for other versions of Python; counted, and reported
-            unparsable += 1
+        except (SyntaxError, ValueError):  # templates and files for other versions of Python
             continue
         docstrings.extend(Docstring(text, source.release, source.path, name) for name, text in found)
-    return docstrings, unparsable
+    return docstrings
 
 
 def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:

@@ -39,6 +39,8 @@ from pipeline.sources.selection import Selection, seeded_place
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.errors import InputError
 from shards.stores.store import FolderStore
+from shards.terminal.amounts import format_size
+from shards.terminal.display import say
 
 if TYPE_CHECKING:
     from pipeline.sources.software_heritage.fetched_documents import FetchResult
@@ -227,7 +229,12 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
         InputError: the data cannot be read as the recipe says, or nothing of it is left.
     """
     started = time.perf_counter()
+    whole = sum(selection.text_bytes for selection in selections)
     wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
+    if not quiet:
+        say(
+            f"plan: at most {format_size(sum(wanted))} of {format_size(whole)} of text go through the stages of a build"
+        )
     parts = [SampledSelection(*each) for each in zip(selections, wanted, strict=True)]
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
         work = FolderStore(Path(name) / "work")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, SerializeAsAny, ValidationInfo, model_validator
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from pipeline.recipe.clean_recipe import CleanAllRecipe, CleanRecipe
 from pipeline.recipe.key_values import (
@@ -213,3 +213,13 @@ class Recipe(Settings):
         """
         written = self.model_dump(mode="json", context=AS_WRITTEN if as_written else None)
         return to_json(written, indent=2).decode() + "\n"
+
+
+def without_defaults(text: str) -> str:
+    """Return a data recipe in JSON without the keys that have their defaults; a text that is no recipe as it is."""
+    try:
+        recipe = Recipe.model_validate(from_json(text))
+    except (ValueError, RecursionError):
+        return text
+    said = recipe.model_dump(mode="json", context=AS_WRITTEN, exclude_defaults=True)
+    return to_json(said, indent=2).decode()

@@ -48,7 +48,7 @@ class Report:
         out: its folder.
         manifest: the set's manifest.
         manifest_sha256: the digest of the manifest.
-        recipe_text: the set's recipe.
+        recipe_text: what to show of the set's recipe.
         bytes: bytes of all its files, the manifest included.
         sources: its sources, from manifest and recipe.
         vocabulary: its ids, from the audit's counts.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import codecs
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def write_report(
     out: Path | None = None,
     audit: Path | None = None,
     workers: int = 1,
+    shorten: Callable[[str], str] = str,
     progress: Progress = no_progress,
 ) -> Report:
     """Write the page and the card of a set.
@@ -90,6 +92,7 @@ def write_report(
         audit: the folder of the set's audit; when None, `DIR.audit` next to the set's folder, or `OUT.audit` for a set
             at an address.
         workers: number of processes; the report does not depend on it.
+        shorten: returns what the page shows of the recipe's text.
         progress: called with tokens done and tokens in all.
 
     Raises:
@@ -120,7 +123,7 @@ def write_report(
         out,
         manifest,
         shard_set.manifest_sha256,
-        recipe_text,
+        shorten(recipe_text),
         sum(file.bytes for file in manifest.files) + sum(map(store.size, others)),
         describe_sources(manifest, recipe_text),
         describe_vocabulary(found, audit),

@@ -50,20 +50,18 @@ def test_the_corpus_is_what_its_summary_says(corpus: tuple[Path, list[dict[str, 
 
 
 def test_repeated_and_long_documents_are_left_out() -> None:
-    def keep(texts: list[str]) -> tuple[list[str], dict[str, int], list[str]]:
+    def keep(texts: list[str]) -> tuple[list[str], list[str]]:
         documents = [docstrings.Docstring(text, "r 1", "p.py", str(n)) for n, text in enumerate(texts)]
-        skipped: dict[str, int] = {}
         long: list[docstrings.Docstring] = []
-        kept = [document.name for document in demo._distinct(documents, 6000, skipped, long)]
-        return kept, skipped, [document.name for document in long]
+        kept = [document.name for document in demo._distinct(documents, 6000, long)]
+        return kept, [document.name for document in long]
 
     new, old = ("a line of thirty characters or more: ", "it says the same in each docstring")
     texts = [f"{new}{n}\n{old}\n{'x ' * n}" for n in (0, 100, 600)]  # the line is little of the last one
-    skipped = {"duplicate": 1, "long": 1, "drawn": 1, "not_utf8": 0}
-    assert keep([*texts, "y " * 4000, "\u23a2 a matrix \u23a5"]) == (["0", "2"], skipped, ["3"])
+    assert keep([*texts, "y " * 4000, "\u23a2 a matrix \u23a5"]) == (["0", "2"], ["3"])
     # A long one is held out unless a later document has its lines.
     line = "a line of thirty characters or more: it says"
-    kept, _, long = keep([f"{line}\n" * 150, "x " * 4000, "\ud800" * 7000, f"{line}\n{'y ' * 20}"])
+    kept, long = keep([f"{line}\n" * 150, "x " * 4000, "\ud800" * 7000, f"{line}\n{'y ' * 20}"])
     assert (kept, long) == (["3"], ["1"])
 
 

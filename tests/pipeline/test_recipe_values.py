@@ -12,7 +12,7 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.checks import check_weights
 from pipeline.recipe.key_values import parse_size
-from pipeline.recipe.schema import Recipe
+from pipeline.recipe.schema import Recipe, without_defaults
 from shards.errors import InputError
 from tests.support.good_recipe import GOOD, faults_of
 from tokenmill.__main__ import main
@@ -80,9 +80,12 @@ def test_a_set_s_recipe_json_is_a_recipe(load: Any, tmp_path: Path) -> None:
     again = load_checked_recipe(tmp_path / "recipe.json")
     assert again == recipe
     assert again.to_json() == recipe.to_json()
+    said = json.loads(without_defaults(recipe.to_json()))
+    assert said["sources"][0].keys() == {"name", "paths", "weight", "keep", "max_bytes"}
     assert load_checked_recipe(tmp_path / "recipe.json", overrides=["sources.prose.weight=5"]).sources[0].weight == 5
     for text in ("{", "[1]", '"x"', "3", "[" * 100_000):
         (tmp_path / "recipe.json").write_text(text)
+        assert without_defaults(text) == text
         with pytest.raises(InputError, match=r"not valid JSON|expected a table of keys"):
             load_checked_recipe(tmp_path / "recipe.json")
     data = json.loads(recipe.to_json())

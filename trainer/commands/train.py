@@ -104,30 +104,21 @@ def wait_without_spinning() -> None:
 
 
 def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outcome:
-    """Return how `train` ended; its totals and phases only if it took no step, as else it has printed them."""
+    """Return how `train` ended, without what it has printed: the losses, scores and phases."""
     from trainer.evaluation.evaluate import describe_counts
-    from trainer.evaluation.scores import show_score
 
-    figures = dict(result.figures)
-    phases, notes = figures.pop("phases"), figures.pop("score_notes", {})
+    figures, run = result.figures, shlex.quote(result.figures["run"])
     amount = f"{figures['tokens_used']:,} tokens ({figures['epochs']:.2f} epochs)"
     cost = f" for ${figures['usd']:,.2f}" if figures["usd"] else ""
-    end = [
+    notes = figures.get("score_notes", {}).items()
+    shown = [
         f"{name}: {result.status} after {plural(result.step, 'step')}, {amount} in "
         f"{format_duration(figures['seconds'])}{cost}",
+        *describe_counts({task: note for task, note in notes if "held_by_training" in note}),
         f"checkpoint: {result.checkpoint}",
+        "Next:",
+        f"  tokenmill compare {run}                 its scores, and what it took",
+        f"  tokenmill plot {run}                    a picture of it",
+        f"  tokenmill sample {run} --prompt TEXT    what the model writes",
     ]
-    if result.taken:
-        run = shlex.quote(figures["run"])
-        counts = describe_counts({name: note for name, note in notes.items() if "held_by_training" in note})
-        commands = [
-            "Next:",
-            f"  tokenmill plot {run}                    a picture of it",
-            f"  tokenmill sample {run} --prompt TEXT    what the model writes",
-        ]
-        return Outcome(result.figures, [*end, *counts, *commands], exit_status)
-    # A table has a row for each score, with its error; below it is what was counted.
-    scores = {name: show_score(**score) for name, score in figures.pop("scores", {}).items()}
-    cells = figures | scores
-    totals = [{"name": name.replace("_", " "), "value": value} for name, value in cells.items() if value is not None]
-    return Outcome(result.figures, [*end, totals, *describe_counts(notes), phases], exit_status)
+    return Outcome(figures, shown, exit_status)

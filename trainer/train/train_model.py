@@ -52,8 +52,6 @@ class TrainingResult:
     step: int
     figures: dict[str, Any]
     """What `tokenmill train --json` prints: losses, scores, tokens by source, epochs, seconds, dollars, phases."""
-    taken: int = 0
-    """Steps that this call took."""
     interrupted_by: int = 0
     """The number of the signal, or 0."""
 
@@ -99,8 +97,7 @@ def train_model(
         raise InputError(f"{error}{remedy_of(error)}") from error
     with closing(session):
         # From here on a failure leaves a run that can be resumed.
-        first = session.step
-        return _describe_end(run_training(session, show, go_on=go_on, progress=progress), session.step - first)
+        return _describe_end(run_training(session, show, go_on=go_on, progress=progress))
 
 
 def _open_cache(place: Path | str, folder: str | Path | None, limit: int | None, show: Note) -> Cache | None:
@@ -209,7 +206,7 @@ def _fetch_first_shard(session: Session, *, progress: bool) -> None:
         pass
 
 
-def _describe_end(ended: TrainingLoop, taken: int) -> TrainingResult:
+def _describe_end(ended: TrainingLoop) -> TrainingResult:
     """Return how a training ended: its totals, the last losses, its phases."""
     session = ended.session
     assert session.saved is not None, "training ends with a checkpoint"
@@ -232,4 +229,4 @@ def _describe_end(ended: TrainingLoop, taken: int) -> TrainingResult:
         "off_ramp": ended.off_ramp,
         "phases": summarise_phases(session.recipe.phases, ended.log.records),
     }
-    return TrainingResult(status, session.saved, session.step, figures, taken, ended.interrupted_by)
+    return TrainingResult(status, session.saved, session.step, figures, ended.interrupted_by)

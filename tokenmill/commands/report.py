@@ -36,12 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Return the facts of the page that `report` writes."""
+    from pipeline.recipe.schema import without_defaults
     from shards.report.write import report_to_dict, write_report
     from shards.terminal.progress import show_progress
 
     with show_progress("report") as progress:
         report = write_report(
-            options.set, out=options.out, audit=options.audit, workers=options.workers, progress=progress
+            options.set,
+            out=options.out,
+            audit=options.audit,
+            workers=options.workers,
+            shorten=without_defaults,
+            progress=progress,
         )
     return Outcome(report_to_dict(report), _show(report))
 
@@ -50,7 +56,9 @@ def _show(report: Report) -> Iterator[str]:
     from shards.audit.rules import VERDICT_WORDS
     from shards.report.write import CARD_FILE, PAGE_FILE
 
-    for name in (PAGE_FILE, CARD_FILE):
-        path = report.out / name
-        yield f"{path}: {path.stat().st_size:,} bytes"
+    yield f"{report.out / PAGE_FILE}: the page; open it in a browser"
+    yield f"{report.out / CARD_FILE}: the data card, for the Hub"
     yield f"audit: {VERDICT_WORDS[report.audit['verdict']]}"
+    yield from (
+        f"  {check['name']}: {check['summary']}" for check in report.audit["checks"] if check["verdict"] != "ok"
+    )
