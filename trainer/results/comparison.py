@@ -115,8 +115,8 @@ def _judge(run: str, first: str, scores: Sequence[Row], changes: Sequence[Row]) 
     if row is None:
         return f"{run}: no score compares with that of {first}"
     difference, error = row["difference"], row["difference_stderr"]
-    side, amount = "lower" if difference < 0 else "higher", show_score(abs(difference), error)
-    text = f"{run}: at step {row['at_step']:,}, after {row['at_tokens']:,} tokens, {row['score']} is {side} by {amount}"
+    side = f"{'lower' if difference < 0 else 'higher'} by {show_score(abs(difference), error)}"
+    text = f"{run}: at step {row['at_step']:,}, after {row['at_tokens']:,} tokens, {row['score']} is {side}"
     if not abs(difference) > SURE * (error or 0.0):
         return f"{text} than that of {first}: not more than the noise of the scored text, so no difference is seen"
     noise = "more than the noise of the scored text" if error else "the noise of the scored text is not known"

@@ -222,7 +222,7 @@ def _describe_end(ended: TrainingLoop) -> TrainingResult:
         **account_tokens(session.shard_set.splits["train"], names, session.order, session.windows),
         "short_shards": len(session.order.short_shards),
         "loss": ended.log.last("loss").get("loss"),
-        **{key: value for key, value in validation.items() if key != "step"},
+        **{key: value for key, value in validation.items() if key not in ("step", "val_loss_by_part")},
         "validated_at_step": validation.get("step"),
         "seconds": round(ended.seconds, 3),
         "usd": ended.log.last("usd").get("usd"),
