@@ -81,12 +81,7 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
     write_ablation(tmp_path, PLAIN, SUMS)
     assert find_pending(file, out) == [("plain", 2), ("sums", 2)]
     dry = json.loads(run_ablation(file, out, "--dry-run", "--json").stdout)
-    assert [(row["arm"], row["requested"]) for row in dry["mix"]] == [
-        ("plain", 0.75),
-        ("plain", 0.25),
-        ("sums", 0.5),
-        ("sums", 0.5),
-    ]
+    assert [row["requested"] for row in dry["mix"]] == [0.75, 0.25, 0.5, 0.5]
     assert all(0 < abs(row["achieved"] - row["requested"]) < 0.025 for row in dry["mix"])
     assert (dry["missing"], [(row["trainings"], row["tokens"]) for row in dry["arms"]]) == (2, [(2, 1536)] * 2)
     more = json.loads(run_ablation(file, out, "--json").stdout)["scores"][1]["values"]
@@ -181,9 +176,7 @@ def test_arms_whose_mix_is_missed_are_refused(tmp_path: Path, capsys: pytest.Cap
     file = write_ablation(tmp_path, PLAIN, SUMS, near, tokens=1536)
     assert main(["ablate", str(file), "--out", str(tmp_path / "out"), "--dry-run"]) == 2
     said = capsys.readouterr().err
-    assert re.search(
-        r"arm \w+: s.* is [\d.]+% of its set, not .*%\. Expected an error of at most a tenth of the 3\.57%", said
-    )
+    assert re.search(r"arm \w+: s.*% of its set, not .*%\. Expected an error of at most a tenth of the 3\.57%", said)
     assert not (tmp_path / "out/runs").exists()
 
 

@@ -128,8 +128,11 @@ class Ablation:
         ]
         if problems:
             raise InputError(problems)
-        shares = {"source", "requested", "achieved"}
-        return [{"arm": arm.name, **one.model_dump(include=shares)} for arm, mix, _ in found for one in mix]
+        return [
+            {"arm": arm.name, **one.model_dump(include={"source", "requested", "achieved"})}
+            for arm, mix, _ in found
+            for one in mix
+        ]
 
     def run(self) -> None:
         """Run the ablation: build sets and train models as far as they are missing. Each training has its result then.
@@ -158,7 +161,11 @@ class Ablation:
 
     def set_folder(self, arm: Arm) -> Path:
         """Return the folder of the set of an ablation's arm; arms with equal sets share it."""
-        return self.out / "sets" / next(one.name for one in self.arms if one.data == arm.data)
+        return self.out / "sets" / self._first_with(arm.data).name
+
+    def _first_with(self, data: str) -> Arm:
+        """Return the first of the ablation's arms whose sets are equal."""
+        return next(arm for arm in self.arms if arm.data == data)
 
     def _make_task(self, arm: Arm, seed: int) -> Task:
         train = arm.train.train.model_copy(update={"seed": seed})
@@ -176,8 +183,8 @@ class Ablation:
     def _build_for(self, pending: list[Task]) -> None:
         """Build the sets that trainings of the ablation need."""
         missing = {task.digest for task in pending}
-        for arm in {one.arm.data: one.arm for one in self.trainings if one.task.digest in missing}.values():
-            self._build(arm)
+        for data in dict.fromkeys(one.arm.data for one in self.trainings if one.task.digest in missing):
+            self._build(self._first_with(data))
 
     def _build(self, arm: Arm) -> None:
         """Build the set of an ablation's arm unless it is there, with the first arm's tokenizer or its own."""

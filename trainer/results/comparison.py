@@ -120,8 +120,7 @@ def _judge(run: str, first: str, scores: Sequence[Row], changes: Sequence[Row]) 
     if not abs(difference) > SURE * (error or 0.0):
         return f"{text} than that of {first}: not more than the noise of the scored text, so no difference is seen"
     noise = "more than the noise of the scored text" if error else "the noise of the scored text is not known"
-    keys = {change["key"] for change in changes if change[run] != change[first]}
-    if keys == {"train.seed"}:
+    if {change["key"] for change in changes if change[run] != change[first]} == {"train.seed"}:
         return f"{text} than that of {first}: {noise}; only the seeds differ, so this is chance"
     return f"{text} than that of {first}: {noise}; what another seed would do is not known"
 
