@@ -45,7 +45,7 @@ def test_it_builds_what_the_command_builds(recipe: Path, tmp_path: Path, capfd: 
         repr(again),
     )
     assert dir(pipeline) == sorted(pipeline.__all__)
-    assert "validate:" in capfd.readouterr().err
+    assert "mix:" in capfd.readouterr().err
 
 
 def test_it_plans(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
