@@ -11,13 +11,13 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path
+from shards.terminal.display import printable
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _TEXT_PER_BYTE = {"parquet": 1.7, "utf-16": 0.5}
 _BYTES_PER_TOKEN = 4
 _MOST_VAL_TOKENS = 5_000_000
-_GIVE_UP_S = 5.0
+_LEAST_VOCABULARY = 270
 _SHOWN = 3
 
 
@@ -48,13 +48,8 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError(f"{out}: exists already; nothing is overwritten. Give another file by --out, or delete it.")
     check_own_folder(out.absolute().parent)
     cells = {path: list_cells(path) for path in options.paths if not path.startswith("hf://")}
-    if empty := [path for path, own in cells.items() if not own]:
-        raise InputError(
-            [
-                f"{path}: {PIPE if Path(path).exists() and not Path(path).is_dir() else 'no file is here'}"
-                for path in empty
-            ]
-        )
+    for path in (Path(path) for path, own in cells.items() if not own):
+        raise InputError(f"{path}: {PIPE if path.exists() and not path.is_dir() else 'no file is here'}")
     left_out: dict[str, list[str]] = {}
     found = survey([cell for own in cells.values() for cell in own], left_out)
     found += [_look_at_hub(path) for path in options.paths if path not in cells]
@@ -66,7 +61,8 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError([f"no text in {', '.join(options.paths)}", *lines])
     name = _make_name(os.path.abspath(options.paths[0]).rpartition("/")[2].partition(".")[0])
     rows = [_finish(found, number, out.absolute().parent, lines) for number in range(len(found))]
-    write_text(out, "\n".join(_write(name, found, lines)) + "\n")
+    recipe = "\n".join(_write(name, found, lines)) + "\n"
+    write_text(out, recipe.encode("utf-8", "replace").decode().replace("\x7f", "\\u007f"))
     commands = [
         f"tokenmill plan {out}",
         f"tokenmill build {out} --out out/{name}",
@@ -80,7 +76,6 @@ def _look_at_hub(address: str) -> Found:
     """Return the source that reads a data set on the Hub, by the first of its files."""
     from pipeline.recipe.sources import HubSource
     from pipeline.sources.hub import list_files, resolve_commit
-    from pipeline.sources.network.settings import network_settings
     from pipeline.sources.survey import look_at
     from shards.stores.hub_store import parse_hub_address
 
@@ -88,10 +83,9 @@ def _look_at_hub(address: str) -> Found:
     config, _, split = place.folder.partition("/")
     keys: Keys = {"name": place.repo.partition("/")[2], "kind": "hub", "repo": place.repo, "config": config or None}
     keys |= {"split": split or "train", "revision": place.revision}
-    with replace(network_settings(), give_up_s=_GIVE_UP_S).in_effect():
-        source = HubSource(weight=1.0, **keys)
-        files = list_files(source.model_copy(update={"revision": resolve_commit(source)}))
-        read, texts = look_at(files[0])
+    source = HubSource(weight=1.0, **keys)
+    files = list_files(source.model_copy(update={"revision": resolve_commit(source)}))
+    read, texts = look_at(files[0])
     return keys | read, files, texts
 
 
@@ -137,7 +131,7 @@ def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
     """Yield the lines of the recipe."""
     total = sum(map(_count_bytes, found))
     yield "# Written by `tokenmill init`, to be edited. docs/keys.md has all keys; docs/cleaning.md, what to drop."
-    yield from (f"# {line}" for line in lines)
+    yield from (f"# {printable(line)}" for line in lines)
     yield f'name = "{name}"'
     comments = {
         "kind": "a data set on the Hub; the first build pins its commit",
@@ -153,9 +147,9 @@ def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
         comments["format"] = "each file is one document" if keys["format"] == "file" else ""
         for key, value in (keys | {"weight": float(f"{100 * _count_bytes(source) / total:.3g}")}).items():
             if value not in ([], None):
-                comment = f"  # {about}" if (about := comments.pop(key, "")) else ""
+                comment = f"  # {printable(about)}" if (about := comments.pop(key, "")) else ""
                 yield f"{key} = {json.dumps(value, ensure_ascii=False)}{comment}"
-    yield f"\n[tokenizer]\nvocab_size = {min(1 << 16, 8 << 2 * total.bit_length() // 5)}"
+    yield f"\n[tokenizer]\nvocab_size = {min(1 << 16, max(_LEAST_VOCABULARY, 8 << 2 * total.bit_length() // 5))}"
     yield '\n[mix]\ntokens = "max"  # all that the sources give at these weights; or a number, such as "100M"'
     yield f"\n[split]\nval_tokens = {min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100)}  # about 1 %"
     yield "\n[clean.near_duplicates]  # equal documents are dropped in any case"

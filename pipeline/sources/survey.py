@@ -29,7 +29,7 @@ from pipeline.sources.formats.byte_io import (
     BROKEN_FILE_ERRORS,
     open_file,
 )
-from pipeline.sources.formats.detect import detect_format, is_binary, read_head
+from pipeline.sources.formats.detect import describe_packed, detect_format, is_binary, read_head
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
 from shards.errors import text_of
@@ -69,6 +69,8 @@ def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
         SourceError: the file holds no text; the message begins with its name and the reason.
         OSError, ValueError, EOFError: it cannot be read.
     """
+    if packed := describe_packed(file.name):
+        raise SourceError(f"{file.name}: {packed}")
     head = read_head(file)
     encoding = find_wide_encoding(head)
     keys: Keys = {"format": detect_format(file, encoding or UTF8, head)}

@@ -43,7 +43,8 @@ def write_files(folder: Path, texts: list[str]) -> Path:
         + "\n".join(f'{n};"{text.replace(chr(34), "")}"' for n, text in enumerate(texts[200:300])),
         "rows/lines.jsonl": "\n".join(map(json.dumps, records)),
         "rows/chat.json": json.dumps(CHAT, indent=2),
-        "rows/page.pdf": b"%PDF-1.7\n\0",
+        "rows/pa\nge.pdf": b"%PDF-1.7\n\0",
+        "rows/old.tar.gz": b"",
         "big.txt": "\r\n\r\n".join(text.replace("\r", "") for text in texts[120:200]),
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path, texts: list[s
         "web-file": {"paths": ["my data/web/**/*.html"], "format": "file"},
     }
     written = (tmp_path / "recipe.toml").read_text()
-    noticed = ["(my data/notes/binary.txt): holds binary data", "(my data/rows/page.pdf): holds PDF, not text"]
+    noticed = ["(my data/notes/binary.txt): holds binary data", "(my data/rows/pa\\nge.pdf): holds PDF, not text"]
     noticed += ["(my data/rows/chat.json): the text is in the list 'messages'", "web-file: HTML in 16 of 16"]
     for said in [
         *noticed,
