@@ -23,7 +23,6 @@ from shards.terminal.program import Outcome
 if TYPE_CHECKING:
     from pipeline.sources.survey import Found, Keys
 
-_TEXT_PER_BYTE = {"parquet": 1.7, "utf-16": 0.5}
 _BYTES_PER_TOKEN = 4
 _MOST_VAL_TOKENS = 5_000_000
 _LEAST_VOCABULARY = 270
@@ -60,8 +59,10 @@ def run(options: argparse.Namespace) -> Outcome:
     if not found:
         raise InputError([f"no text in {', '.join(options.paths)}", *lines])
     name = _make_name(os.path.abspath(options.paths[0]).rpartition("/")[2].partition(".")[0])
+    sizes = list(map(_count_bytes, found))
     rows = [_finish(found, number, out.absolute().parent, lines) for number in range(len(found))]
-    recipe = "\n".join(_write(name, found, lines)) + "\n"
+    rows = [row | {"size": format_size(size)} for row, size in zip(rows, sizes, strict=True)]
+    recipe = "\n".join(_write(name, found, sizes, lines)) + "\n"
     write_text(out, recipe.encode("utf-8", "replace").decode().replace("\x7f", "\\u007f"))
     commands = [
         f"tokenmill plan {out}",
@@ -96,13 +97,17 @@ def _make_name(text: str) -> str:
 def _count_bytes(source: Found) -> int:
     """Return about how many bytes of text a source has."""
     from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
+    from pipeline.sources.formats.parquet import open_parquet
     from pipeline.sources.survey import count_characters
 
     keys, files, texts = source
     share = count_characters(texts, keys.get("text", "")) / max(1, sum(count_characters(texts, name) for name in texts))
-    per_byte = _TEXT_PER_BYTE.get(keys.get("encoding", keys["format"]), 1)
-    per_byte *= TEXT_PER_STORED_BYTE if is_compressed(files[0].name) else 1
-    return int(per_byte * share * sum(file.stored_bytes for file in files)) + 1
+    size = sum(file.stored_bytes for file in files) * (TEXT_PER_STORED_BYTE if is_compressed(files[0].name) else 1)
+    if keys["format"] == "parquet":  # a footer says how well the text is compressed
+        with open_parquet(files[0].url, files[0].name, files[0].version) as (opened, _, _):
+            groups = map(opened.metadata.row_group, range(opened.num_row_groups))
+            size *= sum(group.total_byte_size for group in groups) / files[0].stored_bytes
+    return int(share * size / (2 if "encoding" in keys else 1)) + 1
 
 
 def _finish(found: list[Found], number: int, folder: Path, lines: list[str]) -> dict[str, str]:
@@ -123,13 +128,12 @@ def _finish(found: list[Found], number: int, folder: Path, lines: list[str]) -> 
         "source": keys["name"],
         "text": keys.get("text") or json.dumps(keys.get("separator", "whole files")),
         "files": f"{len(files):,}",
-        "size": format_size(_count_bytes(found[number])),
     }
 
 
-def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
+def _write(name: str, found: list[Found], sizes: list[int], lines: list[str]) -> Iterator[str]:
     """Yield the lines of the recipe."""
-    total = sum(map(_count_bytes, found))
+    total = sum(sizes)
     yield "# Written by `tokenmill init`, to be edited. docs/keys.md has all keys; docs/cleaning.md, what to drop."
     yield from (f"# {printable(line)}" for line in lines)
     yield f'name = "{name}"'
@@ -139,13 +143,12 @@ def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
         "separator": "the text between two documents of a file",
         "weight": "the share of its text; `plan` says which source limits the mix",
     }
-    for source in found:
-        keys, files, texts = source
-        yield f"\n# {plural(len(files), 'file')}, about {format_size(_count_bytes(source))} of text\n[[sources]]"
+    for (keys, files, texts), size in zip(found, sizes, strict=True):
+        yield f"\n# {plural(len(files), 'file')}, about {format_size(size)} of text\n[[sources]]"
         others = [column for column in texts if column != keys.get("text")]
         comments["text"] = f"has most text; the others: {', '.join(others) or 'none'}"
         comments["format"] = "each file is one document" if keys["format"] == "file" else ""
-        for key, value in (keys | {"weight": float(f"{100 * _count_bytes(source) / total:.3g}")}).items():
+        for key, value in (keys | {"weight": float(f"{100 * size / total:.3g}")}).items():
             if value not in ([], None):
                 comment = f"  # {printable(about)}" if (about := comments.pop(key, "")) else ""
                 yield f"{key} = {json.dumps(value, ensure_ascii=False)}{comment}"
