@@ -72,7 +72,7 @@ def _list_matches(source: FilesSource, note: Note) -> list[File]:
             _leave_out_twins(files, again)
         said = left_out.keys() - files.keys()
         for glob in source.exclude:
-            for file in expand_glob(glob):
+            for file in expand_glob(glob, {}, set()):
                 files.pop(file.name, None)
                 said.discard(file.name)
         if source.verify:
@@ -216,7 +216,7 @@ _STATE_FILE = "state.json"
 """What `datasets.save_to_disk` writes beside the files with the rows, and lists these in."""
 
 
-def expand_glob(glob: str, left_out: LeftOut | None = None, again: set[str] | None = None) -> list[File]:
+def expand_glob(glob: str, left_out: LeftOut, again: set[str]) -> list[File]:
     """List the files that a source's glob matches, without folders, sorted by name. A name is an absolute path.
 
     A file's name has forward slashes and no scheme.
@@ -230,8 +230,7 @@ def expand_glob(glob: str, left_out: LeftOut | None = None, again: set[str] | No
         OSError, ValueError, ImportError: the URL cannot be listed, or its protocol is not installed.
     """
     if is_local(glob):
-        again = set() if again is None else again
-        return sorted(_list_local(glob, {} if left_out is None else left_out, again), key=lambda file: file.name)
+        return sorted(_list_local(glob, left_out, again), key=lambda file: file.name)
     if "::" in glob:  # fsspec's way to name a file in an archive
         raise ValueError("files in an archive are not read. Unpack it first, and name the files that it holds")
     import fsspec
@@ -319,7 +318,7 @@ def _try_glob(key: str, glob: str, folder: Path) -> tuple[list[File], str]:
     path = locate(folder, glob)
     left_out = LeftOut()
     try:
-        files = expand_glob(path, left_out)
+        files = expand_glob(path, left_out, set())
         explained = _explain_folder(glob, path) if key == "paths" and not files else ""
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         return [], f"{glob!r} cannot be listed: {error}"

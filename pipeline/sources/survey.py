@@ -195,7 +195,7 @@ def list_cells(place: str) -> list[tuple[str, str, list[File]]]:
         OSError, ValueError, ImportError: the place cannot be listed.
     """
     root, is_folder = os.path.abspath(place), os.path.isdir(place)
-    files = expand_glob(f"{escape(root)}/**/*" if is_folder else place)
+    files = expand_glob(f"{escape(root)}/**/*" if is_folder else place, {}, set())
     inner = [file.name[len(root) + 1 :].split("/") for file in files]
     is_deep = len({folder for folder, *below in inner if below}) > MOST_FOLDERS
     cells: dict[tuple[str, str], list[File]] = defaultdict(list)

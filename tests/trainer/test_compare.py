@@ -13,7 +13,6 @@ import pytest
 
 from trainer.recipe import load_train_recipe
 from trainer.results.comparison import compare_runs
-from trainer.results.picture import STEPS as STEPS_AXIS
 from trainer.results.picture import draw_runs
 from trainer.results.runs import read_runs
 
@@ -203,7 +202,7 @@ def test_the_picture_and_the_page_need_nothing_else(missing, over, make_run, tra
     text = page.read_text()
     assert "<script" not in text
     assert f"over {over}" in text
-    assert draw_runs(read_runs(runs), [STEPS_AXIS, ("absent", 1, "")]).axes[1].get_legend().get_texts()
+    assert draw_runs(read_runs(runs), [("step", 1, ""), ("absent", 1, "")]).axes[1].get_legend().get_texts()
     assert "b&lt;script&gt;" in text
     assert not re.search(r"""(?:src|href)=["'](?!data:)""", text)
     (picture,) = re.findall(r'<img class="curves" src="data:image/svg\+xml;base64,([^"]+)"', text)

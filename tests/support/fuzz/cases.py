@@ -193,13 +193,7 @@ def draw_keys(chance: random.Random, material: Path, folder: Path) -> list[str]:
     (folder / "set").symlink_to(material / "set")
     model, name, commands = RECIPES[chance.choices([*RECIPES], [6, 4, 1, 1])[0]]
     tables = tomllib.loads((folder / name).read_text())
-    places = [
-        *list_keys(model),
-        ("sources", 0, "paths"),
-        ("sources", 0, "exclude"),
-        ("sources", 0, "repo"),
-        ("unknown",),
-    ]
+    places = [*list_keys(model), *(("sources", 0, key) for key in ("paths", "exclude", "repo")), ("unknown",)]
     places = [place for place in places if model is Recipe or place[:1] != ("sources",)]
     settings: list[str] = []
     touched = set()

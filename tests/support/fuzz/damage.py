@@ -176,11 +176,7 @@ def replace_file(chance: random.Random, path: Path, *, large: bool = True) -> No
         path.symlink_to(path.parent)
 
 
-BY_ENDING = {
-    ".json": damage_json,
-    ".parquet": damage_parquet,
-    ".safetensors": damage_safetensors,
-}
+BY_ENDING = {".json": damage_json, ".parquet": damage_parquet, ".safetensors": damage_safetensors}
 
 
 def damage_file(chance: random.Random, path: Path, *, large: bool = True) -> None:
