@@ -39,6 +39,7 @@ WORDS = {
     "docs/performance.md": 1_000,
     "docs/promises.md": 700,
     "docs/tokenizers.md": 700,
+    "docs/trainers.md": 1_800,
     "recipes/README.md": 1_500,
     "shards/FORMAT.md": 4_500,
 }
