@@ -1,4 +1,4 @@
-"""Choose the device and the precision of a model; let ranks wait for each other."""
+"""Choose the device and the precision of a model; let ranks wait for each other, and share the work."""
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
@@ -8,13 +8,14 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 
 from shards.errors import InputError, plural
+from shards.terminal.reporter import Progress
 from trainer.recipe.schema import Precision
 
 CARDS = {
@@ -87,13 +88,6 @@ def peak_tflops(name: str) -> float | None:
     return next(known, None) if OTHER_CARDS.isdisjoint(words) else None
 
 
-def peak_flops(device: torch.device, tflops: float | None) -> float | None:
-    """Return the dense bf16 peak of a device in FLOP/s, from the recipe or the table of cards; None if in neither."""
-    if tflops is None and device.type == "cuda":
-        tflops = peak_tflops(torch.cuda.get_device_name(device))
-    return tflops * 1e12 if tflops is not None else None
-
-
 def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
     """Resolve `auto`: bf16 autocast on a GPU that has it and on a CPU with AMX tiles, fp32 elsewhere.
 
@@ -142,6 +136,35 @@ def score_eagerly(precision: Literal["fp32", "bf16"], device: torch.device) -> G
 def find_rank() -> tuple[int, int]:
     """Return the number of this process among the ranks of a run, from 0, and how many ranks there are."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def share_batches(sizes: Sequence[int], most: int, total: int, progress: Progress) -> Iterator[tuple[slice, bool]]:
+    """Yield the batches of texts that this rank scores, and for each whether it counts.
+
+    Every rank makes equally many passes, as sharded weights need: one without work repeats the last batch.
+
+    Args:
+        sizes: the tokens of each text with its padding, the longest first: memory runs out at once or never.
+        most: tokens of a batch, but at least one text.
+        total: how many items the texts are of.
+        progress: told how many items are done, and of how many.
+    """
+    batches: list[slice] = []
+    first = 0
+    while first < len(sizes):
+        batches.append(slice(first, first + max(1, most // sizes[first])))
+        first = batches[-1].stop
+    rank, ranks = find_rank()
+    for first in range(0, len(batches), ranks):
+        yield batches[min(first + rank, len(batches) - 1)], first + rank < len(batches)
+        done = min(batches[: first + ranks][-1].stop, len(sizes))
+        progress(done * total // len(sizes), total)
+
+
+def add_over_ranks(tensor: torch.Tensor) -> None:
+    """Add up a tensor over the ranks, in place; every rank calls it, with one on its device."""
+    if dist.is_initialized():
+        dist.all_reduce(tensor)
 
 
 def largest_of_ranks(value: int, device: torch.device) -> int:

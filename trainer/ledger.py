@@ -13,7 +13,7 @@ import operator
 import statistics
 
 from shards.terminal.program import Row
-from trainer.metrics import Record, count_until, last_record
+from trainer.metrics import Record, last_record
 from trainer.recipe import PhaseConfig
 
 MEAN_STEPS = 50
@@ -44,9 +44,8 @@ def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[R
 
 def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -> Row | None:
     # The lines of the phase, and those before it.
-    start = count_until(records, began)
-    before = records[:start]
-    inside = records[start : count_until(records, phase.until_step)]
+    before = [record for record in records if record["step"] <= began]
+    inside = [record for record in records if began < record["step"] <= phase.until_step]
     steps = [record for record in inside if "loss" in record]
     if not steps:
         return None
@@ -56,7 +55,7 @@ def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -
     loss = _loss(inside, "val_loss")
     loss_drop = (_loss(before, "val_loss") if before else steps[0]["loss"]) - loss
     tokens = steps[-1]["tokens"] - last_record(before, "tokens").get("tokens", 0)
-    usd = _usd(inside) - _usd(before)
+    usd = last_usd(inside) - last_usd(before)
 
     # A goal is judged at the end of its phase, unless the metrics lack its score.
     goal_value = goal_met = None
@@ -80,7 +79,8 @@ def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -
     }
 
 
-def _usd(records: list[Record]) -> float:
+def last_usd(records: list[Record]) -> float:
+    """Return for the ledger what the steps of some lines of the metrics have cost, with all before them."""
     return last_record(records, "usd").get("usd", 0.0)
 
 

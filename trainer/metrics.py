@@ -7,8 +7,6 @@ lines that led to it.
 
 from __future__ import annotations
 
-import bisect
-import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -65,7 +63,7 @@ class _Line(BaseModel):
     phase: dict[str, Any] = {}
 
 
-class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
+class MetricsLog:
     """Appends lines to a run's metrics.jsonl.
 
     Attributes:
@@ -89,7 +87,8 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
         self._file = open(path, "a", encoding="utf-8", opener=no_follow) if write else None  # noqa: SIM115
         self.trackers: list[Callable[[Record], None]] = []
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the file of the metrics."""
         if self._file is not None:
             self._file.close()
 
@@ -159,18 +158,9 @@ def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:
         write_text(run / METRICS_FILE, "".join(f"{line}\n" for line in lines))
 
 
-def last_record(records: list[Record], key: str, *, until_step: int | None = None) -> Record:
-    """Return the last line of the metrics that has a key, up to a step; {} if none. Quick at the end of a long log."""
-    stop = len(records) if until_step is None else count_until(records, until_step)
-    for index in range(stop - 1, -1, -1):
-        if key in records[index]:
-            return records[index]
-    return {}
-
-
-def count_until(records: list[Record], step: int) -> int:
-    """Return how many lines of the metrics there are up to and with a step; the lines are in order of steps."""
-    return bisect.bisect_right(records, step, key=lambda record: record["step"])
+def last_record(records: list[Record], key: str) -> Record:
+    """Return the last line of the metrics that has a key; {} if none. Quick at the end of a long log."""
+    return next((record for record in reversed(records) if key in record), {})
 
 
 def describe_step(record: Record) -> list[str]:

@@ -37,7 +37,7 @@ from shards.validation.manifest import check_manifest_totals
 from shards.validation.validate import validate
 from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers, find_newest_checkpoint
 from trainer.checkpoint.tensors import check_disk, load_training_state, load_weights, save_checkpoint
-from trainer.device import choose_device, choose_precision, peak_flops, wait_for_ranks
+from trainer.device import choose_device, choose_precision, peak_tflops, wait_for_ranks
 from trainer.evaluation.evaluate import Scorer, open_scorers
 from trainer.evaluation.validation import EvaluatedModel, find_text_scales, find_token_bytes
 from trainer.metrics import copy_metrics
@@ -96,9 +96,11 @@ class Session:
     @cached_property
     def peak_tokens_per_s(self) -> float | None:
         """Tokens per second at which all devices of the session reach their peak (MFU 1); None if it is not known."""
-        peak = peak_flops(self.device, self.recipe.cost.peak_tflops)
+        peak = self.recipe.cost.peak_tflops
+        if peak is None and self.device.type == "cuda":
+            peak = peak_tflops(torch.cuda.get_device_name(self.device))
         needed = flops_per_token(self.recipe.model, self.model.vocab_size, self.recipe.train.seq_len)
-        return peak * self.ranks / needed if peak is not None else None
+        return peak * 1e12 * self.ranks / needed if peak is not None else None
 
     def save(self, *, seconds: float, keep_steps: set[int]) -> None:
         """Write a checkpoint of the session's current step; every rank calls it.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shards.errors import InputError
-from trainer.device import autocast, choose_device, peak_flops, peak_tflops
+from trainer.device import autocast, choose_device, peak_tflops
 
 CPU = torch.device("cpu")
 
@@ -27,11 +27,6 @@ def test_a_gpu_that_is_not_there_is_refused():
     assert choose_device("auto") == CPU
     with pytest.raises(InputError, match=r"train\.device = 'cuda': torch finds 0 GPUs, expected 1"):
         choose_device("cuda")
-
-
-def test_the_peak_is_the_recipes_or_that_of_a_known_card():
-    assert peak_flops(CPU, None) is None
-    assert peak_flops(CPU, 1.5) == 1.5e12
 
 
 @pytest.mark.parametrize(

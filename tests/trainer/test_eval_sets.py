@@ -158,7 +158,6 @@ def test_all_documents_of_text_are_in_a_count_and_dropped_records_too(evaluated,
     ("sets", "message"),
     [
         ([{"name": "a"}], r"eval\.sets\.a: has no text\. Give paths"),
-        ([{"name": "a", "path": "y", "text": "z"}], r"eval\.sets\.a\.path: unknown key\. Did you mean 'paths'\?$"),
         ([{"name": "a", "shards": "x", "paths": ["y"]}], r"eval\.sets\.a: has shards, and \['paths'\] of a source"),
         ([{"name": "a", "shards": "x", "split": "test"}], r"eval\.sets\.a\.split = 'test': expected"),
         ([{"name": "a", "shards": "x"}, {"name": "a", "shards": "y"}], r"eval: 2 eval sets and tasks are named 'a'"),

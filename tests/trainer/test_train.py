@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -93,7 +94,7 @@ def test_bf16_learns_like_fp32(open_run):
 def test_steps_after_the_checkpoint_leave_the_log(tmp_path):
     lines = ['{"step": 1, "loss": 3.0}', '{"step": 2, "loss": 2.0}', '{"step": 2, "val_loss": 2.5}']
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 3, "loss": 1.0}', '{"step": 4, "lo']))
-    with MetricsLog(tmp_path, step=2) as log:
+    with closing(MetricsLog(tmp_path, step=2)) as log:
         assert log.removed == 2
         assert log.last("val_loss") == {"step": 2, "val_loss": 2.5}
         log.write({"step": 3, "loss": 1.5})

@@ -122,7 +122,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except InputError:
         raise
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path / CHECKSUMS_FILE}: corrupt: {error}") from error
+        raise InputError(f"{path}: corrupt: {error}") from error
 
 
 def read_state(path: Path) -> CheckpointState:
@@ -130,19 +130,15 @@ def read_state(path: Path) -> CheckpointState:
 
     Raises:
         InputError: it is not a state, or one of another version, or its step differs from the folder's name.
+        ValueError: it is not JSON.
         OSError: it cannot be read.
     """
     file = path / STATE_FILE
-    try:
-        content: Any = load_json(read_file(file, MAX_STATE_BYTES))
-        if (version := table_of(content).get("format_version", VERSION)) != VERSION:
-            found = f"{file}: a checkpoint of version {version!r:.80}; expected version {VERSION}"
-            raise InputError(f"{found}. Go on with the Tokenmill that wrote it, or train anew in a new run folder.")
-        state = check_settings(CheckpointState, content, where=f"{file}: not the state of a checkpoint")
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not the state of a checkpoint: {error}") from error
+    content: Any = load_json(read_file(file, MAX_STATE_BYTES))
+    if (version := table_of(content).get("format_version", VERSION)) != VERSION:
+        found = f"{file}: a checkpoint of version {version!r:.80}; expected version {VERSION}"
+        raise InputError(f"{found}. Go on with the Tokenmill that wrote it, or train anew in a new run folder.")
+    state = check_settings(CheckpointState, content, where=f"{file}: not the state of a checkpoint")
     if _NAME.fullmatch(path.name) and step_of_checkpoint(path) != state.step:
         raise InputError(f"{file}: step {state.step}; expected that of the folder's name")
     for key in ("eos_id", "bos_id"):

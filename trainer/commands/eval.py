@@ -104,21 +104,14 @@ def _open_training_set(options: argparse.Namespace) -> ShardSet | None:
     Raises:
         InputError: the set that was given cannot be read, or is not the run's.
     """
-    from shards.format.reader import open_set
-    from trainer.commands.trace import find_training_set
-    from trainer.run_folder import read_set_record
+    from trainer.commands.trace import find_training_set, open_training_set
 
-    record = read_set_record(options.run)
     try:
         place = options.shards or find_training_set(options.run)
     except InputError as error:
         say(f"{error} Without it, there is no validation loss, and documents that training holds are not known.")
         return None
-    shard_set = open_set(place)
-    if record.manifest_sha256 != shard_set.manifest_sha256:
-        found = f"has the manifest sha256 {shard_set.manifest_sha256}; the run was trained on {record.manifest_sha256}"
-        raise InputError(f"{place}: {found}. Give the set it was trained on with --shards.")
-    return shard_set
+    return open_training_set(options.run, place)
 
 
 def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> Row:

@@ -130,14 +130,12 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def _open_trained_set(run: Path, say: Note) -> ShardSet | None:
     """Open the set that the run to export was trained on; say so if it is not where it was."""
-    from shards.format.reader import open_set
-    from trainer.run_folder import read_set_record
+    from trainer.commands.trace import find_training_set, open_training_set
 
-    record = read_set_record(run)
     try:
-        return open_set(record.path)
+        return open_training_set(run, find_training_set(run))
     except (InputError, OSError) as error:
-        say(f"{record.path}: the set cannot be read, so the tokenizer is compared on probes alone: {error}")
+        say(f"the set cannot be read, so the tokenizer is compared on probes alone: {error}")
         return None
 
 
@@ -167,7 +165,8 @@ def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: in
             state[name] = state[name][:vocab_size]
     if config.kind == "llama":
         # The rotation of halves is transformers' own, and so are the names, but for Apertus.
-        return {_rename(name, _llama_names(config)): tensor for name, tensor in state.items()}
+        names = APERTUS_NAMES if LLAMA_CLASSES[config.hidden_act, config.use_qk_norm] == "Apertus" else {}
+        return {_rename(name, names): tensor for name, tensor in state.items()}
     out: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if "k_proj" in name or "v_proj" in name:
@@ -177,10 +176,6 @@ def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: in
         name = _rename(name, GPT2_NAMES)
         out[name] = tensor.t() if ".h." in name else tensor  # its layers' matrices are (inputs, outputs)
     return out
-
-
-def _llama_names(config: ModelConfig) -> dict[str, str]:
-    return APERTUS_NAMES if LLAMA_CLASSES[config.hidden_act, config.use_qk_norm] == "Apertus" else {}
 
 
 def _rename(name: str, names: dict[str, str]) -> str:

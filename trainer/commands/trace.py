@@ -59,7 +59,6 @@ def run(options: argparse.Namespace) -> Outcome:
     """Return the documents of the batch that `trace` finds, and write the block list if asked to."""
     import numpy as np
 
-    from shards.format.reader import open_set
     from shards.trace.block_list import check_block_list_path, write_block_list
     from trainer.recipe import load_train_recipe
     from trainer.run_folder import RECIPE_FILE
@@ -68,8 +67,8 @@ def run(options: argparse.Namespace) -> Outcome:
     shards = options.shards or find_training_set(options.run)
     if options.out is not None:
         check_block_list_path(options.out, shards if isinstance(shards, Path) else None)
-    shard_set, step, row = open_set(shards), options.step, options.row
-    _check_request(options.run, train, shard_set, step, row)
+    shard_set, step, row = open_training_set(options.run, shards), options.step, options.row
+    _check_request(options.run, train, step, row)
     batch, documents, hashes = find_step_documents(shard_set, train, step, row, limit=options.limit or None)
     data: Row = {"run": str(options.run)} | batch | {"shown": [document for document, _, _ in documents]}
     if options.out is not None:
@@ -91,6 +90,22 @@ def find_training_set(run: Path) -> Path | str:
     if isinstance(place, Path) and not place.is_dir():
         raise InputError(f"{run}: was trained on {place}, which is not there. Add --shards SET.")
     return place
+
+
+def open_training_set(run: Path, place: Path | str) -> ShardSet:
+    """Open for `trace` the set that a run was trained on, at its place of now.
+
+    Raises:
+        InputError: the set cannot be read, or is another one.
+    """
+    from shards.format.reader import open_set
+    from trainer.run_folder import read_set_record
+
+    shard_set, sha256 = open_set(place), read_set_record(run).manifest_sha256
+    if sha256 != shard_set.manifest_sha256:
+        found = f"has the manifest sha256 {shard_set.manifest_sha256}; the run was trained on {sha256}"
+        raise InputError(f"{place}: {found}. Give the set it was trained on with --shards.")
+    return shard_set
 
 
 def find_step_documents(
@@ -153,16 +168,10 @@ def find_step_documents(
     return batch | {"sources": sources, "parts": parts}, found, sorted(hashes)
 
 
-def _check_request(run: Path, train: TrainConfig, shard_set: ShardSet, step: int, row: int | None) -> None:
-    """Refuse to trace another set than the run's, and a step or a row that the run does not have."""
+def _check_request(run: Path, train: TrainConfig, step: int, row: int | None) -> None:
+    """Refuse to trace a step or a row that the run does not have."""
     from trainer.metrics import METRICS_FILE, read_metrics
-    from trainer.run_folder import read_set_record
 
-    sha256 = read_set_record(run).manifest_sha256
-    if sha256 != shard_set.manifest_sha256:
-        found = f"was trained on the set with the manifest sha256 {sha256}; {shard_set.store} has"
-        remedy = "Give the set it was trained on with --shards."
-        raise InputError(f"{run}: {found} {shard_set.manifest_sha256}. {remedy}")
     # A recipe that was shortened later does not hide steps that were taken.
     records = read_metrics(run) if (run / METRICS_FILE).is_file() else []
     taken = records[-1]["step"] if records else 0

@@ -16,11 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.distributed as dist
 
 from shards.terminal.reporter import Progress
 from shards.torch.batch import number_documents
-from trainer.device import find_rank, score_eagerly
+from trainer.device import add_over_ranks, score_eagerly, share_batches
 from trainer.evaluation.validation import EvaluatedModel
 
 LENGTH_MULTIPLE = 64
@@ -55,24 +54,18 @@ def measure_document_losses(
     """
     before = 1 if evaluated.bos_id is None else 0  # an EOS is put before documents without BOS
     lengths = np.diff(bounds) - 1 + before
-    windows = sorted(_cut_windows(lengths.tolist(), evaluated.train.seq_len), key=lambda one: -one.length)
-    batches = list(_group_windows(windows, evaluated.rows * evaluated.train.seq_len, evaluated.train.seq_len))
+    seq_len = evaluated.train.seq_len
+    windows = sorted(_cut_windows(lengths.tolist(), seq_len), key=lambda one: -one.length)
+    sizes = [_pad(window.length, seq_len) for window in windows]
     device = next(evaluated.model.parameters()).device
     sums = torch.zeros(len(lengths), dtype=torch.float64, device=device)
-
-    # Sharded weights are gathered by all ranks at once: a rank without work repeats the first batch.
-    done, (rank, ranks) = 0, find_rank()
-    for first in range(0, len(batches), ranks):
-        mine = first + rank
-        batch = batches[mine] if mine < len(batches) else batches[0]
+    for part, counts in share_batches(sizes, evaluated.rows * seq_len, len(lengths), progress):
+        batch = windows[part]
         losses = _score_windows(evaluated, tokens, bounds, batch, before)
-        if mine < len(batches):
+        if counts:
             numbers = torch.tensor([window.document for window in batch], device=device)
             sums.index_add_(0, numbers, losses)
-        done += sum(map(len, batches[first : first + ranks]))
-        progress(done * len(lengths) // len(windows), len(lengths))
-    if ranks > 1:
-        dist.all_reduce(sums)
+    add_over_ranks(sums)
     return sums.cpu().numpy()
 
 
@@ -82,15 +75,6 @@ def _cut_windows(lengths: list[int], seq_len: int) -> Iterator[_Window]:
             # The last window begins earlier if it can, so that its tokens have more context.
             begin = max(0, min(start, length - seq_len))
             yield _Window(document, begin, min(seq_len, length - begin), start - begin)
-
-
-def _group_windows(windows: list[_Window], tokens: int, seq_len: int) -> Iterator[list[_Window]]:
-    """Yield the windows of documents in each forward pass, longest first; none has more than so many tokens."""
-    first = 0
-    while first < len(windows):
-        rows = tokens // _pad(windows[first].length, seq_len)
-        yield windows[first : first + rows]
-        first += rows
 
 
 def _pad(length: int, seq_len: int) -> int:

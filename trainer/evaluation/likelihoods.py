@@ -7,16 +7,15 @@ Texts of about the same length go through the model together. The ranks of a run
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.distributed as dist
 
 from shards.terminal.reporter import Progress, no_progress
-from trainer.device import find_rank, score_eagerly
+from trainer.device import add_over_ranks, score_eagerly, share_batches
 from trainer.model.decoder import LanguageModel
 
 
@@ -54,37 +53,18 @@ def measure_likelihoods(
     device = next(model.parameters()).device
     texts = [text for group in groups for text in group]
     found = torch.zeros(2, len(texts), dtype=torch.float64)
-    batches = list(_batch(texts, batch_tokens))
-    rank, ranks = find_rank()
-
-    done = 0
-    # Every rank makes as many calls, as split weights need: the last ones may be of a batch that another rank has, too.
-    for first in range(0, len(batches), ranks):
-        batch = batches[min(first + rank, len(batches) - 1)]
+    order = sorted(range(len(texts)), key=lambda place: -len(texts[place].ids))
+    sizes = [len(texts[place].ids) for place in order]
+    for part, counts in share_batches(sizes, batch_tokens, len(groups), progress):
+        batch = order[part]
         scores = _score_texts(model, [texts[place] for place in batch], precision, device)
-        if first + rank < len(batches):
+        if counts:
             found[:, batch] = scores
-        done += sum(len(one) for one in batches[first : first + ranks])
-        progress(done * len(groups) // len(texts), len(groups))
-
-    if ranks > 1:
-        found = found.to(device)
-        dist.all_reduce(found)
+    found = found.to(device)
+    add_over_ranks(found)
     edges = np.cumsum([0, *map(len, groups)]).tolist()
     values = found.cpu().numpy()
     return [values[:, start:stop] for start, stop in itertools.pairwise(edges)]
-
-
-def _batch(texts: Sequence[Text], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of places in the list of texts and contexts, longest first: memory runs out at once or never."""
-    batch: list[int] = []
-    for place in sorted(range(len(texts)), key=lambda place: -len(texts[place].ids)):
-        if batch and (len(batch) + 1) * len(texts[batch[0]].ids) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(place)
-    if batch:
-        yield batch
 
 
 def _score_texts(

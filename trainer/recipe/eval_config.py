@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, JsonValue, PositiveInt
 from shards.config import Settings, in_form, named_tables, read_partly, table_of
 from shards.eval_tasks.known import KNOWN_TASKS, EvalTask
 from shards.eval_tasks.prompts import Item, Row, ask, check_choices, check_text, find_label, shorten
-from shards.terminal.gone import did_you_mean, nearest
+from shards.terminal.gone import nearest
 
 EvalName = Annotated[
     str,
@@ -171,9 +171,7 @@ def check_eval(tables: dict[str, Any]) -> Iterator[str]:
         if one.shards is not None and given:
             yield f"{place}: has shards, and {sorted(given)} of a source. Leave one out."
         elif one.shards is None and not given & {"paths", "repo"}:
-            hints = {key: did_you_mean(key, ["paths", "repo", "shards"]) for key in sorted(given)}
-            faults = [f"{place}.{key}: unknown key.{hint}" for key, hint in hints.items() if hint]
-            yield from faults or [f'{place}: has no text. Give paths (kind = "files"), repo (kind = "hub"), or shards.']
+            yield f'{place}: has no text. Give paths (kind = "files"), repo (kind = "hub"), or shards.'
         elif one.shards is not None and one.split not in (None, "train", "val"):
             yield f'{place}.split = {one.split!r}: expected "train" or "val", the splits of a shard set.'
     for one in config.tasks:

@@ -16,12 +16,11 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.distributed as dist
 
 from shards.errors import RunError, plural
 from shards.torch import TokenWindows
 from shards.trace.locate import Place, find_window_documents
-from trainer.device import autocast
+from trainer.device import add_over_ranks, autocast
 from trainer.metrics import Record
 from trainer.recipe import TrainConfig
 from trainer.session import Session
@@ -173,6 +172,5 @@ def _measure_targets(session: Session, windows: TokenWindows, first: int, batch:
             documents = sample.get("document_ids")
             own = session.model(sample["input_ids"], sample["labels"], reduction="none", documents=documents)
             losses[row : row + train.micro_batch] = own
-    if session.ranks > 1:
-        dist.all_reduce(losses)
+    add_over_ranks(losses)
     return losses.cpu().numpy()

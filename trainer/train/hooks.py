@@ -20,11 +20,10 @@ from trainer.device import largest_of_ranks
 from trainer.evaluation.evaluate import evaluate_scores
 from trainer.evaluation.scores import show_score
 from trainer.evaluation.validation import evaluate, summarise_evaluation
-from trainer.ledger import summarise_phases
-from trainer.metrics import Record, describe_step, last_record
+from trainer.ledger import last_usd, summarise_phases
+from trainer.metrics import Record, describe_step
 from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
 from trainer.run_folder import SAMPLES_FOLDER
-from trainer.session import Session
 from trainer.train.faults import find_loss_fault, stop_for_fault
 from trainer.train.loop import TrainingLoop
 
@@ -111,9 +110,10 @@ def close_phase(loop: TrainingLoop, *, say: Note, go_on: bool) -> str | None:
             say(f"phase {phase.name!r}: metrics.jsonl lacks the score of its goal, {phase.goal}: not judged")
 
     began = phases[index - 1].until_step if index else 0
-    usd = loop.usd - last_record(log.records, "usd", until_step=began).get("usd", 0.0)
-    if reason is None and phase.budget_usd is not None and usd > phase.budget_usd:
-        reason = f"phase {phase.name!r} has cost ${usd:,.2f}; its budget is ${phase.budget_usd:,.2f}"
+    if reason is None and phase.budget_usd is not None:
+        usd = loop.usd - last_usd([record for record in log.records if record["step"] <= began])
+        if usd > phase.budget_usd:
+            reason = f"phase {phase.name!r} has cost ${usd:,.2f}; its budget is ${phase.budget_usd:,.2f}"
     # Clocks differ between ranks: all stop if one finds the phase too expensive.
     if go_on or not largest_of_ranks(int(reason is not None), session.device):
         return None
@@ -131,18 +131,12 @@ def _report_phase(loop: TrainingLoop, row: Record, say: Note) -> None:
     if isinstance(session.forward, FSDPModule):
         say(f"no samples: the weights are split over ranks. Run tokenmill sample {session.run}")
     elif session.rank == 0:
-        _sample(session)
-
-
-def _sample(session: Session) -> None:
-    """Continue the recipe's prompts at a phase's end and write the texts to the run folder."""
-    tokenizer = session.shard_set.tokenizer()
-    trained = TrainedModel(
-        session.model.eval(), tokenizer, session.shard_set.eos_id, session.step, session.shard_set.bos_id
-    )
-    options = SamplingOptions(max_new_tokens=SAMPLE_TOKENS)
-    completions = generate_texts(trained, session.recipe.eval.prompts, options)
-    folder = session.run / SAMPLES_FOLDER
-    folder.mkdir(exist_ok=True)
-    text = "\n\n".join(completion.prompt + completion.text for completion in completions) + "\n"
-    write_text(folder / f"step-{session.step:08d}.txt", text)
+        shard_set = session.shard_set
+        ids = (shard_set.eos_id, session.step, shard_set.bos_id)
+        trained = TrainedModel(session.model.eval(), shard_set.tokenizer(), *ids)
+        options = SamplingOptions(max_new_tokens=SAMPLE_TOKENS)
+        completions = generate_texts(trained, session.recipe.eval.prompts, options)
+        folder = session.run / SAMPLES_FOLDER
+        folder.mkdir(exist_ok=True)
+        text = "\n\n".join(completion.prompt + completion.text for completion in completions) + "\n"
+        write_text(folder / f"step-{session.step:08d}.txt", text)

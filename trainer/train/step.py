@@ -7,7 +7,6 @@ import time
 import warnings
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -16,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from shards import ShardSet
 from shards.torch import TokenWindows
 from shards.torch.windows import Sample
-from trainer.device import autocast
+from trainer.device import add_over_ranks, autocast
 from trainer.metrics import Record
 from trainer.optim import set_learning_rates
 from trainer.recipe import TrainConfig
@@ -112,8 +111,7 @@ def clip_gradients(session: Session, max_norm: float) -> torch.Tensor:
 def fetch_losses(session: Session, taken: list[Record]) -> None:
     """Replace the tensors of steps by numbers, the mean over all ranks, in one transfer."""
     figures = torch.stack([torch.stack((step["loss"].float(), step["grad_norm"].float())) for step in taken])
-    if session.ranks > 1:
-        dist.all_reduce(figures)
+    add_over_ranks(figures)
     numbers: list[list[float]] = (figures / session.ranks).tolist()
     for step, (loss, grad_norm) in zip(taken, numbers, strict=True):
         step["loss"] = loss

@@ -153,7 +153,7 @@ def run_training(session: Session, say: Note, *, go_on: bool = False, progress: 
     stop = session.windows + (recipe.train.steps - session.step + 1) * recipe.train.global_batch
     try:
         with (
-            MetricsLog(session.run, step=session.step, write=first_rank) as log,
+            closing(MetricsLog(session.run, step=session.step, write=first_rank)) as log,
             open_training_windows(session.shard_set, recipe.train, stop=stop) as windows,
             show_progress(recipe.name, unit="steps", before=session.step, show=progress and first_rank) as meter,
             catch_signals(say) as signals,
