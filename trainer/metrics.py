@@ -160,7 +160,7 @@ def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:
 
 def last_record(records: list[Record], key: str) -> Record:
     """Return the last line of the metrics that has a key; {} if none. Quick at the end of a long log."""
-    return next((record for record in reversed(records) if key in record), {})
+    return next((record for record in reversed(records) if key in record), Record())
 
 
 def describe_step(record: Record) -> list[str]:

@@ -58,14 +58,6 @@ def test_without_the_extra_what_needs_no_torch_runs(run, recipe_file):
     assert traced.returncode == 0, traced.stderr
 
 
-def test_a_bad_recipe_is_refused_before_anything_is_written(train, tmp_path):
-    done = train(tmp_path / "run", "train.stepz=1", "model.num_attention_heads=5", status=2)
-    assert done.stdout == ""
-    assert "Did you mean 'steps'?" in done.stderr
-    assert "the heads must divide the width" in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_set_that_fails_quick_validation_is_refused(trainer, shard_set, recipe_file, tmp_path):
     folder = shutil.copytree(shard_set.path, tmp_path / "set")
     shard = folder / "train-00001.bin.zst"

@@ -100,17 +100,11 @@ def test_items_that_cannot_be_used_are_refused(evaluated, item_file, tmp_path):
 @pytest.mark.parametrize(
     ("tasks", "fault"),
     [
-        (
-            "[{name='arc_eazy'}]",
-            "eval.tasks.arc_eazy: has no items, and no known eval task has this name. Did",
-        ),
+        ("[{name='arc_eazy'}]", "eval.tasks.arc_eazy: has no items, and no known eval task has this name. Did"),
         ("[{name='mine', task='arc'}]", "eval.tasks.mine.task = 'arc': no such eval task. Expected one of: arc_"),
         ("[{name='piqa', choices='c'}]", "eval.tasks.piqa.choices: the columns of piqa are known"),
         ("[{name='own', files=['a'], num_fewshot=2}]", "eval.tasks.own.num_fewshot = 2: the examples have no place"),
-        (
-            "[{name='own', files=['a'], prompt='Q'}]",
-            "eval.tasks.own.prompt: expected text with {question} in it; got 'Q'",
-        ),
+        ("[{name='own', files=['a'], prompt='Q'}]", "eval.tasks.own.prompt: expected text with {question} in it"),
         ("[{name='piqa', fewshot_files=['a']}]", "fewshot_files: not used, because num_fewshot is 0"),
         ("[{name='piqa'}, {name='piqa', limit=3}]", "2 eval sets and tasks are named 'piqa'"),
         ("[{name='piqa', num_fewshot=-1}]", "eval.tasks.piqa.num_fewshot: expected 0 or more"),
@@ -129,11 +123,3 @@ def test_known_tasks_have_their_scores(recipe_file, tmp_path):
     again = tmp_path / "recipe.json"  # as a run folder keeps it, with all defaults
     again.write_text(recipe.model_dump_json())
     assert load_train_recipe(again) == recipe
-    with pytest.raises(InputError, match="no score is named 'winogrande_acc_norm'"):
-        load_train_recipe(
-            recipe_file,
-            [
-                "eval.tasks=[{name='winogrande'}]",
-                "phases=[{name='a', until_step=24, goal='winogrande_acc_norm > 0.5'}]",
-            ],
-        )

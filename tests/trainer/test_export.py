@@ -31,13 +31,6 @@ CLASSES = {
     "gpt2-tied": [*GPT2, TIED],
     "gpt2-untied": [*GPT2, UNTIED, EPSILON],
 }
-TEXTS = [
-    "the mill turns",
-    "naïve café 中文 🙂\n\n\tdef grind ( grain ) :",
-    "",
-    " a  b",
-    "it 's not ' here , is n't it ?",
-]
 
 
 @pytest.fixture(scope="module", params=CLASSES)
@@ -70,17 +63,15 @@ def test_logits_are_equal(exported):
     assert ours.model(ids).std() > 0.3  # it has learnt something: equal logits are no accident of the start
 
 
-def test_ids_are_equal_and_text_comes_back(exported):
+def test_spelled_tokens_are_text_and_text_comes_back(exported):
+    """That ids are equal is proved by the export."""
     run, folder = exported
     ours, theirs = load_model(run, print).tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
     ours.encode_special_tokens = True
     assert type(theirs) is transformers.PreTrainedTokenizerFast  # not GPT2Tokenizer, which builds parts anew
-    for text in TEXTS:
-        ids = ours.encode(text, add_special_tokens=False).ids
-        assert theirs(text)["input_ids"] == ids
-        assert theirs.decode(ids) == text
-    spelled = "a<|endoftext|>b"
-    assert theirs(spelled)["input_ids"] == ours.encode(spelled).ids
+    spelled = "it 's naïve , 🙂  \n a<|endoftext|>b"
+    assert theirs(spelled)["input_ids"] == (ids := ours.encode(spelled).ids)
+    assert theirs.decode(ids) == spelled
     assert theirs(spelled, split_special_tokens=False)["input_ids"].count(318) == 1
     assert len(theirs) == 320
 

@@ -132,14 +132,12 @@ def test_a_checkpoint_of_another_version_is_refused(train, whole_run, tmp_path):
 def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(train, whole_run, make_set, tmp_path):
     other = make_set(tmp_path / "other", shard_tokens={"train": [3_000], "val": [500]}, seed=5)
     new = ("train.seq_len=16", "train.seed=5", "train.global_batch=4", "model.hidden_size=32", "optimizer.lr=0.5")
-    metrics = (whole_run / "metrics.jsonl").read_text()
     done = train(whole_run, *new, shards=other, more=("--json",), status=2)
     problems = "\n".join(json.loads(done.stdout)["problems"])
     kept = ("train.seq_len = 32", "train.seed = 1337", "train.global_batch = 8", "model.hidden_size = 64")
     assert all(expected in problems for expected in ("manifest sha256", *kept))
     assert "optimizer.lr" not in problems
     assert "not changed, as all 24 steps are done: optimizer.lr = 0.01, not 0.5" in done.stderr
-    assert (whole_run / "metrics.jsonl").read_text() == metrics
 
 
 def test_a_second_trainer_in_the_same_run_is_refused(train, tmp_path):

@@ -109,21 +109,9 @@ def test_a_step_that_is_not_taken_yet_is_told(copied_run, trace):
     assert trace(copied_run, "--step", STEPS)[0] == 0
 
 
-def test_another_set_is_refused(run, shard_set, small_set, trace):
-    status, _, err = trace(run[0], "--step", 1, "--shards", shard_set.path)
-    assert status == 2
-    assert small_set.manifest_sha256 in err
-    assert shard_set.manifest_sha256 in err
-
-
-def test_a_run_without_a_checkpoint_records_its_set(copied_run, trace):
+def test_a_set_that_has_moved_is_named_and_no_checkpoint_is_needed(copied_run, small_set, trace, tmp_path):
     _, expected, _ = trace(copied_run, "--step", 1)
     shutil.rmtree(copied_run / "checkpoints")
-    assert trace(copied_run, "--step", 1) == (0, expected, "")
-
-
-def test_a_set_that_has_moved_is_named(copied_run, small_set, trace, tmp_path):
-    _, expected, _ = trace(copied_run, "--step", 1)
     record = json.loads((copied_run / "set.json").read_text())
     assert record == {"path": str(small_set.path), "manifest_sha256": small_set.manifest_sha256}
     (copied_run / "set.json").write_text(json.dumps(record | {"path": str(tmp_path / "gone")}))
@@ -133,8 +121,10 @@ def test_a_set_that_has_moved_is_named(copied_run, small_set, trace, tmp_path):
     assert trace(copied_run, "--step", 1, "--shards", small_set.path) == (0, expected, "")
 
 
-def test_what_cannot_be_traced_is_said(run, trace, tmp_path):
+def test_what_cannot_be_traced_is_said(run, shard_set, small_set, trace, tmp_path):
+    other = f"has the manifest sha256 {shard_set.manifest_sha256}; the run was trained on {small_set.manifest_sha256}"
     for arguments, message in (
+        ((run[0], "--step", 1, "--shards", shard_set.path), other),
         ((run[0], "--step", 1, "--row", BATCH), f"no row {BATCH} in a global batch of {BATCH}"),
         ((run[0], "--step", 0), "--step: expected a whole number from 1"),
         ((run[0],), "missing: --step"),

@@ -110,7 +110,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """
     try:
         # The file of checksums is written last: without it the checkpoint is half written.
-        expected = table_of(load_json(read_file(path / CHECKSUMS_FILE, MAX_STATE_BYTES)))
+        expected = table_of(_load(path / CHECKSUMS_FILE))
         for name, checksum in hash_files(path).items():
             if expected.get(name) != checksum:
                 raise InputError(f"{path / name}: corrupt: its checksum {checksum} is not in {CHECKSUMS_FILE}")
@@ -119,10 +119,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if remedy_of(error):
             raise
         raise InputError(f"{error.filename}: cannot be read ({error.strerror}): no whole checkpoint") from error
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: corrupt: {error}") from error
 
 
 def read_state(path: Path) -> CheckpointState:
@@ -130,11 +126,10 @@ def read_state(path: Path) -> CheckpointState:
 
     Raises:
         InputError: it is not a state, or one of another version, or its step differs from the folder's name.
-        ValueError: it is not JSON.
         OSError: it cannot be read.
     """
     file = path / STATE_FILE
-    content: Any = load_json(read_file(file, MAX_STATE_BYTES))
+    content = _load(file)
     if (version := table_of(content).get("format_version", VERSION)) != VERSION:
         found = f"{file}: a checkpoint of version {version!r:.80}; expected version {VERSION}"
         raise InputError(f"{found}. Go on with the Tokenmill that wrote it, or train anew in a new run folder.")
@@ -147,6 +142,13 @@ def read_state(path: Path) -> CheckpointState:
                 f"{file}: {key} = {getattr(state, key)}; expected an id below vocab_size = {state.vocab_size}"
             )
     return state
+
+
+def _load(file: Path) -> Any:
+    try:
+        return load_json(read_file(file, MAX_STATE_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: corrupt: {error}") from error
 
 
 def find_newest_checkpoint(run: Path, say: Note) -> Checkpoint | None:
