@@ -28,7 +28,7 @@ def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[R
     Returns:
         For each the `phase`, its `steps` so far, its `tokens`, `loss` (that of the last validation, or the mean of
         training if there was no validation), `loss_drop` since the phase before it, `usd`, `usd_per_loss` (dollars for
-        each nat; None if the loss did not fall), `usd_per_billion_tokens`, its `goal`, `goal_value` (the loss or
+        each nat; None if the loss did not fall), its `goal`, `goal_value` (the loss or
         score that it names) and `goal_met` (both None if the phase has no goal or has not ended, or if the metrics lack
         the score), and `over_budget`.
     """
@@ -71,7 +71,6 @@ def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -
         "loss_drop": loss_drop,
         "usd": usd,
         "usd_per_loss": usd / loss_drop if loss_drop > 0 else None,
-        "usd_per_billion_tokens": usd / tokens * 1e9,
         "goal": phase.goal,
         "goal_met": goal_met,
         "goal_value": goal_value,

@@ -162,8 +162,7 @@ def learning_rate(step: int, recipe: TrainRecipe, *, peak: float | None = None) 
         left = 0.5 * (1 + math.cos(math.pi * _progress(step, begin, steps - 1)))
     else:
         begin = steps - 1 - (schedule.decay_steps or 0)
-        progress = _progress(step, begin, steps - 1)
-        left = 1 - (math.sqrt(progress) if schedule.decay_shape == "1-sqrt" else progress)
+        left = 1 - math.sqrt(_progress(step, begin, steps - 1))
     return peak * (schedule.min_lr_ratio + (1 - schedule.min_lr_ratio) * left)
 
 

@@ -141,6 +141,7 @@ def test_each_card_has_what_fits_how_fast_and_the_price(points):
     (slow,) = [row for row in list_cards(recipe, tight, 3.0) if row["card"] == "A100"]
     assert slow["activation_checkpointing"] == "full"
     assert slow["tokens_per_s"] == float(f"{0.75 * share * 312e12 / flops:.2g}")
+    assert {row["usd"] for row in list_cards(recipe, points["llama"], 0.0)} == {None}
     never = list_cards(recipe, {"none": [0.0, 0.0, 0.0, 1e13]}, 3.0)
     assert {(row["micro_batch"], row["tokens_per_s"], row["basis"]) for row in never} == {(None, None, "does not fit")}
 

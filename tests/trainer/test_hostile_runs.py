@@ -29,7 +29,7 @@ COMMANDS = {
     "sample": "sample {run} --prompt the --max-new-tokens 2",
     "eval": "eval {run} --worst 1",
     "export": "export-model {run} --to hf --out {out}",
-    "trace": "trace-step {run} --step 1 --row 0",
+    "trace": "trace-step {run} --step 1",
     "plot": "plot {run} --out {out}",
     "compare": "compare {run} {other}",
 }

@@ -36,7 +36,6 @@ def test_the_ledger_says_what_each_phase_brought_for_its_money():
     assert (first["steps"], first["tokens"], first["usd"]) == (10, 10_000, 10.0)
     assert first["loss_drop"] == pytest.approx(7.9 - 7.5)  # from the first step's loss to validation
     assert first["usd_per_loss"] == pytest.approx(10 / 0.4)
-    assert first["usd_per_billion_tokens"] == pytest.approx(1_000_000)
     assert (first["goal_met"], first["over_budget"]) == (True, False)
     assert second["loss_drop"] == pytest.approx(2.0)  # from validation to validation
     assert (second["steps"], second["usd"], second["goal_met"], second["over_budget"]) == (20, 20.0, False, True)

@@ -130,7 +130,6 @@ def test_changes_are_named_with_both_values(recipe_file, recipe):
     [
         ("{warmup_steps = 10}", 10, 0.5),
         ("{warmup_steps = 10, kind = 'wsd', decay_steps = 20}", 80, 1 - 0.5**0.5),
-        ("{warmup_steps = 10, kind = 'wsd', decay_steps = 20, decay_shape = 'linear'}", 80, 0.5),
     ],
 )
 def test_the_learning_rate_warms_up_stays_at_the_peak_and_decays(recipe_file, schedule, begin, half):

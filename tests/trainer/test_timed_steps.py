@@ -12,7 +12,6 @@ import torch
 
 from shards.errors import InputError, RunError
 from tests.benchmarks import on_gpu
-from trainer.commands.fit import price_recipe
 from trainer.commands.timed_steps import time_steps, write_made_up_set
 from trainer.model.decoder import flops_per_token
 from trainer.recipe import TrainRecipe, load_train_recipe
@@ -48,14 +47,6 @@ def test_the_figures_agree_with_each_other(trainer, recipe_file, recipe, monkeyp
     assert row["peak_gb"] > 0
     assert cost["tokens_per_s"] == row["tokens_per_s"]
     assert cost["usd"] == pytest.approx(24 * 8 * 32 / row["tokens_per_s"] / 1000)
-
-
-def test_dollars_per_billion_tokens_by_hand(recipe):
-    # 28,300 tokens/s at $1.45 an hour.
-    cost = price_recipe(recipe, 28_300, 1.45)
-    assert cost["usd_per_billion_tokens"] == pytest.approx(14.2324, rel=1e-4)
-    assert cost["hours"] == pytest.approx(24 * 8 * 32 / 28_300 / 3600)
-    assert price_recipe(recipe, 28_300, 0)["usd"] is None
 
 
 def test_eval_sets_and_tasks_are_not_opened(recipe, tmp_path):

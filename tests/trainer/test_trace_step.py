@@ -125,7 +125,6 @@ def test_what_cannot_be_traced_is_said(run, shard_set, small_set, trace, tmp_pat
     other = f"has the manifest sha256 {shard_set.manifest_sha256}; the run was trained on {small_set.manifest_sha256}"
     for arguments, message in (
         ((run[0], "--step", 1, "--shards", shard_set.path), other),
-        ((run[0], "--step", 1, "--row", BATCH), f"no row {BATCH} in a global batch of {BATCH}"),
         ((run[0], "--step", 0), "--step: expected a whole number from 1"),
         ((run[0],), "missing: --step"),
         ((run[0], "--step", 1, "--shards", tmp_path / "none"), "none"),

@@ -164,13 +164,8 @@ def price_recipe(recipe: TrainRecipe, tokens_per_s: float, price: float) -> Row:
     train = recipe.train
     tokens = train.steps * train.global_batch * train.seq_len
     hours = tokens / tokens_per_s / 3600
-    cost: Row = {
-        "tokens": tokens,
-        "tokens_per_s": tokens_per_s,
-        "hours": hours,
-        "usd": hours * price if price else None,
-    }
-    return cost | {"usd_per_billion_tokens": hours * price / tokens * 1e9 if price else None}
+    usd = hours * price if price else None
+    return {"tokens": tokens, "tokens_per_s": tokens_per_s, "hours": hours, "usd": usd}
 
 
 def _show(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
@@ -191,8 +186,6 @@ def _show_memory(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
     yield [{key: result[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}]
     sizes = ("activations", "logits", "total")
     yield [{**row, **{key: row[key] / 1e9 for key in sizes}} for row in result["estimates"]]
-    if recipe.train.compile:
-        yield "selective and full are counted without the compiler; compiled, they need less"
     if best is None:
         yield "nothing fits: lower seq_len or the model's size, or choose a larger card"
     else:
@@ -291,7 +284,6 @@ def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> Row:
             fitting = row
         recommended = recommended or fitting
     return {
-        "gpu_memory": memory,
         "usable": usable,
         "vocab_size": recipe.model.vocab_size,
         **static,

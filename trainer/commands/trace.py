@@ -32,9 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--step", type=positive_number, required=True, metavar="N", help="a training step, from 1")
     parser.add_argument(
-        "--row", type=whole_number, metavar="N", help="one row of the step's batch, from 0 (default: all rows)"
-    )
-    parser.add_argument(
         "--shards",
         type=parse_place,
         metavar="SET",
@@ -67,12 +64,12 @@ def run(options: argparse.Namespace) -> Outcome:
     shards = options.shards or find_training_set(options.run)
     if options.out is not None:
         check_block_list_path(options.out, shards if isinstance(shards, Path) else None)
-    shard_set, step, row = open_training_set(options.run, shards), options.step, options.row
-    _check_request(options.run, train, step, row)
-    batch, documents, hashes = find_step_documents(shard_set, train, step, row, limit=options.limit or None)
+    shard_set, step = open_training_set(options.run, shards), options.step
+    _check_step(options.run, train, step)
+    batch, documents, hashes = find_step_documents(shard_set, train, step, limit=options.limit or None)
     data: Row = {"run": str(options.run)} | batch | {"shown": [document for document, _, _ in documents]}
     if options.out is not None:
-        asked = f"tokenmill trace-step {options.run} --step {step}" + ("" if row is None else f" --row {row}")
+        asked = f"tokenmill trace-step {options.run} --step {step}"
         listed = np.frombuffer(bytes.fromhex("".join(hashes)), np.uint8).reshape(-1, 16)
         data |= {"out": str(options.out), "hashes": write_block_list(options.out, listed, shard_set, asked=asked)}
     return Outcome(data, _show(data, documents))
@@ -109,7 +106,7 @@ def open_training_set(run: Path, place: Path | str) -> ShardSet:
 
 
 def find_step_documents(
-    shard_set: ShardSet, train: TrainConfig, step: int, row: int | None, *, limit: int | None
+    shard_set: ShardSet, train: TrainConfig, step: int, *, limit: int | None
 ) -> tuple[Row, list[RowDocument], list[str]]:
     """Find the documents of a step's global batch.
 
@@ -117,13 +114,11 @@ def find_step_documents(
         shard_set: the set that the run was trained on.
         train: the settings of the run, which decide the order.
         step: the step, from 1 as in metrics, taken or not.
-        row: a row of the global batch, from 0; every row if None.
         limit: how many documents to describe; all if None. All are counted.
 
     Returns:
-        The batch: its `step` and `row`, its `rows`, `tokens` and `documents`, for each of its `sources` the
-            `documents`, each counted once, and their `tokens` in the batch, and `parts`, the documents of each row
-            added up.
+        The batch: its `step`, `rows`, `tokens` and `documents`, for each of its `sources` the `documents`, each counted
+            once, and their `tokens` in the batch, and `parts`, the documents of each row added up.
         The first documents, row by row.
         The content hashes of all documents, in hex and in order.
 
@@ -141,12 +136,11 @@ def find_step_documents(
     shards = shard_set.splits["train"]
     order = order_split(shard_set, seq_len=train.seq_len, seed=train.seed)
 
-    rows = train.global_batch if row is None else 1
-    first_window = (step - 1) * train.global_batch + (row or 0)
+    rows = train.global_batch
     parts, hashes = 0, set[str]()
     sources: dict[str, dict[str, int]] = {}
     found: list[RowDocument] = []
-    for number, (window, places) in enumerate(find_window_documents(shards, order, first_window, rows), row or 0):
+    for number, (window, places) in enumerate(find_window_documents(shards, order, (step - 1) * rows, rows)):
         for place in places:
             # The part of the document that is in the window, in tokens of the document.
             first = max(window.start - place.start, 0)
@@ -164,12 +158,12 @@ def find_step_documents(
                 found.append(({**at, **place.to_dict(), **part, **excerpt.to_dict()}, place, excerpt))
     # Counts are of all documents, whatever is shown.
     tokens = sum(counts["tokens"] for counts in sources.values())
-    batch: Row = {"step": step, "row": row, "rows": rows, "tokens": tokens, "documents": len(hashes)}
+    batch: Row = {"step": step, "rows": rows, "tokens": tokens, "documents": len(hashes)}
     return batch | {"sources": sources, "parts": parts}, found, sorted(hashes)
 
 
-def _check_request(run: Path, train: TrainConfig, step: int, row: int | None) -> None:
-    """Refuse to trace a step or a row that the run does not have."""
+def _check_step(run: Path, train: TrainConfig, step: int) -> None:
+    """Refuse to trace a step that the run does not have."""
     from trainer.metrics import METRICS_FILE, read_metrics
 
     # A recipe that was shortened later does not hide steps that were taken.
@@ -177,8 +171,6 @@ def _check_request(run: Path, train: TrainConfig, step: int, row: int | None) ->
     taken = records[-1]["step"] if records else 0
     if step > max(train.steps, taken):
         raise InputError(f"no step {step} in {run}; its recipe has {train.steps}, counted from 1")
-    if row is not None and row >= train.global_batch:
-        raise InputError(f"no row {row} in a global batch of {train.global_batch}, counted from 0")
     if step > taken:
         say(f"step {step} is not taken yet; it would have this batch")
 

@@ -130,10 +130,8 @@ class ScheduleConfig(Settings):
     """Learning rate of the last step, as a fraction of the peak."""
     decay_steps: Annotated[int, Field(ge=0)] | None = None
     """Steps of the cool-down, which `wsd` requires; 0 for a run that cool-downs [fork
-    from](guide.md#one-long-training-run-several-budgets)."""
-    decay_shape: Literal["1-sqrt", "linear"] = "1-sqrt"
-    """Shape of the cool-down: [Hägele et al.](https://arxiv.org/abs/2405.18392) found `1-sqrt` over a fifth of the
-    steps the best."""
+    from](guide.md#one-long-training-run-several-budgets). Its shape is `1-sqrt`, which [Hägele et
+    al.](https://arxiv.org/abs/2405.18392) found the best over a fifth of the steps."""
 
 
 class CheckpointConfig(Settings):

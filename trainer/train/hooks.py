@@ -97,17 +97,15 @@ def close_phase(loop: TrainingLoop, *, say: Note, go_on: bool) -> str | None:
     if session.step == phase.until_step:
         # The whole log is read only here.
         rows = summarise_phases(phases[: index + 1], log.records)
-        if not rows or rows[-1]["phase"] != phase.name:
-            say(f"phase {phase.name!r}: metrics.jsonl has no step of it, so its goal is not judged")
-            return None
-        if log.last("phase").get("step") != session.step:  # else an earlier process reported it
-            _report_phase(loop, rows[-1], say)
-        if rows[-1]["goal_met"] is False:
-            key, value = str(phase.goal).split()[0], rows[-1]["goal_value"]
+        row = rows[-1] if rows and rows[-1]["phase"] == phase.name else Record()
+        if row and log.last("phase").get("step") != session.step:  # else an earlier process reported it
+            _report_phase(loop, row, say)
+        if row.get("goal_met") is False:
+            key, value = str(phase.goal).split()[0], row["goal_value"]
             missed = f"ended at step {session.step} with {key} {value:.4f}; its goal is {phase.goal}"
             reason = f"phase {phase.name!r} {missed}"
-        elif phase.goal and rows[-1]["goal_met"] is None:
-            say(f"phase {phase.name!r}: metrics.jsonl lacks the score of its goal, {phase.goal}: not judged")
+        elif phase.goal and row.get("goal_met") is None:
+            say(f"phase {phase.name!r}: metrics.jsonl lacks what its goal, {phase.goal}, is about: not judged")
 
     began = phases[index - 1].until_step if index else 0
     if reason is None and phase.budget_usd is not None:
@@ -124,7 +122,7 @@ def _report_phase(loop: TrainingLoop, row: Record, say: Note) -> None:
     """Log and print a phase's results, and sample."""
     session = loop.session
     loop.log.write({"step": session.step, "phase": row})
-    costs = ("usd", "usd_per_loss", "usd_per_billion_tokens", "over_budget") if not loop.usd else ()
+    costs = ("usd", "usd_per_loss", "over_budget") if not loop.usd else ()
     say(format_value({key: value for key, value in row.items() if value is not None and key not in costs}))
     if not session.recipe.eval.prompts:
         return

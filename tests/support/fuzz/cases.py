@@ -75,7 +75,7 @@ OF_RUNS = [
     "compare {run} {m}/run --out page.html",
     "eval {run} --worst 2",
     "sample {run} --prompt the --max-new-tokens 3",
-    "trace-step {run} --step 1 --row 0",
+    "trace-step {run} --step 1",
     "export-model {run} --to hf --out hf",
 ]
 OTHERS = [
