@@ -136,8 +136,7 @@ def _lines(recipe: Recipe, estimate: Estimate) -> Iterator[str]:
         f"{plural(estimate.shards, 'shard')}"
     )
     if estimate.most_tokens is not None:
-        limit = f"about {plural(estimate.most_tokens, 'training token')}"
-        yield f"limited by {estimate.scarcest}: at these weights the sources allow {limit}"
+        yield f"limited by {estimate.scarcest}: at these weights the sources allow about {estimate.most_tokens:,}"
     for source in estimate.sources:
         yield from _source_lines(recipe, source, estimate.val_tokens)
     if sampled := [source.name for source in estimate.sources if source.is_sample]:

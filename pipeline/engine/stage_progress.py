@@ -51,25 +51,23 @@ class Progress:
         # The body counts; a thread shows the counts, so that a call costs nothing but the sums.
         stop, started = threading.Event(), time.perf_counter()
         counts: dict[int, tuple[int, int]] = {}
-        sums = (0, 0, 0)
+        sums = (0, 0)
 
         def advance(number: int, done: int, made: int) -> None:
             nonlocal sums
             before = counts.get(number, (0, 0))
             counts[number] = (done, made)
-            sums = (len(counts), sums[1] + done - before[0], sums[2] + made - before[1])
+            sums = (sums[0] + done - before[0], sums[1] + made - before[1])
 
         def feed(meter: Meter) -> None:
             made_unit, settled = "files" if unit == "files" else "tokens", 0
             while not stop.wait(POLL_SECONDS):
-                begun, done, made = sums
+                done, made = sums
                 if unit == "files" and not settled:
                     settled = done - made  # rows that an earlier run fetched or that are not wanted: no work
-                known = settled < done <= total
-                figures = [] if known else [f"{begun} of {plural(tasks, 'task')} begun"]
                 speed = format_speed(made, time.perf_counter() - started, made_unit)
                 # The meter itself shows the speed of bytes and tokens.
-                meter(done - settled, total - settled, [*figures, *([speed] if unit != "tokens" else [])])
+                meter(done - settled, total - settled, [] if unit == "tokens" else [speed])
 
         with show_progress(name, unit=unit, show=not self._quiet) as meter:
             thread = threading.Thread(target=feed, args=(meter,), daemon=True)
@@ -80,7 +78,7 @@ class Progress:
                 stop.set()
                 thread.join()
         # One line stays of the stage.
-        _, done, made = sums
+        done, made = sums
         seconds = time.perf_counter() - started
         work = f"{name}: {plural(tasks, 'task')} in {seconds:.1f} s"
         for counted, count in ({"bytes": done, "tokens": made} if unit == "bytes" else {unit: made}).items():

@@ -229,12 +229,11 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
         InputError: the data cannot be read as the recipe says, or nothing of it is left.
     """
     started = time.perf_counter()
-    whole = sum(selection.text_bytes for selection in selections)
+    size = sum(selection.text_bytes for selection in selections)
     wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
     if not quiet:
-        say(
-            f"plan: at most {format_size(sum(wanted))} of {format_size(whole)} of text go through the stages of a build"
-        )
+        part = format_size(min(size, sum(wanted)))
+        say(f"plan: {part} of {format_size(size)} of text go through the stages of a build")
     parts = [SampledSelection(*each) for each in zip(selections, wanted, strict=True)]
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
         work = FolderStore(Path(name) / "work")

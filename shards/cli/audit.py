@@ -97,7 +97,7 @@ def _show(report: AuditResult, found: Concentrated | None, written: dict[str, An
 
     # Findings first: the verdicts are what stays on the screen.
     for check in report.checks:
-        if check.findings and (check.verdict != "ok" or not check.findings[0].examples):
+        if check.findings and check.verdict != "ok":
             more = f", {rows} of {len(check.findings)}" if len(check.findings) > rows else ""
             yield f"{check.name}{more}"
             yield _finding_rows(check, rows)
