@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,8 +26,8 @@ import pyarrow as pa
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, HashKey, Run, count_below, load_runs, token_dtype
 from pipeline.engine.checksums import WrittenFile
-from pipeline.engine.receipts import Result
-from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Timer, last_part, to_json_values
+from pipeline.engine.receipts import ReadRange, Result
+from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, Timer, last_part, to_json_values
 from pipeline.mix.evidence import read_evidence
 from pipeline.mix.mix_plan import ShardPlan, Slice
 from shards.format.content_hash import join_hashes
@@ -37,7 +37,7 @@ from shards.format.writer import SetProperties, write_shard
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Int64s, Rows
 
 MOST_CHECKSUMS_BYTES = 64 << 20
 """Checksums of runs in a remote store which a process keeps in memory."""
@@ -85,13 +85,13 @@ class _Part:
 
     run: int
     epoch: int
-    rows: npt.NDArray[np.void]
+    rows: Rows
     """Of those that are kept, in order, `DOCUMENT_DTYPE (documents,)`."""
     low: list[int]
     """The first row of each shard."""
     high: list[int]
     """One past the last row of each shard."""
-    read_tokens: Callable[[int, int], memoryview]
+    read_tokens: ReadRange
     """Reads bytes [start, stop) of the run's tokens, between those of the first row and the last."""
 
 
@@ -99,18 +99,18 @@ class _Part:
 class _Documents:
     """The documents of one shard, before they are permuted."""
 
-    rows: npt.NDArray[np.void]
+    rows: Rows
     """`DOCUMENT_DTYPE (documents,)`."""
-    runs: npt.NDArray[np.int64]
+    runs: Int64s
     """The number of each document's run."""
-    epochs: npt.NDArray[np.int64]
+    epochs: Int64s
     tokens: list[memoryview]
     """Of each part, as bytes; there are other bytes between those of its documents."""
-    parts: npt.NDArray[np.int64]
+    parts: Int64s
     """The number of each document's part."""
-    starts: npt.NDArray[np.int64]
+    starts: Int64s
     """The first byte of each document in the tokens of its part."""
-    stops: npt.NDArray[np.int64]
+    stops: Int64s
     """One past its last byte."""
 
 
@@ -124,7 +124,7 @@ class AssembleResult(Result):
     """Those of the manifest."""
 
 
-def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int], None]) -> AssembleResult:
+def assemble_shards(folder: Path, task: AssembleTask, report: Report) -> AssembleResult:
     """Write a task's shards, one after the other.
 
     Args:
@@ -145,7 +145,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
             table = _document_table(documents, order, task, runs)
             timer.lap("documents_s")
 
-            def chunks(documents: _Documents = documents, order: npt.NDArray[np.int64] = order) -> Iterator[bytes]:
+            def chunks(documents: _Documents = documents, order: Int64s = order) -> Iterator[bytes]:
                 nonlocal done
                 for chunk in _token_chunks(documents, order):
                     yield chunk
@@ -254,7 +254,7 @@ def _gather(parts: list[_Part], shard: int, token_bytes: int) -> _Documents:
     )
 
 
-def _permute(documents: _Documents, shard: ShardPlan, seed: int) -> npt.NDArray[np.int64]:
+def _permute(documents: _Documents, shard: ShardPlan, seed: int) -> Int64s:
     """Return the shuffled order of an assembled shard's documents: indices into the rows."""
     rows = documents.rows
     # The order before, by (hash, epoch), does not depend on how files or units are cut.
@@ -265,7 +265,7 @@ def _permute(documents: _Documents, shard: ShardPlan, seed: int) -> npt.NDArray[
     return by_content[np.argsort(keys, kind="stable")]
 
 
-def _token_chunks(documents: _Documents, order: npt.NDArray[np.int64]) -> Iterator[bytes]:
+def _token_chunks(documents: _Documents, order: Int64s) -> Iterator[bytes]:
     tokens = documents.tokens
     for first in range(0, len(order), _CHUNK_DOCUMENTS):
         chosen = order[first : first + _CHUNK_DOCUMENTS]
@@ -273,9 +273,7 @@ def _token_chunks(documents: _Documents, order: npt.NDArray[np.int64]) -> Iterat
         yield b"".join([tokens[part][start:stop] for part, start, stop in zip(*places, strict=True)])
 
 
-def _document_table(
-    documents: _Documents, order: npt.NDArray[np.int64], task: AssembleTask, runs: tuple[Run, ...]
-) -> pa.Table:
+def _document_table(documents: _Documents, order: Int64s, task: AssembleTask, runs: tuple[Run, ...]) -> pa.Table:
     # A span is identified by (run, span): number the spans of all runs in use, then keep those that occur.
     used = np.unique(documents.runs).tolist()
     labels_of = [runs[run].labels for run in used]
@@ -295,7 +293,7 @@ def _document_table(
     return pa.Table.from_arrays(columns, schema=document_schema())
 
 
-def _dictionary(codes: npt.NDArray[np.int64], names: list[str]) -> pa.DictionaryArray[Any, Any]:
+def _dictionary(codes: Int64s, names: list[str]) -> pa.DictionaryArray[Any, Any]:
     used, indices = np.unique(codes, return_inverse=True)
     # Runs that two sources share have the same names. Of a dictionary with equal values Arrow writes random bytes.
     places: dict[str, int] = {}

@@ -11,16 +11,14 @@ import json
 from collections.abc import Iterator
 from functools import lru_cache, partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.clean.python import ask_datatrove, installed_version, judge
 from pipeline.clean.tally import Documents, Tally
+from pipeline.recipe.clean_recipe import DatatroveFilter
 from shards.errors import import_extra
 from shards.terminal.display import printable
 from shards.terminal.gone import nearest
-
-if TYPE_CHECKING:
-    from pipeline.recipe.clean_recipe import DatatroveFilter
 
 _MODULE = "datatrove.pipeline.filters"
 REFUSED = {

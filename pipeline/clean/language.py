@@ -13,15 +13,13 @@ from collections.abc import Iterator
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.clean.tally import Documents, Tally
+from pipeline.recipe.clean_recipe import Language
 from shards.errors import InputError, import_extra
 from shards.stores.files import hash_file
 from shards.terminal.gone import nearest
-
-if TYPE_CHECKING:
-    from pipeline.recipe.clean_recipe import Language
 
 _LABEL = "__label__"
 _LOADING_BYTES = 512 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,7 @@ from pipeline.arrow_arrays import unwrap_mask, wrap_numbers, wrap_texts
 from pipeline.clean.drops import PATTERN_REASON, Excess, SourceDrops, find_excess
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.key_values import MATCH_GROUP, in_group
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
+from pipeline.recipe.schema import SourceRecipe
 
 SHOWN_MATCHES = 3
 """Number of documents kept per pattern and unit, and shown per pattern when the build stops."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +21,8 @@ from pipeline.arrow_arrays import unwrap_mask, wrap_mask, wrap_numbers, wrap_tex
 from pipeline.clean import personal_kinds
 from pipeline.clean.personal_kinds import GROUPS, Kind, kinds_of
 from pipeline.clean.tally import Documents, Tally
+from pipeline.recipe.clean_recipe import PersonalData, PersonalKind
 from shards.format.content_hash import hash_document
-
-if TYPE_CHECKING:
-    from pipeline.recipe.clean_recipe import PersonalData, PersonalKind
 
 
 def versions() -> list[int]:

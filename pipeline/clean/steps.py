@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,9 @@ from pipeline.clean.limits import drop_beyond_limits, identify_limits
 from pipeline.clean.patterns import drop_matches
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import Filter
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SHOWN_MALFORMED, Span, TextBatch, spans_to_json
 from pipeline.sources.formats.encodings import explain_fault
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
 
 EMPTY = "text is empty"
 SHORT = "shorter than min_bytes"

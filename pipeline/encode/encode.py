@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -31,7 +30,7 @@ from pipeline.encode.run import (
     RunResult,
 )
 from pipeline.engine.checksums import ChecksummedWriter, WrittenFile, write_checksummed
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Timer, last_part
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, Timer, last_part
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Unit, content_of_unit, describe_place
 from pipeline.tokenizer.encoder import Encoder, load_encoder
@@ -41,7 +40,7 @@ from shards.format.content_hash import hash_documents
 from shards.stores.retry import count_retries
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Float32s, Int64s, Rows, UInt32s, UIntegers
 
 CHECK_ONE_IN = 4096
 """One document in this many, chosen by hash, is checked against the reference. The checks take 2 % of a build with
@@ -102,16 +101,16 @@ class EncodeResult(RunResult):
 class _Encoded:
     """One batch after encoding."""
 
-    tokens: npt.NDArray[np.unsignedinteger]
-    offsets: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.void]
-    measures: npt.NDArray[np.float32] | None
+    tokens: UIntegers
+    offsets: Int64s
+    rows: Rows
+    measures: Float32s | None
     """`(documents, measures)`; None if the source is not cleaned when the set is mixed."""
-    hits: npt.NDArray[np.void] | None
+    hits: Rows | None
     """`HIT_DTYPE (hits,)`; None if the recipe names no evaluation set."""
 
 
-def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], None]) -> EncodeResult:
+def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
     """Encode a unit into a run in `folder`.
 
     Args:
@@ -185,7 +184,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     )
 
 
-def _start_rows(documents: Documents, spans: npt.NDArray[np.uint32]) -> npt.NDArray[np.void]:
+def _start_rows(documents: Documents, spans: UInt32s) -> Rows:
     hashes = hash_documents(documents.data, documents.offsets)
     rows = np.zeros(len(hashes), DOCUMENT_DTYPE)
     rows["hash_hi"], rows["hash_lo"] = hashes.T
@@ -193,9 +192,7 @@ def _start_rows(documents: Documents, spans: npt.NDArray[np.uint32]) -> npt.NDAr
     return rows
 
 
-def _encode(
-    encoder: Encoder, documents: Documents, spans: npt.NDArray[np.uint32], task: EncodeTask
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+def _encode(encoder: Encoder, documents: Documents, spans: UInt32s, task: EncodeTask) -> tuple[UInt32s, Int64s]:
     """Encode documents; name the first that cannot be encoded."""
     try:
         return encoder.encode(documents.text)
@@ -209,7 +206,7 @@ def _encode(
         raise
 
 
-def _narrow(ids: npt.NDArray[np.uint32], task: EncodeTask) -> npt.NDArray[np.unsignedinteger]:
+def _narrow(ids: UInt32s, task: EncodeTask) -> UIntegers:
     """Return encoded tokens in the set's type.
 
     Raises:
@@ -249,9 +246,7 @@ def _check_reference(encoder: Encoder, documents: Documents, part: _Encoded, tas
     return len(chosen)
 
 
-def _write_run(
-    folder: Path, parts: list[_Encoded], task: EncodeTask
-) -> tuple[npt.NDArray[np.void], dict[str, WrittenFile]]:
+def _write_run(folder: Path, parts: list[_Encoded], task: EncodeTask) -> tuple[Rows, dict[str, WrittenFile]]:
     """Write encoded documents in hash order between BOS, if any, and EOS; measures. Equal hashes keep their order.
 
     Returns:
@@ -287,7 +282,7 @@ def _write_run(
     return rows, files
 
 
-def _sort_hits(parts: list[_Encoded], order: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+def _sort_hits(parts: list[_Encoded], order: Int64s) -> Rows:
     """Return the hits of an encoded unit in the order of its documents, which `order` gives by places in the parts."""
     # Where each place in the parts is in the run's order.
     place = np.empty(len(order), np.int64)
@@ -303,7 +298,7 @@ def _sort_hits(parts: list[_Encoded], order: npt.NDArray[np.int64]) -> npt.NDArr
     return found[np.argsort(found["document"], kind="stable")]
 
 
-def _span_labels(rows: npt.NDArray[np.void], unit: Unit) -> list[str]:
+def _span_labels(rows: Rows, unit: Unit) -> list[str]:
     """Label each span of the unit to encode with the digest of its documents: the revision of a file without one."""
     by_place = rows[np.lexsort((rows["row"], rows["span"]))]
     edges = np.searchsorted(by_place["span"], np.arange(len(unit.spans) + 1))

@@ -32,7 +32,8 @@ from shards.stores.store import WritableStore
 
 if TYPE_CHECKING:
     import numpy as np
-    import numpy.typing as npt
+
+    from pipeline.arrow_arrays import Float32s, Int64s, Rows, UIntegers
 TOKENS_FILE = "tokens.bin"
 DOCUMENTS_FILE = "documents.npy"
 MEASURES_FILE = "measures.bin"
@@ -138,7 +139,7 @@ class Run:
         """Names of the measures of each document of the run; none if the source is not cleaned in the mix."""
         return self.output.result.measures
 
-    def read_measures(self, first: int, last: int) -> npt.NDArray[np.float32]:
+    def read_measures(self, first: int, last: int) -> Float32s:
         """Read the measures of the run's documents [first, last), float32 `(last - first, measures)`."""
         size = MEASURES_DTYPE.itemsize * len(self.measures)
         data = self.output.read(MEASURES_FILE, first * size, last * size)
@@ -168,11 +169,11 @@ class Run:
         """The number of hits of evaluation items in the run."""
         return self.output.size(HITS_FILE) // HIT_DTYPE.itemsize
 
-    def read_hits(self) -> npt.NDArray[np.void]:
+    def read_hits(self) -> Rows:
         """Read the run's hits of evaluation items, `HIT_DTYPE (hits,)`, in the documents' order."""
         return np.frombuffer(self.output.read(HITS_FILE), HIT_DTYPE)
 
-    def read_documents(self, first: int, last: int) -> npt.NDArray[np.void]:
+    def read_documents(self, first: int, last: int) -> Rows:
         """Read the run's rows of the documents [first, last), `DOCUMENT_DTYPE (last - first,)`."""
         if self.keeps_rows:
             return self._rows[first:last]
@@ -184,17 +185,17 @@ class Run:
         return int(row["hash_hi"]), int(row["hash_lo"])
 
     @cached_property
-    def _rows(self) -> npt.NDArray[np.void]:
+    def _rows(self) -> Rows:
         return self._read_rows(0, self.num_documents)
 
-    def _read_rows(self, first: int, last: int) -> npt.NDArray[np.void]:
+    def _read_rows(self, first: int, last: int) -> Rows:
         size = DOCUMENT_DTYPE.itemsize
         header = self.output.size(DOCUMENTS_FILE) - self.num_documents * size
         return np.frombuffer(
             self.output.read(DOCUMENTS_FILE, header + first * size, header + last * size), DOCUMENT_DTYPE
         )
 
-    def read_between(self, start: HashKey, stop: HashKey) -> tuple[int, npt.NDArray[np.void]]:
+    def read_between(self, start: HashKey, stop: HashKey) -> tuple[int, Rows]:
         """Find and read the run's documents whose hashes are in [start, stop).
 
         Hashes are spread evenly, so their place is nearly known: a little more than the documents is read, once.
@@ -215,7 +216,7 @@ class Run:
                 return begin + low, rows[low:high]
             slack *= 4
 
-    def read_tokens(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.unsignedinteger]:
+    def read_tokens(self, rows: Rows) -> UIntegers:
         """Read the tokens of consecutive documents of the run in one sequential read.
 
         Args:
@@ -228,7 +229,7 @@ class Run:
             return np.zeros(0, self.dtype)
         return np.frombuffer(self.output.read(TOKENS_FILE, *self.token_range(rows)), self.dtype)
 
-    def open_tokens(self, rows: npt.NDArray[np.void]) -> ReadRange:
+    def open_tokens(self, rows: Rows) -> ReadRange:
         """Prepare reading the tokens of some of a range of the run's documents, little-endian bytes.
 
         Args:
@@ -236,7 +237,7 @@ class Run:
         """
         return self.output.open_range(TOKENS_FILE, *self.token_range(rows))
 
-    def token_range(self, rows: npt.NDArray[np.void]) -> tuple[int, int]:
+    def token_range(self, rows: Rows) -> tuple[int, int]:
         """Return the range of bytes, in the run's file of tokens, of the documents from the first row to the last."""
         size = np.dtype(self.dtype).itemsize
         return int(rows["start"][0]) * size, (int(rows["start"][-1]) + int(rows["length"][-1])) * size
@@ -249,7 +250,7 @@ def _expect_place(key: HashKey, number: int, slack: int) -> int:
     return min(number, max(0, int(number * share + slack * error)))
 
 
-def count_below(rows: npt.NDArray[np.void], keys: Sequence[HashKey]) -> npt.NDArray[np.int64]:
+def count_below(rows: Rows, keys: Sequence[HashKey]) -> Int64s:
     """Return how many of a run's rows, in hash order, have a hash below each of some hashes, `(keys,)`."""
     # By the first half of the hash; the second half decides among rows that share it.
     hi = np.ascontiguousarray(rows["hash_hi"])
@@ -355,7 +356,7 @@ def read_run_text(run: Run, index: int, vocabulary: Vocabulary) -> bytes:
     return _decode(tokens[:-1], vocabulary)  # without EOS
 
 
-def _decode(tokens: npt.NDArray[np.unsignedinteger], vocabulary: Vocabulary) -> bytes:
+def _decode(tokens: UIntegers, vocabulary: Vocabulary) -> bytes:
     """Return the text of a run's document; no special token is in it, so that one at its beginning is BOS."""
     first = int(tokens[0]) if len(tokens) else None
     is_bos = first in vocabulary.special.values() and first != vocabulary.unknown

@@ -12,7 +12,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, model_validator
 
-from pipeline.recipe.key_values import SizeBytes, distinct
+from pipeline.recipe.key_values import (
+    Proportion,
+    SizeBytes,
+    Text,
+    distinct,
+)
 from pipeline.recipe.paths import DIGEST_MARK, RecipePath
 from pipeline.recipe.presets import C4, CleanTable, Code, Fineweb, Gopher, Limit, Preset
 from shards.config import Settings, in_form
@@ -61,7 +66,7 @@ class Filter(CleanTable):
 
     when: ClassVar[str] = "encode"
 
-    max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
+    max_dropped: Proportion = 0.3
     """The build stops and shows examples if the filter drops a larger share of a source's documents."""
 
     @classmethod
@@ -99,7 +104,7 @@ class Language(Filter):
     """The model's file; when absent, fastText's `lid.176.ftz`, which the extra `clean` installs."""
     keep: Annotated[list[str], AfterValidator(distinct)] = Field(default_factory=list[str], min_length=1)
     """Languages to keep, by the model's labels: `["en"]`. Required unless the table is off."""
-    min_score: Annotated[float, Field(ge=0, le=1)] = 0.65
+    min_score: Proportion = 0.65
     """A document stays if one of these languages scores this much; 0.65 is FineWeb's number."""
     first_bytes: SizeBytes | None = None
     """How much of each document to look at; when absent, all of it."""
@@ -131,7 +136,7 @@ class DatatroveFilter(Filter):
 
     name = "datatrove"
 
-    filter: Annotated[str, Field(min_length=1)]
+    filter: Text
     """The name of its class, such as `GopherQualityFilter`."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments for its class: `{ min_doc_words = 20 }`."""
@@ -297,7 +302,7 @@ class NearDuplicatesRecipe(Settings):
     """`report`: count near-duplicates and list the pairs. `drop`: of similar documents the longest stays."""
     min_jaccard: Annotated[float, Field(ge=0.5, le=1)] = 0.8
     """The lowest similarity of near-duplicates. Of the pairs at 0.8, 92 % are found; at 0.85, 98.8 %; at 0.7, 56 %."""
-    max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
+    max_dropped: Proportion = 0.3
     """`drop`: the build stops and shows examples if a larger share of a source would be dropped."""
 
 

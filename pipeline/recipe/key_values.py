@@ -86,6 +86,8 @@ def normal_encoding(name: str) -> str:
     return "utf-8" if found == "utf-8-sig" else found
 
 
+Proportion = Annotated[float, Field(ge=0, le=1)]
+Text = Annotated[str, Field(min_length=1)]
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Count = BeforeValidator(parse_count)
 

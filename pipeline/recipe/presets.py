@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
+from pipeline.recipe.key_values import Proportion
 from shards.config import Settings
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+    from pipeline.arrow_arrays import Bools, Float32s
 
 OFF = "off"
 """The value of a limit that is not applied. The measure is still taken, so turning the limit on encodes nothing
@@ -40,7 +40,7 @@ class Limit:
         """The reason under which documents that a preset's limit drops are counted: `gopher: min_words`."""
         return f"{self.preset}: {self.key}"
 
-    def find_fallen(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    def find_fallen(self, values: Float32s) -> Bools:
         """Return which documents a preset's limit drops, `(documents,)`, by their measures.
 
         The limit is rounded to float32, like the measures, so a document exactly on it stays.
@@ -109,7 +109,7 @@ class Preset(CleanTable):
     when: Literal["mix", "encode"] = "mix"
     """`mix`: documents are dropped when the set is mixed, so changing a limit encodes nothing again. `encode`: before
     encoding; for limits that drop most of a source."""
-    max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
+    max_dropped: Proportion = 0.3
     """The build stops and shows examples if the preset drops a larger share of a source's documents."""
 
     @model_validator(mode="after")

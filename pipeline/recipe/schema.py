@@ -21,7 +21,9 @@ from pipeline.recipe.key_values import (
     FormatName,
     Name,
     Patterns,
+    Proportion,
     SizeBytes,
+    Text,
     Weight,
     distinct,
     no_empty_token,
@@ -64,7 +66,7 @@ class TokenizerRecipe(Settings):
     file: RecipePath | None = None
     """A `tokenizer.json` to use instead of training one: [which ones](tokenizers.md). Only `eos_token`, `bos` and
     `max_unknown` may be given with it."""
-    max_unknown: Annotated[float, Field(ge=0, le=1)] = MAX_UNKNOWN
+    max_unknown: Proportion = MAX_UNKNOWN
     """The build stops if a larger share of a source's tokens is unknown to the tokenizer `file`."""
     sample_bytes: SizeBytes = 10**9
     """How much text to train on, in the proportions of the mix. Documents over 1 MiB, or with over 16 KB without
@@ -133,13 +135,13 @@ class EvaluationRecipe(Settings):
     answer, from the Hub."""
     format: FormatName = "auto"
     """As for sources."""
-    text: Annotated[str, Field(min_length=1)] = "text"
+    text: Text = "text"
     """Column of the items' text, such as `question`."""
-    separator: Annotated[str, Field(min_length=1)] | None = None
+    separator: Text | None = None
     """The text between two items of a text file."""
     delimiter: Delimiter | None = None
     """As for sources."""
-    max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
+    max_dropped: Proportion = 0.01
     """The build stops if `drop` would drop a larger share of a source: a wrong column matches everywhere."""
     action: Literal["report", "drop"] = "report"
     """`report` counts and shows the documents that contain an item; `drop` also drops them. Changing this encodes

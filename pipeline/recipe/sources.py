@@ -17,7 +17,9 @@ from pipeline.recipe.key_values import (
     FormatName,
     Name,
     Patterns,
+    Proportion,
     SizeBytes,
+    Text,
     Weight,
     known_encoding,
     normal_encoding,
@@ -55,9 +57,9 @@ class SourceRecipe(Settings):
     format: FormatName = "auto"
     """`auto` goes by the file's name, then by its first bytes: [the formats of
     files](../recipes/README.md#the-formats-of-files). `file` makes each file one document."""
-    text: Annotated[str, Field(min_length=1)] = "text"
+    text: Text = "text"
     """Column of the text; dots descend into structs."""
-    separator: Annotated[str, Field(min_length=1)] | None = None
+    separator: Text | None = None
     """The text between two documents of a text file, which needs it."""
     encoding: Annotated[str, AfterValidator(known_encoding), AfterValidator(normal_encoding)] = "utf-8"
     """The encoding of all text files of the source: `latin-1`, `windows-1252`, `utf-16`, or another name that Python
@@ -67,16 +69,16 @@ class SourceRecipe(Settings):
     comma."""
     content: Literal["column", "software-heritage"] = "column"
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
-    blob_id: Annotated[str, Field(min_length=1)] = "blob_id"
+    blob_id: Text = "blob_id"
     """The column of that SHA-1."""
     fallback_encoding: Annotated[str, AfterValidator(known_encoding)] | None = None
     """How to decode files that are not UTF-8; when absent, they are dropped."""
-    max_missing: Annotated[float, Field(ge=0, le=1)] = 0.02
+    max_missing: Proportion = 0.02
     """The build stops when more of the files cannot be fetched."""
-    max_malformed: Annotated[float, Field(ge=0, le=1)] = 0.0
+    max_malformed: Proportion = 0.0
     """The share of the records that may be malformed: undecodable text, broken JSON, rows of CSV with too few or too
     many fields, values of another type. They are dropped and counted; with 0, the first one stops the build."""
-    max_null: Annotated[float, Field(ge=0, le=1)] = MAX_NULL
+    max_null: Proportion = MAX_NULL
     """The share of the records that may have no text. They are dropped and counted."""
     keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = Field(default_factory=dict)
     """Predicates on columns: `{ int_score = ">= 3", date = ">= 2020-01-31" }`. A row stays if all hold; none holds for
@@ -90,7 +92,7 @@ class SourceRecipe(Settings):
     times its size."""
     drop_if_matches: Patterns = Field(default_factory=list)
     """Like the recipe's `drop_if_matches`, for this source."""
-    max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
+    max_dropped: Proportion = 0.01
     """The build stops and shows examples if `drop_if_matches` drops a larger share of the documents."""
     clean: CleanRecipe = Field(default_factory=CleanRecipe, exclude_if=not_)
     """Like the recipe's `clean`, for this source: each table replaces the one there."""
@@ -180,11 +182,11 @@ class HubSource(SourceRecipe):
     kind: SourceKind = "hub"
     repo: Annotated[str, in_form(r"[\w.-]+/[\w.-]+", 'OWNER/NAME, such as "HuggingFaceFW/fineweb-edu"')]
     """`hub`, required: the data set, `owner/name`."""
-    config: Annotated[str, Field(min_length=1)] | None = None
+    config: Text | None = None
     """`hub`: the configuration; when absent, the default one."""
-    split: Annotated[str, Field(min_length=1)] = "train"
+    split: Text = "train"
     """`hub`: the split."""
-    revision: Annotated[str, Field(min_length=1)] = "main"
+    revision: Text = "main"
     """`hub`: branch, tag or commit. The set's `recipe.json` records the commit."""
 
     @property

@@ -21,10 +21,9 @@ from pipeline.engine.tasks import JsonText
 from shards.errors import InputError, plural
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     import pyarrow as pa
 
+    from pipeline.arrow_arrays import UInt32s
     from pipeline.recipe.schema import SourceRecipe
 UNIT_BYTES = 256 << 20
 """Most text in a unit (one row group may be larger): a crash costs each worker no more than this."""
@@ -153,7 +152,7 @@ class TextBatch:
 
     text: pa.Array[Any]
     """string or binary, `(num_rows,)`; may hold nulls and invalid UTF-8."""
-    rows: npt.NDArray[np.uint32]
+    rows: UInt32s
     """Row numbers in the span, `(num_rows,)`."""
     rejected: Counter[str] = field(default_factory=Counter[str])
     """Counts of rows without text by reason: a predicate rejected them, or they are malformed."""

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pipeline.recipe.paths import explain_path, locate
 from pipeline.recipe.sources import FilesSource, HubSource, SourceRecipe
@@ -32,10 +32,6 @@ from shards.config import PIPE, list_of, named_tables
 from shards.errors import InputError, first_of, remedy_of, text_of
 from shards.terminal.reporter import Note, no_note
 from shards.terminal.workers import map_in_threads
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
-    from pipeline.recipe.sources import FilesSource
 
 LIST_THREADS = 16
 """Number of files whose spans are listed at once: over a network, each takes two requests."""

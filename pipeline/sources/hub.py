@@ -12,8 +12,9 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from pipeline.recipe.schema import Recipe
 from pipeline.recipe.sources import HubSource
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.network.settings import network_settings, open_cache
@@ -21,10 +22,7 @@ from shards.errors import import_extra
 from shards.stores.hub_client import ask_hub, limit_hub_requests, open_hub_client, say_token
 from shards.stores.hub_store import COMMIT, check_commit, list_file
 from shards.stores.retry import StoreError
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import Recipe
-    from shards.stores.store import WritableStore
+from shards.stores.store import WritableStore
 
 _REVISIONS_FILE = "revisions.json"
 _Answer = TypeVar("_Answer")

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.tasks import digest_of
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import File, Span
 from pipeline.sources.files import list_spans
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
-    from shards.stores.store import WritableStore
+from shards.stores.store import WritableStore
 
 SPANS_FILE = "spans.json"
 CODE_VERSION = 2

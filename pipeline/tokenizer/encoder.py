@@ -55,11 +55,11 @@ from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocab
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
     import pyarrow as pa
 
-    Tokens = tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]
+    from pipeline.arrow_arrays import Int64s, UInt32s
+
+    Tokens = tuple[UInt32s, Int64s]
     """Of several texts: ids `(num_tokens,)`, and offsets `(num_texts + 1,)` into them."""
 
 _PROBE = "Probe: it's 12345 caf\u00e9s, \u4e2d\u6587!\r\n\n\tHTTPServer  x\u00a0 \U0001f642 \x00 DON'T   "
@@ -265,7 +265,7 @@ class Encoder:
             return ids, offsets
         # Replace the tokens of these documents.
         own, bounds = self._encode_slowly(text.take(other))
-        parts: list[npt.NDArray[np.uint32]] = []
+        parts: list[UInt32s] = []
         lengths, end = np.diff(offsets), 0
         for number, start, stop in zip(other, bounds[:-1], bounds[1:], strict=True):
             parts += [ids[end : offsets[number]], own[start:stop]]
@@ -279,9 +279,7 @@ class Encoder:
     def _run(self, encode: Callable[..., Any], text: Any) -> Any:
         return run_tokenizers(self._tokenizer, "", encode, text, add_special_tokens=False)
 
-    def _cut(
-        self, text: pa.LargeStringArray
-    ) -> tuple[pa.LargeStringArray, npt.NDArray[np.int64], dict[int, list[int]]]:
+    def _cut(self, text: pa.LargeStringArray) -> tuple[pa.LargeStringArray, Int64s, dict[int, list[int]]]:
         """Return documents for the encoder, long ones in pieces.
 
         Also the first piece of each, `(documents + 1,)`; and of each piece that begins inside a word, the last token of
@@ -384,7 +382,7 @@ class Encoder:
         return read_vocabulary(json.dumps(self._tokenizer).encode())
 
     @functools.cached_property
-    def _entry_lengths(self) -> npt.NDArray[np.int64]:
+    def _entry_lengths(self) -> Int64s:
         return self._vocabulary.entry_lengths()
 
     def _encode_slowly(self, text: pa.LargeStringArray) -> Tokens:

@@ -25,9 +25,9 @@ from shards.format.vocabulary import Vocabulary
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import tokenizers
 
+    from pipeline.arrow_arrays import Int64s, UIntegers
     from pipeline.clean.tally import Documents
 
 SHOWN = 3
@@ -65,9 +65,7 @@ class KeptCounter:
         self._spelling, self._reference = spelling, reference
         self._entries = wrap_texts(pa.large_binary(), list(vocabulary.entries))
 
-    def add(
-        self, kept: KeptText, documents: Documents, ids: npt.NDArray[np.unsignedinteger], offsets: npt.NDArray[np.int64]
-    ) -> None:
+    def add(self, kept: KeptText, documents: Documents, ids: UIntegers, offsets: Int64s) -> None:
         """Count the text that is kept of a batch of documents.
 
         Args:

@@ -7,7 +7,7 @@ the proportions hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.steps import files_by_name, reading_keys
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
@@ -112,7 +112,7 @@ def iter_sample(path: Path) -> Iterator[str]:
         yield pending.decode()
 
 
-def draw_sample(path: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> list[Drawn]:
+def draw_sample(path: Path, task: TokenizerTask, report: Report) -> list[Drawn]:
     """Write the sample's documents to a file, `DOCUMENT_SEPARATOR` after each; return the counts of each source."""
     with path.open("wb") as file, keep_fetched():  # the encode stage reads the same ranges again
         return [_draw(file, task, index, report) for index in range(len(task.sources))]
@@ -126,7 +126,7 @@ def sample_budgets(task: TokenizerTask) -> list[int]:
     return [int(want * scale) for want in wanted]
 
 
-def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int, int], None]) -> Drawn:
+def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Report) -> Drawn:
     # Take whole documents in the seeded order until the budget is met.
     budgets = sample_budgets(task)
     budget, unbroken = budgets[index], 0

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -26,7 +26,7 @@ from pipeline.clean.drops import describe_drops
 from pipeline.clean.steps import drop_remedy
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result
-from pipeline.engine.tasks import Timer
+from pipeline.engine.tasks import Report, Timer
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.tokenizer.given_tokenizer import TokenizerError
@@ -43,8 +43,9 @@ from shards.format.tokenizer_json import byte_characters
 from shards.stores.retry import count_retries
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import tokenizers
+
+    from pipeline.arrow_arrays import Int64s
 
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -87,7 +88,7 @@ class TokenizerResult(Result):
     sample_limits: dict[str, CleanRecipe]
 
 
-def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> TokenizerResult:
+def train_tokenizer(folder: Path, task: TokenizerTask, report: Report) -> TokenizerResult:
     """Draw the sample, train the tokenizer, and write `tokenizer.json` into `folder`.
 
     Raises:
@@ -287,7 +288,7 @@ def _order_by_frequency(tokenizer: str, size: int, sample_path: Path, *, first: 
     return entries.tolist()
 
 
-def _by_bytes(first: int, size: int) -> npt.NDArray[np.int64]:
+def _by_bytes(first: int, size: int) -> Int64s:
     """Return a trained tokenizer's ids from `first` on, small bytes first: by the product of bytes plus `_OFFSET`."""
 
     ids = np.arange(first, first + size)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     import pyarrow as pa
 
+    from pipeline.arrow_arrays import Int64s, UInt8s, UInt32s
 
-def _parse(ranges: str) -> npt.NDArray[np.uint32]:
+
+def _parse(ranges: str) -> UInt32s:
     """Return a Unicode table: first code points of ranges and those after them, by turns, uint32 `(2 * ranges,)`."""
     pairs = [part.partition("-") for part in ranges.split()]
     return np.array([[int(first, 16), int(last or first, 16) + 1] for first, _, last in pairs], np.uint32).reshape(-1)
@@ -41,7 +42,7 @@ _LEADS = (b"\xdf", b"\xe0", b"\xe1", b"\xea", b"\xf0")
 _SLICE_BYTES = 1 << 20
 
 
-def find_documents(text: pa.LargeStringArray, *, has_normalizer: bool) -> npt.NDArray[np.int64]:
+def find_documents(text: pa.LargeStringArray, *, has_normalizer: bool) -> Int64s:
     """Return which documents hold a character of the Unicode lists, in ascending order: int64.
 
     Args:
@@ -51,7 +52,7 @@ def find_documents(text: pa.LargeStringArray, *, has_normalizer: bool) -> npt.ND
     buffers: Any = text.buffers()
     offsets = np.frombuffer(buffers[1], np.int64)[text.offset : text.offset + len(text) + 1]
     data = np.frombuffer(buffers[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    found: list[npt.NDArray[np.int64]] = []
+    found: list[Int64s] = []
     for start in range(0, len(data), _SLICE_BYTES):  # a long document is not copied whole
         part = data[start : start + _SLICE_BYTES]
         content = part.tobytes()
@@ -65,9 +66,7 @@ def find_documents(text: pa.LargeStringArray, *, has_normalizer: bool) -> npt.ND
     return np.unique(np.searchsorted(offsets[1:] - offsets[0], places, "right"))
 
 
-def _find_places(
-    data: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], has_normalizer: bool
-) -> npt.NDArray[np.int64]:
+def _find_places(data: UInt8s, places: Int64s, has_normalizer: bool) -> Int64s:
     """Return those of the places of one lead byte whose character is on a list."""
     # In valid UTF-8 the bytes of a character follow its first one.
     lead = data[places[0]]

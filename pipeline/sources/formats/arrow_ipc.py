@@ -14,18 +14,16 @@ import os
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.byte_io import is_compressed, is_local, open_file
 from pipeline.sources.formats.columns import check_columns, measure_rows, split_rows
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import remedy_of
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
 
 _FILE_MAGIC = b"ARROW1"
 _RAW_TYPES = (

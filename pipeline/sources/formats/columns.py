@@ -7,19 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import split_by_size, unwrap_mask
 from pipeline.recipe.predicates import Predicate
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import BATCH_BYTES, SourceError
 from shards.errors import plural
 from shards.terminal.display import printable
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
 
 _Table = TypeVar("_Table", pa.Table, pa.RecordBatch)
 WrittenBy = Callable[[str], Sequence[Any]]

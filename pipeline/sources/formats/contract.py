@@ -11,17 +11,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
 from pipeline.sources.formats.columns import measure_texts
 from pipeline.sources.formats.encodings import UTF8, text_per_byte
 from pipeline.sources.formats.span_reader import SpanReader, too_long
 from shards.errors import plural
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
 
 _COLUMNS = ("text", "keep")
 _RECORDS = (*_COLUMNS, "encoding")

@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from pipeline.arrow_arrays import wrap_mask
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_after, excerpt, is_compressed, open_file
 from pipeline.sources.formats.columns import list_names, refuse_twins
@@ -30,9 +31,6 @@ from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import plural
 from shards.terminal.display import printable
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
 
 _DELIMITERS = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
 _EXCERPT = 60

@@ -9,16 +9,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats import jsonl
 from pipeline.sources.formats.byte_io import cut_after, excerpt, is_compressed, open_file
 from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.formats.span_reader import SpanReader
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
 
 _MARK = re.compile(rb'["\[\]{},]')
 _SPACE = b" \t\r\n"

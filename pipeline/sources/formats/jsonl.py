@@ -9,19 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file
 from pipeline.sources.formats.columns import describe_list, list_names
 from pipeline.sources.formats.span_reader import SpanReader
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
 
 _HEAD_BYTES = 1 << 16
 """Number of records at the head of a file that are checked for the recipe's columns."""

@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import LEAST_UNDIVIDED_BYTES, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import cut_at
 from pipeline.sources.formats.span_reader import SpanReader
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Span, TextBatch
 from pipeline.sources.formats.span_reader import SpanReader
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:

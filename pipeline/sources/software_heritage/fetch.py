@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary
 from pipeline.engine.checksums import checksum_file
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Task, Timer, digest_of, digest_of_payload
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, Task, Timer, digest_of, digest_of_payload
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, Unit, content_of_unit
 from pipeline.sources.files import read_span
@@ -120,7 +120,7 @@ def make_fetch_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
     return Task(digest, replace(payload, journal=str(folder / f"{digest}.journal")), rows)
 
 
-def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]) -> FetchResult:
+def fetch_unit(folder: Path, task: FetchTask, report: Report) -> FetchResult:
     """Fetch a unit's documents from Software Heritage into `folder`.
 
     Args:
