@@ -59,6 +59,13 @@ def wrap_texts(kind: pa.DataType, texts: list[bytes]) -> Any:
     return pa.Array.from_buffers(kind, len(texts), [None, pa.py_buffer(offsets.data), pa.py_buffer(data)])
 
 
+def text_offsets(text: Any) -> Int64s:
+    """Return where each text of an Arrow array with offsets of 64 bits begins, and the last ends, `(texts + 1,)`."""
+    if not len(text):
+        return np.zeros(1, np.int64)
+    return np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
+
+
 def as_large_binary(column: pa.Array[Any]) -> pa.LargeBinaryArray:
     """Return an Arrow array of text of any type as large_binary; string data is not copied, only its offsets are."""
     if column.type == pa.large_binary():

@@ -20,7 +20,7 @@ from shards.config import Settings
 from shards.terminal.amounts import format_size
 
 _HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
-_ONE_DATA_SET = ("content", "blob_id", "fallback_encoding", "max_missing")
+_ONE_DATA_SET = ("content", "blob_id", "max_missing")
 """Keys of a source that serve one data set: they stand apart."""
 _PLAIN = {int: "whole number", float: "number", bool: "true, false"}
 _CONVERTERS = {parse_size: "bytes", parse_count: "count"}

@@ -75,9 +75,9 @@ def _check_malformed(source: SourceRecipe, dropped: Counter[str], records: int, 
     malformed = int(count_malformed(source, dropped))
     if not malformed:
         return []
-    counted = Excess(malformed, records, source.max_malformed)
+    counted = Excess(malformed, records)
     found = f"source {source.name!r}: {counted.describe('record')} {'is' if malformed == 1 else 'are'} malformed"
-    if not find_excess(*counted):
+    if not find_excess(*counted, source.max_malformed):
         return [f"{found} and dropped{describe_examples(shown)}"]
     raise SourceError(
         f"{found}, more than max_malformed = {source.max_malformed} allows{describe_examples(shown)}\n"
@@ -250,7 +250,7 @@ def note_near_duplicates(build: RunningBuild) -> None:
 
 
 def _describe_near(step: StepDrops) -> str:
-    counted = Excess(step.found.documents, step.came.documents, 1.0)
+    counted = Excess(step.found.documents, step.came.documents)
     return counted.describe(more=f", {plural(step.found.tokens, 'token')}")
 
 

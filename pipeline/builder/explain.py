@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ from pipeline.clean.drops import DUPLICATE, ITEM_REASON, NEAR_DUPLICATE, NOT_TAK
 from pipeline.clean.limits import describe_fallen
 from pipeline.clean.steps import LONG, SHORT, clean_batch
 from pipeline.clean.tally import Tally
-from pipeline.encode.run import CONNECTIONS, Run
+from pipeline.encode.run import CONNECTIONS, HashKey, Run
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import digest_in
 from pipeline.mix.cuts import MixResult
@@ -38,30 +37,13 @@ from shards.stores.open import absolute_place, open_writable_store
 from shards.stores.store import WritableStore
 from shards.trace.trace import Answer, Question
 
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Rows
-
 Reason = dict[str, str]
 """Why a copy is not in the set, or what else is said of it: `step` and `text`. The step is `block_list`, `evaluations`,
 `limits`, `duplicate`, `near_duplicate`, `take`, `budget` or `stopped`."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """One document of a run."""
-
-    number: int
-    """Of the run, in the order of the mix."""
-    run: Run
-    index: int
-    row: Rows
-    """Its row, `DOCUMENT_DTYPE ()`."""
-
-    @property
-    def hash_key(self) -> tuple[int, int]:
-        """The hash of a copy of the document to explain, as two halves."""
-        return int(self.row["hash_hi"]), int(self.row["hash_lo"])
-
+_Copy = tuple[int, int]
+"""A document: the number of its run, in the order of the mix, and its index in it."""
 
 _LAST = ("", NEAR_DUPLICATE, NOT_TAKEN)
 """The steps after copies were dropped; none of a document that is kept."""
@@ -96,33 +78,34 @@ class _Outcomes:
         Raises:
             WorkFileDamagedError: a file of the work folder is not as it was written.
         """
-        found = [self._evidence.of(copy.number, copy.index) for copy in copies]
+        found = [self._evidence.of(*copy) for copy in copies]
         # Of equal documents one went on to the last steps.
         went_on = [copy for copy, row in zip(copies, found, strict=True) if _step_of(row) in _LAST]
         return [
-            self._describe(copy.run, copy.index) | self._explain(copy, row, went_on)
-            for copy, row in zip(copies, found, strict=True)
+            self._describe(*copy) | self._explain(copy, row, went_on) for copy, row in zip(copies, found, strict=True)
         ]
 
-    def _describe(self, run: Run, index: int) -> dict[str, Any]:
-        one = run.describe(index)
-        return {"source": self._recipe.sources[run.source].name, "unit": one.pop("place"), **one}
+    def _describe(self, number: int, index: int) -> dict[str, Any]:
+        one = self._runs[number].describe(index)
+        source = self._recipe.sources[self._runs[number].source].name
+        return {"source": source, "unit": one.pop("place"), **one}
 
     def _explain(self, copy: _Copy, found: dict[str, Any], went_on: list[_Copy]) -> dict[str, Any]:
         shards: list[str] = []
         notes: list[Reason] = []
-        source = self._recipe.sources[copy.run.source]
+        run, index = self._runs[copy[0]], copy[1]
+        source = self._recipe.sources[run.source]
         step = _step_of(found)
         if step == "":
             notes = [*self._list_items(found, "report"), *self._describe_twin(found, reported=True)]
-            shards, reasons = self._find_shards(copy, source.name)
+            shards, reasons = self._find_shards(run, run.hash_key(index))
         elif step.startswith(BLOCK_LIST_REASON):
             name = step.removeprefix(BLOCK_LIST_REASON).strip()
             reasons = [_reason("block_list", f"its hash is in the block list {name}")]
         elif step.startswith(f"{ITEM_REASON} "):
             reasons = self._list_items(found, "drop")
         elif step == DUPLICATE:
-            first = self._describe(went_on[0].run, went_on[0].index)
+            first = self._describe(*went_on[0])
             other = "" if first["source"] == source.name else f" of the source {first['source']!r}"
             text = f"its text is that of an earlier document{other}: {first['unit']} row {first['row']}"
             reasons = [_reason("duplicate", text)]
@@ -133,8 +116,8 @@ class _Outcomes:
             text = f"{describe_take(source.take)} of the source {source.name!r}, the hashes before {end}"
             reasons = [_reason("take", text)]
         else:
-            values = copy.run.read_measures(copy.index, copy.index + 1)
-            fallen = describe_fallen(values[0], copy.run.measures, source.clean.limits("mix"))
+            values = run.read_measures(index, index + 1)
+            fallen = describe_fallen(values[0], run.measures, source.clean.limits("mix"))
             reasons = [_reason("limits", text) for text in fallen]
         state = "not taken" if step in ("", NOT_TAKEN) else "dropped"
         return {"state": "in the set" if shards else state, "shards": shards, "reasons": reasons, "notes": notes}
@@ -157,8 +140,7 @@ class _Outcomes:
         """Explain a near-duplicate: return the document that is similar to it and stays."""
         if found.get("twin_run") is None:
             return []
-        run, index = self._runs[int(found["twin_run"])], int(found["twin_index"])
-        twin = self._describe(run, index)
+        twin = self._describe(found["twin_run"], found["twin_index"])
         text = (
             f"it is a near-duplicate, by a Jaccard similarity of {found['jaccard']:.4f}, of a document of the source "
             f"{twin['source']!r} that stays: {twin['unit']} row {twin['row']}, hash {twin['hash']}"
@@ -166,24 +148,24 @@ class _Outcomes:
         )
         return [_reason("near_duplicate", text)]
 
-    def _find_shards(self, copy: _Copy, source: str) -> tuple[list[str], list[Reason]]:
+    def _find_shards(self, run: Run, key: HashKey) -> tuple[list[str], list[Reason]]:
         """Return the shards that hold a kept copy; if none does, explain why: beyond the mix, or there is no set."""
         plan = self._result.plan
         if plan is None:
             fault = self._result.fault.partition("\n")[0]
             return [], [_reason("stopped", f"nothing drops it, but the last build made no set: {fault}")]
-        pieces = [(one, piece) for one in plan.shards for piece in one.slices if piece.source == copy.run.source]
-        held = [one for one, piece in pieces if piece.start <= copy.hash_key < piece.stop]
+        pieces = [(one, piece) for one in plan.shards for piece in one.slices if piece.source == run.source]
+        held = [one for one, piece in pieces if piece.start <= key < piece.stop]
         if held:
             return [shard_name(one.split, one.index) for one in held], []  # type: ignore[arg-type]
-        requested = plan.requested_tokens[copy.run.source]
-        left = self._result.drops[copy.run.source].left
+        requested = plan.requested_tokens[run.source]
+        left = self._result.drops[run.source].left
         ends = [piece.stop for one, piece in pieces if one.split == "train"]
         cut = "{:016x}{:016x}".format(*max(ends)) if ends else None
         where = f"Documents are taken in hash order, and end before {cut}." if cut else "None are taken."
         text = (
-            f"nothing drops it, but the mix takes {plural(requested, 'training token')} of the source {source!r}, "
-            f"which has {left.tokens:,}. {where}"
+            f"nothing drops it, but the mix takes {plural(requested, 'training token')} of the source "
+            f"{self._recipe.sources[run.source].name!r}, which has {left.tokens:,}. {where}"
         )
         return [], [_reason("budget", text)]
 
@@ -257,7 +239,7 @@ class _Inquiry:
 
         def search(number: int, run: Run) -> list[_Copy]:
             first, rows = run.read_between(start, stop)
-            return [_Copy(number, run, first + place, rows[place]) for place in range(len(rows))]
+            return [(number, first + place) for place in range(len(rows))]
 
         runs = self._build.runs
         with ThreadPoolExecutor(CONNECTIONS) as pool:

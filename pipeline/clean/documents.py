@@ -60,7 +60,7 @@ class DocumentStream:
                 if batch.rejected:  # of small files there are many batches
                     self.tally.drops.count_rows(batch.rejected)
                 if batch.undivided is not None:
-                    self.tally.undivided.add(batch.undivided, span.name)
+                    self.tally.note_undivided([span.name + batch.undivided])
                 shown = self.tally.malformed
                 shown += batch.malformed[: SHOWN_MALFORMED - len(shown)]
                 places = batch.rows.astype(np.uint64) | np.uint64(index << _SPAN_SHIFT)

@@ -46,8 +46,6 @@ class Excess(NamedTuple):
     """Documents that the step drops; for a plan, their share."""
     came: float
     """Documents that the step decided on."""
-    most: float
-    """The largest share that the recipe allows, from 0 to 1."""
 
     @property
     def share(self) -> float:
@@ -72,7 +70,7 @@ def find_excess(found: float, came: float, most: float) -> Excess | None:
         came: documents that the step decided on.
         most: the largest share that the recipe allows, from 0 to 1.
     """
-    return Excess(found, came, most) if found > most * came else None
+    return Excess(found, came) if found > most * came else None
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import Filter
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SHOWN_MALFORMED, Span, TextBatch, spans_to_json
-from pipeline.sources.formats.encodings import explain_fault
+from pipeline.sources.formats.encodings import explain_fault, is_utf8
 
 EMPTY = "text is empty"
 SHORT = "shorter than min_bytes"
@@ -112,7 +112,7 @@ def _drop_undecodable(source: SourceRecipe, text: pa.LargeBinaryArray, documents
     try:
         documents.text.validate(full=True)  # one pass over the whole buffer: 0.1 ms per MB
     except pa.ArrowInvalid:
-        valid = np.array([_is_utf8(value.as_buffer()) for value in text], bool)
+        valid = np.array([is_utf8(value.as_buffer()) for value in text], bool)
         tally.drops.count_rows({invalid_reason(source): len(text) - int(valid.sum())})
         for index in np.flatnonzero(~valid)[: SHOWN_MALFORMED - len(tally.malformed)].tolist():
             if tally.locate is not None:
@@ -122,14 +122,6 @@ def _drop_undecodable(source: SourceRecipe, text: pa.LargeBinaryArray, documents
                 tally.malformed.append(f"{span.name}{place}: {explain_fault(data, source.encoding)}")
         return documents.only(valid)
     return documents
-
-
-def _is_utf8(data: pa.Buffer) -> bool:
-    try:
-        str(memoryview(data), "utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def identify_steps(source: SourceRecipe) -> dict[str, Any]:

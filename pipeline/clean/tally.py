@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from pipeline.arrow_arrays import wrap_mask
+from pipeline.arrow_arrays import text_offsets, wrap_mask
 from pipeline.clean.drops import SourceDrops, step_of
-from pipeline.sources.base import SHOWN_MALFORMED, Span, Undivided
+from pipeline.sources.base import SHOWN_MALFORMED, SHOWN_UNDIVIDED, Span
 from shards.audit.not_text import MOST_CHARACTERS, NotText, add_not_text, look_for_not_text
 from shards.terminal.display import printable
 
@@ -55,10 +55,7 @@ class Documents:
     @property
     def offsets(self) -> Int64s:
         """Byte offsets of the batch's documents in `data`, `(num_documents + 1,)`."""
-        buffer: Any = self.text.buffers()[1]
-        if not len(self.text):
-            return np.zeros(1, np.int64)
-        return np.frombuffer(buffer, np.int64)[self.text.offset : self.text.offset + len(self.text) + 1]
+        return text_offsets(self.text)
 
     @property
     def data(self) -> memoryview:
@@ -128,8 +125,8 @@ class Tally:
     """Some documents of each step."""
     malformed: list[str] = field(default_factory=list[str])
     """Some malformed records, each with its file, place and fault."""
-    undivided: Undivided = field(default_factory=Undivided)
-    """Text files in which the separator never occurs."""
+    undivided: list[str] = field(default_factory=list[str])
+    """Some text files in which the separator never occurs, one more than are shown."""
     not_text: NotText = field(default_factory=dict[str, tuple[int, str]])
     """What is not text in some documents that no step drops."""
 
@@ -142,7 +139,7 @@ class Tally:
                 getattr(total, name).update(getattr(part, name))
             total.shown += part.shown
             total.malformed += part.malformed[: SHOWN_MALFORMED - len(total.malformed)]
-            total.undivided.update(part.undivided)
+            total.note_undivided(part.undivided)
             add_not_text(total.not_text, part.not_text)
         return total
 
@@ -150,6 +147,10 @@ class Tally:
     def dropped(self) -> Counter[str]:
         """Rows in the tally by the first reason for which they are dropped."""
         return self.drops.dropped()
+
+    def note_undivided(self, files: list[str]) -> None:
+        """Keep some names of text files that the separator does not divide in the tally."""
+        self.undivided += files[: SHOWN_UNDIVIDED + 1 - len(self.undivided)]
 
     def describe_row(self, row: int) -> str:
         """Return where a document of the tally is, for a message."""

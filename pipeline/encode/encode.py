@@ -91,8 +91,6 @@ class EncodeResult(RunResult):
     """What cleaning did here."""
     kept: KeptText | None = None
     """How much text the tokenizer keeps; None if it rewrites none."""
-    checked_documents: int = 0
-    """Documents that were compared with the reference."""
     slow_encoder: str = ""
     """Why gigatoken did not encode; empty if it did."""
 
@@ -175,7 +173,6 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
         stated_bytes=stream.stated_bytes,
         tally=stream.tally,
         kept=None if encoder.kept is None else kept,
-        checked_documents=checked,
         slow_encoder=encoder.slow_because,
         retries=count_retries() - retries,
         files=files,

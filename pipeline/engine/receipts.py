@@ -30,7 +30,7 @@ from pipeline.engine.checksums import (
     unseal,
 )
 from shards.errors import RunError, remedy_of
-from shards.stores.store import ListedFile, Store, WritableStore
+from shards.stores.store import ListedFile, Store
 
 RECEIPT_FILE = "receipt.json"
 CHECKSUMS_FILE = "checksums.bin"
@@ -199,16 +199,6 @@ def write_receipt(folder: Path, result: Result) -> None:
     for name, file in result.files.items():
         file.version = str((folder / name).stat().st_mtime_ns)
     (folder / RECEIPT_FILE).write_bytes(seal(result))
-
-
-def read_receipt(store: WritableStore, kind: type[ResultT] = Result) -> ResultT | None:
-    """Return the result of a finished task whose files are whole, or None if the task must run (again)."""
-    found = {file.name: file for file in store.list()}
-    try:
-        result = load_receipt(store, kind)
-        return result if result and check_task_files(result, store, None, found.get) else None
-    except WorkFileDamagedError:
-        return None
 
 
 def load_receipt(store: Store, kind: type[ResultT] = Result) -> ResultT | None:

@@ -23,7 +23,7 @@ from shards.terminal.gone import nearest
 
 MOST_SUM_PER_WEIGHT = 1_000_000_000
 """The weight of a source must be at least one in so many of the sum of all weights."""
-_KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
+_KEYS_OF_CONTENT = ("blob_id", "max_missing")
 _KEYS_OF_FILES = ("format", "text", "separator", "delimiter")
 _KEYS_OF_TRAINING = (
     "vocab_size",

@@ -71,8 +71,6 @@ class SourceRecipe(Settings):
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
     blob_id: Text = "blob_id"
     """The column of that SHA-1."""
-    fallback_encoding: Annotated[str, AfterValidator(known_encoding)] | None = None
-    """How to decode files that are not UTF-8; when absent, they are dropped."""
     max_missing: Proportion = 0.02
     """The build stops when more of the files cannot be fetched."""
     max_malformed: Proportion = 0.0

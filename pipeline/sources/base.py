@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring as _quote
 from typing import TYPE_CHECKING, Any, Literal
@@ -159,8 +159,8 @@ class TextBatch:
     malformed: list[str] = field(default_factory=list[str])
     """Some of the malformed records, each with its file, record and fault."""
     undivided: str | None = None
-    """For a text file in which the separator never occurs: the separator with other line ends, if that occurs; empty if
-    it does not, and the file is of some size. None for all others."""
+    """For a text file in which the separator never occurs: what it has instead, the separator with other line ends;
+    empty if that does not occur, and the file is of some size. None for all others."""
     read_bytes: int = 0
     """For a span of bytes: its stored bytes up to the end of this batch, of a compressed file about."""
 
@@ -235,46 +235,20 @@ def make_units(source: int, spans: list[Span]) -> list[Unit]:
 
 LEAST_UNDIVIDED_BYTES = 1 << 16
 """A text file of this size in which the separator never occurs is reported: few documents are as long."""
-_SHOWN = 3
+SHOWN_UNDIVIDED = 3
 
 
-@dataclass(slots=True)
-class Undivided:
-    """Text files of a source that its separator does not divide, by the separator that would divide them."""
+def describe_undivided(source: SourceRecipe, undivided: list[str]) -> Iterator[str]:
+    """Yield what is wrong with the text files of a source that its separator does not divide, if there are any.
 
-    files: dict[str, int] = field(default_factory=dict[str, int])
-    """The number of files. The separator is the source's with other line ends; empty if that does not occur either."""
-    shown: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """Names of some of them."""
-
-    def add(self, separator: str, name: str) -> None:
-        """Add a file that is not divided by its separator."""
-        self.update(Undivided({separator: 1}, {separator: [name]}))
-
-    def update(self, other: Undivided) -> None:
-        """Add the undivided files of another part of the source."""
-        for separator, count in other.files.items():
-            self.files[separator] = self.files.get(separator, 0) + count
-            shown = self.shown.setdefault(separator, [])
-            shown += other.shown[separator][: _SHOWN - len(shown)]
-
-    def describe(self, source: SourceRecipe) -> list[str]:
-        """Return a line for each separator that divides no file, with the remedy."""
-        given = json.dumps(source.separator)
-        lines: list[str] = []
-        for separator, count in sorted(self.files.items()):
-            more = count - len(self.shown[separator])
-            listed = ", ".join(self.shown[separator]) + (f" and {more:,} more" if more else "")
-            one = "is read as one document" if count == 1 else "are read as one document each"
-            files = f"{count:,} text file{'' if count == 1 else 's'}"
-            # With other line ends there is a separator to set; without, the recipe or the format is wrong.
-            if separator:
-                other = json.dumps(separator)
-                remedy = f"Set separator = {other}; if other files have {given}, give these a source of their own"
-                why = f"the separator {given} occurs only with other line ends, {other}, in {files} that {one}"
-            else:
-                remedy = 'Correct `separator`, or set format = "file" if each file is one document'
-                size = f"{LEAST_UNDIVIDED_BYTES:,} bytes or more"
-                why = f"the separator {given} never occurs in {files} of {size} that {one}"
-            lines.append(f"source {source.name!r}: {why}: {listed}. {remedy}.")
-        return lines
+    Args:
+        source: the source.
+        undivided: some of them, each with what it has instead.
+    """
+    if undivided:
+        more = ", ..." if len(undivided) > SHOWN_UNDIVIDED else ""
+        yield (
+            f"source {source.name!r}: the separator {json.dumps(source.separator)} never occurs in text files that are "
+            f"read as one document each: {', '.join(undivided[:SHOWN_UNDIVIDED])}{more}. Correct `separator`, give "
+            'files with other line ends a source of their own, or set format = "file".'
+        )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any
 
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.tasks import digest_of
@@ -18,20 +17,11 @@ from pipeline.sources.files import list_spans
 from shards.stores.store import WritableStore
 
 SPANS_FILE = "spans.json"
-CODE_VERSION = 2
+CODE_VERSION = 3
 """Increase when the same file would be cut in another way, or refused."""
 
-_Entry = list[Any]
-"""A file's address, its version, and its spans: the values of `_FIELDS` of each."""
-_FIELDS = (
-    "format",
-    "kind",
-    "start",
-    "stop",
-    "text_bytes",
-    "rows",
-    "stored_bytes",
-)
+_Kept = dict[str, dict[str, tuple[str, str, list[Span]]]]
+"""By the digest of the keys and by the file's name: its address, its version, and its spans."""
 
 
 class SpanCache:
@@ -40,13 +30,13 @@ class SpanCache:
     def __init__(self, work: WritableStore | None = None):
         """Use the cached spans that an earlier build kept in `work`; None: keep nothing."""
         self._work = work
-        self._used: dict[str, dict[str, _Entry]] = {}
+        self._used: _Kept = {}
         self._changed = False
 
     @cached_property
-    def _kept(self) -> dict[str, dict[str, _Entry]]:
+    def _kept(self) -> _Kept:
         try:
-            return unseal(self._work.read(SPANS_FILE)) if self._work is not None else {}
+            return unseal(self._work.read(SPANS_FILE), _Kept) if self._work is not None else {}
         except (OSError, ValueError):
             return {}  # absent or damaged: each file is opened
 
@@ -61,18 +51,15 @@ class SpanCache:
         # Which files are as they were? Only the others are opened.
         key = _key_of(source, unit_bytes)
         kept, used = self._kept.get(key, {}), self._used.setdefault(key, {})
-        entries = {file.name: kept.get(file.name, []) for file in files}
-        new = [file for file in files if entries[file.name][:2] != [file.url, file.version]]
+        new = [file for file in files if kept.get(file.name, ())[:2] != (file.url, file.version)]
         listed: dict[str, list[Span]] = {file.name: [] for file in new}
         for span in list_spans(source, new, unit_bytes):
             listed[span.name].append(span)
         # The next build may use all of them, if the listing tells when a file has changed.
-        for file in new:
-            rows = [[getattr(span, field) for field in _FIELDS] for span in listed[file.name]]
-            entries[file.name] = [file.url, file.version, rows]
+        entries = kept | {file.name: (file.url, file.version, listed[file.name]) for file in new}
         used |= {file.name: entries[file.name] for file in files if file.version}
         self._changed |= any(file.version for file in new)
-        return [_to_span(file, row) for file in files for row in entries[file.name][2]]
+        return [span for file in files for span in entries[file.name][2]]
 
     def save(self) -> None:
         """Write the cache of spans: those that were listed since this was made, and no others, if some of them are new.
@@ -81,15 +68,10 @@ class SpanCache:
             OSError: the work folder cannot be written.
         """
         if self._work is not None and self._changed:
-            self._work.put(SPANS_FILE, seal(self._used))
+            self._work.put(SPANS_FILE, seal(self._used, _Kept))
             self._changed = False
 
 
 def _key_of(source: SourceRecipe, unit_bytes: int | None) -> str:
     reading = source.model_dump(mode="json", exclude={"name", "weight", "take", "license", *source.place_keys})
     return digest_of([CODE_VERSION, version("pyarrow"), reading, unit_bytes])
-
-
-def _to_span(file: File, row: list[Any]) -> Span:
-    kept = dict(zip(_FIELDS, row, strict=True))
-    return Span(file.url, file.name, file.version, revision=file.revision, **kept)

@@ -288,8 +288,10 @@ class Encoder:
         import numpy as np
         import pyarrow as pa
 
+        from pipeline.arrow_arrays import text_offsets
+
         buffers: Any = text.buffers()
-        offsets = np.frombuffer(buffers[1], np.int64)[text.offset : text.offset + len(text) + 1]
+        offsets = text_offsets(text)
         if np.diff(offsets).max(initial=0) <= PIECE_BYTES:
             return text, np.arange(len(text) + 1), {}
         data = memoryview(buffers[2])

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.arrow_arrays import text_offsets
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -50,7 +52,7 @@ def find_documents(text: pa.LargeStringArray, *, has_normalizer: bool) -> Int64s
         has_normalizer: whether the tokenizer normalizes text, so that marks count, too.
     """
     buffers: Any = text.buffers()
-    offsets = np.frombuffer(buffers[1], np.int64)[text.offset : text.offset + len(text) + 1]
+    offsets = text_offsets(text)
     data = np.frombuffer(buffers[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     found: list[Int64s] = []
     for start in range(0, len(data), _SLICE_BYTES):  # a long document is not copied whole

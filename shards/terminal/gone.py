@@ -39,6 +39,7 @@ GONE: dict[str, str] = {
     "--no-probe": "a plan always builds a few megabytes of each source",
     "--count-duplicates": "a plan counts the duplicates of its sample; the build counts all",
     "--verify": "`tokenmill validate SET` compares the SHA-256 of every file",
+    "fallback_encoding": "files that are not UTF-8 are counted and left out; `max_missing` says how many may be",
     "compression": "leave it out, or give `zstd_level`: 1 for fast, 9 for small",
     "--rare": "the audit chooses the limit by the size of the set; tokens.parquet has the count of every id",
     "schema": "shards/FORMAT.md states every key of manifest.json",

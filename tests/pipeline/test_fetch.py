@@ -22,6 +22,7 @@ from pipeline.engine.receipts import write_receipt
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Unit, make_units
 from pipeline.sources.files import read_span
+from pipeline.sources.formats.encodings import is_utf8
 from pipeline.sources.software_heritage import archive, fetch, fetched_documents
 from tests.support.builds import build_here, digests, list_spans_of
 from tests.support.servers import corpora as stand_ins
@@ -136,7 +137,7 @@ def test_every_file_is_fetched_once_and_used(
     for path in sorted((out.with_name("set.work") / "fetch").glob("*/*.parquet")):
         texts += [text.as_py().encode() for batch in fetched_documents.read_file(path) for text in batch.text]
     expected = [content_of(server, key) for key in small.ids]
-    assert sorted(texts) == sorted(text for text in expected if archive.decode_archived(text, None) is not None)
+    assert sorted(texts) == sorted(text for text in expected if is_utf8(text))
     assert not list((out.with_name("set.work") / "fetch").glob("*.journal"))
 
 
@@ -207,7 +208,7 @@ def broken(small: Archive, server: Bucket, tmp_path: Path) -> tuple[Path, dict[s
 
 def latin1_content(server: Bucket, small: Archive) -> bytes:
     contents = [content_of(server, key) for key in small.keys if key in server.objects]
-    (content,) = [content for content in contents if archive.decode_archived(content, None) is None]
+    (content,) = [content for content in contents if not is_utf8(content)]
     return content
 
 
@@ -236,7 +237,6 @@ def test_too_many_missing_stop_the_build_and_are_asked_for_again(
     assert "1 content not UTF-8" in said
     assert "10 content missing" in said
     assert "raise `max_missing`" in said
-    assert "`fallback_encoding`" in said
     assert not out.exists()
     # Again: only what could not be had (and used) is asked for.
     server.forget()
@@ -245,12 +245,12 @@ def test_too_many_missing_stop_the_build_and_are_asked_for_again(
     # What was refused for its number is taken with a higher bound.
     raised = build(recipe, out, server, "--set", "sources.code.max_missing=0.1")
     assert dropped(raised) == {archive.MISSING: 10, archive.NOT_UTF8: 1}
+    # The archive has them after all: a build that refuses their number asks again.
+    build(recipe, out, server, expect=2)
     server.forget()
-    # The archive has them after all: other documents, another set.
     server.objects |= bodies
-    lines = 'fallback_encoding = "latin-1"'
-    mended = build(write_recipe(tmp_path, small, lines), out, server)
-    assert dropped(mended) == {}
+    mended = build(recipe, out, server)
+    assert dropped(mended) == {archive.NOT_UTF8: 1}
     assert len(server.requests) == 11
     assert mended["ran"]["encode"] == 1
 
@@ -304,7 +304,7 @@ def test_documents_keep_their_rows_and_provenance(
     wanted = [
         (row, content_of(server, key))
         for row, (key, score) in enumerate(zip(small.ids, table["score"].to_pylist(), strict=True))
-        if score >= 4.2 and archive.decode_archived(content_of(server, key), None) is not None
+        if score >= 4.2 and is_utf8(content_of(server, key))
     ]
     unit = run.local(result)
     (span,) = unit.spans

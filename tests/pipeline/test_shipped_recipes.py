@@ -64,7 +64,6 @@ SMALL = [
     for value in (
         "mix.tokens=max",
         "mix.when_short=shrink",
-        "sources.python-edu.fallback_encoding=latin-1",
         "tokenizer.vocab_size=2_000",
         "split.val_tokens=3_000",
         "shards.tokens=20_000",

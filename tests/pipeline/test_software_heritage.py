@@ -174,23 +174,6 @@ def test_what_is_no_address_is_refused(text: str, fetch: Fetch) -> None:
         fetch("ab" * 20, endpoint=text)
 
 
-@pytest.mark.parametrize(
-    ("data", "fallback", "text"),
-    [
-        ("né\r\n\ufeff".encode(), None, "né\r\n\ufeff"),
-        (b"\xef\xbb\xbfBOM", None, "\ufeffBOM"),
-        ("né".encode("latin-1"), None, None),
-        ("né".encode("latin-1"), "latin-1", "né"),
-        ("né".encode(), "latin-1", "né"),
-        (b"\x81", "cp1252", None),
-        (b"\xff+2AA-", "utf-7", None),
-        (b"\xff\\ud800", "unicode_escape", None),
-    ],
-)
-def test_files_are_utf8_or_the_other_encoding(data: bytes, fallback: str | None, text: str | None) -> None:
-    assert archive.decode_archived(data, fallback) == (None if text is None else text.encode())
-
-
 KEY = hashlib.sha1(b"9").digest()
 
 

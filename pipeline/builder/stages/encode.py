@@ -13,7 +13,7 @@ from pipeline.encode.run import Run, RunList, token_dtype
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.tasks import Task, make_task
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import Unit
+from pipeline.sources.base import Unit, describe_undivided
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
 from shards.audit.not_text import describe_not_text
@@ -70,7 +70,7 @@ def run_encode(build: RunningBuild) -> None:
     for source, tally, own in zip(recipe.sources, build.tallies, encoded, strict=True):
         documents = sum(result.documents for result in own)
         with build.stops():
-            for line in (*check_encoded(source, documents, tally), *tally.undivided.describe(source)):
+            for line in (*check_encoded(source, documents, tally), *describe_undivided(source, tally.undivided)):
                 build.say(line)
         for line in describe_not_text(tally.not_text):
             build.say(f"source {source.name!r}: {line}.")

@@ -79,7 +79,6 @@ def check_missing(source: SourceRecipe, folder: Path, results: dict[str, FetchRe
         SourceError: too many are missing; the message has the counts by reason.
     """
     from pipeline.sources.network.settings import network_settings
-    from pipeline.sources.software_heritage import archive
 
     rows, dropped = sum(result.rows for result in results.values()), Counter[str]()
     for result in results.values():
@@ -91,11 +90,8 @@ def check_missing(source: SourceRecipe, folder: Path, results: dict[str, FetchRe
         if result.dropped:
             (folder / digest / RECEIPT_FILE).unlink(missing_ok=True)
     listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
-    remedies = ["Run again to ask for these once more (the others are kept)", "raise `max_missing` to go on without"]
-    if dropped.get(archive.NOT_UTF8):
-        remedies.append("set `fallback_encoding` for those that are not UTF-8")
     raise SourceError(
         f"source {source.name!r}: {lost:,} of {plural(rows, 'file')} ({lost / rows:.2%}) cannot be had from "
         f"{network_settings().content_endpoint}, more than max_missing = {source.max_missing} allows: {listed}. "
-        f"{'; '.join(remedies)}."
+        "Run again to ask for these once more (the others are kept), or raise `max_missing` to go on without."
     )

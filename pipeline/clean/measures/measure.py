@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.arrow_arrays import text_offsets
 from pipeline.clean.measures.names import FAMILIES, MEASURES
 from pipeline.numba_compiler import is_to_compile
 from shards.errors import InputError, check_extra
@@ -36,7 +37,7 @@ def compile_measures(say: Callable[[str], None]) -> None:
         import pyarrow as pa
 
         say("compiling the measures, once on this machine: about 15 s")
-        measure_documents(pa.array(["a"], pa.large_string()), list(MEASURES))
+        measure_documents(pa.array(["a"], pa.large_string()), MEASURES)
 
 
 def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> Float32s:
@@ -44,7 +45,7 @@ def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> Float3
 
     Args:
         text: `(documents,)`, no nulls, none empty, valid UTF-8.
-        names: keys of `MEASURES`.
+        names: some of `MEASURES`.
 
     Returns:
         The measures, `(documents, names)`, float32, finite.
@@ -59,12 +60,11 @@ def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> Float3
     from pipeline.clean.measures.families import measure_families  # loads compiled code: only where it is used
 
     buffers: Any = text.buffers()
-    offsets = np.frombuffer(buffers[1], np.int64)[text.offset : text.offset + len(text) + 1]
+    offsets = text_offsets(text)
     if (longest := int(np.diff(offsets).max())) > _MOST_BYTES:
         found = f"a document of {longest:,} bytes is to be measured; expected at most {_MOST_BYTES:,}"
         raise InputError(f"{found}. Cut it, or drop it with `max_bytes` in its source.")
-    wanted = np.array([not family.keys().isdisjoint(names) for family in FAMILIES.values() for _ in family])
+    wanted = np.array([not set(family).isdisjoint(names) for family in FAMILIES.values() for _ in family])
     found = np.empty((len(text), len(MEASURES)), np.float32)
     measure_families(np.frombuffer(buffers[2], np.uint8), offsets, wanted, found)
-    columns = list(MEASURES)
-    return found[:, [columns.index(name) for name in names]]
+    return found[:, [MEASURES.index(name) for name in names]]

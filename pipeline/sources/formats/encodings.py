@@ -11,6 +11,7 @@ import codecs
 import functools
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from pipeline.sources.base import SourceError
 from shards.terminal.display import printable
@@ -126,6 +127,15 @@ def refuse_wide(head: bytes, name: str) -> None:
     """
     if found := find_wide_encoding(head):
         raise SourceError(f'{name}: seems to be text in {found}; set encoding = "{found}" for all files of a source.')
+
+
+def is_utf8(data: Any) -> bool:
+    """Return whether bytes are text in UTF-8."""
+    try:
+        str(memoryview(data), "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def explain_fault(text: bytes, encoding: str) -> str:

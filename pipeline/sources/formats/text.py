@@ -3,6 +3,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,5 +49,5 @@ def _find_other(text: bytes, separator: str) -> str | None:
     if other == separator:
         other = separator.replace("\n", "\r\n")
     if other != separator and other.encode() in text:
-        return other
+        return f" (has {json.dumps(other)})"
     return "" if len(text) >= LEAST_UNDIVIDED_BYTES else None

@@ -62,21 +62,6 @@ def parse_key(value: bytes | None) -> bytes | None:
     return bytes.fromhex(value.decode()) if value is not None and _SHA1.fullmatch(value) else None
 
 
-def decode_archived(data: bytes, fallback_encoding: str | None) -> bytes | None:
-    """Return an archived file's text in UTF-8; None if it is neither UTF-8 nor in `fallback_encoding`."""
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        if fallback_encoding is None:
-            return None
-    else:
-        return data
-    try:
-        return data.decode(fallback_encoding).encode()
-    except UnicodeError:
-        return None
-
-
 def fetch_archive_objects(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outcome]]:
     """Fetch objects of the archive over several connections; yield each key with its outcome, in order of arrival.
 

@@ -29,13 +29,14 @@ from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, Task
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, Unit, content_of_unit
 from pipeline.sources.files import read_span
+from pipeline.sources.formats.encodings import is_utf8
 from pipeline.sources.network.settings import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
 from pipeline.sources.software_heritage.fetched_documents import FetchResult, write_documents
 from shards.errors import plural
 from shards.stores.retry import count_retries
 
-_READING_KEYS = {"format", "separator", "encoding", "content", "blob_id", "keep", "fallback_encoding"}
+_READING_KEYS = {"format", "separator", "encoding", "content", "blob_id", "keep"}
 """Keys of a source that determine which documents are fetched for given spans."""
 _LINE_BYTES = 200
 """Bytes of a JSON line that names a file, about; used for progress."""
@@ -158,7 +159,7 @@ def fetch_unit(folder: Path, task: FetchTask, report: Report) -> FetchResult:
         dropped: Counter[str] = Counter()
         for span, (keys, rejected) in zip(task.unit.spans, wanted, strict=True):
             before = rejected.copy()
-            texts = _take_texts(keys, journal, failed, task.source.fallback_encoding, lost=rejected)
+            texts = _take_texts(keys, journal, failed, lost=rejected)
             name = _file_name(task.source, span)
             spans.append((name, *write_documents(folder / name, texts, rejected)))
             dropped.update(rejected - before)
@@ -250,19 +251,14 @@ def _fetch(
 
 
 def _take_texts(
-    keys: dict[int, bytes],
-    journal: Journal,
-    failed: dict[bytes, str],
-    fallback_encoding: str | None,
-    *,
-    lost: Counter[str],
+    keys: dict[int, bytes], journal: Journal, failed: dict[bytes, str], *, lost: Counter[str]
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the row and the text of each fetched document; count the other rows in `lost`, by reason."""
     for row, key in keys.items():
         reason = failed.get(key)
         if reason is None:
-            text = archive.decode_archived(journal.read(key), fallback_encoding)
-            if text is not None:
+            text = journal.read(key)
+            if is_utf8(text):
                 yield row, text
                 continue
             reason = archive.NOT_UTF8
