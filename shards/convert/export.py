@@ -8,15 +8,17 @@ copied from the set's frames: nothing is encoded again. Equal sets give equal by
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from shards.convert.layouts import LayoutName
+from shards.convert.layouts import LAYOUTS, UINT16_LAYOUTS, LayoutName
 from shards.convert.layouts.layout import SplitReader, load_layout
 from shards.convert.tokenizer_proof import prove_tokenizer
 from shards.errors import InputError
+from shards.format.document_table import iter_shard_lengths
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, write_folder, write_text
@@ -24,6 +26,9 @@ from shards.stores.store import check_outside
 from shards.terminal.reporter import Progress, count_up, no_progress
 
 TOKENIZER_FILE, EXPORT_FILE = "tokenizer.json", "export.json"
+
+MAX_INT32 = (1 << 31) - 1
+"""Loaders count a document's tokens in int32, and llm.c's those of a whole shard."""
 
 
 def export_set(
@@ -61,8 +66,7 @@ def export_set(
     check_outside(out, shard_set.store)
     advance = count_up(progress, sum(shard_set.splits[split].num_tokens for split in chosen))
     readers = [SplitReader(shard_set, split, advance) for split in chosen]
-    if reasons := [reason for reader in readers for reason in module.find_export_obstacles(reader)]:
-        raise InputError(list(dict.fromkeys(reasons)))
+    _check_counts(layout, shard_set, readers)
     usage = module.USAGE.format(out=out, split=chosen[0], token_size=shard_set.dtype.itemsize)
     held: dict[Split, dict[str, int]] = {}
     with write_folder(out) as folder:
@@ -79,6 +83,21 @@ def export_set(
         sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
     done = {"layout": layout, "out": str(out), "splits": held, "usage": usage}
     return done | {"bytes": sum(sizes.values()), "files": sizes}
+
+
+def _check_counts(layout: LayoutName, shard_set: ShardSet, readers: Iterable[SplitReader]) -> None:
+    """Refuse to export ids or counts of tokens that a layout's numbers cannot hold."""
+    if layout in UINT16_LAYOUTS and shard_set.dtype.itemsize > 2:
+        others = " or ".join(name for name in LAYOUTS if name not in UINT16_LAYOUTS)
+        found = f"{layout} has uint16; a vocabulary of {shard_set.vocab_size} does not fit"
+        raise InputError(f"{found}. Export to {others}.")
+    for shard in (shard for reader in readers for shard in reader.shards if shard.num_tokens > MAX_INT32):
+        most = shard.num_tokens
+        if layout != "llmc":
+            most = max(int(lengths.max()) for lengths in iter_shard_lengths(shard))
+        if most > MAX_INT32:
+            what = "has" if layout == "llmc" else "has a document of"
+            raise InputError(f"{shard.name} {what} {most:,} tokens; {layout} counts to {MAX_INT32:,}. Build smaller ones.")
 
 
 def _create(folder: Path, name: str) -> AbstractContextManager[BinaryIO]:

@@ -27,7 +27,7 @@ class HashRange:
 
     def meets(self, lowest: int, highest: int) -> bool:
         """Return whether hashes from one first half to another may be in the range."""
-        return self.start <= highest and lowest < HashRange(self.number + 1, self.bits).start
+        return lowest >> (64 - self.bits) <= self.number <= highest >> (64 - self.bits)
 
     def holds(self, hi: UInt64s) -> Bools:
         """Return which hashes are in the range, by their first halves."""

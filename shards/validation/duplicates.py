@@ -38,7 +38,7 @@ _KINDS: dict[ProblemKind, str] = {"split_leak": "are in both splits", "document_
 
 
 def check_duplicates(
-    shards: Sequence[Shard], epochs: Mapping[str, int], extents: Sequence[tuple[int, int]] = ()
+    shards: Sequence[Shard], epochs: Mapping[str, int], extents: Sequence[tuple[int, int]]
 ) -> list[Problem]:
     """Check how often each document occurs, one range of hashes after the other.
 
@@ -54,9 +54,8 @@ def check_duplicates(
     """
     problems: list[Problem] = []
     counts: Counter[ProblemKind] = Counter()
-    known = extents or [(0, 1 << 64)] * len(shards)
     for hashes in divide_hashes(sum(shard.num_documents for shard in shards), PARTITION_DOCUMENTS):
-        own = [shard for shard, extent in zip(shards, known, strict=True) if hashes.meets(*extent)]
+        own = [shard for shard, extent in zip(shards, extents, strict=True) if hashes.meets(*extent)]
         # Val first: of equal documents, those of val are then named first.
         ordered = sorted(own, key=lambda shard: shard.entry.split != "val")
         try:

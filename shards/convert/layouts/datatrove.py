@@ -18,12 +18,6 @@ from shards.format.document_table import iter_shard_lengths
 USAGE = 'DatatroveFolderDataset("{out}/{split}", seq_len=2048, token_size={token_size}, return_positions=True)'
 
 
-def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Find nothing: datatrove's files hold every set."""
-    del reader
-    return []
-
-
 def write_split(open_file: OpenFile, reader: SplitReader) -> None:
     """Write a split as datatrove's three files per shard."""
     for index, shard in enumerate(reader.shards):

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 
-from shards.convert.layouts import LAYOUTS, UINT16_LAYOUTS, LayoutName
+from shards.convert.layouts import LayoutName
 from shards.format.arrays import Int64s, Tokens
 from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import DocumentBatch, iter_checked_documents, iter_shard_lengths, read_lengths
@@ -98,27 +98,9 @@ class Layout(Protocol):
     USAGE: str
     """How to load the result; `{out}` is its folder, `{split}` a split, `{token_size}` the bytes of a token."""
 
-    def find_export_obstacles(self, reader: SplitReader) -> list[str]:
-        """Return the reasons why the layout cannot hold a split, if any. Reads lengths at most, never tokens."""
-        ...
-
     def write_split(self, open_file: OpenFile, reader: SplitReader) -> None:
         """Write a split's files in the layout."""
         ...
-
-
-def refuse_uint32_layout(reader: SplitReader, loader: str) -> list[str]:
-    """Return why a layout's loader that reads uint16 cannot read the set: its vocabulary is too large."""
-    if reader.dtype.itemsize == 2:
-        return []
-    *most, last = (name for name in LAYOUTS if name not in UINT16_LAYOUTS)
-    size = reader.shard_set.vocab_size
-    return [f"{loader} reads uint16; a vocabulary of {size} does not fit. Use {', '.join(most)} or {last}."]
-
-
-def longest_layout_document(reader: SplitReader) -> int:
-    """Return the tokens of the split's longest document, EOS included, which some layouts bound."""
-    return max((int(lengths.max()) for lengths in reader.iter_lengths()), default=0)
 
 
 def load_layout(name: LayoutName) -> Layout:

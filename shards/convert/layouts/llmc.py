@@ -11,30 +11,18 @@ from __future__ import annotations
 
 import struct
 
-from shards.convert.layouts.layout import OpenFile, SplitReader, refuse_uint32_layout
-from shards.errors import plural
+from shards.convert.layouts.layout import OpenFile, SplitReader
 
 USAGE = './train_gpt2cu -i "{out}/train_*.bin" -j "{out}/val_*.bin"'
 
 MAGIC, VERSION = 20240520, 1
 HEADER_BYTES = 1024
-MAX_TOKENS = (1 << 31) - 1
 HEAD = struct.Struct("<3i")
 
 
 def pack_header(num_tokens: int) -> bytes:
     """Return the 1,024 bytes of header of an llm.c file."""
     return HEAD.pack(MAGIC, VERSION, num_tokens).ljust(HEADER_BYTES, b"\0")
-
-
-def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Refuse ids that llm.c's uint16 does not hold, and shards that its int32 cannot count."""
-    return refuse_uint32_layout(reader, "llm.c") or [
-        f"{shard.name} holds {plural(shard.num_tokens, 'token')}; llm.c's header counts to {MAX_TOKENS}. Build "
-        "smaller shards."
-        for shard in reader.shards
-        if shard.num_tokens > MAX_TOKENS
-    ]
 
 
 def write_split(open_file: OpenFile, reader: SplitReader) -> None:

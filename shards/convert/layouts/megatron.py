@@ -13,25 +13,13 @@ import struct
 
 import numpy as np
 
-from shards.convert.layouts.layout import OpenFile, SplitReader, longest_layout_document
+from shards.convert.layouts.layout import OpenFile, SplitReader
 
 USAGE = 'IndexedDataset("{out}/{split}")  # or --data-path {out}/{split}'
 
 _HEADER = struct.Struct("<9sQBQQ")
 _MAGIC = b"MMIDIDX\0\0"
 _DTYPE_CODES = {2: 8, 4: 4}
-_MAX_INT32 = (1 << 31) - 1
-
-
-def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Refuse ids and lengths that Megatron's int32 does not hold."""
-    obstacles: list[str] = []
-    size, longest = reader.shard_set.vocab_size, longest_layout_document(reader)
-    if size - 1 > _MAX_INT32:
-        obstacles.append(f"Megatron reads int32; a vocabulary of {size} does not fit")
-    if longest > _MAX_INT32:
-        obstacles.append(f"Megatron counts a document's tokens in int32; the longest of {reader.split} has {longest}")
-    return obstacles
 
 
 def write_split(open_file: OpenFile, reader: SplitReader) -> None:

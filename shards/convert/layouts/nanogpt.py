@@ -9,14 +9,9 @@ Source: karpathy/nanoGPT, data/openwebtext/prepare.py and train.py's `get_batch`
 
 from __future__ import annotations
 
-from shards.convert.layouts.layout import OpenFile, SplitReader, refuse_uint32_layout
+from shards.convert.layouts.layout import OpenFile, SplitReader
 
 USAGE = 'np.memmap("{out}/{split}.bin", dtype=np.uint16, mode="r")'
-
-
-def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Refuse ids that nanoGPT's uint16 does not hold."""
-    return refuse_uint32_layout(reader, "nanoGPT")
 
 
 def write_split(open_file: OpenFile, reader: SplitReader) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.convert.layouts.layout import OpenFile, longest_layout_document
+from shards.convert.layouts.layout import OpenFile
 from shards.format.document_table import read_hashes, read_lengths
 
 if TYPE_CHECKING:
@@ -27,17 +27,8 @@ if TYPE_CHECKING:
 
 USAGE = 'load_dataset("{out}", split="{split}")'
 
-MAX_LIST_TOKENS = (1 << 31) - 1
-
 _COLUMNS = ["source", "unit", "row", "hash"]
 """Columns of the document table that go along."""
-
-
-def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Refuse a document that the 31-bit offsets of a Parquet column do not hold."""
-    if (longest := longest_layout_document(reader)) <= MAX_LIST_TOKENS:
-        return []
-    return [f"a list of Parquet holds {MAX_LIST_TOKENS} tokens; the longest document of {reader.split} has {longest}"]
 
 
 def write_split(open_file: OpenFile, reader: SplitReader) -> None:
