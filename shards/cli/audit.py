@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
@@ -67,12 +66,11 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.audit.audit import audit
     from shards.format.reader import open_set
     from shards.terminal.progress import show_progress
-    from shards.trace.block_list import check_block_list_path, check_block_list_unused, write_block_list
+    from shards.trace.block_list import check_block_list, write_block_list
 
     path = options.write_block_list
     if path is not None:  # before anything is read
-        check_block_list_path(path, options.set if isinstance(options.set, Path) else None)
-        check_block_list_unused(path, open_set(options.set))
+        check_block_list(path, open_set(options.set))
     with show_progress("audit") as progress:
         report = audit(
             options.set,

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Return what `push` has sent, or with `--dry-run` what it would send."""
-    from shards.hub.push import list_files, preview, push
+    from shards.hub.push import list_files, push
     from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
     from shards.stores.hub_store import parse_hub_address
     from shards.terminal.progress import show_progress
@@ -53,17 +53,19 @@ def run(options: argparse.Namespace) -> Outcome:
     limit_hub_requests(options.give_up_after)
     files = list_files(options.set, card)
     named = {"url": str(address), "repo": address.repo, "revision": address.revision, "folder": address.folder}
-    rules: dict[str, Any] = {
-        "private": options.private,
-        "replace": options.replace,
-        "keep_card": not (options.card or options.replace),
-        "give_up_s": options.give_up_after,
-    }
-    if options.dry_run:
-        told = preview(files, address, **rules)
-        return Outcome(named | told | {"dry_run": True}, _show_preview(address, told))
     with show_progress("push", unit="bytes") as progress:
-        done = push(files, address, **rules, progress=progress)
+        done = push(
+            files,
+            address,
+            private=options.private,
+            replace=options.replace,
+            keep_card=not (options.card or options.replace),
+            dry_run=options.dry_run,
+            give_up_s=options.give_up_after,
+            progress=progress,
+        )
+    if options.dry_run:
+        return Outcome(named | done | {"dry_run": True}, _show_preview(address, done))
     seconds = time.perf_counter() - began
     return Outcome(named | done | {"verified": True, "seconds": round(seconds, 3)}, _show(address, done, seconds))
 
@@ -91,9 +93,9 @@ def _find_card(options: argparse.Namespace) -> Path | None:
 
 
 def _show_preview(address: HubAddress, told: dict[str, Any]) -> Iterator[str]:
-    yield f"{address}: {'reached' if told['exists'] else 'to be created'}; nothing was sent"
-    counts = f"{len(told['missing']):,} of {plural(told['files'], 'file')}"
-    yield f"{counts} to send, {told['missing_bytes']:,} of {told['bytes']:,} bytes; the others are there"
+    yield f"{address}: {'to be created' if told['created'] else 'reached'}; nothing was sent"
+    counts = f"{len(told['added']):,} of {plural(told['files'], 'file')}"
+    yield f"{counts} to send, {told['added_bytes']:,} of {told['bytes']:,} bytes; the others are there"
     if told["replaces"] is not None:
         yield f"the set {told['replaces']!r} would be replaced"
 

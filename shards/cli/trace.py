@@ -71,8 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Return what `trace` finds: documents, the document at a place, or why one is not in the set."""
-    from shards.trace.block_list import check_block_list_path
-
     # What argparse cannot say: flags that go together, and flags that do not.
     if (options.shard is None) != (options.offset is None):
         raise InputError("--shard and --offset go together. Give both, or neither.")
@@ -81,8 +79,6 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError("--out takes what a search finds, not a single place or document.")
     if options.work is not None and not by_hash:
         raise InputError("--work goes with --hash or --document.")
-    if options.out is not None:
-        check_block_list_path(options.out, options.set if isinstance(options.set, Path) else None)
     if options.shard is not None:
         return _find_place(options)
     if by_hash:
@@ -103,14 +99,14 @@ def _find_place(options: argparse.Namespace) -> Outcome:
 def _find_documents(options: argparse.Namespace) -> Outcome:
     from shards.format.reader import open_set
     from shards.terminal.progress import show_progress
-    from shards.trace.block_list import check_block_list_unused, write_block_list
+    from shards.trace.block_list import check_block_list, write_block_list
     from shards.trace.search import Query
     from shards.trace.trace import trace
 
     shard_set = open_set(options.set)
     # Everything about the command line is refused before the search, which may take hours.
     if options.out is not None:
-        check_block_list_unused(options.out, shard_set)
+        check_block_list(options.out, shard_set)
     with show_progress("trace") as progress:
         kinds: tuple[QueryKind, ...] = ("token", "text", "regex")
         kind: QueryKind = next(kind for kind in kinds if getattr(options, kind) is not None)
@@ -173,13 +169,10 @@ def _find_hash(options: argparse.Namespace) -> Outcome:
 
 
 def _read_text(path: Path) -> bytes:
+    from shards.config import read_file
+
     try:
-        size = path.stat().st_size
-        if size > MOST_TEXT_BYTES:
-            raise InputError(
-                f"--document {path}: {size:,} bytes; expected a document's text. Give a file with it alone."
-            )
-        return path.read_bytes()
+        return read_file(path, MOST_TEXT_BYTES)
     except OSError as error:
         raise InputError(f"--document {path}: {error.strerror}. Give a file that holds the document's text.") from error
 

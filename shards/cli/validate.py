@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from shards.errors import first_of, plural
@@ -37,23 +36,17 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _show(report: ValidationResult) -> Shown:
-    """Yield what `validate` prints: the problems, a table on a terminal, then one line that sums up."""
+    """Yield what `validate` prints: the problems, then one line that sums up."""
     from shards.terminal.amounts import format_speed
 
-    if sys.stdout.isatty():
-        yield [
-            {"kind": problem.kind, "where": problem.where, "what is wrong": problem.message}
-            for problem in first_of(report.problems)
-        ]
-    else:
-        yield from (f"error: {problem}" for problem in first_of(report.problems))
+    yield from (f"error: {problem}" for problem in first_of(report.problems))
     verdict = "whole" if report.ok else plural(len(report.problems), "problem")
     figures = [
         f"{report.level}: {plural(report.shards, 'shard')}",
         plural(report.tokens, "token"),
         plural(report.documents, "document"),
+        f"{report.seconds:.2f} s",
     ]
-    figures.append(f"{report.seconds:.2f} s")
     if report.level == "full":
         figures.append(format_speed(report.tokens, report.seconds, "tokens"))
     yield f"{report.path}: {verdict} ({', '.join(figures)})"

@@ -97,7 +97,9 @@ def _check_counts(layout: LayoutName, shard_set: ShardSet, readers: Iterable[Spl
             most = max(int(lengths.max()) for lengths in iter_shard_lengths(shard))
         if most > MAX_INT32:
             what = "has" if layout == "llmc" else "has a document of"
-            raise InputError(f"{shard.name} {what} {most:,} tokens; {layout} counts to {MAX_INT32:,}. Build smaller ones.")
+            raise InputError(
+                f"{shard.name} {what} {most:,} tokens; {layout} counts to {MAX_INT32:,}. Build smaller ones."
+            )
 
 
 def _create(folder: Path, name: str) -> AbstractContextManager[BinaryIO]:

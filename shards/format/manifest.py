@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, Val
 from pydantic_core import PydanticCustomError
 
 from shards.config import check_keys
-from shards.errors import InputError, Problem, ProblemKind, ShardSetError, plural, set_error
+from shards.errors import MOST_TOLD, InputError, Problem, ProblemKind, ShardSetError, plural, set_error
 from shards.stores.store import StoredFile
 
 FORMAT = "tokenmill"
@@ -34,9 +34,6 @@ MAX_SIDECAR_BYTES = 1 << 24
 
 MAX_KEYS = 1 << 17
 """An object of metadata with more keys is refused: each wrong one would cost a thousand times its bytes to report."""
-
-MOST_FAULTS = 20
-"""Faults of a file that are told; the others are counted."""
 
 MAX_UINT16_VOCAB_SIZE = 1 << 16
 
@@ -383,8 +380,8 @@ def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
     return parsed
 
 
-def read_metadata_file(model: type[ModelT], file: StoredFile) -> bytes:
-    """Read the bytes of a manifest or sidecar.
+def read_manifest_file(file: StoredFile) -> bytes:
+    """Read the bytes of a manifest.
 
     Raises:
         ShardSetError: the file is larger than its limit.
@@ -392,19 +389,18 @@ def read_metadata_file(model: type[ModelT], file: StoredFile) -> bytes:
     """
     # The size is asked first: a hostile file must not fill the memory.
     size = file.size()
-    limit = MAX_SIDECAR_BYTES if model is Sidecar else MAX_METADATA_BYTES
-    if size > limit:
-        message = f"{size} bytes of metadata; expected at most {limit}. Not read."
+    if size > MAX_METADATA_BYTES:
+        message = f"{size} bytes of metadata; expected at most {MAX_METADATA_BYTES}. Not read."
         raise set_error("manifest_invalid", file.name, message)
     return file.read()
 
 
 def _first_faults(error: ValidationError) -> list[dict[str, Any]]:
     """Return the first of pydantic's faults of a manifest; all of them would take more memory than the file."""
-    if error.error_count() <= MOST_FAULTS:
+    if error.error_count() <= MOST_TOLD:
         return [dict(detail) for detail in error.errors(include_url=False)]
     text, place, found = error.json(include_url=False, include_input=False, include_context=False), 1, list[Any]()
-    for _ in range(MOST_FAULTS):
+    for _ in range(MOST_TOLD):
         detail, place = json.JSONDecoder().raw_decode(text, place)
         found.append(detail)
         place += 1  # the comma

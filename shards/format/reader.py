@@ -37,7 +37,7 @@ from shards.format.manifest import (
     ShardEntry,
     Split,
     parse_json,
-    read_metadata_file,
+    read_manifest_file,
 )
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.stores.cache import Cache
@@ -306,7 +306,7 @@ class ShardSet:
     def _manifest_content(self) -> bytes:
         """The bytes of the open set's manifest.json, read once: its digest and what it says are of the same file."""
         try:
-            return read_metadata_file(Manifest, StoredFile(self.store, MANIFEST_FILE))
+            return read_manifest_file(StoredFile(self.store, MANIFEST_FILE))
         except (FileNotFoundError, NotADirectoryError) as error:
             message = f"no {MANIFEST_FILE} in {self.store}: not a shard set, or its build or push did not finish. "
             remedy = "Run that again, or correct the address."

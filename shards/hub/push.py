@@ -88,6 +88,7 @@ def push(
     private: bool = False,
     replace: bool = False,
     keep_card: bool = False,
+    dry_run: bool = False,
     give_up_s: float | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
@@ -99,12 +100,14 @@ def push(
         private: create the repository as private; refuse a public one.
         replace: replace another set.
         keep_card: send no card to a repository that has one, which a person may have edited.
+        dry_run: return what would be sent, without a commit; write nothing, and refuse what a push refuses.
         give_up_s: seconds for which a failed request is retried; the policy's when None.
         progress: called as files are uploaded.
 
     Returns:
         commit: the commit that holds the set.
-        created: whether the repository was created.
+        created: whether the repository was not there.
+        replaces: the name of the set whose place it takes; None if there is none.
         files, bytes: of the set and the card.
         added, added_bytes: the files that the push added to the revision.
 
@@ -122,20 +125,36 @@ def push(
             raise TransientError(f"{address}: was created, but the Hub does not list it yet")
         return created
 
-    # Make the repository, and refuse what must not be replaced, before a byte is sent.
+    # Refuse what must not be replaced, and make the repository, before a byte is sent.
     comparison = before = compare()
     if comparison is None:
-        again(f"{address}", lambda: _create(address, private=private))
-        comparison = again(f"{address}", compare_created)
-    _check(comparison, private=private, replace=replace)
-    for file in comparison.missing:
+        _check_new(address)
+    else:
+        _check(comparison, private=private, replace=replace)
+    wanted, missing = (comparison.files, comparison.missing) if comparison else (files, files)
+    for file in missing:
         if file.name == CARD_FILE:
             again(f"{address}: {CARD_FILE}", partial(_check_card, address, file.path))
+    if comparison is None and not dry_run:
+        again(f"{address}", lambda: _create(address, private=private))
+        comparison = again(f"{address}", compare_created)
+        _check(comparison, private=private, replace=replace)
+        wanted, missing = comparison.files, comparison.missing
+    total, added_bytes = _count_bytes(wanted), _count_bytes(missing)
+    told = {
+        "created": before is None,
+        "replaces": before.other.name if before and before.other else None,
+        "files": len(wanted),
+        "bytes": total,
+        "added": [file.name for file in missing],
+        "added_bytes": added_bytes,
+    }
+    if dry_run:
+        return told
     # Upload the large files, which are invisible until a commit names them.
     operations: dict[str, CommitOperationAdd] = {}
-    total, added_bytes = _count_bytes(comparison.files), _count_bytes(comparison.missing)
     sent = total - added_bytes
-    for batch in batch_files(comparison.missing):
+    for batch in batch_files(missing):
         operations |= {file.name: _make_operation(address, file) for file in batch}
         additions = [operations[file.name] for file in batch]
         transfer(f"{address}: {name_batch(batch)}", partial(_upload, address, additions), give_up_s=give_up_s)
@@ -148,50 +167,7 @@ def push(
         _check(now, private=private, replace=replace)
         return _commit(now, operations)
 
-    return {
-        "commit": again(f"{address}: commit", commit),
-        "created": before is None,
-        "files": len(comparison.files),
-        "bytes": total,
-        "added": [file.name for file in comparison.missing],
-        "added_bytes": added_bytes,
-    }
-
-
-def preview(
-    files: Sequence[SetFile],
-    address: HubAddress,
-    *,
-    private: bool = False,
-    replace: bool = False,
-    keep_card: bool = False,
-    give_up_s: float | None = None,
-) -> dict[str, Any]:
-    """Return what `push` with the same arguments would send; write nothing, and refuse what it refuses.
-
-    Returns:
-        exists: whether the repository is there; else `push` creates it.
-        replaces: the name of the set whose place it takes; None if there is none.
-        files, bytes: of the set and the card.
-        missing, missing_bytes: the files that the push would add to the revision.
-    """
-    comparison = _compare_with_hub(files, address, keep_card=keep_card, give_up_s=give_up_s)
-    if comparison is None:
-        _check_new(address)
-    else:
-        _check(comparison, private=private, replace=replace)
-    wanted, missing = (comparison.files, comparison.missing) if comparison else (files, files)
-    for file in missing:
-        if file.name == CARD_FILE:
-            retry(f"{address}: {CARD_FILE}", partial(_check_card, address, file.path), give_up_s=give_up_s)
-    return {
-        "exists": comparison is not None,
-        "replaces": comparison.other.name if comparison and comparison.other else None,
-        "files": len(wanted),
-        "bytes": _count_bytes(wanted),
-        "missing": [file.name for file in missing],
-        "missing_bytes": _count_bytes(missing),
-    }
+    return {"commit": again(f"{address}: commit", commit)} | told
 
 
 def _count_bytes(files: Sequence[SetFile]) -> int:
@@ -271,7 +247,6 @@ def _check_new(address: HubAddress) -> None:
 
 def _create(address: HubAddress, *, private: bool) -> None:
     """Create the repository to push to unless it exists."""
-    _check_new(address)
     with hub_errors(f"{address}"):
         open_hub_client().create_repo(address.repo, repo_type="dataset", private=private, exist_ok=True)
 

@@ -20,7 +20,6 @@ import shutil
 import socket
 import stat
 import tempfile
-import uuid
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -70,10 +69,7 @@ def host_name() -> str:
     Containers and rented nodes may share a host name and count processes from 1. After a restart of the machine the
     name is another one, so that earlier processes are not mistaken for current ones.
     """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
-    except OSError:  # not Linux
-        boot = str(uuid.getnode())
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
     name = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname())[:32].strip("-")
     return f"{name}-{hashlib.sha256(boot.encode()).hexdigest()[:8]}"
 

@@ -22,7 +22,6 @@ import select
 import signal
 import sys
 import threading
-import time
 import types
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -34,8 +33,6 @@ from typing import Any, TypeVar
 from shards.errors import InputError
 from shards.terminal.display import say
 from shards.terminal.reporter import has_reporter, report_to
-
-_POLL_SECONDS = 0.1
 
 # For the worker processes, unless the person has set them. A worker encodes on one thread: OpenBLAS's would
 # only spin. Batches come and go by megabytes: memory that malloc keeps is not zeroed by the kernel again and again,
@@ -215,12 +212,7 @@ def _join(
 def _end_with(program: int) -> None:
     """End this worker when a process has ended; on Linux, a zombie that its parent has not reaped counts as ended."""
     with contextlib.suppress(ProcessLookupError):
-        if hasattr(os, "pidfd_open"):
-            select.select([os.pidfd_open(program)], [], [])
-        else:
-            while True:
-                os.kill(program, 0)
-                time.sleep(_POLL_SECONDS)
+        select.select([os.pidfd_open(program)], [], [])
     os._exit(1)
 
 

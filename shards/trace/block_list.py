@@ -16,49 +16,42 @@ from shards.config import no_pipe
 from shards.errors import InputError, plural
 from shards.format.arrays import UInt8s
 from shards.format.reader import ShardSet
-from shards.stores.files import atomic_open, check_own_folder, hash_file
+from shards.stores.files import atomic_open, hash_file
+from shards.stores.store import check_outside
 
 _FIRST = "# Block list: "
 """How every block list that this module writes begins."""
 
 
-def check_block_list_path(path: Path, set_folder: Path | None) -> None:
-    """Check the path of a block list, before anything is searched.
+def check_block_list(path: Path, shard_set: ShardSet) -> None:
+    """Check where a block list is to be written, before the set is searched.
 
     Raises:
         InputError: the path is in the set's own folder, is a folder or another file than a block list, or is in a
-            folder that does not exist, is not writable or is another user's.
+            folder that does not exist, is not writable or is another user's; or the set was built with the block list
+            there, so that a new one in its place would let its documents back in.
+        OSError: the file cannot be read.
     """
     # A search may take hours, and its result must not be lost for a path.
     folder = path.absolute().parent
-    if set_folder is not None and path.resolve().is_relative_to(set_folder.resolve()):
-        raise InputError(f"{path}: inside the set's own folder, which may hold only the set. Write it elsewhere.")
     if path.is_dir():
         raise InputError(f"{path}: a folder; expected the name of a file. Give a name in it.")
     if not folder.is_dir():
         raise InputError(f"{path}: there is no folder {folder}. Make it, or give another file.")
+    check_outside(folder, shard_set.store)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path}: the folder {folder} cannot be written to. Give another file.")
-    check_own_folder(folder)
-    if path.exists():
-        with open(path, "rb", opener=no_pipe) as file:
-            start = file.read(len(_FIRST))
-        if start not in (b"", _FIRST.encode()):
-            raise InputError(
-                f"{path}: exists and is not a block list: expected its first line to begin with {_FIRST!r}. "
-                "Give another file."
-            )
-
-
-def check_block_list_unused(path: Path, shard_set: ShardSet) -> None:
-    """Check that a set was not built with the block list at this path: the set no longer holds its documents.
-
-    Raises:
-        InputError: the file is one of the set's block lists. A new list in its place would let its documents back in.
-        OSError: it cannot be read.
-    """
+    if not path.exists():
+        return
+    with open(path, "rb", opener=no_pipe) as file:
+        start = file.read(len(_FIRST))
+    if start not in (b"", _FIRST.encode()):
+        raise InputError(
+            f"{path}: exists and is not a block list: expected its first line to begin with {_FIRST!r}. "
+            "Give another file."
+        )
     used = {entry.sha256 for entry in shard_set.manifest.drop_hashes}
-    if used and path.exists() and hash_file(path) in used:
+    if used and hash_file(path) in used:
         raise InputError(
             f"{path}: the set was built with this block list; replaced, its documents would come back. "
             "Give another file, and name both in drop_hashes."
@@ -83,10 +76,10 @@ def write_block_list(
         reasons: why each hash is listed: a line above the hash.
 
     Raises:
-        InputError: as `check_block_list_path`.
+        InputError: as `check_block_list`.
         OSError: it cannot be written.
     """
-    check_block_list_path(path, shard_set.store.folder)
+    check_block_list(path, shard_set)
     hashes = np.unique(hashes, axis=0)
     head = (
         f"{_FIRST}the content hashes (XXH3-128) of {plural(len(hashes), 'document')}\n"

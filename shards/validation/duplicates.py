@@ -45,7 +45,7 @@ def check_duplicates(
     Args:
         shards: shards whose document tables are sound.
         epochs: how often a training document of each source may occur; 1 for a source that is not listed.
-        extents: the first halves of each shard's lowest and highest hash, if they are known: a range then reads only
+        extents: the first halves of each shard's lowest and highest hash: a range reads only
             the shards that may have documents in it.
 
     Returns:

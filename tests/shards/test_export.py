@@ -159,7 +159,7 @@ def test_datatrove_writes_the_same_bytes(good_set, plan, tmp_path):
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_wide_vocabulary(wide_set, tmp_path, name):
     if name in ("nanogpt", "llmc"):
-        with pytest.raises(InputError, match=f"{name} has uint16; a vocabulary of 70000 does not fit. Export to megatron or"):
+        with pytest.raises(InputError, match=f"{name} has uint16; a vocabulary of 70000 .* Export to megatron or"):
             export_set(wide_set, tmp_path / "out", layout=name)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["wide"]
         return

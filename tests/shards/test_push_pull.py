@@ -153,13 +153,13 @@ def test_many_files_are_committed_in_parts_and_the_manifest_last(hub, run, whole
 
 def test_a_dry_run_says_what_a_push_would_send_or_refuse(hub, run, whole, good_set, tmp_path, monkeypatch):
     status, told, _ = push_json(run, whole, REPO, "--dry-run")
-    assert (status, told["exists"], told["replaces"], told["url"]) == (0, False, None, URL)
-    assert sorted(told["missing"]) == sorted(files_of(whole))
-    assert told["missing_bytes"] == told["bytes"] == sum(map(len, files_of(whole).values()))
+    assert (status, told["created"], told["replaces"], told["url"]) == (0, True, None, URL)
+    assert sorted(told["added"]) == sorted(files_of(whole))
+    assert told["added_bytes"] == told["bytes"] == sum(map(len, files_of(whole).values()))
     hub.publish(REPO, without(whole, tmp_path / "part", *TRAIN[3:]))
     status, told, _ = push_json(run, whole, REPO, "--dry-run")
-    assert (status, told["exists"], told["files"], len(told["missing"])) == (0, True, 21, 6)
-    assert (push_json(run, whole)[1]["added"], told["missing_bytes"] < told["bytes"]) == (told["missing"], True)
+    assert (status, told["created"], told["files"], len(told["added"])) == (0, False, 21, 6)
+    assert (push_json(run, whole)[1]["added"], told["added_bytes"] < told["bytes"]) == (told["added"], True)
     hub.writes.log.clear()
     assert "holds another set" in run("push", good_set, REPO, "--dry-run")[2]
     assert "would be replaced" in run("push", good_set, REPO, "--dry-run", "--replace")[1]

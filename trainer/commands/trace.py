@@ -56,15 +56,15 @@ def run(options: argparse.Namespace) -> Outcome:
     """Return the documents of the batch that `trace` finds, and write the block list if asked to."""
     import numpy as np
 
-    from shards.trace.block_list import check_block_list_path, write_block_list
+    from shards.trace.block_list import check_block_list, write_block_list
     from trainer.recipe import load_train_recipe
     from trainer.run_folder import RECIPE_FILE
 
     train = load_train_recipe(options.run / RECIPE_FILE).train
     shards = options.shards or find_training_set(options.run)
-    if options.out is not None:
-        check_block_list_path(options.out, shards if isinstance(shards, Path) else None)
     shard_set, step = open_training_set(options.run, shards), options.step
+    if options.out is not None:
+        check_block_list(options.out, shard_set)
     _check_step(options.run, train, step)
     batch, documents, hashes = find_step_documents(shard_set, train, step, limit=options.limit or None)
     data: Row = {"run": str(options.run)} | batch | {"shown": [document for document, _, _ in documents]}

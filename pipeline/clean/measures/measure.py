@@ -56,7 +56,7 @@ def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> Float3
     """
     if not len(text):
         return np.empty((0, len(names)), np.float32)
-    check_extra("numba", "clean")
+    check_extra("numba")
     from pipeline.clean.measures.families import measure_families  # loads compiled code: only where it is used
 
     buffers: Any = text.buffers()
