@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from pipeline.clean.decontamination.hits import HIT_DTYPE
 from pipeline.engine.checksums import WrittenFile, seal, unseal, write_checksummed
 from pipeline.engine.receipts import ReadRange, Result, TaskOutput, WorkFileDamagedError, write_receipt
-from pipeline.engine.tasks import digest_of
+from pipeline.engine.tasks import InDigest, digest_of, last_part
 from shards.errors import remedy_of
 from shards.format.manifest import dtype_for
 from shards.format.vocabulary import Vocabulary
@@ -68,6 +68,10 @@ HashKey = tuple[int, int]
 FIRST_HASH: HashKey = (0, 0)
 END_HASH: HashKey = (1 << 64, 0)
 """One past every hash."""
+
+
+RunsAddress = Annotated[str, InDigest(last_part, "after.encode")]
+"""The address of the list of runs, of a `RunList`, or of the folder of one, in a task's payload."""
 
 
 def token_dtype(vocab_size: int) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
-import resource
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -64,7 +63,7 @@ class Executor(ABC):
     - `run_call` raises: the task is wrong, or found a damaged file of an earlier one. `run` raises the same at once;
       other calls are ended.
     - the process, node or job ends otherwise: run the call again, alone if possible. After `MAX_LOSSES` losses of one
-      call, raise `RunError` with the call's name, and the memory that it took if that is known.
+      call, raise `RunError` with the call's name.
     """
 
     @property
@@ -142,7 +141,11 @@ class LocalExecutor(Executor):
             for number in self._run_in_pool(calls, suspects[:1] or waiting, ended, advance):
                 losses[number] += 1
                 if losses[number] == MAX_LOSSES:
-                    raise RunError(_explain_loss(calls[number], self._slots.peak_bytes(number)))
+                    raise RunError(
+                        f"{calls[number]}: its worker process died {MAX_LOSSES} times, the last time with no other "
+                        "task running. Most often memory ran out. Finished work is kept. Run again on a machine with "
+                        "more memory, or read this part in smaller files."
+                    )
 
     def _run_in_pool(self, calls: Sequence[Call], numbers: list[int], ended: set[int], advance: Advance) -> list[int]:
         """Run calls in the executor's processes, and add to `ended`. Return those running when a process died."""
@@ -202,7 +205,7 @@ class LocalExecutor(Executor):
 class _Slots:
     """The state of each worker process, in memory shared with the build: a row of `_ROW` numbers per process."""
 
-    _ROW = 4
+    _ROW = 3
 
     def __init__(self, processes: int, workers: int):
         context = multiprocessing.get_context("forkserver")
@@ -220,20 +223,13 @@ class _Slots:
 
     def set(self, row: int, number: int, done: int, made: int) -> None:
         """Record how far a worker of the executor has got with a call; -1: the process is idle."""
-        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self._rows[row * self._ROW : (row + 1) * self._ROW] = [number + 1, done, made, peak_kib]
+        self._rows[row * self._ROW : (row + 1) * self._ROW] = [number + 1, done, made]
 
     def busy(self) -> list[tuple[int, int, int]]:
         """Return (number, bytes done, tokens made) of each call that a worker is at, or was when its process died."""
-        return [(number - 1, done, made) for number, done, made, _ in self._read() if number]
-
-    def peak_bytes(self, number: int) -> int | None:
-        """Return the most memory that a worker of the executor has had resident; None if it is not known."""
-        return next((peak_kib << 10 for own, _, _, peak_kib in self._read() if own == number + 1), None)
-
-    def _read(self) -> list[list[int]]:
         values: list[int] = self._rows[:]
-        return [values[start : start + self._ROW] for start in range(0, len(values), self._ROW)]
+        rows = (values[start : start + self._ROW] for start in range(0, len(values), self._ROW))
+        return [(number - 1, done, made) for number, done, made in rows if number]
 
 
 def _run_here(number: int, call: Call, advance: Advance) -> None:
@@ -247,15 +243,6 @@ def _run_in_worker(number: int, call: Call) -> tuple[int, int]:
         return run_call(call, lambda done, made: slots.set(row, number, done, made), slots.turns)
     finally:
         slots.set(row, -1, 0, 0)
-
-
-def _explain_loss(call: Call, peak_bytes: int | None) -> str:
-    peak = f", with {peak_bytes / 1e9:.2f} GB of memory when last measured" if peak_bytes else ""
-    return (
-        f"{call}: its worker process died {MAX_LOSSES} times{peak}, the last time with no other task running. Most "
-        "often memory ran out. Finished work is kept. Run again on a machine with more memory, or read this part in "
-        "smaller files."
-    )
 
 
 _joined: list[tuple[_Slots, int]] = []

@@ -21,7 +21,7 @@ import numpy as np
 
 from pipeline.recipe.paths import DIGEST_MARK, RecipePath, explain_path, locate
 from shards.config import no_pipe
-from shards.errors import InputError, plural
+from shards.errors import InputError
 from shards.format.content_hash import split_hashes
 from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
 from shards.format.manifest import BlockListEntry, block_list_reason
@@ -98,18 +98,6 @@ class BlockList:
         order, _ = sort_hashes(*rows.T)
         rows = rows[order]
         return rows[mark_first(*rows.T)], digest.hexdigest()
-
-
-def describe_use(use: BlockListEntry) -> str:
-    """Return how many hashes of one block list a mix found, for the user."""
-    name = printable(use.file)
-    if not use.hashes:
-        return f"drop_hashes: {name} holds no hash"
-    if use.found == 0:
-        why = "no document has one of them. Is the list from another text, or has the text changed since?"
-        return f"drop_hashes: 0 of {plural(use.hashes, 'hash')} of {name} found; {why}"
-    found = f"{use.found:,} of {plural(use.hashes, 'hash')} of {name} found"
-    return f"drop_hashes: {found}, {plural(use.documents, 'document')} dropped"
 
 
 class Blocked:

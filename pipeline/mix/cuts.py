@@ -24,10 +24,10 @@ from typing import Annotated, Any, ClassVar
 
 from pipeline.clean.drops import SourceDrops
 from pipeline.clean.steps import limits_by_preset
-from pipeline.encode.run import END_HASH, FIRST_HASH, load_runs, runs_in_scratch
+from pipeline.encode.run import END_HASH, FIRST_HASH, RunsAddress, load_runs, runs_in_scratch
 from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
-from pipeline.mix.block_lists import Blocked, BlockList, describe_use
+from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.contamination import Findings, find_contamination
 from pipeline.mix.evidence import write_evidence
 from pipeline.mix.index import Axis, Cut, Index, open_limits
@@ -71,7 +71,7 @@ class MixTask(Payload):
     recipe: Annotated[Recipe, InDigest(_mixing_keys, "")]
     block_lists: Annotated[tuple[BlockList, ...], NOT_IN_DIGEST]
     """The recipe's `drop_hashes` have the SHA-256 of each."""
-    runs: Annotated[str, InDigest(last_part, "after.encode")]
+    runs: RunsAddress
     """The address of the list of runs, of a `RunList`."""
     has_more: Annotated[tuple[bool, ...], InDigest(called="after.selection")] = ()
     """For each source, whether parts of it were not read; empty if all sources were read whole."""
@@ -179,9 +179,7 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
         for s in range(len(axes))
     ]
     requested = [demand.shares.of(s, total) for s in range(len(axes))]
-    found = index.block_lists()
-    notes += map(describe_use, found)
-    return MixPlan((*train, *val), tuple(requested), tuple(epochs), total, tuple(notes), found)
+    return MixPlan((*train, *val), tuple(requested), tuple(epochs), total, tuple(notes), index.block_lists())
 
 
 def _num_val_shards(recipe: Recipe) -> int:
@@ -206,20 +204,14 @@ def _check_validation(
     for s, (source, axis) in enumerate(zip(demand.recipe.sources, axes, strict=True)):
         if has_more[s]:
             continue
-        # Say which steps took all documents, and what can be done about each.
+        # Say which steps took all documents.
         if axis.total == 0:
-            reasons = (
-                ", ".join(f"{plural(count, 'time')} {reason}" for reason, count in dropped[s].items())
-                or "there was none"
+            reasons = ", ".join(f"{plural(count, 'time')} {reason}" for reason, count in dropped[s].items())
+            faults.append(
+                f"source {source.name!r}: no document is left to mix ({reasons or 'there was none'}). Change what "
+                "drops them (limits of `clean`, `take`, drop_hashes), or leave the source out. A document in two "
+                "sources stays in the first: change their order."
             )
-            remedy = "A document in two sources stays in the first: change their order, or leave one out"
-            if source.clean.limits("mix"):
-                remedy = f"Move the limits of `clean`, or leave {source.name!r} out. " + remedy
-            if source.take < 1:
-                remedy = "Raise its `take`. " + remedy
-            if demand.recipe.drop_hashes:
-                remedy = "Shorten drop_hashes, or leave the source out. " + remedy
-            faults.append(f"source {source.name!r}: no document is left to mix ({reasons}). {remedy}.")
             continue
         if fault := demand.validation_fault(s, axis.total):
             faults.append(fault)

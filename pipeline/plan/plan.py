@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.builder.build import AnyRecipe, load_recipe
+from pipeline.builder.running_build import FETCH_SCRATCH_SHARE
 from pipeline.engine.executors import count_cores
 from pipeline.mix.index import describe_take
 from pipeline.plan.small_build import SmallBuild, SourceSample, build_sample
@@ -40,8 +41,6 @@ MIX_S_PER_DOCUMENT = 1e-6
 """CPU seconds of the one mix task: 0.42e-6 without measures of cleaning, 1.8e-6 with all of them, measured."""
 _ARCHIVED_SHARE = 0.3
 """Bytes that a byte of text takes in Software Heritage's archive: gzip on source code."""
-_FETCHED_SHARE = 0.5
-"""Scratch bytes per byte of fetched text: journal and documents, compressed; 0.25 each on Python files, measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +325,7 @@ def _scratch_bytes(
     pairs = list(zip(selections, built.sources, strict=True))
     runs = sum(sample.run_bytes * _scale(selection, sample) for selection, sample in pairs)
     documents = sum(sample.encoded.documents * _scale(selection, sample) for selection, sample in pairs)
-    fetched = sum(source.text_bytes for source in sources if source.content_files) * _FETCHED_SHARE
+    fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE
     downloads = min(recipe.tokenizer.sample_bytes, sum(source.download_bytes for source in sources))
     return int(runs + built.scratch_bytes * documents / built.documents + fetched + downloads)
 

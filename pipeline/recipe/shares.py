@@ -194,23 +194,10 @@ class Demand:
             remedies.append('set mix.when_short to "shrink" or "repeat"')
         lines = [
             f"source {self.recipe.sources[s].name!r}: has {plural(int(tokens), 'token')} for training; its share of "
-            f"{wanted:,} is {self.shares.of(s, wanted):,}{self._where_short(s, wanted, tokens)}"
+            f"{wanted:,} is {self.shares.of(s, wanted):,}"
             for s, tokens in short.items()
         ]
         return "\n".join([f"mix.tokens: {too_small}. {', '.join(remedies[:-1])}, or {remedies[-1]}.", *lines])
-
-    def _where_short(self, source: int, wanted: int, available: float) -> str:
-        """Return the tokens that each phase needs from a source, and in which one it runs out; empty if there are no
-        phases."""
-        if not self.recipe.mix.phases:
-            return ""
-        ends = self.train_targets(source, wanted, [1] * len(self.phases))
-        parts = [
-            f"{end - begin:,} in {phase.name!r}"
-            for phase, (begin, end) in zip(self.phases, itertools.pairwise(ends), strict=True)
-        ]
-        last = next(p for p, end in enumerate(ends[1:]) if end > available * self.passes or p == len(parts) - 1)
-        return f" ({', '.join(parts)}: it runs out in {self.phases[last].name!r})"
 
 
 def small_phases(recipe: Recipe, train_tokens: int) -> list[str]:

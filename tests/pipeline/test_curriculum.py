@@ -127,12 +127,10 @@ def test_validation_has_the_shares_of_the_whole_set() -> None:
     assert [demand.shares.of(source, 10_000) for source in (0, 1)] == [4600, 5400]
 
 
-def test_a_source_that_runs_out_in_the_last_phase_is_named() -> None:
+def test_a_source_that_runs_out_is_named() -> None:
     recipe = make_recipe([1, 1], tokens=10_000, phases=[MAIN, LAST])
     fault = Demand(recipe).grant([9000, 5000]).fault
-    assert "source 's1': has 5,000 tokens for training; its share of 10,000 is 5,400 (4,500 in 'main', 900 in" in fault
-    assert fault.endswith("it runs out in 'last')")
-    assert "'main')" in Demand(recipe).grant([9000, 4000]).fault
+    assert "source 's1': has 5,000 tokens for training; its share of 10,000 is 5,400" in fault
     assert Demand(recipe).grant([9000, 5400]).fault == ""
 
 

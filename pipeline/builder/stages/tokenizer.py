@@ -133,8 +133,6 @@ def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, s
     found = {name: describe_drops(own.dropped, own.records) for name, own in sampled.items()}
     why = "; ".join(f"of {name}, {drops}" for name, drops in found.items() if drops)
     wanted = f"{format_amount(size, 'bytes')}, by the sizes of the files"
-    if left_out := sum(own.left_out for own in sampled.values()):
-        why += f"{'; ' * bool(why)}{plural(left_out, 'document')} without spaces left out or shortened"
     why = why or "the rest is escapes and other contents of the files"
     build.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
 

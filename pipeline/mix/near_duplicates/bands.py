@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 
 from pipeline.arrow_arrays import split_by_size
-from pipeline.encode.run import Run
+from pipeline.encode.run import Run, RunsAddress
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, digest_of_payload, last_part
+from pipeline.engine.tasks import NOT_IN_DIGEST, Payload, Report, digest_of_payload
 from shards.audit.ngrams import NO_NGRAM, finalize, hash_ngrams, token_values
 from shards.format.equal_hashes import mark_first
 
@@ -166,7 +166,7 @@ class BandsTask(Payload):
     CODE: ClassVar = (1, WIDTH)
     """Increase when a document would get other keys."""
 
-    run: Annotated[str, InDigest(last_part, "after.encode")]
+    run: RunsAddress
     """The address of the folder of the task that wrote the run, whose digest covers the tokenizer."""
     dtype: Annotated[str, NOT_IN_DIGEST]
     """Of the run's tokens."""

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 
 from pipeline.arrow_arrays import split_by_size, spread
-from pipeline.encode.run import CONNECTIONS, distinct_runs, load_runs
+from pipeline.encode.run import CONNECTIONS, RunsAddress, distinct_runs, load_runs
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, digest_of_payload, last_part
+from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, digest_of_payload
 from pipeline.mix.near_duplicates.bands import (
     BAND_BITS,
     BAND_DTYPE,
@@ -67,7 +67,7 @@ class PairsTask(Payload):
 
     CODE: ClassVar = (1, BandsTask.CODE)
 
-    runs: Annotated[str, InDigest(last_part, "after.encode")]
+    runs: RunsAddress
     """The address of the list of runs, of a `RunList`."""
     bands: Annotated[str, NOT_IN_DIGEST]
     """The address of the bands stage."""

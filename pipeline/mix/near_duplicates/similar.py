@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 
 from pipeline.arrow_arrays import split_by_size, spread
-from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, distinct_runs, load_runs
+from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, RunsAddress, distinct_runs, load_runs
 from pipeline.engine.checksums import BLOCK_BYTES, ChecksummedWriter
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, last_part
+from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report
 from pipeline.mix.near_duplicates.bands import hash_shingles
 from pipeline.mix.near_duplicates.pairs import PARTITIONS, PairsTask, distinct_pairs, pairs_digest, read_pairs
 from shards.audit.ngrams import token_values
@@ -59,7 +59,7 @@ class SimilarTask(Payload):
 
     CODE: ClassVar = (1, PairsTask.CODE)
 
-    runs: Annotated[str, InDigest(last_part, "after.encode")]
+    runs: RunsAddress
     """The address of the list of runs, of a `RunList`."""
     pairs: Annotated[str, NOT_IN_DIGEST]
     """The address of the pairs stage."""
