@@ -88,12 +88,6 @@ def whole(cleaned: Path) -> Built:
     return Built(cleaned, cleaned.parent / "set", result)
 
 
-@pytest.fixture(scope="session")
-def expected_cleaned(whole: Built) -> dict[str, str]:
-    """Return the SHA-256 of every file of that set."""
-    return whole.digests
-
-
 @pytest.fixture
 def bucket(moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the address of an empty bucket."""

@@ -84,6 +84,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a.json no string": (b'[{"text": "a"}, {"text": 5}]', "record 1: "),
     "a.json line end in a string": (b'[{"text": "a"}, {"text": "b\nc"}]', "record 1: "),
     "a.jsonl number": (b'{"text": "a"}\n{"text": 1}', "record 1: .*changed from string to number"),
+    "a.jsonl of nothing else": (b'{"text": \n[1]\n{"text": 1}', "record 0: |all are malformed"),
     "a.jsonl cut off": (b'{"text": "a"}\n{"text": "x', "record 1: .*JSON parse error"),
     "a.jsonl.gz jsonl": (gzip.compress(RANDOM_LINES)[:20_000], "ended before the end-of-stream marker"),
     "a.parquet cut": (PARQUET[:-100], "not a whole parquet file"),

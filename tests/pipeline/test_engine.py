@@ -228,7 +228,7 @@ def pool() -> Iterator[LocalExecutor]:
 def test_a_task_that_dies_each_time_is_named_and_the_others_are_kept(pool: LocalExecutor, tmp_path: Path) -> None:
     deaths = tmp_path / "deaths"
     payloads = [{"name": f"t{number}", "deaths": str(deaths), "times": 9 * (number == 3)} for number in range(8)]
-    expected = r"stage task t3: its worker process died 3 times, with 0\.\d\d GB of memory"
+    expected = "stage task t3: its worker process died 3 times"
     with pytest.raises(RunError, match=expected):
         pool.run(make_calls(tmp_path / "stage", payloads, "die_or_write"), lambda *_: None)
     assert deaths.read_text() == "t3\n" * 3

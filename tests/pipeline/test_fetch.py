@@ -141,16 +141,6 @@ def test_every_file_is_fetched_once_and_used(
     assert not list((out.with_name("set.work") / "fetch").glob("*.journal"))
 
 
-def test_a_network_that_fails_leaves_the_same_bytes(
-    small: Archive, server: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
-) -> None:
-    server.faults.every(5, stall_s=3)
-    result = build(write_recipe(tmp_path, small), tmp_path / "set", server, "--connections", "64")
-    assert digests(tmp_path / "set") == digests(undisturbed[1])
-    assert dropped(result) == dropped(undisturbed[0])
-    assert len({record.fault for record in server.requests}) == 8, "seven kinds of faults, and none"
-
-
 def test_killed_half_way_it_asks_for_the_rest_only(
     small: Archive, server: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:

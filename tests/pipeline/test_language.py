@@ -16,7 +16,7 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
-from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import TextBatch
 from shards.errors import InputError
 from tests.support.builds import real_documents
@@ -121,12 +121,3 @@ def test_faults_are_told_before_a_build_begins(
     with pytest.raises(InputError) as caught:
         load_checked_recipe(recipe(keys))
     assert any(fault in found for found in faults_in(caught.value)), faults_in(caught.value)
-
-
-def test_a_task_finds_the_model_on_any_host(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node of a cluster gets a source without the recipe's folder."""
-    source = load_checked_recipe(recipe()).sources[0]
-    sent = SourceRecipe.model_validate(json.loads(source.model_dump_json()))
-    monkeypatch.chdir("/")
-    batch = TextBatch(pa.array(OTHERS, pa.large_string()), np.arange(4, dtype=np.uint32))
-    assert not len(clean_batch(sent, batch, Tally()))

@@ -100,18 +100,6 @@ def encode(encoder: Encoder, texts: list[str]) -> list[list[int]]:
     return [ids[start:stop].tolist() for start, stop in itertools.pairwise(offsets)]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_encodes_as_tokenizers_does(name: str, trained: dict[str, str], encoders: Any, documents: list[str]) -> None:
-    plain = Tokenizer.from_str(trained[name])
-    plain.encode_special_tokens = True
-    assert encoders[name].slow_because == ""
-    found = encode(encoders[name], documents)
-    assert found == [encoding.ids for encoding in plain.encode_batch(documents, add_special_tokens=False)]
-    assert found == [encoders[name].encode_reference(text) for text in documents]
-    assert plain.decode_batch(found, skip_special_tokens=False) == documents
-    assert not {0, 1, 2} & {token for ids in found for token in ids}
-
-
 NAMED = ["\r\n", "\x00", "e\u0301", "👩\u200d👩\u200d👧", "中文", " ", "  ", "'s", "'S", "'ſ", "İ", "\u2028", "\x85"]
 ODD = st.one_of(
     st.characters(exclude_categories=["Cs"]),
