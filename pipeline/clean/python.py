@@ -70,35 +70,34 @@ def judge(table: PythonFilter | DatatroveFilter, function: Function, documents: 
     def where(index: int) -> str:
         return f"{tally.describe_row(int(documents.rows[index]))}: {table.step}"
 
-    def ask(chosen: dict[int, str]) -> dict[int, Any]:
-        first, *others = chosen
+    def ask(chosen: range) -> list[Any]:
         try:
-            found = function(list(chosen.values()))
+            found = function([texts[index] for index in chosen])
         except (Exception, SystemExit) as error:
             # Asked one by one, the text that fails is found.
-            for index in chosen if others else ():
-                ask({index: chosen[index]})
+            for index in chosen if len(chosen) > 1 else ():
+                ask(range(index, index + 1))
             raise InputError(
-                f"{where(first)} failed: {_describe_error(error)}. Correct it, or drop such documents before it "
+                f"{where(chosen[0])} failed: {_describe_error(error)}. Correct it, or drop such documents before it "
                 "(min_bytes, drop_if_matches)."
             ) from error
         if not isinstance(found, list | tuple | np.ndarray) or len(found) != len(chosen):
             expected = f"a list of {len(chosen):,}, one for each text"
-            raise InputError(f"{where(first)} returned {found!r:.200}. Expected {expected}.")
-        values = [value.item() if isinstance(value, np.generic) else value for value in found]
-        return dict(zip(chosen, values, strict=True))
+            raise InputError(f"{where(chosen[0])} returned {found!r:.200}. Expected {expected}.")
+        return [value.item() if isinstance(value, np.generic) else value for value in found]
 
-    texts: dict[int, Any] = dict(enumerate(documents.text.to_pylist()))
-    verdicts = ask(texts)
+    texts: list[Any] = documents.text.to_pylist()
+    verdicts = ask(range(len(texts)))
     # In another order and company: a function that draws, counts or remembers says something else.
-    for index, verdict in ask({index: texts[index] for index in range(len(texts) - 1, -1, -_ASKED_TWICE)}).items():
+    again = range(len(texts) - 1, -1, -_ASKED_TWICE)
+    for index, verdict in zip(again, ask(again), strict=True):
         if repr(verdict) != repr(verdicts[index]):
             raise InputError(
                 f"{where(index)} returned {verdicts[index]!r:.100}, and {verdict!r:.100} when asked again. Expected "
                 "the same for the same text, whatever the time, chance, and the other texts."
             )
     dropped: dict[int, str] = {}
-    for index, verdict in verdicts.items():
+    for index, verdict in enumerate(verdicts):
         match verdict:
             case None | True:
                 pass
@@ -115,7 +114,7 @@ def judge(table: PythonFilter | DatatroveFilter, function: Function, documents: 
                     "(False, REASON) to drop it; or a new text, in valid UTF-8."
                 )
     if table.name == "python":  # what a filter of datatrove writes into a text is not used
-        documents = Documents(pa.array(texts.values(), pa.large_string()), documents.rows)
+        documents = Documents(pa.array(texts, pa.large_string()), documents.rows)
     left = tally.drop(table.step, documents, dropped)
     if len(tally.drops.step(table.step).reasons) > MOST_REASONS:
         raise InputError(
@@ -144,17 +143,17 @@ def read_function(table: PythonFilter) -> PythonFilter:
         data = [name for name in os.listdir(folder) if not os.path.exists(f"{folder}/{name}/__init__.py")]
         finder = ModuleFinder([folder], excludes=[name for name in data if f"{name}.py" not in data])
         finder.import_hook(module)
-        files = sorted(filter(None, (vars(one)["__file__"] for one in finder.modules.values())))
+        files = sorted(file for one in finder.modules.values() if (file := vars(one)["__file__"]))
         found = {file: decode_source(read_file(Path(file), MAX_RECIPE_BYTES)) for file in files}
     except (OSError, SyntaxError, ValueError, ImportError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{folder}: cannot read the module of {table.step}: {error}. Put it there, or correct the recipe."
         ) from error
-    text = json.dumps([(file.removeprefix(folder), found[file]) for file in files])
+    text = json.dumps([(file.removeprefix(folder), module) for file, module in found.items()])
     now = hashlib.sha256(text.encode()).hexdigest()
     if sha256 not in ("", now):
         raise InputError(
-            f"{', '.join(files)}: the SHA-256 is {now}, expected {sha256}: the function has changed. Restore it, or "
+            f"{', '.join(found)}: the SHA-256 is {now}, expected {sha256}: the function has changed. Restore it, or "
             "build from a recipe without its SHA-256."
         )
     return table.pinned(now, found, _pin_packages(table))
@@ -203,8 +202,8 @@ def load_function(table: PythonFilter) -> Function:
         for file, text in table.modules.items():
             path = file.removeprefix(f"{folder}/").removesuffix(".py").removesuffix("/__init__")
             _texts[f"{root}.{path.replace('/', '.')}"] = (file, text)
-        if (this := cast("Any", sys.modules[__name__])) not in sys.meta_path:
-            sys.meta_path.append(this)
+        if _THIS not in sys.meta_path:
+            sys.meta_path.append(_THIS)
         try:
             found: Any = getattr(import_module(f"{root}.{module}"), name)
         except (Exception, SystemExit) as error:
@@ -228,14 +227,15 @@ def ask_datatrove(filter_: Any, texts: list[str]) -> list[Any]:
     return found
 
 
-# This module is the finder and the loader of modules of recipes' functions.
+_THIS = cast("Any", sys.modules[__name__])
+"""This module is the finder and the loader of modules of recipes' functions."""
 
 
 def find_spec(name: str, *_: Any) -> ModuleSpec | None:
     """Find a module of a recipe's function, as a finder of `sys.meta_path` does."""
-    file = _texts.get(name, [""])[0]
-    this = cast("Any", sys.modules[__name__])
-    return spec_from_loader(name, this, is_package=file.endswith("__init__.py")) if file else None
+    if name not in _texts:
+        return None
+    return spec_from_loader(name, _THIS, is_package=_texts[name][0].endswith("__init__.py"))
 
 
 def create_module(spec: ModuleSpec) -> None:

@@ -39,19 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Write a recipe, and return what was found and the next commands."""
     from pipeline.sources.survey import list_cells, survey
-    from shards.config import PIPE
     from shards.stores.files import check_own_folder, write_text
 
     out: Path = options.out
     if os.path.lexists(out):
         raise InputError(f"{out}: exists already; nothing is overwritten. Give another file by --out, or delete it.")
     check_own_folder(out.absolute().parent)
-    cells = {path: list_cells(path) for path in options.paths if not path.startswith("hf://")}
-    for path in (Path(path) for path, own in cells.items() if not own):
-        raise InputError(f"{path}: {PIPE if path.exists() and not path.is_dir() else 'no file is here'}")
+    hub = [path for path in options.paths if path.startswith("hf://")]
     left_out: dict[str, list[str]] = {}
-    found = survey([cell for own in cells.values() for cell in own], left_out)
-    found += [_look_at_hub(path) for path in options.paths if path not in cells]
+    found = survey([cell for path in options.paths if path not in hub for cell in list_cells(path)], left_out)
+    found += map(_look_at_hub, hub)
     lines = [
         f"left out: {plural(len(names), 'file')} ({', '.join(map(os.path.relpath, names[:_SHOWN]))}): {why}"
         for why, names in left_out.items()
@@ -59,10 +56,8 @@ def run(options: argparse.Namespace) -> Outcome:
     if not found:
         raise InputError([f"no text in {', '.join(options.paths)}", *lines])
     name = _make_name(os.path.abspath(options.paths[0]).rpartition("/")[2].partition(".")[0])
-    sizes = list(map(_count_bytes, found))
     rows = [_finish(found, number, out.absolute().parent, lines) for number in range(len(found))]
-    rows = [row | {"size": format_size(size)} for row, size in zip(rows, sizes, strict=True)]
-    recipe = "\n".join(_write(name, found, sizes, lines)) + "\n"
+    recipe = "\n".join(_write(name, found, lines)) + "\n"
     write_text(out, recipe.encode("utf-8", "replace").decode().replace("\x7f", "\\u007f"))
     commands = [
         f"tokenmill plan {out}",
@@ -111,10 +106,14 @@ def _count_bytes(source: Found) -> int:
 
 
 def _finish(found: list[Found], number: int, folder: Path, lines: list[str]) -> dict[str, str]:
-    """Give a source its name, and paths from the recipe's folder; add lines of what is noticed; return its row."""
+    """Give a source its name, weight, and paths from the recipe's folder; add lines of what is noticed; return its row.
+
+    The weight is the bytes of text.
+    """
     from shards.audit.not_text import NotText, describe_not_text, look_for_not_text
 
     keys, files, texts = found[number]
+    keys["weight"] = _count_bytes(found[number])
     keys["name"] = _make_name("-".join([keys["name"], keys["format"], keys.get("encoding", "")]))
     if keys["name"] in [other["name"] for other, *_ in found[:number]]:
         keys["name"] += f"-{number}"
@@ -128,12 +127,13 @@ def _finish(found: list[Found], number: int, folder: Path, lines: list[str]) -> 
         "source": keys["name"],
         "text": keys.get("text") or json.dumps(keys.get("separator", "whole files")),
         "files": f"{len(files):,}",
+        "size": format_size(keys["weight"]),
     }
 
 
-def _write(name: str, found: list[Found], sizes: list[int], lines: list[str]) -> Iterator[str]:
+def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
     """Yield the lines of the recipe."""
-    total = sum(sizes)
+    total = sum(keys["weight"] for keys, *_ in found)
     yield "# Written by `tokenmill init`, to be edited. docs/keys.md has all keys; docs/cleaning.md, what to drop."
     yield from (f"# {printable(line)}" for line in lines)
     yield f'name = "{name}"'
@@ -143,12 +143,12 @@ def _write(name: str, found: list[Found], sizes: list[int], lines: list[str]) ->
         "separator": "the text between two documents of a file",
         "weight": "the share of its text; `plan` says which source limits the mix",
     }
-    for (keys, files, texts), size in zip(found, sizes, strict=True):
-        yield f"\n# {plural(len(files), 'file')}, about {format_size(size)} of text\n[[sources]]"
+    for keys, files, texts in found:
+        yield f"\n# {plural(len(files), 'file')}, about {format_size(keys['weight'])} of text\n[[sources]]"
         others = [column for column in texts if column != keys.get("text")]
         comments["text"] = f"has most text; the others: {', '.join(others) or 'none'}"
         comments["format"] = "each file is one document" if keys["format"] == "file" else ""
-        for key, value in (keys | {"weight": float(f"{100 * size / total:.3g}")}).items():
+        for key, value in (keys | {"weight": float(f"{100 * keys['weight'] / total:.3g}")}).items():
             if value not in ([], None):
                 comment = f"  # {printable(about)}" if (about := comments.pop(key, "")) else ""
                 yield f"{key} = {json.dumps(value, ensure_ascii=False)}{comment}"

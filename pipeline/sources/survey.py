@@ -16,7 +16,7 @@ import os
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from glob import escape
 from typing import Any, cast
@@ -25,14 +25,13 @@ import pyarrow as pa
 
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.files import expand_glob
-from pipeline.sources.formats.byte_io import (
-    BROKEN_FILE_ERRORS,
-    open_file,
-)
-from pipeline.sources.formats.detect import describe_packed, detect_format, is_binary, read_head
+from pipeline.sources.formats.arrow_ipc import is_file
+from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, open_file
+from pipeline.sources.formats.detect import detect_format, is_binary, read_head
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
-from shards.errors import text_of
+from shards.config import PIPE
+from shards.errors import InputError, text_of
 
 MOST_LOOKED_AT = 4096
 """Files of which a survey reads the head: about a second."""
@@ -43,12 +42,12 @@ WHOLE_BYTES = 1 << 20
 _LONG_HEAD_BYTES = 1 << 22
 _RECORDS = 64
 _SAMPLED_FILES = 16
-_LEAST_DOCUMENTS = 2
 _MARK = "<|endoftext|>"
 _SEPARATORS = (_MARK, "\n\n", "\r\n\r\n", "\r\n", "\n")
-_RECORD_START = re.compile(r"[\s,\[\ufeff]*(?=\{)")
+_RECORD_START = re.compile(r"[\s,\[]*(?=\{)")
 _ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
 _IN_LIST = "[]"
+_NOT_UTF8 = 'not UTF-8: give it a [[sources]] of its own with encoding = "cp1252", or what it is'
 
 Keys = dict[str, Any]
 """Keys of a source and their values, as a recipe has them."""
@@ -69,12 +68,9 @@ def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
         SourceError: the file holds no text; the message begins with its name and the reason.
         OSError, ValueError, EOFError: it cannot be read.
     """
-    if packed := describe_packed(file.name):
-        raise SourceError(f"{file.name}: {packed}")
     head = read_head(file)
     encoding = find_wide_encoding(head)
-    keys: Keys = {"format": detect_format(file, encoding or UTF8, head)}
-    records: Iterable[Any] = ()
+    keys: Keys = {"format": detect_format(file, encoding or UTF8, head)} | ({"encoding": encoding} if encoding else {})
     if keys["format"] in ("parquet", "arrow"):
         records = _list_rows(file, keys["format"])
     else:
@@ -83,14 +79,13 @@ def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
         if keys["format"] in ("jsonl", "json") and b"\n" not in head:  # a record may be longer than the head
             head = read_head(file, _LONG_HEAD_BYTES)
         try:
-            text = codecs.getincrementaldecoder(encoding or UTF8)().decode(head)
+            text = codecs.getincrementaldecoder(encoding or "utf-8-sig")().decode(head)
         except UnicodeDecodeError as error:
-            raise SourceError(f"{file.name}: not UTF-8: give it a source with its `encoding`") from error
-        keys |= {"encoding": encoding} if encoding else {}
+            raise SourceError(f"{file.name}: {_NOT_UTF8}") from error
         if keys["format"] == "text":
             separator = next((found for found in _SEPARATORS if found in text), "\n")
-            whole = among > 1 and file.stored_bytes < WHOLE_BYTES and separator != _MARK
-            keys |= {"format": "file"} if whole else {"separator": separator}
+            is_whole = among > 1 and file.stored_bytes < WHOLE_BYTES and separator != _MARK
+            keys |= {"format": "file"} if is_whole else {"separator": separator}
         if keys["format"] in ("text", "file"):
             documents = text.split(keys["separator"])[:_RECORDS] if "separator" in keys else [text]
             return keys, {"": [(file.name, document) for document in documents]}
@@ -103,8 +98,9 @@ def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
     for record in itertools.islice(records, _RECORDS):
         _collect(texts, file.name, "", record)
     column = max(texts, key=partial(count_characters, texts), default="")
-    if not column or column.endswith(_IN_LIST):
-        why = f"the text is in the list {column[:-2]!r}, such as messages of a chat" if column else "no column of text"
+    name, in_list, _ = column.partition(_IN_LIST)
+    if in_list or not column:
+        why = f"the text is in the list {name!r}, such as messages of a chat" if column else "no column of text"
         raise SourceError(f"{file.name}: {why}")
     return keys | {"text": column}, texts
 
@@ -118,14 +114,13 @@ def _list_rows(file: File, format_: str) -> Iterator[Any]:
     """Yield the first rows of a columnar file."""
     if format_ == "parquet":
         with open_parquet(file.url, file.name, file.version) as (opened, _, _):
-            yield from next(opened.iter_batches(batch_size=_RECORDS)).to_pylist()
+            for batch in opened.iter_batches(_RECORDS):
+                yield from batch.to_pylist()
         return
     with open_file(file.url, file.version) as raw:
-        is_file = raw.read(6) == b"ARROW1"
-        raw.seek(0)
         source: Any = raw
-        batch = pa.ipc.open_file(source).get_batch(0) if is_file else pa.ipc.open_stream(source).read_next_batch()
-        yield from batch.slice(0, _RECORDS).to_pylist()
+        for batch in [pa.ipc.open_file(source).get_batch(0)] if is_file(raw) else pa.ipc.open_stream(source):
+            yield from batch.slice(0, _RECORDS).to_pylist()
 
 
 def _list_objects(text: str) -> Iterator[Any]:
@@ -145,10 +140,10 @@ def _collect(texts: Texts, file: str, name: str, value: Any) -> None:
         texts[name].append((file, value))
     elif isinstance(value, list):
         for item in cast("list[Any]", value):
-            _collect(texts, file, name.removesuffix(_IN_LIST) + _IN_LIST, item)
+            _collect(texts, file, name + _IN_LIST, item)
     elif isinstance(value, dict):
         for key, item in cast("Keys", value).items():
-            _collect(texts, file, name if name.endswith(_IN_LIST) else f"{name}.{key}".lstrip("."), item)
+            _collect(texts, file, f"{name}.{key}".lstrip("."), item)
 
 
 def survey(cells: list[tuple[str, str, list[File]]], left_out: dict[str, list[str]]) -> list[Found]:
@@ -171,8 +166,9 @@ def survey(cells: list[tuple[str, str, list[File]]], left_out: dict[str, list[st
                 continue
             key = label + json.dumps(keys)
             parts[key].append(file)
-            table: Keys = {"name": label, "paths": [], "exclude": [], **keys}
-            *_, shown = sources.setdefault(key, (table, [], defaultdict(list)))
+            *_, shown = sources.setdefault(
+                key, ({"name": label, "paths": [], "exclude": [], **keys}, [], defaultdict(list))
+            )
             for column in texts if len(parts[key]) <= _SAMPLED_FILES else ():
                 shown[column] += texts[column]
         # The glob is for the keys of most files; the others are left out of it, and named.
@@ -182,27 +178,34 @@ def survey(cells: list[tuple[str, str, list[File]]], left_out: dict[str, list[st
             table["paths"] += [escape(file.name) for file in own] if place else [pattern]
             table["exclude"] += [] if place else sorted(escape(file.name) for file in others)
             listed += own if place else [file for file in files if file not in others]
-    few = [source for source in sources.values() if source[0]["format"] == "file" and len(source[1]) < _LEAST_DOCUMENTS]
-    for _, own, _ in few:
-        left_out.setdefault("one document; a source needs two", []).extend(file.name for file in own)
-    return [source for source in sources.values() if source not in few]
+    for key, (table, own, _) in [*sources.items()]:
+        if table["format"] == "file" and len(own) == 1:
+            left_out.setdefault("one document; a source needs two", []).append(own[0].name)
+            del sources[key]
+    return [*sources.values()]
 
 
 def list_cells(place: str) -> list[tuple[str, str, list[File]]]:
     """Return the files of a folder, a file or a glob for a survey.
 
     Raises:
+        InputError: there is none.
         OSError, ValueError, ImportError: the place cannot be listed.
     """
-    root, is_folder = os.path.abspath(place), os.path.isdir(place)
+    root = os.path.abspath(place)
+    is_folder = os.path.isdir(root)
     files = expand_glob(f"{escape(root)}/**/*" if is_folder else place, {}, set())
-    inner = [file.name[len(root) + 1 :].split("/") for file in files]
-    is_deep = len({folder for folder, *below in inner if below}) > MOST_FOLDERS
+    if not files:
+        raise InputError(f"{place}: {PIPE if os.path.exists(root) and not is_folder else 'no file is here'}")
+    name = posixpath.basename(root).partition(".")[0]
+    if not is_folder:
+        return [(name, place, files)]
+    folders = [file.name[len(root) :].split("/")[1:-1] for file in files]
+    is_deep = len({below[0] for below in folders if below}) > MOST_FOLDERS
     cells: dict[tuple[str, str], list[File]] = defaultdict(list)
-    for file, (folder, *below) in zip(files, inner, strict=True):
-        label = folder if below and not is_deep else ""
-        glob = f"{escape(root)}/{escape(label)}/{'**/' if label or is_deep else ''}*"
+    for file, below in zip(files, folders, strict=True):
+        label = "" if is_deep else "".join(below[:1])
+        glob = posixpath.join(escape(root), escape(label), "**" if label or is_deep else "", "*")
         ending = _ENDING.search(file.name)
-        glob = place if not is_folder else glob + ending[0] if ending else escape(file.name)
-        cells[label or posixpath.basename(root).partition(".")[0], glob].append(file)
+        cells[label or name, glob + ending[0] if ending else escape(file.name)].append(file)
     return [(label, glob, own) for (label, glob), own in sorted(cells.items())]

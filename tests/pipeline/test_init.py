@@ -50,6 +50,7 @@ def write_files(folder: Path, texts: list[str]) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     pq.write_table(pa.table({"url": ["http://a"] * 50, "text": texts[400:450]}), folder / "rows/part.parquet")
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), folder / "rows/empty.parquet")
     os.mkfifo(folder / "notes/pipe.txt")
     return folder
 
@@ -79,7 +80,12 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path, texts: list[s
         },
         "rows-csv": {"paths": ["my data/rows/**/*.csv"], "format": "csv", "delimiter": ";", "text": "story"},
         "rows-jsonl": {"paths": ["my data/rows/**/*.jsonl"], "format": "jsonl", "text": "body.text"},
-        "rows-parquet": {"paths": ["my data/rows/**/*.parquet"], "format": "parquet", "text": "text"},
+        "rows-parquet": {
+            "paths": ["my data/rows/**/*.parquet"],
+            "exclude": ["my data/rows/empty.parquet"],
+            "format": "parquet",
+            "text": "text",
+        },
         "web-file": {"paths": ["my data/web/**/*.html"], "format": "file"},
     }
     written = (tmp_path / "recipe.toml").read_text()
@@ -87,7 +93,8 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path, texts: list[s
     noticed += ["(my data/rows/chat.json): the text is in the list 'messages'", "web-file: HTML in 16 of 16"]
     for said in [
         *noticed,
-        "(my data/notes/latin.txt): not UTF-8: give it a source with its `encoding`",
+        '(my data/notes/latin.txt): not UTF-8: give it a [[sources]] of its own with encoding = "cp1252"',
+        "(my data/rows/empty.parquet): no column of text",
         "(my data/readme): one document",
     ]:
         assert said in written
@@ -108,10 +115,11 @@ def test_more_files_than_are_looked_at(tmp_path: Path, monkeypatch: pytest.Monke
     for number in range(100):
         (tmp_path / f"{number % 20}").mkdir(exist_ok=True)
         (tmp_path / f"{number % 20}/{number}.txt").write_text(f"Text {number}.")
-    assert call_here(main, "init", tmp_path, "--out", tmp_path / "r.toml").returncode == 0
-    (found,) = read_sources(tmp_path / "r.toml").values()
-    assert found == {"paths": ["**/*.txt"], "format": "file"}
-    assert "# 100 files" in (tmp_path / "r.toml").read_text()
+    for recipe, given in ((tmp_path / "a.toml", tmp_path), (tmp_path / "b.toml", tmp_path / "**/*.txt")):
+        assert call_here(main, "init", given, "--out", recipe).returncode == 0
+        (found,) = read_sources(recipe).values()
+        assert found == {"paths": ["**/*.txt"], "format": "file"}
+        assert "# 100 files" in recipe.read_text()
 
 
 @pytest.mark.parametrize(

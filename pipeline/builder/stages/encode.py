@@ -14,7 +14,6 @@ from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.tasks import Task, make_task
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Unit, describe_undivided
-from pipeline.tokenizer.encoder import describe_slow_encoder
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
 from shards.audit.not_text import describe_not_text
 from shards.errors import InputError, plural
@@ -55,7 +54,7 @@ def run_encode(build: RunningBuild) -> None:
     distinct = list({task.digest: task for task in tasks}.values())
     results = build.run_stage("encode", encode.encode_unit, distinct, before=check_disk).results
     if why := next((result.slow_encoder for result in results if result.slow_encoder), ""):
-        build.say(describe_slow_encoder(why))
+        build.say(f"tokenizer: {why}, so `tokenizers` encodes, about 1 MB of text a second and core")
     # The runs, in the order of the units; the list of them is written when a task needs it.
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     build.runs = [

@@ -41,7 +41,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     with _refuse_broken(whole.name):
         with _open(whole, mapped=True) as file:
             _check_ends(file, whole)
-            in_file = _is_file(file)
+            in_file = is_file(file)
             schema = (pa.ipc.open_file(file) if in_file else pa.ipc.open_stream(file)).schema
         # A file has a list of its batches; a stream is walked, if it is local and each batch stands alone.
         check_columns(schema, source, whole.name)
@@ -75,7 +75,7 @@ def _open(span: Span, *, mapped: bool = False) -> Generator[Any]:
         yield file
 
 
-def _is_file(file: Any) -> bool:
+def is_file(file: Any) -> bool:
     """Say whether an IPC file is open, rather than a stream, whose messages begin at once."""
     head = file.read(len(_FILE_MAGIC))
     file.seek(0)
@@ -163,7 +163,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
 
 
 def _read_batches(file: Any, span: Span, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    if _is_file(file):
+    if is_file(file):
         fields = _read_fields(pa.ipc.open_file(file).schema, columns)
         reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
         yield from (reader.get_batch(index) for index in range(span.start, span.stop))
