@@ -60,6 +60,7 @@ GONE: dict[str, str] = {
     "bench": "`tokenmill fit RECIPE --measure` takes steps on this machine",
     "--row": "documents are shown row after row; `--limit 0` shows all",
     "--resume": "the same command resumes RUN; `--from CHECKPOINT` begins another run from a checkpoint",
+    "seeds": "an ablation has one list of `seeds` for all arms; a recipe has `seed`",
     "smallest_difference": "the interval of each difference says how large it may be",
     "decay_shape": "a cool-down falls by the square root of its part that is over",
     "fewshot_draw": "the first examples are taken",

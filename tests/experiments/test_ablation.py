@@ -126,16 +126,10 @@ def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
     ("arms", "keys", "message"),
     [
         ([PLAIN], {}, "arms: expected a list of 2 or more"),
-        ([], {}, "arms: required key is missing."),
         ([PLAIN, {"name": "same"}], {}, "arms.same: does not differ from arm 'plain'"),
         ([PLAIN, {"name": "same", "train": {"checkpoint": {"every_steps": 4}}}], {}, "arms.same: does not differ"),
         ([PLAIN, {**SUMS, "name": "plain"}], {}, "arms: 2 arms are named 'plain'. Give each a name of its own."),
         ([PLAIN, {"name": "../up"}], {}, "arms.../up.name: expected"),
-        (
-            [PLAIN, {"name": "typo", "data": {"sources": {"sums": {"wieght": 3}}}}],
-            {},
-            "data.toml: sources.sums.wieght: unknown key. Did you mean 'weight'?",
-        ),
         (
             [PLAIN, {"name": "typo", "data": {"sources": {"sum": {"weight": 3}}}}],
             {},
@@ -143,16 +137,11 @@ def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
         ),
         ([PLAIN, {"name": "typo", "train": {"optimizer": {"rate": 1}}}], {}, "train.toml: optimizer.rate: unknown key"),
         ([PLAIN, SUMS], {"scores": ["web_bpb"]}, "scores: 'web_bpb': arm 'plain' does not compute it. Expected one of"),
-        ([PLAIN, SUMS], {"seeds": [1, 1]}, "seeds: [1, 1]: expected each seed once"),
-        ([PLAIN, {**SUMS, "seeds": [3]}], {}, "arms.sums.seeds: 1 for the 2 of the ablation."),
-        (
-            [PLAIN, {"name": "b", "train": {"train": {"seed": 4}}}],
-            {},
-            "arms.b.train.train.seed: each training has one of",
-        ),
+        ([PLAIN, SUMS], {"seeds": [1, 1]}, "seeds: listed more than once: 1."),
+        ([PLAIN, {**SUMS, "seeds": [3]}], {}, "arms.sums.seeds: unknown key. 'seeds' is gone"),
+        ([PLAIN, {"name": "b", "train": {"train": {"seed": 4}}}], {}, "arms.b.train.train.seed: each training has"),
         ([PLAIN, SUMS], {"scores": ["held_out_bpb", "held_out_bpb"]}, "scores: listed more than once"),
         ([PLAIN, SUMS], {"tokens": 100}, "tokens = 100: one step takes 128"),
-        ([PLAIN, SUMS], {"tokens": "lots"}, "tokens: expected a whole number"),
         ([PLAIN, SUMS], {"train": {"eval": {"every_steps": 4}}}, "has no [[eval.sets]] and no [[eval.tasks]]"),
         ([PLAIN, SUMS], {"data": "missing.toml"}, "missing.toml: cannot be read"),
         (

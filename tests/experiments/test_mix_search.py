@@ -73,8 +73,8 @@ def open_search(file: Path, out: Path) -> MixSearch:
 
 def test_trainings_and_the_real_run_are_counted(tmp_path: Path) -> None:
     # 9 trainings: the recipe's mix with two seeds, the winner with two, five others with one.
-    search = open_search(write_search(tmp_path), tmp_path / "out")
-    assert count_trainings(search.config, 7) == 9
+    search = open_search(write_search(tmp_path, arms=7), tmp_path / "out")
+    assert count_trainings(search.config) == 9
     # The real run is that of the recipe, unless the file says otherwise.
     assert search.target == 15360
     with (tmp_path / "data.toml").open("a") as recipe:
@@ -104,35 +104,23 @@ def test_shipped_searches_load(file: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"arms": None}, "arms: required key is missing"),
         ({"bounds": {"sums": [0.5, 0.1]}}, "bounds.sums = [0.5, 0.1]: the least share is above the greatest."),
-        ({"bounds": {"sums": [0.5]}}, "bounds.sums: expected a list of 2"),
         ({"bounds": {"sum": [0.0, 0.5]}}, "bounds.sum: no such source. Did you mean 'sums'?"),
-        (
-            {"bounds": {"sums": [0.6, 0.7], "stories": [0.6, 0.7]}},
-            "bounds: the least shares add up to 1.2, more than 1",
-        ),
-        (
-            {"bounds": {"sums": [0.1, 0.2], "stories": [0.1, 0.2]}},
-            "bounds: the greatest shares add up to 0.4, less than 1",
-        ),
+        ({"bounds": {"sums": [0.6, 0.7], "stories": [0.6, 0.7]}}, "bounds: the least shares add up to 1.2, more"),
+        ({"bounds": {"sums": [0.1, 0.2], "stories": [0.1, 0.2]}}, "bounds: the greatest shares add up to 0.4, less"),
         ({"bounds": {"sums": [0.2, 0.2]}}, "bounds: they allow only one mix"),
-        (
-            {"objective": {"held_bpb": 1.0}},
-            "objective.held_bpb: the train recipe does not compute it in bits",
-        ),
+        ({"objective": {"held_bpb": 1.0}}, "objective.held_bpb: the train recipe does not compute it in bits"),
         (
             {"tables_of_train": {"eval": TRAIN["eval"] | {"tasks": [QUIZ]}}, "objective": {"quiz_acc": 1.0}},
             "objective.quiz_acc: the train recipe does not compute it in bits per byte. Expected",
         ),
         ({"objective": {"held_out_bpb": 0.0}}, "objective.held_out_bpb: expected 1e-18 or more"),
-        ({"objective": {}}, "objective: an empty list"),
         ({"arms": 4}, "4 arms: the fit of 2 shares has 3 parameters: it takes at least 5 arms"),
         ({"target_tokens": None}, 'target_tokens: required key is missing: the data recipe has mix.tokens = "max"'),
         ({"target_tokens": 1000}, "tokens = 1,536: more than the 1,000 of the real run"),
         ({"target_tokens": 1_000_000}, "bounds: 'sums' has about"),
         ({"budget_usd": 3.0}, "budget_usd: unknown key. 'budget_usd' is gone: give `arms`"),
-        ({"seeds": [1, 1]}, "seeds: [1, 1]: expected each seed once"),
+        ({"seeds": [1, 1]}, "seeds: listed more than once: 1."),
     ],
 )
 def test_what_cannot_be_searched_is_refused(

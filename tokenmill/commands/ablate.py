@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def tell_missing(ablation: Ablation, missing: int, more: Row) -> Outcome:
     """Return what `ablate` says of the arms, and how many trainings are missing; `more` is said as JSON, too."""
-    rows: list[Row] = [{"arm": arm.name, "trainings": len(arm.seeds), "tokens": arm.tokens} for arm in ablation.arms]
+    seeds = len(ablation.config.seeds)
+    rows: list[Row] = [{"arm": arm.name, "trainings": seeds, "tokens": arm.tokens} for arm in ablation.arms]
     each = f"{plural(missing, 'training')} to run, of {plural(ablation.arms[0].tokens, 'token')} each"
     note = f"{each}; `tokenmill fit --measure` measures the tokens a second of the train recipe on this machine"
     return Outcome({"arms": rows, "missing": missing, **more}, [more.get("mix", []), rows, note])

@@ -83,7 +83,7 @@ class Ablation:
         # Trainings are tasks with receipts, in a work folder of their own.
         self.driver = Driver(open_writable_store(str(self.out / "trainings")), executor, progress)
         self.arms = resolve_arms(file, config, self.driver.work, progress)
-        self.trainings = [Training(arm, seed, self._make_task(arm, seed)) for arm in self.arms for seed in arm.seeds]
+        self.trainings = [Training(arm, seed, self._make_task(arm, seed)) for arm in self.arms for seed in config.seeds]
 
     def find_pending(self) -> list[Training]:
         """Return the trainings of the ablation that are not done; nothing runs."""

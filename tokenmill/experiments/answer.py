@@ -68,10 +68,10 @@ def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
             "score": score,
             "unit": unit_of(score),
             "arm": arm.name,
-            "values": dict(zip(map(str, arm.seeds), values, strict=True)),
+            "values": dict(zip(map(str, ablation.config.seeds), values, strict=True)),
             "mean": statistics.fmean(known) if known else None,
             "spread": statistics.stdev(known) if len(known) > 1 else None,
-            **dict.fromkeys(("difference", "low", "high", "p", "difference_spread", "seeds_needed")),
+            **dict.fromkeys(("difference", "low", "high", "difference_spread", "seeds_needed")),
             "answer": "the first arm",
         }
         if arm is not ablation.arms[0]:
@@ -139,14 +139,19 @@ def _list_notes(ablation: Ablation, answer: Row) -> Iterator[str]:
     compared = sum(row["difference"] is not None and row["low"] is not None for row in answer["scores"])
     if compared > 10:
         yield f"{compared} comparisons: expect about {compared / 20:.0f} by chance. Decide by a score chosen before."
-    for row in answer["failed"]:
-        yield f"failed: arm {row['arm']}, seed {row['seed']}: {row['why']}. Run the same command again to retry it."
+    yield from note_failed(answer["failed"])
     for row in answer["costs"]:
         if row["repeated"]:
             repeated = f"of {plural(row['tokens'], 'token')}, {row['repeated']:,} are repeated"
             yield f"arm {row['arm']}: {repeated}: its set has fewer tokens than it trains on"
     if any(arm.own_tokenizer for arm in ablation.arms[1:]):
         yield "the arms have different tokenizers, and a token is not the same amount of text: compare bits per byte"
+
+
+def note_failed(failed: Sequence[Row]) -> Iterator[str]:
+    """Yield a note of an answer for each training that failed."""
+    for row in failed:
+        yield f"failed: arm {row['arm']}, seed {row['seed']}: {row['why']}. Run the same command again to retry it."
 
 
 def show_scores(scores: Sequence[Row]) -> list[Row]:

@@ -38,8 +38,7 @@ class Arm:
     recipe: Recipe
     """The data recipe; its set has no more tokens than the training takes."""
     train: TrainRecipe
-    """The train recipe; its seed is replaced by each of `seeds`."""
-    seeds: Sequence[int]
+    """The train recipe; its seed is replaced by each of the ablation's."""
     own_tokenizer: bool
     """Whether its set has a tokenizer of its own, and not that of the first arm."""
     data: str
@@ -109,7 +108,7 @@ def _resolve(
     # Listing the files of equal recipes once is enough.
     equal = next((other for other in earlier if other.recipe == recipe), None)
     data = equal.data if equal else _digest_data(recipe, None if own_tokenizer else earlier[0])
-    return Arm(arm.name, recipe, train, arm.seeds or ablation.seeds, own_tokenizer, data, _digest_eval_files(train))
+    return Arm(arm.name, recipe, train, own_tokenizer, data, _digest_eval_files(train))
 
 
 def _digest_data(recipe: Recipe, tokenizer_of: Arm | None) -> str:
@@ -229,15 +228,14 @@ def _check_scores(file: Path, ablation: AblationConfig, arms: Sequence[Arm]) -> 
 
 def _check_differences(file: Path, arms: Sequence[Arm]) -> None:
     """Refuse two arms that would train the same models on the same bytes."""
-    # Two arms are one experiment if text, model and seeds are the same.
     seen: dict[Any, str] = {}
     problems: list[str] = []
     for arm in arms:
-        key = (arm.data, arm.evals, digest_of(scored_keys(arm.train.model_dump(mode="json"))), tuple(arm.seeds))
+        key = (arm.data, arm.evals, digest_of(scored_keys(arm.train.model_dump(mode="json"))))
         if key in seen:
             problems.append(
-                f"{file}: arms.{arm.name}: does not differ from arm {seen[key]!r}: the same text, model and seeds. "
-                "Change a key that counts, remove the arm, or give it other seeds to see what chance does."
+                f"{file}: arms.{arm.name}: does not differ from arm {seen[key]!r}: the same text and model. "
+                "Change a key that counts, or remove the arm."
             )
         seen.setdefault(key, arm.name)
     if problems:

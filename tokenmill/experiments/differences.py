@@ -25,22 +25,18 @@ def find_difference(first: Sequence[float], other: Sequence[float]) -> Row:
 
     Returns:
         `difference`: the mean over the seeds of the arm's value less that of the first arm. `low` and `high`: the ends
-        of its 95 % interval, that of Student's t for paired samples. `p`: how often equal arms would differ at least
-        as much. `difference_spread`: the standard deviation of the differences over the seeds. `seeds_needed`: about
-        how many seeds would show a difference of this size with this spread. One seed shows nothing but the first.
+        of its 95 % interval, that of Student's t for paired samples. `difference_spread`: the standard deviation of
+        the differences over the seeds. `seeds_needed`: about how many seeds would show a difference of this size with
+        this spread. One seed shows nothing but the first.
     """
-    from scipy import stats
-
     differences = [b - a for a, b in zip(first, other, strict=True)]
     mean, seeds = statistics.fmean(differences), len(differences)
-    row: Row = {"difference": mean, **dict.fromkeys(("low", "high", "p", "difference_spread", "seeds_needed"))}
+    row: Row = {"difference": mean, **dict.fromkeys(("low", "high", "difference_spread", "seeds_needed"))}
     if seeds < 2:
         return row
     spread = statistics.stdev(differences)
     error = spread / math.sqrt(seeds)
     half = find_factor(seeds) * error
-    # Without a spread, differences are equal to the last bit with every seed.
-    row["p"] = float(2 * stats.t.sf(abs(mean) / error, seeds - 1)) if error else float(mean == 0)
     row |= {"low": mean - half, "high": mean + half, "difference_spread": spread}
     return row | {"seeds_needed": count_seeds(mean, spread)}
 

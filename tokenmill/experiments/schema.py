@@ -10,10 +10,10 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from pipeline.recipe.key_values import distinct, parse_count
-from shards.config import Settings, check_settings, list_of, read_document, read_partly, table_of
+from shards.config import Settings, check_settings, read_document, read_partly, table_of
 from shards.terminal.shipped_recipes import shipped_folder
 
-Seed = Annotated[int, Field(ge=0, lt=1 << 32)]
+Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1), AfterValidator(distinct)]
 
 
 class ArmConfig(Settings):
@@ -25,8 +25,6 @@ class ArmConfig(Settings):
     """Keys of the data recipe with this arm's values: `data.sources.maths.weight = 20`."""
     train: dict[str, JsonValue] = Field(default_factory=dict)
     """Keys of the train recipe with this arm's values: `train.optimizer.lr = 1e-3`."""
-    seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
-    """Other seeds for this arm, as many as the ablation has."""
 
 
 class ExperimentConfig(Settings):
@@ -39,7 +37,7 @@ class ExperimentConfig(Settings):
     train: Annotated[str, Field(min_length=1)]
     """The train recipe that all arms begin with: a small model with eval sets and tasks. Its phases and prompts are
     left out."""
-    seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default_factory=lambda: [1, 2, 3])
+    seeds: Seeds = Field(default_factory=lambda: [1, 2, 3])
     """One training of each arm for each seed. Equal seeds begin with equal weights and read windows in one order."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads of each training on a CPU. The losses depend on them."""
@@ -78,14 +76,7 @@ def _check_arms(tables: dict[str, Any]) -> Iterator[str]:
             yield f"arms: {count} arms are named {name!r}. Give each a name of its own."
     for arm in arms:
         if "seed" in table_of(table_of(arm.train).get("train")):
-            yield f"arms.{arm.name}.train.train.seed: each training has one of the seeds. Give the arm `seeds`."
-    default = AblationConfig.model_fields["seeds"].get_default(call_default_factory=True)
-    seeds = list_of(tables.get("seeds", default))
-    for place, own in [("seeds", seeds), *((f"arms.{arm.name}.seeds", list_of(arm.seeds)) for arm in arms)]:
-        if len(set(map(str, own))) < len(own):
-            yield f"{place}: {own}: expected each seed once"
-        if own and seeds and len(own) != len(seeds):
-            yield f"{place}: {len(own)} for the {len(seeds)} of the ablation. Give each arm as many: they are paired."
+            yield f"arms.{arm.name}.train.train.seed: each training has one of the `seeds`. Leave it out."
 
 
 def flatten_keys(tables: dict[str, Any], parents: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

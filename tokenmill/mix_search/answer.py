@@ -9,7 +9,7 @@ import numpy as np
 from shards.errors import plural
 from shards.terminal.program import Row
 from tokenmill.experiments.ablation import list_failed
-from tokenmill.experiments.answer import add_up, answer_ablation, show_scores
+from tokenmill.experiments.answer import add_up, answer_ablation, note_failed, show_scores
 from tokenmill.experiments.differences import CONFIDENCE
 from tokenmill.mix_search.fit import find_interval, predict_objective
 from tokenmill.mix_search.search import OBJECTIVE, OWN, WINNER, MixSearch
@@ -63,12 +63,9 @@ def answer_search(search: MixSearch) -> Row:
         "arms": arms,
         "failed": list_failed(search.trainings),
     }
-    notes: list[str] = [
-        *_list_notes(search, answer),
-        *(note for note in last["notes"] if not note.startswith("failed")),
-    ]
-    notes += [f"failed: arm {one['arm']}, seed {one['seed']}: {one['why']}" for one in answer["failed"]]
-    return answer | {"notes": notes}
+    # Those of the comparison may have failed trainings, too.
+    notes = dict.fromkeys([*_list_notes(search, answer), *last["notes"], *note_failed(answer["failed"])])
+    return answer | {"notes": [*notes]}
 
 
 def count_epochs(search: MixSearch, share: float, group: dict[str, float]) -> float | None:

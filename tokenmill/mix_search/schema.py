@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from pipeline.recipe.key_values import Weight, parse_count
 from shards.config import check_settings, read_document, read_partly
-from tokenmill.experiments.schema import ExperimentConfig, Seed
+from tokenmill.experiments.schema import ExperimentConfig, Seeds
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -20,7 +20,7 @@ class MixSearchConfig(ExperimentConfig):
 
     tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)]
     """Tokens of each training."""
-    final_seeds: Annotated[list[Seed], Field(min_length=1)] | None = None
+    final_seeds: Seeds | None = None
     """Seeds of the last comparison, of the winner with the recipe's weights; when absent, `seeds`."""
     target_tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
     """Training tokens of the real run; when absent, `mix.tokens` of the data recipe. Small models repeat a scarce
@@ -55,10 +55,6 @@ def load_mix_search(path: Path) -> MixSearchConfig:
 
 def _check_keys(tables: dict[str, Any]) -> Iterator[str]:
     """Yield the faults between the keys of the raw file of a mix search."""
-    for key in ("seeds", "final_seeds"):
-        seeds = tables.get(key)
-        if isinstance(seeds, list) and len(set(map(str, seeds))) < len(seeds):  # pyright: ignore[reportUnknownArgumentType]
-            yield f"{key}: {seeds}: expected each seed once"
     pairs: Any = read_partly(MixSearchConfig, tables).bounds
     for name, pair in cast("dict[str, list[float]]", pairs).items() if isinstance(pairs, dict) else ():
         if len(pair) == 2 and pair[0] > pair[1]:

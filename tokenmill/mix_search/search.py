@@ -82,13 +82,12 @@ class MixSearch:
         self.sizes = measure_sources(file, self.config, self.recipe, self.space)
         self.candidates = list_candidates(self.space)
         self.own = self._open_mixes({OWN: self.space.own}).arms[0]
-        self.arms = self.config.arms
         self._check_arms()
 
     @property
     def rounds(self) -> list[int]:
         """The arms of each round of the search, the recipe's own mix and the winner not counted."""
-        return split_rounds(self.arms, self.config.rounds, count_parameters(len(self.space.own)))
+        return split_rounds(self.config.arms, self.config.rounds, count_parameters(len(self.space.own)))
 
     @property
     def trainings(self) -> list[Training]:
@@ -105,7 +104,7 @@ class MixSearch:
         for mixes in self._propose(run=False):
             ablation = self._open_mixes(mixes)
             if pending := ablation.find_pending():
-                later = count_trainings(self.config, self.arms) - len(ablation.trainings)
+                later = count_trainings(self.config) - len(ablation.trainings)
                 return ablation, len(pending) + later
             self._train(mixes)
         self.winner = self.space.round(self._fit(0).best)
@@ -126,7 +125,8 @@ class MixSearch:
         self.winner = self.space.round(self.fit.best)
         if self._winner_is_own:
             return
-        self._progress.note(f"the winner: {self.describe(self.winner)}")
+        shares = ", ".join(f"{name} {share:.2%}" for name, share in zip(self.space.names, self.winner, strict=True))
+        self._progress.note(f"the winner: {shares}")
         self.last = self._open_last()
         self.last.run()
         self._check_texts(self.last)
@@ -238,11 +238,11 @@ class MixSearch:
 
     def _check_arms(self) -> None:
         """Refuse fewer arms of a search than its fit takes."""
-        shares = len(self.space.own)
+        shares, arms = len(self.space.own), self.config.arms
         least = count_parameters(shares) + 2
-        if self.arms < least:
+        if arms < least:
             raise InputError(
-                f"{self.file}: {plural(self.arms, 'arm')}: the fit of {shares} shares has "
+                f"{self.file}: {plural(arms, 'arm')}: the fit of {shares} shares has "
                 f"{plural(count_parameters(shares), 'parameter')}: it takes at least {least} arms, the "
                 "recipe's own mix and the winner among them. Give more, shorter trainings, or fewer bounds."
             )
@@ -262,16 +262,12 @@ class MixSearch:
         write_text(file, self.recipe.model_copy(update=changes).to_json(as_written=False))
         return file
 
-    def describe(self, mix: Shares) -> str:
-        """Return the shares of a mix of the search in words."""
-        return ", ".join(f"{name} {share:.2%}" for name, share in zip(self.space.names, mix, strict=True))
 
-
-def count_trainings(config: MixSearchConfig, arms: int) -> int:
-    """Return how many trainings a search of so many arms takes, those of the last comparison included."""
+def count_trainings(config: MixSearchConfig) -> int:
+    """Return how many trainings a search takes, those of the last comparison included."""
     # The winner has the last seeds alone; the recipe's own mix has those and the others.
     own = len({*config.seeds, *config.last_seeds})
-    return own + (arms - 2) * len(config.seeds) + len(config.last_seeds)
+    return own + (config.arms - 2) * len(config.seeds) + len(config.last_seeds)
 
 
 def split_rounds(arms: int, rounds: int, parameters: int) -> list[int]:

@@ -121,12 +121,12 @@ def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> Row:
         RunError: the loss of a source is not finite.
     """
     from trainer.evaluation.scores import check_finite
-    from trainer.evaluation.validation import evaluate, summarise_evaluation
+    from trainer.evaluation.validation import evaluate
 
     shard_set = evaluated.trained_on
     if shard_set is None or not any(shard.num_tokens > 1 for shard in shard_set.splits.get("val", ())):
         return {}
-    found = summarise_evaluation(*evaluate(evaluated, shard_set, config.max_tokens))
+    found = evaluate(evaluated, shard_set, config.max_tokens)
     check_finite("val_loss", {f"source {name}": loss for name, loss in found["val_loss_by_source"].items()})
     return found
 

@@ -38,8 +38,6 @@ from trainer.recipe import TrainConfig
 
 PARTS = 32
 """Parts of the validation's targets, if they are no shorter than a window."""
-Sums = dict[str, npt.NDArray[np.float64]]
-"""For each source that had targets: their summed loss in nats, their number, the bytes of their text, `(3,)`."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,8 @@ class EvaluatedModel:
         return hashlib.sha256(self.tokenizer_json).hexdigest()
 
 
-def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) -> tuple[Sums, list[float]]:
-    """Return a model's validation loss on the val split of a set by source, and the mean loss of each of its parts.
+def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) -> Row:
+    """Return a model's validation on the val split of a set as a line of metrics.jsonl; what is not known is None.
 
     Args:
         evaluated: the model, in evaluation mode. `train` says the targets in a window (`seq_len`) and
@@ -82,7 +80,7 @@ def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) ->
         ShardSetError: a shard is corrupt.
     """
     names = [source.name for source in shard_set.manifest.sources]
-    sums = np.zeros((3, len(names)))
+    sums = np.zeros((3, len(names)))  # of each source the loss in nats, the targets, the bytes of their text
     losses: list[npt.NDArray[np.float64]] = []
     token_bytes, text_scales = find_token_bytes(shard_set), find_text_scales(shard_set)
     for shard in shard_set.splits["val"]:
@@ -102,7 +100,16 @@ def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) ->
     sums[2] *= [text_scales.get(name, 1.0) for name in names]
     parts = np.array_split(np.concatenate(losses), PARTS)
     means = [round(float(part.mean()), 6) for part in parts if len(parts[-1]) >= evaluated.train.seq_len]
-    return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}, means
+    by_source = {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
+    total = sum(by_source.values(), start=np.zeros(3))
+    return {
+        "val_tokens": int(total[1]),
+        "val_loss": float(total[0] / total[1]),
+        "val_loss_by_part": means,
+        "val_bits_per_byte": _bits(total),
+        "val_loss_by_source": {name: float(row[0] / row[1]) for name, row in by_source.items()},
+        "val_bits_per_byte_by_source": {name: _bits(row) for name, row in by_source.items()},
+    }
 
 
 def find_token_bytes(shard_set: ShardSet) -> npt.NDArray[np.int64] | None:
@@ -123,19 +130,6 @@ def find_text_scales(shard_set: ShardSet) -> dict[str, float]:
     """Return for validation the bytes of text for each byte of tokens, of sources that the tokenizer rewrote."""
     counted = {source.name: source.rewriting for source in shard_set.manifest.sources}
     return {name: own.text_bytes / own.token_bytes for name, own in counted.items() if own and own.token_bytes}
-
-
-def summarise_evaluation(sums: Sums, parts: list[float]) -> Row:
-    """Return what `evaluate` returns as the fields of a line of metrics.jsonl; what is not known is None."""
-    total = sum(sums.values(), start=np.zeros(3))
-    return {
-        "val_tokens": int(total[1]),
-        "val_loss": float(total[0] / total[1]),
-        "val_loss_by_part": parts,
-        "val_bits_per_byte": _bits(total),
-        "val_loss_by_source": {name: float(row[0] / row[1]) for name, row in sums.items()},
-        "val_bits_per_byte_by_source": {name: _bits(row) for name, row in sums.items()},
-    }
 
 
 def _bits(row: npt.NDArray[np.float64]) -> float | None:

@@ -60,8 +60,6 @@ def _load_tokenizer(file: Path, found: Checkpoint) -> tokenizers.Tokenizer:
     remedy = f"(sha256 {state.tokenizer_sha256}). Copy it from the shard set."
     try:
         content = read_file(file, MAX_TOKENIZER_BYTES)
-    except FileNotFoundError as error:
-        raise InputError(f"{file}: is missing {remedy}") from error
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror} {remedy}") from error
     # Another tokenizer would turn the ids into other text.

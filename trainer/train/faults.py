@@ -149,8 +149,8 @@ def rank_batch_documents(session: Session, windows: TokenWindows, step: int) -> 
             stop = min(place.start + place.tokens, window.stop) - window.start - 1
             if stop > start:
                 found.append(DocumentLoss(row, place, stop - start, float(losses[row, start:stop].sum())))
-    means = np.array([own.nats / own.targets for own in found])
-    usual = float(np.median(means[np.isfinite(means)])) if np.isfinite(means).any() else 0.0
+    means = (own.nats / own.targets for own in found)
+    usual = statistics.median([*filter(math.isfinite, means)] or [0.0])
 
     def rise(own: DocumentLoss) -> float:
         excess = own.nats - own.targets * usual

@@ -19,7 +19,7 @@ from shards.terminal.reporter import Note, Progress
 from trainer.device import largest_of_ranks
 from trainer.evaluation.evaluate import evaluate_scores
 from trainer.evaluation.scores import show_score
-from trainer.evaluation.validation import evaluate, summarise_evaluation
+from trainer.evaluation.validation import evaluate
 from trainer.ledger import last_usd, summarise_phases
 from trainer.metrics import Record, describe_step
 from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
@@ -72,7 +72,7 @@ def validate(loop: TrainingLoop, *, meter: Meter, say: Note) -> bool:
         yield lambda done, total: meter(step, steps, [f"{name}: {done:,} of {total:,}"])
 
     session.model.eval()
-    found = summarise_evaluation(*evaluate(session.evaluated, session.shard_set, recipe.eval.max_tokens))
+    found = evaluate(session.evaluated, session.shard_set, recipe.eval.max_tokens)
     scores = evaluate_scores(session.scorers, session.evaluated, show_scoring)
     best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in log.records)
     log.write({"step": step, **found, **scores, **_timing(loop)})
