@@ -11,11 +11,12 @@ import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from shards.convert.layouts import LAYOUTS, UINT16_LAYOUTS, LayoutName
-from shards.convert.layouts.layout import SplitReader, load_layout
+from shards.convert.layouts.layout import SplitReader
 from shards.convert.tokenizer_proof import prove_tokenizer
 from shards.errors import InputError
 from shards.format.document_table import iter_shard_lengths
@@ -58,7 +59,7 @@ def export_set(
         ShardSetError: a file of the set is not what its manifest says.
         OSError: the folder is not empty, or cannot be written.
     """
-    module = load_layout(layout)
+    module = import_module(f"shards.convert.layouts.{layout}")
     chosen = tuple(shard_set.splits) if splits is None else splits
     # What cannot be exported is refused before a file is written.
     if missing := [split for split in chosen if not shard_set.splits.get(split)]:

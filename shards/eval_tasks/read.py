@@ -50,16 +50,13 @@ class TaskItems:
         return hashlib.sha256("".join(self.hashes).encode()).hexdigest()
 
 
-def read_items(
-    task: EvalTask, split: Split | None = None, *, files: Sequence[Path] = (), cache: Cache | None = None
-) -> TaskItems:
+def read_items(task: EvalTask, split: Split | None = None, *, files: Sequence[Path] = ()) -> TaskItems:
     """Read the items of an eval task's split, in the order of the data set.
 
     Args:
         task: the eval task.
         split: the split; the one that is scored when None. Not with `files`.
         files: parquet files or JSON lines to read instead of the Hub's.
-        cache: keeps what the Hub gave; the default cache of this machine when None.
 
     Raises:
         InputError: a file cannot be read, a row is none of this task, or there is no item.
@@ -78,7 +75,7 @@ def read_items(
         folder, _, name = name.rpartition("/")
         address = HubAddress(task.repo, task.revision, folder)
         place = f"{address}/{name}"
-        items = _ask_all(task, place, name, _fetch(address, name, cache))
+        items = _ask_all(task, place, name, _fetch(address, name))
     if not items:
         raise InputError(f"eval task {task.name!r}: {place} holds no item. Name a file with items.")
     return TaskItems(items, place)
@@ -94,10 +91,10 @@ def _read_file(path: Path) -> bytes:
         raise InputError(f"{str(path)!r}: not the path of a file: a character cannot be in one. Correct it.") from error
 
 
-def _fetch(address: HubAddress, name: str, cache: Cache | None) -> bytes:
+def _fetch(address: HubAddress, name: str) -> bytes:
     from shards.stores.hub_store import open_hub
 
-    cache = cache or Cache()
+    cache = Cache()  # of this machine
     key = f"{address}/{name}"
     content = cache.get(key)
     if content is None:

@@ -72,15 +72,11 @@ def read_listed_file(store: Store, name: str, sha256: str) -> bytes:
         if find_size(store, name) is not None:
             raise
         raise ShardSetError([_missing(store, name)]) from error
-    _compare_digest(store, name, hashlib.sha256(content).hexdigest(), sha256)
+    if (found := hashlib.sha256(content).hexdigest()) != sha256:
+        message = f"sha256 is {found}; expected {sha256} by the manifest. {say_remedy(store)}"
+        raise set_error("file_checksum", name, message)
     return content
 
 
 def _missing(store: Store, name: str) -> Problem:
     return Problem("file_missing", name, f"in the manifest, but not in {store}. {say_remedy(store)}")
-
-
-def _compare_digest(store: Store, name: str, found: str, expected: str) -> None:
-    if found != expected:
-        message = f"sha256 is {found}; expected {expected} by the manifest. {say_remedy(store)}"
-        raise set_error("file_checksum", name, message)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from shards.errors import Problem
@@ -108,15 +107,13 @@ class Vocabulary:
         return mask
 
 
-def read_vocabulary(tokenizer_json: Path | bytes) -> Vocabulary:
+def read_vocabulary(tokenizer_json: bytes) -> Vocabulary:
     """Read the vocabulary of a tokenizer.json.
 
     Raises:
         ValueError: the file is not a tokenizer file, or its entries have no fixed bytes.
-        OSError: the file cannot be read.
     """
-    data = tokenizer_json.read_bytes() if isinstance(tokenizer_json, Path) else tokenizer_json
-    parsed = parse_tokenizer(data)
+    parsed = parse_tokenizer(tokenizer_json)
     size = parsed.size
     if size > MAX_VOCAB_SIZE:
         raise ValueError(f"tokenizer: ids reach {size - 1}; expected less than {MAX_VOCAB_SIZE}")

@@ -73,7 +73,7 @@ def pull(
         return {"commit": store.commit, "files": len(files), "bytes": size, "was_there": True}
     if problems := compare_sizes(store, there.manifest):
         raise ShardSetError(problems)
-    with write_folder(out, unfinished="keep") as staging:
+    with write_folder(out, keep=True) as staging:
         files = [SetFile(name, store.size(name), sha256, staging / name) for name, sha256 in digests.items()]
         total, done = sum(file.bytes for file in files), 0
         _remove_others(staging, {*digests, DOWNLOADS})

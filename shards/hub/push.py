@@ -157,7 +157,8 @@ def push(
     for batch in batch_files(missing):
         operations |= {file.name: _make_operation(address, file) for file in batch}
         additions = [operations[file.name] for file in batch]
-        transfer(f"{address}: {name_batch(batch)}", partial(_upload, address, additions), give_up_s=give_up_s)
+        named = batch[0].name + (f" and {plural(len(batch) - 1, 'more file')}" if len(batch) > 1 else "")
+        transfer(f"{address}: {named}", partial(_upload, address, additions), give_up_s=give_up_s)
         sent += _count_bytes(batch)
         progress(sent, total)
 
@@ -220,11 +221,6 @@ def batch_files(files: Sequence[SetFile]) -> Iterator[list[SetFile]]:
         batch.append(file)
     if batch:
         yield batch
-
-
-def name_batch(batch: Sequence[SetFile]) -> str:
-    """Return how messages name a batch of files to push."""
-    return batch[0].name + (f" and {plural(len(batch) - 1, 'more file')}" if len(batch) > 1 else "")
 
 
 def _holds(listed: ListedFile, file: SetFile) -> bool:

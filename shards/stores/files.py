@@ -22,7 +22,7 @@ import stat
 import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 from shards.errors import InputError, RunError
 from shards.terminal.amounts import format_size
@@ -227,7 +227,7 @@ def check_new_folder(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove") -> Generator[Path]:
+def write_folder(path: Path, *, keep: bool = False) -> Generator[Path]:
     """Make a folder to write files to. It gets its name if the block succeeds, and is removed if the block fails.
 
     Until then the folder has a hidden, random name in the same parent, and nobody else can read it or write to it. A
@@ -236,7 +236,7 @@ def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
 
     Args:
         path: the folder's final name.
-        unfinished: with "keep", files written before the block failed or the process was killed stay for the next run.
+        keep: files written before the block failed or the process was killed stay for the next run.
 
     Raises:
         FileExistsError: the name is taken by a file, or by a folder that is not empty.
@@ -247,7 +247,7 @@ def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
     path = Path(os.path.realpath(path))  # a folder cannot be renamed to a link
     check_new_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock_staging(path, keep=unfinished == "keep") as (staging, descriptor):
+    with _lock_staging(path, keep=keep) as (staging, descriptor):
         try:
             yield staging
             # All of it is on disk before the folder gets its name, and the rights of any new folder.
@@ -264,7 +264,7 @@ def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
                 path.rmdir()
                 raise
         except BaseException:
-            if unfinished == "remove" and _is_private(staging, descriptor):
+            if not keep and _is_private(staging, descriptor):
                 shutil.rmtree(staging, ignore_errors=True)
             raise
         sync_folder(path.parent)

@@ -118,7 +118,7 @@ def retry(
         Exception: the error that `error_type` makes when the time is up, or a final error of `attempt`.
         InputError: the event of `stop_on` is set.
     """
-    global _answered
+    global _answered, _failures
     stop = _stop.get()
     sleep = stop.wait if stop else time.sleep
     bound = GIVE_UP_S if give_up_s is None else give_up_s
@@ -132,7 +132,8 @@ def retry(
             _answered = time.monotonic()
             return result
         except TransientError as error:
-            _count_failure()
+            with _failures_lock:
+                _failures += 1
             failures += 1
             said = str(error).removeprefix(f"{what}: ").rstrip(".")
             reached = ["", *os.environ.get(_REACHED, "").split(";")]
@@ -183,12 +184,6 @@ def _report_silence(sentence: str, started: float, last_s: float) -> None:
         _told = now
         until = time.strftime("%H:%M:%S", time.localtime(time.time() + started + last_s - now))
         report(f"{sentence}; trying again until {until}")
-
-
-def _count_failure() -> None:
-    global _failures
-    with _failures_lock:
-        _failures += 1
 
 
 def parse_retry_after(text: str) -> float | None:

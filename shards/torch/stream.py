@@ -172,14 +172,14 @@ class TokenStream(IterableDataset[Sample]):
                 expected = f"expected an integer from 0 to {most}, the samples of this rank in this iteration"
                 raise InputError(f"received = {received!r}: {expected}. Count them from where it began.")
             samples = min(begin + int(received) * self.world_size, len(self.windows))
-            return {"samples": samples, **self.windows.identity}
         # Workers run ahead: this copy does not know how far.
-        if get_worker_info() is not None or self._worker_iterations.item():
+        elif get_worker_info() is not None or self._worker_iterations.item():
             remedy = "Give received= (samples that this rank has received), or use num_workers=0"
             raise InputError(
                 f"a DataLoader's workers read this stream, ahead of what your loop has received. {remedy}."
             )
-        samples = self._next if self._loaded is None else self._loaded
+        else:
+            samples = self._next if self._loaded is None else self._loaded
         return {"samples": samples, **self.windows.identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

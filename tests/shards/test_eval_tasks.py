@@ -15,7 +15,6 @@ from shards.errors import InputError
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.eval_tasks.prompts import Item
 from shards.eval_tasks.read import read_items
-from shards.stores.cache import Cache
 from tests.support.eval_task_rows import ROWS, write_lines
 from tests.support.servers.hub import Hub, use_hub
 from trainer.recipe.eval_config import EvalTaskConfig
@@ -180,17 +179,17 @@ def test_items_from_the_hub_at_their_commit_and_then_from_the_cache(tmp_path, mo
     task = KNOWN_TASKS["lambada"]
     folder = tmp_path / "repo"
     write_lines(folder / task.files["test"], [ROWS["lambada"]])
-    cache = Cache(tmp_path / "cache", 1 << 20)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with Hub() as hub:
         use_hub(hub.url, monkeypatch)
         commit = hub.publish(task.repo, folder)
         # The Hub of the test names its commits by content.
         task = dataclasses.replace(task, revision=commit)
         with pytest.raises(InputError, match=r"passage-1\.jsonl"):
-            read_items(dataclasses.replace(task, files={"test": "data/passage-1.jsonl"}), cache=cache)
-        found = read_items(task, cache=cache)
+            read_items(dataclasses.replace(task, files={"test": "data/passage-1.jsonl"}))
+        found = read_items(task)
     assert [item.choices for item in found.items] == [("mill",)]
     assert found.place == f"hf://datasets/{task.repo}@{commit}/data/lambada_test.jsonl"
-    assert read_items(task, cache=cache) == found  # no Hub answers any more
+    assert read_items(task) == found  # no Hub answers any more
     with pytest.raises(InputError, match="no split 'train'; expected one of test"):
-        read_items(task, "train", cache=cache)
+        read_items(task, "train")

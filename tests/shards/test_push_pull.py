@@ -485,18 +485,6 @@ def test_a_listing_that_names_other_places_is_not_followed(hub, run, whole, tmp_
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["back"]
 
 
-def test_a_set_whose_last_shards_are_absent_says_which(hub, run, whole, tmp_path):
-    hub.publish(REPO, without(whole, tmp_path / "part", *TRAIN[3:]))
-    status, told, _ = run("pull", REPO, "--out", tmp_path / "back", "--json")
-    assert (status, {one["kind"] for one in told["problems"]}) == (1, {"file_missing"})
-    assert [one["where"] for one in told["problems"]] == [
-        f"{name}.{end}" for name in TRAIN[3:] for end in ("bin.zst", "docs.parquet", "json")
-    ]
-    assert not (tmp_path / "back").exists()
-    with pytest.raises(shards.ShardSetError, match=rf"train-00003\.bin\.zst: in the manifest, but not in {URL}"):
-        shards.open_set(URL)
-
-
 # --- A Hub, or a proxy before it, that misbehaves ---
 
 INFO, TREE = r"^/api/datasets/tester/set(/revision/\w+)?$", r"^/api/datasets/tester/set/tree/"

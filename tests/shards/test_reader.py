@@ -30,7 +30,10 @@ def test_facade(good_set, plan):
     assert {name: len(split) for name, split in shard_set.splits.items()} == {"train": 2, "val": 1}
     assert (shard_set.dtype, shard_set.vocab_size, shard_set.eos_id) == (np.dtype("<u2"), 300, plan.eos_id)
     assert shard_set.tokenizer().token_to_id("<|endoftext|>") == plan.eos_id
-    assert shard_set.shard("val-00000").num_documents == len(plan.documents["val"][0])
+    shard = shard_set.shard("val-00000")
+    assert shard.num_documents == len(plan.documents["val"][0])
+    assert shard.documents().schema.equals(document_schema())
+    assert shard.documents(["length"]).column_names == ["length"]
     with pytest.raises(KeyError, match="no shard 'train-7'"):
         shard_set.shard("train-7")
 
@@ -49,13 +52,6 @@ def test_tokens_are_the_documents_end_to_end(good_set, plan):
         for shard, documents in zip(shards.open_set(good_set).splits[split], parts, strict=True):
             expected = np.concatenate([document.tokens for document in documents])
             np.testing.assert_array_equal(shard.read(), expected)
-
-
-def test_document_table(good_set):
-    """tests/shards/test_trace.py compares its values with the documents."""
-    shard = shards.open_set(good_set).shard("val-00000")
-    assert shard.documents().schema.equals(document_schema())
-    assert shard.documents(["length"]).column_names == ["length"]
 
 
 def test_five_lines_of_format_md(good_set):

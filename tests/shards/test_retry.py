@@ -59,6 +59,9 @@ def test_what_passes_is_tried_again_with_pauses_that_grow_and_vary(pauses):
     ceilings = [min(30.0, 0.2 * 2**number) for number in range(1, 21)]
     assert all(0 <= pause <= ceiling for pause, ceiling in zip(pauses, ceilings, strict=True))
     assert len(set(pauses)) == 20
+    pauses.clear()
+    retry("GET /x", failing(2, retry_after_s=7.5)[0])  # the server says how long to wait
+    assert pauses == [7.5, 7.5]
 
 
 def test_an_attempt_that_does_not_end_is_left_and_sees_the_context_of_its_caller():
@@ -80,12 +83,6 @@ def test_an_attempt_that_does_not_end_is_left_and_sees_the_context_of_its_caller
 
 def _fail(error):
     raise error
-
-
-def test_the_server_says_how_long_to_wait(pauses):
-    attempt, _ = failing(2, retry_after_s=7.5)
-    retry("GET /x", attempt)
-    assert pauses == [7.5, 7.5]
 
 
 def test_it_gives_up_when_the_time_is_up(pauses):

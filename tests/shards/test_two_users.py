@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -64,10 +63,8 @@ def check_mine(mine: Path) -> None:
     assert (mine / "export.json").read_text() == "mine"
 
 
-@pytest.mark.parametrize("unfinished", ["keep", "remove"])
-def test_a_hidden_folder_of_the_other_user_is_not_used(
-    shared: Path, mine: Path, other: Act, unfinished: Literal["keep", "remove"]
-) -> None:
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_hidden_folder_of_the_other_user_is_not_used(shared: Path, mine: Path, other: Act, keep: bool) -> None:
     other(
         """
         mkdir .out.unfinished .out.00.unfinished
@@ -75,7 +72,7 @@ def test_a_hidden_folder_of_the_other_user_is_not_used(
         ln -s $home .out.01.unfinished
         """
     )
-    with write_folder(shared / "out", unfinished=unfinished) as folder:
+    with write_folder(shared / "out", keep=keep) as folder:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert not list(folder.iterdir())
         (folder / "export.json").write_text("new")
@@ -96,7 +93,7 @@ def test_a_hidden_folder_that_the_other_user_exchanges_is_not_published(
 
 
 def _leave(path: Path, found: list[str]) -> None:
-    with write_folder(path, unfinished="keep") as folder:
+    with write_folder(path, keep=True) as folder:
         assert [path.name for path in folder.iterdir()] == found
         (folder / "a").write_text("a")
         raise OSError("the disk is full")

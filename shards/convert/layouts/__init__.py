@@ -1,7 +1,8 @@
 """A shard set in the layouts that other loaders read: the same tokens and document boundaries, nothing re-encoded.
 
-`export.export_set` is the entry point. Each layout has its own module with the functions that `layout.Layout`
-names. Where a layout's bytes come from is stated in its module.
+`export.export_set` is the entry point. Each layout has its own module: `USAGE` says how to load the result (`{out}` is
+its folder, `{split}` a split, `{token_size}` the bytes of a token), and `write_split(open_file, reader)` writes a
+split's files; equal sets give equal bytes. Where a layout's bytes come from is stated in its module.
 """
 
 from typing import Literal, get_args

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from shards.convert.layouts import LayoutName
 from shards.format.arrays import Int64s, Tokens
 from shards.format.document_blocks import cut_blocks
 from shards.format.document_table import DocumentBatch, iter_checked_documents, iter_shard_lengths, read_lengths
@@ -90,19 +88,3 @@ class SplitReader:
 
 OpenFile = Callable[[str], AbstractContextManager[BinaryIO]]
 """Opens a file of an export, by its path there, to write it."""
-
-
-class Layout(Protocol):
-    """A module of this package that knows one layout. Equal sets give equal bytes."""
-
-    USAGE: str
-    """How to load the result; `{out}` is its folder, `{split}` a split, `{token_size}` the bytes of a token."""
-
-    def write_split(self, open_file: OpenFile, reader: SplitReader) -> None:
-        """Write a split's files in the layout."""
-        ...
-
-
-def load_layout(name: LayoutName) -> Layout:
-    """Return the module of a layout by its name."""
-    return cast("Layout", import_module(f"shards.convert.layouts.{name}"))
