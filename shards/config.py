@@ -120,6 +120,8 @@ def check_settings(
         # pydantic's errors in our words: one fault for each place, whatever types the key may have.
         by_place: dict[str, list[Document]] = {}
         for detail in error.errors(include_url=False)[:_MOST_DETAILS]:
+            if detail["type"] == "default_factory_not_called":
+                continue  # for want of another key, which has a fault
             steps = list(_walk(detail["loc"], data, is_missing=detail["type"] == "missing"))
             place = ".".join(name for _, name in steps) or "file"
             by_place.setdefault(place, []).append({**detail, "loc": tuple(part for part, _ in steps)})

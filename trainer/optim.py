@@ -157,12 +157,11 @@ def learning_rate(step: int, recipe: TrainRecipe, *, peak: float | None = None) 
     peak = recipe.optimizer.lr if peak is None else peak
     if step < schedule.warmup_steps:
         return peak * (step + 1) / schedule.warmup_steps
-    if schedule.kind == "cosine":
-        begin = schedule.warmup_steps
-        left = 0.5 * (1 + math.cos(math.pi * _progress(step, begin, steps - 1)))
-    else:
-        begin = steps - 1 - (schedule.decay_steps or 0)
-        left = 1 - math.sqrt(_progress(step, begin, steps - 1))
+    match schedule.kind:
+        case "cosine":
+            left = 0.5 * (1 + math.cos(math.pi * _progress(step, schedule.warmup_steps, steps - 1)))
+        case "wsd":
+            left = 1 - math.sqrt(_progress(step, steps - 1 - (schedule.decay_steps or 0), steps - 1))
     return peak * (schedule.min_lr_ratio + (1 - schedule.min_lr_ratio) * left)
 
 

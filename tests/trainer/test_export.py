@@ -103,9 +103,15 @@ def test_an_eos_that_pads_too_is_trained_further(kind):
 
 @pytest.mark.parametrize("exported", ["gpt2-tied"], indirect=True)
 def test_a_part_that_no_class_of_transformers_has_is_refused(exported):
+    class Scaled(ModelConfig):
+        attention_scale: float = 1.0
+
     model = load_model(exported[0], print).model
+    scaled = Scaled(**model.config.model_dump(), attention_scale=0.5)
+    with pytest.raises(InputError, match=r"model\.attention_scale: no class of transformers has this"):
+        export_weights(model.state_dict(), scaled, 320)
     state = model.state_dict() | {"model.layers.0.self_attn.gate_proj.weight": torch.zeros(64, 64)}
-    with pytest.raises(InputError, match=r"0\.self_attn\.gate_proj\.weight: no class of transformers has this part"):
+    with pytest.raises(InputError, match=r"0\.self_attn\.gate_proj\.weight: no class of transformers has this"):
         export_weights(state, model.config, 320)
 
 

@@ -234,7 +234,7 @@ def test_the_part_that_the_page_adds_to_the_model_works(tmp_path):
         text = (tmp_path / name).read_text()
         for lines in (hunk.rstrip().splitlines() for hunk in hunks):
             old, new = ("\n".join(line[1:] for line in lines if line[0] in kept) for kept in (" ", " +"))
-            assert text.count(old) == 1, old
+            assert text.count(old) == 1, f"{name} has changed; correct the diff in docs/architecture.md: {old}"
             text = text.replace(old, new)
         (tmp_path / name).write_text(text)
     subprocess.run([sys.executable, "-c", GATED], cwd=tmp_path, check=True)

@@ -47,6 +47,7 @@ def test_all_faults_are_reported_at_once(recipe_file, tmp_path):
     ("override", "expected"),
     [
         ("model.num_attention_heads=5", "the heads must divide the width"),
+        ("model.hidden_act=tanh", "model.hidden_act: expected 'silu' or 'relu2'; got 'tanh'"),
         ("model.num_attention_heads=64", "even number of features a head"),
         ("model.num_key_value_heads=3", "key/value heads must divide"),
         ("model.kind=gpt2", "has no groups of heads"),
@@ -80,7 +81,8 @@ def test_all_faults_are_reported_at_once(recipe_file, tmp_path):
     ],
 )
 def test_each_rule_is_checked(recipe_file, override, expected):
-    assert expected in "\n".join(find_faults(recipe_file, override))
+    faults = "\n".join(find_faults(recipe_file, override))
+    assert expected in faults and "factory" not in faults
 
 
 def test_files_that_are_no_recipe_are_named(tmp_path):

@@ -72,6 +72,14 @@ PARTS = re.compile(
 )
 """The parts that classes of transformers have, by our names."""
 
+KEYS = {
+    *("hidden_act", "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads"),
+    *("num_hidden_layers", "num_key_value_heads", "rms_norm_eps", "rope_theta", "tie_word_embeddings", "vocab_size"),
+}
+"""The keys of a model to export that configurations of transformers have, too."""
+OTHER_KEYS = {"kind", "use_qk_norm", "zero_init_residual"}
+"""Those that choose the class, or count in training alone."""
+
 APERTUS_NAMES = {"input_layernorm": "attention_layernorm", "post_attention_layernorm": "feedforward_layernorm"}
 """The names in transformers' Apertus of parts that we name as its LLaMA does."""
 
@@ -154,12 +162,20 @@ def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: in
     """Return the weights to export under transformers' names, without the rows that pad the vocabulary.
 
     Raises:
-        InputError: the model has a part that no class of transformers has.
+        InputError: the model has a part, or a key, that no class of transformers has.
     """
     import torch
 
-    if others := [name for name in state if not PARTS.fullmatch(name.rpartition(".")[0])]:
-        raise InputError(f"{others[0]}: no class of transformers has this part. Use the model by trainer.load_model.")
+    others = [name for name in state if not PARTS.fullmatch(name.rpartition(".")[0])]
+    # A part may have no weights, such as a factor: its key tells.
+    fields = type(config).model_fields.items()
+    others += [
+        f"model.{key}"
+        for key, field in fields
+        if key not in KEYS | OTHER_KEYS and getattr(config, key) != field.default
+    ]
+    if others:
+        raise InputError(f"{others[0]}: no class of transformers has this. Use the model by trainer.load_model.")
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
         if name in state:
             state[name] = state[name][:vocab_size]
@@ -206,7 +222,7 @@ def describe_export_files(
             "model_type": name.lower(),
             "hidden_act": config.hidden_act,
         }
-        model |= config.model_dump(exclude={"kind", "use_qk_norm", "zero_init_residual"})
+        model |= config.model_dump(include=KEYS)
         model |= {"attention_bias": False, "mlp_bias": False}
         if name != "Llama":  # the others have defaults that differ
             model["head_dim"] = config.head_dim
