@@ -71,6 +71,7 @@ class MetricsLog:
         removed: how many lines after `step` were removed when the log was opened.
         trackers: called with each line after it is written.
         seconds: the run's time so far by the lines found, the removed ones included, since it was paid for.
+        usd: what it has cost by then, at the prices that held.
     """
 
     def __init__(self, run: Path, *, step: int, write: bool = True):
@@ -80,7 +81,9 @@ class MetricsLog:
         # A resumed run forgets the steps that its checkpoint has not seen.
         self.records = [record for record in found if record["step"] <= step]
         self.removed = others + len(found) - len(self.records)
-        self.seconds: float = max((record.get("seconds", 0.0) for record in found), default=0.0)
+        self.seconds, self.usd = (
+            max((record.get(key, 0.0) for record in found), default=0.0) for key in ("seconds", "usd")
+        )
         # The file is rewritten before a line is added.
         if self.removed and write:
             write_text(path, "".join(json.dumps(record) + "\n" for record in self.records))

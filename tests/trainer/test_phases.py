@@ -82,8 +82,9 @@ def test_money_spent_on_steps_that_a_crash_lost_is_counted(train, tmp_path):
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(lost) + "\n")
     assert "removed 1 line after" in train(tmp_path).stderr
-    lines = read_metrics(tmp_path)
-    assert min(line["seconds"] for line in lines if "loss" in line and line["step"] > 6) > 5_000
+    resumed = [line for line in read_metrics(tmp_path) if "loss" in line and line["step"] > 6]
+    assert min(line["seconds"] for line in resumed) > 5_000
+    assert {line["usd"] for line in resumed} == {1.0}  # the recipe has no price now
 
 
 def test_the_best_validation_is_kept_though_no_checkpoint_was_due(train, tmp_path):

@@ -87,7 +87,8 @@ class TrainingLoop:
     @property
     def usd(self) -> float:
         """Return what the training loop has cost so far."""
-        return self.seconds / 3600 * self.session.recipe.cost.gpu_usd_per_hour * self.session.ranks
+        hours = (self.seconds - self.log.seconds) / 3600
+        return self.log.usd + hours * self.session.recipe.cost.gpu_usd_per_hour * self.session.ranks
 
     def take_steps(self) -> None:
         """Take steps of the training loop until the end, a signal, or an off-ramp."""
