@@ -133,7 +133,7 @@ def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, s
     found = {name: describe_drops(own.dropped, own.records) for name, own in sampled.items()}
     why = "; ".join(f"of {name}, {drops}" for name, drops in found.items() if drops)
     wanted = f"{format_amount(size, 'bytes')}, by the sizes of the files"
-    why = why or "the rest is escapes and other contents of the files"
+    why = why or "the rest is escapes, other contents of the files, or text that no sample takes"
     build.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
 
 
