@@ -173,10 +173,6 @@ class SourceDrops:
         before = {name: replace(step, before_encoding=True) for name, step in encoding.steps.items()}
         return replace(self, steps=before | self.steps)
 
-    def shown(self) -> dict[str, StepDrops]:
-        """Return the steps that drop or report documents."""
-        return {name: step for name, step in self.steps.items() if step.first.documents}
-
     def dropped(self) -> Counter[str]:
         """Return how many documents are dropped by first reason, without reasons that no document has."""
         steps = [step for step in self.steps.values() if not step.reports]

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 
 from pipeline.engine.stage_progress import Advance
 from pipeline.engine.tasks import Call, run_call
@@ -131,7 +132,7 @@ class LocalExecutor(Executor):
         """
         if self.workers == 1 or len(calls) == 1:
             for number, call in enumerate(calls):
-                _run_here(number, call, advance)
+                advance(number, *run_call(call, partial(advance, number)))
             return
         # All calls together at first; after a loss, the suspects run alone.
         ended: set[int] = set()
@@ -230,10 +231,6 @@ class _Slots:
         values: list[int] = self._rows[:]
         rows = (values[start : start + self._ROW] for start in range(0, len(values), self._ROW))
         return [(number - 1, done, made) for number, done, made in rows if number]
-
-
-def _run_here(number: int, call: Call, advance: Advance) -> None:
-    advance(number, *run_call(call, lambda done, made: advance(number, done, made)))
 
 
 def _run_in_worker(number: int, call: Call) -> tuple[int, int]:

@@ -84,7 +84,7 @@ class RayExecutor(Executor):
         try:
             while waiting or running:
                 # Give Ray more calls.
-                while waiting and len(running) < self._most_in_flight():
+                while waiting and len(running) < (self._limit or 2 * self.workers):
                     number = waiting.popleft()
                     cpus = self._cpus_of_largest_node() if number in alone else 1
                     options = run.options(name=str(calls[number]), num_cpus=cpus)
@@ -163,14 +163,9 @@ class RayExecutor(Executor):
                 ) from error
             raise cause from error
 
-    def _alive_nodes(self) -> list[dict[str, Any]]:
-        return [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
-
     def _cpus_of_largest_node(self) -> int:
-        return int(max((node["Resources"]["CPU"] for node in self._alive_nodes()), default=1))
-
-    def _most_in_flight(self) -> int:
-        return self._limit or 2 * self.workers
+        cpus = (node["Resources"].get("CPU", 0) for node in self._ray.nodes() if node["Alive"])
+        return int(max([1, *cpus]))
 
 
 def list_versions() -> dict[str, str]:

@@ -120,11 +120,6 @@ class Index:
         """The tokens that the index keeps, `(partitions, sources)`."""
         return self._sums[:, :, 0, 1]
 
-    @property
-    def documents(self) -> Int64s:
-        """How many documents of each source the index keeps, `(sources,)`."""
-        return self._sums[:, :, 0, 0].sum(axis=0)
-
     def read_reasons(self, number: int) -> UIntegers:
         """Return the index's numbers of reasons of a partition's documents; 0 for those that are kept."""
         return np.frombuffer(self._partitions.scratch.read(number), self._dtype)

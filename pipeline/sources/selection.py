@@ -185,14 +185,11 @@ class Selection:
         # A file is unread, read in part (its other parts count), or has no rows.
         read = {(span.name, span.part) for unit in self.units for span in unit.spans}
         touched = {name for name, _ in read}
-        files = [file for file in self.files if file.name not in touched and self._holds_rows(file)]
+        files = [file for file in self.files if file.name not in touched and self._listed.get(file.name, True)]
         spans = (span for name in touched for span in self._listed[name])
         left = [span for span in spans if (span.name, span.part) not in read]
         stored = sum(file.stored_bytes for file in files) + sum(span.stored_bytes for span in left)
         return Unread(len(files), len(self.files), len(left), stored)
-
-    def _holds_rows(self, file: File) -> bool:
-        return file.name not in self._listed or bool(self._listed[file.name])
 
     def _iter_parts(self) -> Iterator[Span]:
         """Yield all parts to select from, in seeded order. A group is listed only when those before are used up."""

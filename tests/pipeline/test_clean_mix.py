@@ -96,7 +96,7 @@ def test_what_falls_is_what_plain_code_finds(seed: int, size: int, tmp_path: Pat
                 seen[document.key] = number
                 kept += 1
         assert index.drops[number].dropped() == dropped
-        assert index.documents[number] == kept
+        assert index.count_kept(number).documents == kept
         assert kept + sum(dropped.values()) == len(documents)
     assert len([key for key, owner in seen.items() if owner == 2]) > 20
     for number in (0, 2):

@@ -225,7 +225,7 @@ def test_an_index_is_what_plain_code_finds(
             )
             lengths = [document.length for document in left]
             edges = [0, *itertools.accumulate(lengths)]
-            assert index.documents[source] == len(left)
+            assert index.count_kept(source).documents == len(left)
             assert index.longest[:, source].max() == max(lengths, default=0)
             axis = Axis(index, source)
             assert axis.total == edges[-1]
