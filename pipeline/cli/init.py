@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Write a recipe, and return what was found and the next commands."""
-    from pipeline.sources.survey import list_cells, survey
+    from pipeline.sources.survey import survey
     from shards.stores.files import check_own_folder, write_text
 
     out: Path = options.out
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> Outcome:
     check_own_folder(out.absolute().parent)
     hub = [path for path in options.paths if path.startswith("hf://")]
     left_out: dict[str, list[str]] = {}
-    found = survey([cell for path in options.paths if path not in hub for cell in list_cells(path)], left_out)
+    found = survey([path for path in options.paths if path not in hub], left_out)
     found += map(_look_at_hub, hub)
     lines = [
         f"left out: {plural(len(names), 'file')} ({', '.join(map(os.path.relpath, names[:_SHOWN]))}): {why}"
@@ -77,8 +77,14 @@ def _look_at_hub(address: str) -> Found:
 
     place = parse_hub_address(address)
     config, _, split = place.folder.partition("/")
-    keys: Keys = {"name": place.repo.partition("/")[2], "kind": "hub", "repo": place.repo, "config": config or None}
-    keys |= {"split": split or "train", "revision": place.revision}
+    keys: Keys = {
+        "name": place.repo.partition("/")[2],
+        "kind": "hub",
+        "repo": place.repo,
+        "config": config or None,
+        "split": split or "train",
+        "revision": place.revision,
+    }
     source = HubSource(weight=1.0, **keys)
     files = list_files(source.model_copy(update={"revision": resolve_commit(source)}))
     read, texts = look_at(files[0])

@@ -146,13 +146,18 @@ def _collect(texts: Texts, file: str, name: str, value: Any) -> None:
             _collect(texts, file, f"{name}.{key}".lstrip("."), item)
 
 
-def survey(cells: list[tuple[str, str, list[File]]], left_out: dict[str, list[str]]) -> list[Found]:
+def survey(places: list[str], left_out: dict[str, list[str]]) -> list[Found]:
     """Survey files, and return the sources that read those with text.
 
     Args:
-        cells: the name of a folder, a glob, and the files that it matches.
+        places: folders, files and globs.
         left_out: names of files without text are added, by reason.
+
+    Raises:
+        InputError: in a place is no file.
+        OSError, ValueError, ImportError: a place cannot be listed.
     """
+    cells = [cell for place in places for cell in _list_cells(place)]
     step = max(1, -(-sum(len(files) for *_, files in cells) // MOST_LOOKED_AT))
     sources: dict[str, Found] = {}
     for label, pattern, files in cells:
@@ -185,13 +190,8 @@ def survey(cells: list[tuple[str, str, list[File]]], left_out: dict[str, list[st
     return [*sources.values()]
 
 
-def list_cells(place: str) -> list[tuple[str, str, list[File]]]:
-    """Return the files of a folder, a file or a glob for a survey.
-
-    Raises:
-        InputError: there is none.
-        OSError, ValueError, ImportError: the place cannot be listed.
-    """
+def _list_cells(place: str) -> list[tuple[str, str, list[File]]]:
+    """Return a name, a glob and the files that it matches, for each part of a folder or for a file or a glob."""
     root = os.path.abspath(place)
     is_folder = os.path.isdir(root)
     files = expand_glob(f"{escape(root)}/**/*" if is_folder else place, {}, set())

@@ -22,13 +22,9 @@ PAGE = "<!DOCTYPE html><html><body><p>{}</p><p>Another one.</p></body></html>"
 CHAT = [{"messages": [{"role": "user", "content": "Which way?"}, {"role": "assistant", "content": "This way. " * 9}]}]
 
 
-@pytest.fixture(scope="module")
-def texts() -> list[str]:
-    return real_documents()
-
-
-def write_files(folder: Path, texts: list[str]) -> Path:
+def write_files(folder: Path) -> None:
     """Write a folder of mixed files, as a person has them."""
+    texts = real_documents()
     records = [{"id": str(number), "body": {"text": text}} for number, text in enumerate(texts[300:400])]
     for name, content in {
         **{f"notes/{number}.txt": text for number, text in enumerate(texts[:60])},
@@ -52,7 +48,6 @@ def write_files(folder: Path, texts: list[str]) -> Path:
     pq.write_table(pa.table({"url": ["http://a"] * 50, "text": texts[400:450]}), folder / "rows/part.parquet")
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), folder / "rows/empty.parquet")
     os.mkfifo(folder / "notes/pipe.txt")
-    return folder
 
 
 def read_sources(recipe: Path) -> dict[str, dict[str, Any]]:
@@ -62,8 +57,8 @@ def read_sources(recipe: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path, texts: list[str]) -> None:
-    write_files(tmp_path / "my data", texts)
+def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
+    write_files(tmp_path / "my data")
     done = call_here(main, "init", "my data", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert read_sources(tmp_path / "recipe.toml") == {
@@ -89,10 +84,11 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path, texts: list[s
         "web-file": {"paths": ["my data/web/**/*.html"], "format": "file"},
     }
     written = (tmp_path / "recipe.toml").read_text()
-    noticed = ["(my data/notes/binary.txt): holds binary data", "(my data/rows/pa\\nge.pdf): holds PDF, not text"]
-    noticed += ["(my data/rows/chat.json): the text is in the list 'messages'", "web-file: HTML in 16 of 16"]
     for said in [
-        *noticed,
+        "(my data/notes/binary.txt): holds binary data",
+        "(my data/rows/pa\\nge.pdf): holds PDF, not text",
+        "(my data/rows/chat.json): the text is in the list 'messages'",
+        "web-file: HTML in 16 of 16",
         '(my data/notes/latin.txt): not UTF-8: give it a [[sources]] of its own with encoding = "cp1252"',
         "(my data/rows/empty.parquet): no column of text",
         "(my data/readme): one document",
@@ -148,9 +144,11 @@ def test_refused(tmp_path: Path, arguments: list[str], said: str) -> None:
 
 
 @pytest.mark.long
-def test_a_data_set_on_the_hub(tmp_path: Path, texts: list[str]) -> None:
+def test_a_data_set_on_the_hub(tmp_path: Path) -> None:
     (tmp_path / "repo").mkdir()
-    pq.write_table(pa.table({"url": ["http://a"] * 200, "body": texts[:200]}), tmp_path / "repo/train.parquet")
+    pq.write_table(
+        pa.table({"url": ["http://a"] * 200, "body": real_documents()[:200]}), tmp_path / "repo/train.parquet"
+    )
     with Hub() as hub:
         hub.publish("me/mine", tmp_path / "repo")
         run = Command(hub, tmp_path)

@@ -7,8 +7,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from shards.audit.not_text import KINDS, NotText, describe_not_text, look_for_not_text
 from tests.support.builds import build_here, call_here, real_documents
 from tests.support.recipes import source, write_recipe
@@ -85,34 +83,26 @@ def test_few_documents_are_not_told() -> None:
     assert line.startswith("HTML in 6 of 1,002 documents looked at, such as row 0. Take the text out of the pages")
 
 
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("not-text")
+def test_said_by_plan_build_and_audit(tmp_path: Path) -> None:
     texts = [text for text in real_documents() if len(text) > 300]
+    (tmp_path / "prose.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[:200]))
     sources = [source("prose", "prose.jsonl", weight=4)]
-    (folder / "prose.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[:200]))
-    for name, way in (("web", as_page), ("columns", as_columns), ("pages", as_pages), ("chat", as_chat)):
-        (folder / name).mkdir()
+    told = {as_page: "HTML", as_columns: HYPHENS, as_pages: HEADERS, as_chat: "chat records"}
+    for way in told:
+        (tmp_path / (name := way.__name__)).mkdir()
         for number, text in enumerate(texts[200:400]):
-            (folder / name / f"{number}.md").write_text(way(text))
+            (tmp_path / name / f"{number}.md").write_text(way(text))
         sources.append(source(name, f"{name}/*", format="file"))
-    return write_recipe(folder / "r.toml", *sources, mix={"when_short": "shrink"}, shards={"tokens": 50_000})
-
-
-def test_said_by_plan_build_and_audit(recipe: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "r.toml", *sources, mix={"when_short": "shrink"}, shards={"tokens": 50_000})
     planned = call_here(main, "plan", recipe).stdout
     built = build_here(recipe, tmp_path / "set")["stderr"]
     audited = call_here(main, "audit", tmp_path / "set", "--workers", "1", "--json")
-    checks = {check["name"]: check for check in json.loads(audited.stdout)["checks"]}
-    assert checks["not_text"]["verdict"] == "look"
-    told = (("web", "HTML"), ("columns", HYPHENS), ("pages", HEADERS), ("chat", "chat records"))
-    for name, kind in told:
-        line = f"source {name!r}: {kind} in "
-        assert line in built
-        assert line in planned
+    (check,) = (check for check in json.loads(audited.stdout)["checks"] if check["name"] == "not_text")
+    assert check["verdict"] == "look"
+    for name, kind in ((way.__name__, kind) for way, kind in told.items()):
+        assert f"source {name!r}: {kind} in " in built
+        assert f"source {name!r}: {kind} in " in planned
         assert f"documents looked at, such as 0.md row 0. {KINDS[kind][1]}" in built
-        assert re.search(
-            rf"{name}: {kind} in .* such as \d+.md@.* row 0. {KINDS[kind][1]}", checks["not_text"]["summary"]
-        )
+        assert re.search(rf"{name}: {kind} in .* such as \d+.md@.* row 0. {KINDS[kind][1]}", check["summary"])
     assert "source 'prose'" not in built
-    assert "prose" not in checks["not_text"]["summary"]
+    assert "prose" not in check["summary"]

@@ -151,35 +151,36 @@ def test_a_module_travels_with_its_task(tmp_path: Path) -> None:
 
 
 def of_each(answer: str) -> str:
-    return f"import random\nseen = []\ndef keep(texts):\n    seen.append(0)\n    return [{answer} for t in texts]\n"
+    return f"seen = []\ndef keep(texts):\n    seen.append(0)\n    return [{answer} for t in texts]\n"
 
 
 @pytest.mark.parametrize(
-    ("code", "fault", "keys"),
+    ("given", "fault"),
     [
-        (of_each("1 / (t != 'text 7')"), r"row 7: rules:keep failed: ZeroDivisionError: .* \(.*rules.py, line 5\)", {}),
-        ("def keep(texts):\n    raise SystemExit('\x1b')", r"row 0: rules:keep failed: SystemExit: \\x1b", {}),
-        ("def keep(texts):\n    return [None]", r"row 0: rules:keep returned \[None\]. Expected a list of 101", {}),
-        ("keep = ''.join", r"row 0: rules:keep returned 'text 0.*Expected a list of 101", {}),
-        (of_each("3 if t == 'text 5' else t"), "row 5: rules:keep returned 3. Expected None or True", {}),
-        (of_each("'\\ud800'"), "row 0: rules:keep returned '.ud800'. Expected", {}),
-        (of_each("(False, t)"), "row 0: rules:keep returned over 100 different reasons", {}),
-        (of_each("len(seen) < 2"), "row 100: rules:keep returned True, and False when asked again", {}),
-        (of_each("random.random() < 0.5"), "when asked again", {}),
-        ("def keep(", r"cannot read the module of rules:keep: '\(' was never closed", {}),
-        ("import no_such_package", r"cannot be imported: ModuleNotFoundError: .*rules.py, line 1", {}),
-        ("raise SystemExit", "cannot be imported: SystemExit", {}),
-        ("", "rules:keep cannot be imported: AttributeError: .* has no attribute 'keep'", {}),
-        ("", "cannot read the module of rule:keep: No module named", {"function": "rule:keep"}),
-        ("", r'expected MODULE:FUNCTION, such as "my_rules:keep"', {"function": "rules"}),
-        ("", "needs no-such; installed is none. Install it: pip install 'no-such'", {"packages": ["no-such"]}),
-        ("", r"needs numpy==1.0; installed is \d", {"packages": ["numpy==1.0"]}),
-        ("", "the function has changed", {"function": "rules:keep#sha256=" + "0" * 64}),
+        (of_each("1 / (t != 'text 7')"), r"row 7: rules:keep failed: ZeroDivisionError: .* \(.*rules.py, line 4\)"),
+        ("def keep(texts):\n    raise SystemExit('\x1b')", r"row 0: rules:keep failed: SystemExit: \\x1b"),
+        ("def keep(texts):\n    return [None]", r"row 0: rules:keep returned \[None\]. Expected a list of 101"),
+        ("keep = ''.join", r"row 0: rules:keep returned 'text 0.*Expected a list of 101"),
+        (of_each("3 if t == 'text 5' else t"), "row 5: rules:keep returned 3. Expected None or True"),
+        (of_each("'\\ud800'"), "row 0: rules:keep returned '.ud800'. Expected"),
+        (of_each("(False, t)"), "row 0: rules:keep returned over 100 different reasons"),
+        (of_each("len(seen) < 2"), "row 100: rules:keep returned True, and False when asked again"),
+        ("def keep(", r"cannot read the module of rules:keep: '\(' was never closed"),
+        ("import no_such_package", r"cannot be imported: ModuleNotFoundError: .*rules.py, line 1"),
+        ("raise SystemExit", "cannot be imported: SystemExit"),
+        ("", "rules:keep cannot be imported: AttributeError: .* has no attribute 'keep'"),
+        ({"function": "rule:keep"}, "cannot read the module of rule:keep: No module named"),
+        ({"function": "rules"}, r'expected MODULE:FUNCTION, such as "my_rules:keep"'),
+        ({"packages": ["no-such"]}, "needs no-such; installed is none. Install it: pip install 'no-such'"),
+        ({"packages": ["numpy==1.0"]}, r"needs numpy==1.0; installed is \d"),
+        ({"function": "rules:keep#sha256=" + "0" * 64}, "the function has changed"),
     ],
 )
-def test_what_is_no_such_function_is_refused(tmp_path: Path, code: str, fault: str, keys: dict[str, Any]) -> None:
+def test_what_is_no_such_function_is_refused(tmp_path: Path, given: Any, fault: str) -> None:
+    """The code of the module is wrong, or keys of the table of `clean`."""
+    keys = given if isinstance(given, dict) else {}
     with pytest.raises(InputError, match=fault):
-        clean(pin(tmp_path, code, **keys))
+        clean(pin(tmp_path, "" if keys else given, **keys))
 
 
 def test_a_recipe_of_others_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
