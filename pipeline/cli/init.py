@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> Outcome:
     ]
     if not found:
         raise InputError([f"no text in {', '.join(options.paths)}", *lines])
-    name = _make_name(os.path.abspath(options.paths[0]).rpartition("/")[2].partition(".")[0])
+    name = _make_name(Path(os.path.abspath(options.paths[0])).stem)
     rows = [_finish(found, number, out.absolute().parent, lines) for number in range(len(found))]
     recipe = "\n".join(_write(name, found, lines)) + "\n"
     write_text(out, recipe.encode("utf-8", "replace").decode().replace("\x7f", "\\u007f"))

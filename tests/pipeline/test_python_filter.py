@@ -178,9 +178,9 @@ def of_each(answer: str) -> str:
 )
 def test_what_is_no_such_function_is_refused(tmp_path: Path, given: Any, fault: str) -> None:
     """The code of the module is wrong, or keys of the table of `clean`."""
-    keys = given if isinstance(given, dict) else {}
+    code, keys = ("", given) if isinstance(given, dict) else (given, {})
     with pytest.raises(InputError, match=fault):
-        clean(pin(tmp_path, "" if keys else given, **keys))
+        clean(pin(tmp_path, code, **keys))
 
 
 def test_a_recipe_of_others_runs_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
