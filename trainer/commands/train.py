@@ -85,13 +85,13 @@ def run(options: argparse.Namespace) -> Outcome | int:
         go_on=options.go_on,
         progress=True,
     )
-    status = 128 + result.interrupted_by if result.interrupted_by else WHOLE
-    if result.status == "stopped":
-        status = OFF_RAMP
-        if is_first_rank():
-            reason = result.figures["off_ramp"]
-            say(f"stopped: {reason}. {result.checkpoint} was saved; --go-on continues from there.")
-    return describe_result(recipe.name, result, status) if is_first_rank() else status
+    stopped = OFF_RAMP if result.status == "stopped" else WHOLE
+    status = 128 + result.interrupted_by if result.interrupted_by else stopped
+    if not is_first_rank():
+        return status
+    if reason := result.figures["off_ramp"]:
+        say(f"stopped: {reason}. {result.checkpoint} was saved; --go-on continues from there.")
+    return describe_result(recipe.name, result, status)
 
 
 def wait_without_spinning() -> None:
