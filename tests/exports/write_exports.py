@@ -1,4 +1,4 @@
-"""Write two sets, uint16 and uint32, in every layout that holds them, and beside them what readers must find.
+"""Write two sets, uint16 and uint32, for megatron-core, and beside them what its reader must find.
 
 Usage: python -m tests.exports.write_exports FOLDER (in the main environment; `make test-exports` does it). Documents
 are random ids of lengths at which layouts change: one token (EOS alone), around 255 and 65,535. `SET/expected.npz`
@@ -12,13 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from shards.convert.export import export_set
-from shards.convert.layouts import LAYOUTS
-from shards.errors import InputError
 from shards.format.reader import open_set
 from tests.support.shard_sets import Document, Plan, write_set
 
 LENGTHS = [1, 2, 254, 255, 256, 257, 65_534, 65_535, 65_536, 65_537]
-REFUSED = {"uint16": (), "uint32": ("nanogpt", "llmc")}
 
 
 def plan_documents(rng: np.random.Generator, vocab_size: int, eos_id: int, count: int, *, long: bool) -> list[Document]:
@@ -47,15 +44,8 @@ def write_all(folder: Path, dtype: str, *, vocab_size: int, eos_id: int) -> None
         every = [document.tokens for shard in shards for document in shard]
         expected[f"{split}_tokens"] = np.concatenate(every).astype(dtype)
         expected[f"{split}_lengths"] = np.array([len(tokens) for tokens in every])
-        expected[f"{split}_shards"] = np.array([sum(len(d.tokens) for d in shard) for shard in shards])
     np.savez(folder / "expected.npz", **expected)
-    for layout in LAYOUTS:
-        try:
-            export_set(open_set(folder / "set"), folder / layout, layout=layout)
-        except InputError as error:
-            if layout not in REFUSED[dtype]:
-                raise
-            print(f"{dtype}: {error}")
+    export_set(open_set(folder / "set"), folder / "megatron", layout="megatron")
     shutil.rmtree(folder / "set")
 
 

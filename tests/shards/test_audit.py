@@ -111,7 +111,7 @@ def test_concentration_is_what_its_definition_says(small_plan, tmp_path):
         assert table["source_bits"][token] == pytest.approx(source_bits, abs=1e-9)
 
 
-def test_lengths_by_source(good_audit, plan):
+def test_a_set_without_faults_and_its_lengths_by_source(good_audit, plan):
     everything = split_documents(plan, "train") + split_documents(plan, "val")
     for row in good_audit.check("lengths").findings:
         lengths = np.array([len(d.tokens) for d in everything if d.source == row.values["source"]])
@@ -119,9 +119,6 @@ def test_lengths_by_source(good_audit, plan):
         assert (row.values["longest"], row.values["mean"]) == (lengths.max(), round(lengths.mean(), 1))
         assert row.values["p50"] == pytest.approx(np.median(lengths), rel=0.03)
         assert sum(row.values["histogram"].values()) == len(lengths)
-
-
-def test_set_without_faults(good_audit):
     for name in ("special_ids", "lengths", "rare"):
         check = good_audit.check(name)
         assert check.verdict == "ok", check.summary
@@ -206,13 +203,11 @@ def test_verdicts_on_ids_know_the_size_of_the_set(tokens, vocab_size, planted, n
     assert check_rare(totals, below=below).verdict == rare
 
 
-def long_documents(small_plan, split, shard, least):
-    """Return the numbers of a shard's documents that have at least so many tokens."""
-    return [n for n, document in enumerate(small_plan.documents[split][shard]) if len(document.tokens) >= least]
-
-
 def test_validation_seen_in_training(small_plan, tmp_path):
-    leaked, copy = long_documents(small_plan, "val", 0, 300)[0], long_documents(small_plan, "train", 1, 300)[0]
+    leaked, copy = (
+        next(n for n, document in enumerate(documents) if len(document.tokens) >= 300)
+        for documents in (small_plan.documents["val"][0], small_plan.documents["train"][1])
+    )
     tokens = small_plan.documents["val"][0][leaked].tokens.copy()
     tokens[7] ^= 1
     tokens = np.concatenate([small_plan.documents["train"][1][copy].tokens[:100], tokens])

@@ -1,6 +1,6 @@
 """The cache of remote shards: whole verified files, never above its limit, shared by processes that may die.
 
-The set lies on a Hub on loopback. Processes are real ones; a thread watches the folder while they work.
+The set lies on a Hub on loopback. Processes are real ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import random
 import shutil
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -108,28 +107,15 @@ def fetched_bytes(hub):
     return hub.body_bytes(r"/cdn/.*\.zst")
 
 
-class Watch(threading.Thread):
-    """Samples the bytes in a folder until the block ends."""
-
-    def __init__(self, folder):
-        super().__init__(daemon=True)
-        self.folder, self.most, self.ended = folder, 0, threading.Event()
-
-    def run(self):
-        before = {}
-        while not self.ended.is_set():
-            found = kept(self.folder)
-            if found == before:  # else files came and went while they were added up
-                self.most = max(self.most, sum(found.values()))
-            before = found
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ended.set()
-        self.join()
+def most_bytes(folder, seconds):
+    """Return the most bytes in a folder in the next seconds; two equal listings, as no file came or went in between."""
+    most, before, end = 0, {}, time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = kept(folder)
+        if found == before:
+            most = max(most, sum(found.values()))
+        before = found
+    return most
 
 
 def read_in_process(url, folder, limit, names, repeats, seed, request_bytes=40_000):
@@ -325,31 +311,30 @@ def test_one_process_fetches_a_file_and_the_others_wait_for_it(hub, whole, folde
 def test_processes_killed_at_random_moments_leave_nothing_that_is_not_whole(hub, whole, folder, processes):
     hub.latency_s = 0.005
     names, limit = list(token_files(whole)), two_largest(whole)
-    moments, halves, watch = random.Random(12), 0, Watch(folder)
-    with watch:
-        for seed in range(6):
-            arguments = (hub.url, folder, limit, names, 100, seed, 10_000)
-            workers = [processes.Process(target=read_in_process, args=arguments) for _ in range(2)]
-            for worker in workers:
-                worker.start()
-            hub.forget()
-            deadline = time.monotonic() + 30
-            while not any("/cdn/" in one.path for one in hub.requests) and time.monotonic() < deadline:
-                time.sleep(0.002)
-            time.sleep(moments.uniform(0, 0.1))
-            workers[0].kill()  # the other one goes on with what it left
-            workers[0].join()
-            time.sleep(moments.uniform(0, 0.1))
-            assert workers[1].is_alive(), workers[1].exitcode
-            workers[1].kill()
-            workers[1].join()
-            found = kept(folder)
-            halves += sum(path.name.endswith(PART_SUFFIX) for path in found)
-            for path in found:
-                if not path.name.startswith("."):
-                    assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+    moments, halves, most = random.Random(12), 0, 0
+    for seed in range(6):
+        arguments = (hub.url, folder, limit, names, 100, seed, 10_000)
+        workers = [processes.Process(target=read_in_process, args=arguments) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        hub.forget()
+        deadline = time.monotonic() + 30
+        while not any("/cdn/" in one.path for one in hub.requests) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        most = max(most, most_bytes(folder, moments.uniform(0, 0.1)))
+        workers[0].kill()  # the other one goes on with what it left
+        workers[0].join()
+        most = max(most, most_bytes(folder, moments.uniform(0, 0.1)))
+        assert workers[1].is_alive(), workers[1].exitcode
+        workers[1].kill()
+        workers[1].join()
+        found = kept(folder)
+        halves += sum(path.name.endswith(PART_SUFFIX) for path in found)
+        for path in found:
+            if not path.name.startswith("."):
+                assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
     assert halves > 1, "few kills hit a fetch"
-    assert 0 < watch.most <= limit
+    assert 0 < most <= limit
     for name in names:
         check_tokens(open_cached(folder, limit).shard(name))
     assert not [path for path in kept(folder) if path.name.startswith(".")]

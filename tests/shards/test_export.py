@@ -192,12 +192,10 @@ def test_the_tokenizer_is_proved(plan, tmp_path):
         write_set(tmp_path / f"broken-{number}", plan)
         with pytest.raises(InputError, match=r"tokenizer\.json: tokenizers cannot read it: .*Restore the file"):
             export_set(shards.open_set(tmp_path / f"broken-{number}"), tmp_path / "none", layout="nanogpt")
-
-
-def test_a_set_of_bare_ids_has_no_tokenizer_to_prove(tmp_path):
+    # A set of bare ids has none.
     ids = write_token_set(tmp_path / "set", {"train": [count_up(1000, vocab_size=50)]}, vocab_size=50)
-    export_set(ids, tmp_path / "out", layout="nanogpt")
-    assert json.loads((tmp_path / "out/export.json").read_text())["tokenizer_proof"] == {"probes": 0, "documents": 0}
+    export_set(ids, tmp_path / "bare", layout="nanogpt")
+    assert json.loads((tmp_path / "bare/export.json").read_text())["tokenizer_proof"] == {"probes": 0, "documents": 0}
 
 
 def test_what_a_layout_cannot_count_is_refused(tiny_set, monkeypatch, tmp_path):

@@ -36,22 +36,9 @@ def test_facade(good_set, plan):
     assert shard.documents(["length"]).column_names == ["length"]
     with pytest.raises(KeyError, match="no shard 'train-7'"):
         shard_set.shard("train-7")
-
-
-def test_names_of_the_facade():
-    assert shards.__all__ == ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set", "report_to"]
-    for name in shards.__all__:
-        assert getattr(shards, name).__module__.startswith("shards.")
-    assert dir(shards) == sorted(shards.__all__)
+    assert dir(shards) == ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set", "report_to"]
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = shards.absent
-
-
-def test_tokens_are_the_documents_end_to_end(good_set, plan):
-    for split, parts in plan.documents.items():
-        for shard, documents in zip(shards.open_set(good_set).splits[split], parts, strict=True):
-            expected = np.concatenate([document.tokens for document in documents])
-            np.testing.assert_array_equal(shard.read(), expected)
 
 
 def test_five_lines_of_format_md(good_set):

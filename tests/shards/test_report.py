@@ -192,20 +192,14 @@ def test_hostile_card_parses_and_holds_no_markup(hostile):
     assert HOSTILE_TOKEN in spans
 
 
-def test_command_line(report, good_set, tmp_path, capsys):
-    audited = ["--audit", str(report.out.parent / "audit"), "--workers", "1"]
-    assert main(["report", str(good_set), "--out", str(tmp_path / "out"), *audited, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["name"], printed["out"]) == ("set", str(tmp_path / "out"))
-    assert main(["report", str(good_set), *audited, "--out", str(good_set / "report")]) == 2
-
-
 @pytest.mark.parametrize("name", ["README.md", "index.html"])
 def test_files_that_are_not_a_reports_stay(report, good_set, tmp_path, capsys, name):
     out = shutil.copytree(report.out, tmp_path / "out")
     audit = str(report.out.parent / "audit")
     arguments = ["report", str(good_set), "--out", str(out), "--audit", audit, "--workers", "1"]
-    assert main(arguments) == 0
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["out"] == str(out)
+    assert main([*arguments, "--out", str(good_set / "report")]) == 2
     (out / name).write_text("# my own project\n")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     assert main(arguments) == 2

@@ -67,7 +67,7 @@ def test_a_sample_is_the_window_of_its_number(small_set):
     assert {tensor.dtype for tensor in sample.values()} == {torch.int64}
 
 
-def test_indices_are_those_of_a_list(small_set):
+def test_indices_are_those_of_a_list_and_integers_of_any_kind(small_set):
     windows = TokenWindows(small_set, seq_len=SEQ_LEN)
     length = len(windows)
     assert torch.equal(windows[-1]["input_ids"], windows[length - 1]["input_ids"])
@@ -81,10 +81,6 @@ def test_indices_are_those_of_a_list(small_set):
             windows.read([0, index])
     with pytest.raises(TypeError):
         windows[1.5]  # type: ignore[index]
-
-
-def test_samples_are_read_by_integers_of_any_kind_alone(small_set):
-    windows = TokenWindows(small_set, seq_len=SEQ_LEN)
     for numbers in ([1.5], np.arange(3.0), [True, False], ["1"], [[1, 2]], 7):
         with pytest.raises(TypeError, match=r"samples by number: an array .*; expected one dimension of integers"):
             windows.read(numbers)

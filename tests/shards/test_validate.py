@@ -98,12 +98,8 @@ def test_every_problem_is_reported_not_just_the_first(good_set, tmp_path):
         ("file_missing", "val-00000.json"),
     ]
     assert validate(folder, level="full", threads=2).problems == problems
-
-
-def test_quick_level_opens_no_contents(good_set, tmp_path):
-    folder = shutil.copytree(good_set, tmp_path / "set")
-    flip(folder / "train-00000.bin.zst", 5000)
-    assert validate(folder, level="quick").problems == []
+    contents = ("file_checksum", "frame_corrupt")  # which the quick level does not open
+    assert validate(folder, level="quick").problems == [p for p in problems if p.kind not in contents]
 
 
 def test_a_folder_of_links_is_a_set(good_set, tmp_path):
