@@ -141,7 +141,9 @@ def test_a_shipped_recipe_is_found_by_name(load: Load, tmp_path: Path, monkeypat
     assert train_recipe.load_train_recipe(Path("demo"), ["optimizer.lr=3e-3"]).optimizer.lr == 3e-3
 
 
-def test_a_file_comes_before_a_shipped_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_comes_before_a_shipped_recipe_and_an_unknown_name_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()  # a folder is no recipe
     assert find_recipe("demo", SHIPPED) == SHIPPED / "demo.toml"
@@ -149,9 +151,6 @@ def test_a_file_comes_before_a_shipped_recipe(tmp_path: Path, monkeypatch: pytes
     assert find_recipe("tinystories", SHIPPED) == Path("tinystories")
     assert find_recipe("demo.toml", SHIPPED) == Path("demo.toml")
     assert find_recipe("data/demo", SHIPPED) == Path("data/demo")
-
-
-def test_an_unknown_name_is_answered_with_the_names() -> None:
     with pytest.raises(InputError, match=r"recipe 'tinystorys': no such file here.*Did you mean 'tinystories'\?"):
         find_recipe("tinystorys", SHIPPED)
 

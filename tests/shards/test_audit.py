@@ -172,16 +172,6 @@ def test_ids_never_seen_and_one_hardly_ever(small_plan, tmp_path, good_audit):
     assert rare not in [row.values["id"] for row in report.check("concentrated").findings]
 
 
-def zipf_totals(tokens, vocab_size, *, unseen=0, rare=0):
-    """Return the totals of a set whose ids occur by Zipf's law, but for the last ones: never, or once."""
-    totals = Totals(["web"], Vocabulary([b"ab"] * vocab_size, {}))
-    counts = np.maximum(expected_id_counts(tokens, vocab_size), 1).astype(np.int64)
-    counts[vocab_size - rare :] = 1
-    counts[vocab_size - rare - unseen : vocab_size - rare] = 0
-    totals.train.counts[0] = counts
-    return totals
-
-
 @pytest.mark.parametrize(
     ("tokens", "vocab_size", "planted", "never_seen", "rare"),
     [
@@ -195,7 +185,13 @@ def zipf_totals(tokens, vocab_size, *, unseen=0, rare=0):
     ],
 )
 def test_verdicts_on_ids_know_the_size_of_the_set(tokens, vocab_size, planted, never_seen, rare):
-    totals = zipf_totals(tokens, vocab_size, **planted)
+    """Ids occur by Zipf's law, but for the last ones: never, or once."""
+    totals = Totals(["web"], Vocabulary([b"ab"] * vocab_size, {}))
+    counts = np.maximum(expected_id_counts(tokens, vocab_size), 1).astype(np.int64)
+    ones = vocab_size - planted.get("rare", 0)
+    counts[ones:] = 1
+    counts[ones - planted.get("unseen", 0) : ones] = 0
+    totals.train.counts[0] = counts
     check = check_never_seen(totals)
     assert check.verdict == never_seen
     assert ("small for its vocabulary" in check.summary) == (tokens / vocab_size < 1000)

@@ -93,18 +93,15 @@ def test_a_range_that_a_file_does_not_have_is_an_error_and_never_fewer_bytes(sto
             read("absent")
 
 
-def test_a_store_is_its_address_and_can_be_sent_to_a_process(store):
+def test_a_store_leaves_nothing_of_its_probe_is_its_address_and_can_be_sent_to_a_process(store):
+    require_abilities(store)
+    assert listing(store) == {}
+    assert not isinstance(store, FolderStore) or list(store.folder.iterdir()) == []
     store.put("one", b"1")
     sent = pickle.dumps(store)
     assert len(sent) < 500
     assert pickle.loads(sent).read("one") == b"1"
     assert open_writable_store(str(store)) == store
-
-
-def test_the_probe_finds_that_a_store_can_do_all_and_leaves_nothing(store):
-    require_abilities(store)
-    assert listing(store) == {}
-    assert not isinstance(store, FolderStore) or list(store.folder.iterdir()) == []
 
 
 def test_a_name_is_abandoned_when_its_process_has_ended():
