@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 import shards
-from tests.support.builds import build_here, digests, run_build, source_documents
+from tests.support.builds import build_here, digests, source_documents
 from tests.support.small_recipe import write_small_recipe
 
 
@@ -38,11 +38,6 @@ def test_every_document_decodes_to_its_text(corpus: Path, built: Path) -> None:
             assert xxhash.xxh3_128_digest(found[-1]) == row["hash"]
     assert len(found) > 300
     assert any(b"<|endoftext|>" in text for text in found), "special tokens in text stay text"
-
-
-def test_two_workers_write_the_bytes_of_one(recipe: Path, built: Path, tmp_path: Path) -> None:
-    run_build(recipe, tmp_path / "set", "--workers", "2")
-    assert digests(tmp_path / "set") == digests(built)
 
 
 def test_pruning_leaves_what_the_build_used(tmp_path: Path) -> None:

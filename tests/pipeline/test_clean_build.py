@@ -16,15 +16,11 @@ import pytest
 
 from pipeline.builder.clean_report import ReportRow, render_page
 from pipeline.recipe.presets import Gopher
-from tests.support.builds import build_here, call_here, digests, real_documents, run_build
-from tests.support.recipes import overrides, source, write_recipe
+from tests.support.builds import build_here, call_here, digests, real_documents
+from tests.support.recipes import overrides, source, write_recipe, write_texts
 from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
-
-
-def write_lines(path: Path, texts: list[str]) -> None:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
 KEPT = ("min_words", "max_words", "max_mean_word_chars")
@@ -39,8 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clean")
     documents = real_documents()
     half = len(documents) // 2
-    write_lines(folder / "prose.jsonl", [*documents[:half], "<script>alert(1)</script> a"])
-    write_lines(folder / "more.jsonl", [*documents[half:], *documents[:150]])
+    write_texts(folder / "prose.jsonl", [*documents[:half], "<script>alert(1)</script> a"])
+    write_texts(folder / "more.jsonl", [*documents[half:], *documents[:150]])
     sources = [source("prose", "prose.jsonl", weight=6, clean=GOPHER), source("more", "more.jsonl", weight=3)]
     tokenizer = {"vocab_size": 400, "sample_bytes": "200 KB"}
     sizes = {"split": {"val_tokens": 3000}, "shards": {"tokens": 20_000}}
@@ -70,39 +66,29 @@ def test_a_moved_limit_keeps_the_sample_of_the_tokenizer_and_says_so(built: dict
     assert digests(folder / "set") == before
 
 
-def test_too_much_that_falls_when_mixing_stops_the_build(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    strict = ["--set", f"{MOVE}=40", "--set", "sources.prose.clean.gopher.max_dropped=0.2"]
-    refused = build_here(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
-    assert "source 'prose': clean.gopher drops " in refused
-    assert "more than max_dropped = 0.2 allows" in refused
-    assert refused.count("gopher: min_words: words is ") == 10
-    assert refused.count(", limit 40: ") == 10
-    texts = [json.loads(line)["text"][:30] for line in (folder / "prose.jsonl").read_text().splitlines()]
-    (line, *_) = [line for line in refused.splitlines() if "gopher: min_words: words is " in line]
-    row = int(line.partition(" row ")[2].partition(":")[0])
-    assert texts[row][:20].split("\n")[0] in line
-    share = refused.partition("set max_dropped = ")[2].partition(" ")[0]
-    allowed = build_here(
-        folder / "recipe.toml", folder / "set", *strict[:3], f"sources.prose.clean.gopher.max_dropped={share}"
-    )
-    assert (allowed["ran"]["tokenizer"], allowed["ran"]["encode"], allowed["ran"]["mix"]) == (0, 0, 0)
-    build_here(folder / "recipe.toml", folder / "set")
-
-
 def report(place: Path, *options: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
     done = call_here(main, "clean-report", place, *options)
     assert done.returncode == expect, done.stderr + done.stdout
     return done
 
 
-def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: dict[str, Any], folder: Path) -> None:
+def test_too_much_that_falls_stops_the_build_and_the_report_shows_the_last_mix(
+    built: dict[str, Any], folder: Path
+) -> None:
     work = folder / "set.work"
     texts = [json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()]
-    strict = ["--set", f"{MOVE}=40", "--set", "sources.prose.clean.gopher.max_dropped=0.2"]
-    refused = run_build(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
+    strict = overrides(f"{MOVE}=40", "sources.prose.clean.gopher.max_dropped=0.2")
+    refused = build_here(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
+    assert "source 'prose': clean.gopher drops " in refused
+    assert "more than max_dropped = 0.2 allows" in refused
+    assert refused.count("gopher: min_words: words is ") == 10
+    assert refused.count(", limit 40: ") == 10
+    (line, *_) = [line for line in refused.splitlines() if "gopher: min_words: words is " in line]
+    row = int(line.partition(" row ")[2].partition(":")[0])
+    assert texts[row][:20].split("\n")[0] in line
     assert f"`tokenmill clean-report {work}` shows what each limit drops." in refused
-    for minimum, options in ((40, []), (15, None)):
-        if options is None:  # a mix that was done before
+    for minimum in (40, 15):
+        if minimum == 15:  # a mix that was done before
             build_here(folder / "recipe.toml", folder / "set")
         found = json.loads(report(work, "--json", "--examples", "20").stdout)
         for entry in found["sources"]:
@@ -127,6 +113,11 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
     assert shown.count("gopher: min_words") == 2
     assert "gopher: max_words" not in shown
     assert ", ".join(f"{documents:,} at {value:g}" for value, documents in limit["alone"]) in shown
+    share = refused.partition("set max_dropped = ")[2].partition(" ")[0]
+    allowed = overrides(f"{MOVE}=40", f"sources.prose.clean.gopher.max_dropped={share}")
+    ran = build_here(folder / "recipe.toml", folder / "set", *allowed)["ran"]
+    assert (ran["tokenizer"], ran["encode"], ran["mix"]) == (0, 0, 0)
+    build_here(folder / "recipe.toml", folder / "set")
 
 
 def test_a_page_shows_the_table_and_documents(built: dict[str, Any], folder: Path) -> None:
@@ -186,8 +177,8 @@ def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(folder:
 
 
 def test_a_unit_of_empty_documents_has_no_measures(tmp_path: Path) -> None:
-    write_lines(tmp_path / "texts.jsonl", real_documents()[:40])
-    write_lines(tmp_path / "empty.jsonl", [""])
+    write_texts(tmp_path / "texts.jsonl", real_documents()[:40])
+    write_texts(tmp_path / "empty.jsonl", [""])
     texts, empty = (source(name, f"{name}.jsonl") for name in ("texts", "empty"))
     build_here(write_recipe(tmp_path / "first.toml", texts), tmp_path / "set")
     tokenizer = {"file": "set/tokenizer.json"}

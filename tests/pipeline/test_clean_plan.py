@@ -16,7 +16,7 @@ import pipeline
 from pipeline.builder.checked_recipe import load_checked_recipe
 from tests.support import recipes
 from tests.support.builds import Built, build_here, digests
-from tests.support.recipes import write_recipe
+from tests.support.recipes import overrides, write_recipe, write_texts
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -28,7 +28,7 @@ def write_words(folder: Path, **limits: Any) -> Path:
     texts = ["".join(" ".join(rng.choices(words, k=8)) + "\n" for _ in range(rng.randint(8, 16))) for _ in range(300)]
     texts += [f"{number} " + "zqxjkv " * 180 for number in range(100)]
     rng.shuffle(texts)
-    (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    write_texts(folder / "a.jsonl", texts)
     own = recipes.source("s", "a.jsonl", clean={"code": {"max_mean_line_bytes": "off"} | limits})
     return write_recipe(folder / "recipe.toml", own, tokenizer={"vocab_size": 290})
 
@@ -68,16 +68,15 @@ def test_a_plan_says_where_the_build_would_stop(cleaned: Path, run_cli: RunCli) 
         "evaluations.dropped.max_dropped=0.001",
         "sources.notes.clean.language.max_dropped=0.01",
     ]
-    arguments = [part for key in strict for part in ("--set", key)]
-    said = re.sub(r"\d+", "N", run_cli("plan", cleaned, *arguments).stdout)
+    said = re.sub(r"\d+", "N", run_cli("plan", cleaned, *overrides(*strict)).stdout)
     for stop in (
         "source 'notes': clean.language drops N of N documents (N.N%), more than max_dropped = N.N allows",
         "source 'prose': N of N documents (N.N%) hold an item of the evaluation set 'dropped'",
         "source 'prose': clean.near_duplicates drops N of N documents (N.N%, N,N tokens), more than max_dropped = N.N",
     ):
         assert f"warning: the build would stop: {stop}" in said, said
-    reported = ["--set", "clean.near_duplicates.action=report", "--set", "clean.near_duplicates.max_dropped=0"]
-    said = run_cli("plan", cleaned, *reported).stdout
+    reported = ("clean.near_duplicates.action=report", "clean.near_duplicates.max_dropped=0")
+    said = run_cli("plan", cleaned, *overrides(*reported)).stdout
     assert "build would stop" not in said
     assert re.search(r"near-duplicates: prose: [\d,]+ of [\d,]+ documents .* are similar to one that stays", said)
 

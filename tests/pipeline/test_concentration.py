@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,8 @@ from typing import Any
 import pytest
 import xxhash
 
-import shards
-from tests.support.builds import build_here, call_here, one_worker, real_documents
-from tests.support.planted import LISTS, LOGS, TABLES, TRIPLES, plant
-from tests.support.recipes import source, write_recipe
+from tests.support.builds import build_here, call_here, hashes_in, one_worker, real_documents
+from tests.support.recipes import source, write_recipe, write_texts
 from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
@@ -23,19 +22,31 @@ MOST_OTHERS = 0.02
 """Share of the other documents that may be listed: those of real text that are full of words of their own."""
 
 
-def write_source(folder: Path, texts: list[str], *, vocab_size: int) -> Path:
-    """Write texts as JSON lines, and a recipe of a set of all of them."""
-    rows = [json.dumps({"text": text}) for text in dict.fromkeys(texts)]
-    (folder / "text.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    sizes = {"split": {"val_tokens": 20_000}, "shards": {"tokens": 1_000_000}}
-    tokenizer = {"vocab_size": vocab_size}
-    return write_recipe(folder / "recipe.toml", source("text", "text.jsonl"), tokenizer=tokenizer, **sizes)
+TRIPLES, LOGS, TABLES, LISTS = MARKS = ("PersonX", "AndroidRuntime", "fefefe", "oardvark")
+"""One word of each kind of planted document: words that nothing else holds, in text that is otherwise ordinary."""
+RARE = [LISTS, "usavik", "quillet", "zarfin", "brontel", "maskop", "vintrum", "delpho", "garnix", "hulbert"]
 
 
-def hashes_of(path: Path) -> set[str]:
-    """Return the content hashes of a set's documents."""
-    tables = [shard.documents(["hash"]) for shard in shards.open_set(path).shards]
-    return {row["hash"].hex() for table in tables for row in table.to_pylist()}
+def plant_line(rng: random.Random, kind: str) -> str:
+    """Return a line of triples, of a log, of a hex table or of a word list: what spoilt a model."""
+    if kind == TRIPLES:
+        one, other = rng.choice(["XY", "YX"])
+        return f"Person{one} {rng.choice(['gives', 'asks', 'visits', 'pays'])} Person{other} a gift @.@ the end"
+    if kind == LOGS:
+        number = rng.randrange(9999)
+        return f"E/AndroidRuntime({number}): at com.example.Class{number % 97}.run(line {number % 89})"
+    if kind == TABLES:
+        return " ".join(rng.choice(["fefefe", "0a0b0c", "dcdcdc", f"{rng.randrange(256):02x}"]) for _ in range(8))
+    return ", ".join(rng.choice(RARE) for _ in range(6))
+
+
+def plant(texts: list[str]) -> list[str]:
+    """Return sixty documents that begin as ordinary text and go on as lines of one kind, a quarter as each."""
+    rng, documents = random.Random(3), list[str]()
+    for index in range(60):
+        lines = [plant_line(rng, MARKS[index % 4]) for _ in range(rng.randint(20, 40))]
+        documents.append("\n".join([rng.choice(texts)[: rng.randint(100, 300)], f"no. {index}", *lines]))
+    return documents
 
 
 def audit(path: Path, *options: str, expect: int = 0) -> Any:
@@ -60,9 +71,11 @@ def test_planted_documents_are_listed_and_dropped(tmp_path: Path) -> None:
     code = [file.read_text(encoding="utf-8", errors="replace") for file in files]
     prose = real_documents()
     planted = plant(prose)
-    recipe = write_source(tmp_path, [*code, *prose, *planted], vocab_size=3000)
+    write_texts(tmp_path / "text.jsonl", dict.fromkeys([*code, *prose, *planted]))
+    sizes = {"split": {"val_tokens": 20_000}, "shards": {"tokens": 1_000_000}, "tokenizer": {"vocab_size": 3000}}
+    recipe = write_recipe(tmp_path / "recipe.toml", source("text", "text.jsonl"), **sizes)
     build_here(recipe, tmp_path / "set")
-    before = hashes_of(tmp_path / "set")
+    before = hashes_in(tmp_path / "set")
     wanted = {xxhash.xxh3_128_hexdigest(text.encode()) for text in planted}
     assert len(wanted) == 60
     assert wanted <= before
@@ -76,7 +89,7 @@ def test_planted_documents_are_listed_and_dropped(tmp_path: Path) -> None:
     recipe.write_text(f'drop_hashes = ["block.txt"]\n{text}')
     result = build_here(recipe, tmp_path / "set")
     assert result["ran"]["encode"] == result["ran"]["tokenizer"] == 0
-    after = hashes_of(tmp_path / "set")
+    after = hashes_in(tmp_path / "set")
     assert after == before - listed.keys()
     again = audit(tmp_path / "set", "--write-block-list", "again.txt")
     named = {row["text"].strip() for row in again["block_list"]["ids"]}

@@ -22,20 +22,9 @@ from hypothesis import strategies as st
 import pipeline
 from pipeline.builder.clean_report import read_clean_report
 from pipeline.clean.decontamination import hits as hits_module
-from pipeline.clean.decontamination.held_items import HeldItems
 from pipeline.clean.decontamination.hits import LEAST_HITS, REACH, HitFinder
-from pipeline.clean.decontamination.items import (
-    ITEM_DTYPE,
-    LEAST_WORDS,
-    LONG_WORDS,
-    NGRAM_WORDS,
-    Items,
-    collect_items,
-    find_item_ngrams,
-    load_items,
-)
+from pipeline.clean.decontamination.items import LEAST_WORDS, LONG_WORDS, NGRAM_WORDS, load_items
 from pipeline.clean.decontamination.normal_form import find_hashed_words
-from pipeline.clean.tally import Documents
 from pipeline.encode.run import Run
 from pipeline.mix import contamination
 from pipeline.mix.contamination import count_documents
@@ -47,8 +36,10 @@ from shards.eval_tasks.read import read_items
 from shards.format.content_hash import hash_document
 from shards.stores.cache import Cache
 from shards.validation.validate import validate
-from tests.support.builds import call_here, real_documents
+from tests.support.builds import call_here, hashes_in, real_documents
 from tests.support.evidence import read_rows
+from tests.support.held_items import documents_of, find_held, items_of
+from tests.support.recipes import write_texts
 from tokenmill.__main__ import main
 
 ENTITY_OR_CHARACTER = re.compile(
@@ -135,17 +126,6 @@ def slow_hits(items: list[str], documents: list[str]) -> set[tuple[int, tuple[st
                 found |= {(number, *hit) for hit in close}
         found |= {(number, *hit) for hit in hits if hit[0] in short}
     return found
-
-
-def items_of(texts: list[str]) -> Items:
-    found = [find_item_ngrams(memoryview(text.encode())) for text in texts]
-    rows = np.zeros(len(texts), ITEM_DTYPE)
-    rows["words"], rows["size"] = zip(*((words, size) for words, size, _ in found), strict=True)
-    return collect_items(rows, [ngrams for _, _, ngrams in found])
-
-
-def documents_of(texts: list[str]) -> Documents:
-    return Documents(pa.array(texts, pa.large_string()), np.arange(len(texts), dtype=np.uint32))
 
 
 def hashed(text: str) -> list[int]:
@@ -279,14 +259,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     half = len(pages) // 2
     pq.write_table(pa.table({"text": pages[:half]}), folder / "one.parquet", row_group_size=40)
     pq.write_table(pa.table({"text": pages[half:] + pages[:3]}), folder / "two.parquet", row_group_size=40)
-    (folder / "questions.jsonl").write_text(
-        "".join(
-            json.dumps({"question": text}) + "\n" for text in [*QUESTIONS, SHORT, "Why so?", "An item nowhere at all"]
-        )
-    )
-    (folder / "choices.jsonl").write_text(
-        "".join(json.dumps({"question": f"{COMMON}: {end}"}) + "\n" for end in ("one", "two", "no two", "all", "few"))
-    )
+    questions = [*QUESTIONS, SHORT, "Why so?", "An item nowhere at all"]
+    write_texts(folder / "questions.jsonl", questions, "question")
+    choices = [f"{COMMON}: {end}" for end in ("one", "two", "no two", "all", "few")]
+    write_texts(folder / "choices.jsonl", choices, "question")
     return folder
 
 
@@ -360,9 +336,7 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
     documents = {source.name: source.documents_available for source in clean.manifest.sources}
     assert sources["one"].documents_available == documents["one"] - 9
     assert sources["two"].documents_available == documents["two"]
-    tables = [pq.read_table(file) for file in (tmp_path / "set").glob("*.docs.parquet")]
-    hashes = {value.hex() for table in tables for value in table.column("hash").to_pylist()}
-    assert not hashes & {row["hash"] for row in table}
+    assert not hashes_in(tmp_path / "set") & {row["hash"] for row in table}
 
     # The report shows the copies in their places.
     report = read_clean_report(str(tmp_path / "set"), examples=20)
@@ -377,14 +351,6 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
     assert ">>>" in call_here(main, "clean-report", tmp_path / "set.work", "--examples", "1").stdout
 
 
-def held(items: list[str], documents: list[str], counts: int = 0) -> set[tuple[int, int]]:
-    """Return (document, item) of the items that documents hold, if each n-gram occurs in `counts` documents."""
-    own = items_of(items)
-    rule = HeldItems(own, np.full(len(own.ngrams), counts), len(documents))
-    found = rule.find(HitFinder(own).find(documents_of(documents)))
-    return {(int(one["document"]), int(one["item"])) for one in found}
-
-
 @pytest.mark.parametrize("counts", [0, 1000])
 def test_a_part_of_an_item_is_not_the_item(counts: int) -> None:
     """Of 17 words a document needs 12; if all n-grams are common, it needs nearly all of them."""
@@ -392,10 +358,10 @@ def test_a_part_of_an_item_is_not_the_item(counts: int) -> None:
     ends = range(3, len(item) + 1)
     needed = 12 if not counts else 16
     expected = {(place, 0) for place, end in enumerate(ends) if end >= needed}
-    assert held([" ".join(item)], [f"so {' '.join(item[:end])} or so" for end in ends], counts) == expected
+    assert find_held([" ".join(item)], [f"so {' '.join(item[:end])} or so" for end in ends], counts) == expected
     # The same words over a long stretch, or in another order.
     apart = [f"{' '.join(item[start : start + 4])} {'and so on ' * 20}" for start in range(0, 16, 4)]
-    assert held([" ".join(item)], [" ".join(apart), " ".join(item[::-1])], counts) == set()
+    assert find_held([" ".join(item)], [" ".join(apart), " ".join(item[::-1])], counts) == set()
 
 
 LICENCE = (
@@ -428,8 +394,7 @@ def write_planted(folder: Path) -> None:
     copied = f"{pages[170]}\n{' '.join(QUESTIONS[2].split()[5:])}"
     part = " ".join(QUESTIONS[3].split()[5:])
     near = ["\n".join([*pages[171:176], part, f"Page {number}."]) for number in range(40)]
-    lines = "".join(json.dumps({"question": item}) + "\n" for item in items)
-    (folder / "items.jsonl").write_text(lines)
+    write_texts(folder / "items.jsonl", items, "question")
     pq.write_table(pa.table({"text": [*pages[:170], *near, *pages[176:400], *[copied] * 20]}), folder / "one.parquet")
     pq.write_table(pa.table({"text": [*[copied] * 20, *pages[400:420]]}), folder / "two.parquet")
 

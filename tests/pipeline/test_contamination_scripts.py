@@ -4,42 +4,16 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
-from pipeline.clean.decontamination.held_items import HeldItems
-from pipeline.clean.decontamination.hits import HitFinder
-from pipeline.clean.decontamination.items import ITEM_DTYPE, collect_items, find_item_ngrams
-from pipeline.clean.tally import Documents
+from pipeline.clean.decontamination.items import find_item_ngrams
+from tests.support.held_items import find_held
 from tests.support.unspaced_text import SCRIPTS, TextMaker
-
-if TYPE_CHECKING:
-    from pipeline.clean.decontamination.items import Items
 
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
 CLEAN = 2000 if EXHAUSTIVE else 100
 PLANTED = 40 if EXHAUSTIVE else 20  # of fewer, a search that loses one in ten would find all; they take 0.1 s
-
-
-def items_of(texts: list[str]) -> Items:
-    found = [find_item_ngrams(memoryview(text.encode())) for text in texts]
-    rows = np.zeros(len(texts), ITEM_DTYPE)
-    rows["words"], rows["size"] = zip(*((words, size) for words, size, _ in found), strict=True)
-    return collect_items(rows, [ngrams for _, _, ngrams in found])
-
-
-def find_held(items: Items, documents: list[str]) -> set[tuple[int, int]]:
-    """Return (document, item) of a corpus."""
-    hits = HitFinder(items).find(
-        Documents(pa.array(documents, pa.large_string()), np.arange(len(documents), dtype=np.uint32))
-    )
-    pairs = np.unique(hits[["document", "ngram"]])
-    counts = np.bincount(pairs["ngram"], minlength=len(items.ngrams))
-    held = HeldItems(items, counts, len(documents)).find(hits)
-    return set(zip(held["document"].tolist(), held["item"].tolist(), strict=True))
 
 
 def count_found(script: str, words: int) -> tuple[int, int, int]:
@@ -49,7 +23,7 @@ def count_found(script: str, words: int) -> tuple[int, int, int]:
     clean = [maker.text() for _ in range(CLEAN)]
     planted = [maker.around(item) for item in items[:PLANTED]]
     changed = [maker.around(maker.changed(item)) for item in items[PLANTED:]]
-    held = find_held(items_of(items), planted + changed + clean)
+    held = find_held(items, planted + changed + clean)
     own = [document for document, item in held if document == item]
     verbatim = sum(document < PLANTED for document in own)
     return verbatim, len(own) - verbatim, len(held) - len(own)
@@ -74,7 +48,7 @@ def test_line_breaks_punctuation_and_other_scripts_hide_no_item() -> None:
         unicodedata.normalize("NFD", item),
     ]
     others = ["小明在2018年用Rust写了4个程序", "ความเร็วเท่าไร", "3 Python 2019 3"]
-    assert find_held(items_of([item]), [*copies, *others]) == {(number, 0) for number in range(len(copies))}
+    assert find_held([item], [*copies, *others]) == {(number, 0) for number in range(len(copies))}
 
 
 @pytest.mark.parametrize(

@@ -118,23 +118,15 @@ def test_every_phase_keeps_its_shares(
             assert any(used[s] == len(own) for s, own in enumerate(kept)), "some source binds, and all of it is used"
 
 
-def test_validation_has_the_shares_of_the_whole_set() -> None:
+def test_what_phases_demand_of_the_sources() -> None:
     recipe = make_recipe([1, 1], val_tokens=1000, tokens=10_000, phases=[MAIN, LAST])
     demand = Demand(recipe)
     assert demand.shares.fractions == (Fraction("0.46"), Fraction("0.54"))
-    assert [demand.val_tokens(source) for source in (0, 1)] == [460, 540]
+    assert [demand.val_tokens(source) for source in (0, 1)] == [460, 540], "validation has the shares of the whole set"
     assert demand.phase_tokens(10_000) == [9000, 1000]
     assert [demand.shares.of(source, 10_000) for source in (0, 1)] == [4600, 5400]
-
-
-def test_a_source_that_runs_out_is_named() -> None:
-    recipe = make_recipe([1, 1], tokens=10_000, phases=[MAIN, LAST])
-    fault = Demand(recipe).grant([9000, 5000]).fault
+    fault = demand.grant([9000, 5000]).fault
     assert "source 's1': has 5,000 tokens for training; its share of 10,000 is 5,400" in fault
-    assert Demand(recipe).grant([9000, 5400]).fault == ""
-
-
-def test_a_set_that_shrinks_below_a_shard_a_phase_is_refused() -> None:
     recipe = make_recipe([1, 1], tokens=10_000, shard_tokens=1000, when_short="shrink", phases=[MAIN, LAST])
     assert Demand(recipe).grant([9000, 5400]).fault == ""
     fault = Demand(recipe).grant([9000, 2700]).fault
@@ -165,48 +157,23 @@ def load(folder: Path, *overrides: str) -> Recipe:
     return load_checked_recipe(path, overrides=overrides)
 
 
-def test_a_curriculum_is_read_and_written(tmp_path: Path) -> None:
-    recipe = load(tmp_path)
-    assert [phase.name for phase in recipe.mix.phases] == ["main", "last"]
-    assert recipe.mix.phases[1].weights == {"prose": 1.0, "code": 2.5}
-    (tmp_path / "recipe.json").write_text(recipe.to_json())
-    assert load_checked_recipe(tmp_path / "recipe.json").mix == recipe.mix
+FAULTS = {
+    "mix.phases.last.share=0.05": "mix.phases: the shares add up to 0.9 + 0.05 = 0.95; expected exactly 1. "
+    "Give mix.phases.last the share 0.1.",
+    "mix.phases.main.share=1": "mix.phases: the shares add up to 1 + 0.1 = 1.1; expected exactly 1. "
+    "Give the phases smaller shares.",
+    "mix.phases.last.weights={web = 1}": "mix.phases.last.weights: no source has the name 'web'; expected some of "
+    "['prose', 'code']",
+    "mix.phases.last.weights={prose = 0, code = 0}": "mix.phases.last.weights: every source has the weight 0. "
+    "Give one of them more.",
+    "mix.phases=[{name = 'all', share = 1, weights = {code = 0}}]": "sources.code: every phase gives it the weight 0. "
+    "Leave the source out, or give it a weight.",
+    "mix.phases.last.name=main": "mix.phases: 2 phases are called 'main'; expected distinct names",
+    "shards.tokens=200_000": "mix.phases.last: 0.1 of 1,000,000 training tokens is 100,000, less than a shard of "
+    "200,000, and a shard has one phase. Lower shards.tokens to at most 100,000, or give the phase a larger share.",
+}
 
 
-@pytest.mark.parametrize(
-    ("override", "fault"),
-    [
-        (
-            "mix.phases.last.share=0.05",
-            "mix.phases: the shares add up to 0.9 + 0.05 = 0.95; expected exactly 1. "
-            "Give mix.phases.last the share 0.1.",
-        ),
-        (
-            "mix.phases.main.share=1",
-            "mix.phases: the shares add up to 1 + 0.1 = 1.1; expected exactly 1. Give the phases smaller shares.",
-        ),
-        (
-            "mix.phases.last.weights={web = 1}",
-            "mix.phases.last.weights: no source has the name 'web'; expected some of ['prose', 'code']",
-        ),
-        (
-            "mix.phases.last.weights={prose = 0, code = 0}",
-            "mix.phases.last.weights: every source has the weight 0. Give one of them more.",
-        ),
-        (
-            "mix.phases=[{name = 'all', share = 1, weights = {code = 0}}]",
-            "sources.code: every phase gives it the weight 0. Leave the source out, or give it a weight.",
-        ),
-        (
-            "mix.phases.last.name=main",
-            "mix.phases: 2 phases are called 'main'; expected distinct names",
-        ),
-        (
-            "shards.tokens=200_000",
-            "mix.phases.last: 0.1 of 1,000,000 training tokens is 100,000, less than a shard of 200,000, and a shard "
-            "has one phase. Lower shards.tokens to at most 100,000, or give the phase a larger share.",
-        ),
-    ],
-)
-def test_a_faulty_curriculum_is_refused(tmp_path: Path, override: str, fault: str) -> None:
-    assert faults_of(partial(load, tmp_path), override) == [fault]
+@pytest.mark.parametrize("override", FAULTS)
+def test_a_faulty_curriculum_is_refused(tmp_path: Path, override: str) -> None:
+    assert faults_of(partial(load, tmp_path), override) == [FAULTS[override]]

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import sys
 from collections import Counter
@@ -32,6 +31,7 @@ from pipeline.sources.selection import open_sources
 from shards.errors import InputError
 from tests.support.builds import build_here, real_documents
 from tests.support.good_recipe import faults_in
+from tests.support.recipes import write_texts
 
 pytestmark = pytest.mark.long
 
@@ -101,7 +101,7 @@ def recipe(tmp_path: Path) -> Callable[..., Path]:
     """Return what writes a recipe with one source and a `clean` table."""
 
     def write(clean: str, documents: list[str]) -> Path:
-        (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+        write_texts(tmp_path / "a.jsonl", documents)
         path = tmp_path / "recipe.toml"
         path.write_text(
             'name = "d"\n[[sources]]\nname = "a"\nweight = 1\npaths = ["a.jsonl"]\n'

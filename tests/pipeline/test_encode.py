@@ -20,7 +20,7 @@ from shards.convert.tokenizer_proof import prove_tokenizer
 from shards.errors import InputError
 from shards.format.tokenizer_json import run_tokenizers
 from tests.support.builds import build_here, call_here, real_documents
-from tests.support.recipes import source, write_recipe
+from tests.support.recipes import source, write_recipe, write_texts
 from tests.support.tokenizers import train_byte_level
 from tokenmill.__main__ import main
 
@@ -35,7 +35,7 @@ def test_hashes_with_the_same_first_half_are_cut_by_the_second() -> None:
 def test_the_batches_of_a_unit_change_no_byte_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = real_documents()[:300]
     items = [text.split("\n")[0] for text in texts[20:280:40]]
-    (tmp_path / "items.jsonl").write_text("".join(json.dumps({"text": item}) + "\n" for item in items))
+    write_texts(tmp_path / "items.jsonl", items)
     pq.write_table(pa.table({"text": texts}), tmp_path / "prose.parquet", row_group_size=50)
     prose = source("prose", "prose.parquet", clean={"gopher": {"max_dropped": 1}})
     items_table = {"name": "items", "paths": ["items.jsonl"], "text": "text"}
@@ -85,7 +85,7 @@ def test_a_document_on_which_a_pattern_explodes_is_named(
     }
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(data))
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ["b", "a" * 60, "c"]))
+    write_texts(tmp_path / "a.jsonl", ["b", "a" * 60, "c"])
     given = {"file": "tokenizer.json", "eos_token": "</s>"}
     recipe = write_recipe(tmp_path / "recipe.toml", source("s", "a.jsonl"), tokenizer=given)
     done = call_here(

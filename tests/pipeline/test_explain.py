@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import random
 import re
@@ -20,7 +18,7 @@ from pipeline.engine.checksums import seal, unseal
 from pipeline.recipe.presets import PRESETS
 from shards.errors import InputError
 from shards.format.content_hash import hash_document
-from tests.support.builds import real_documents
+from tests.support.builds import call_here, hashes_in, one_worker, real_documents
 from tests.support.cleaned_recipe import language_model
 from tests.support.near_duplicates import change
 from tokenmill.__main__ import main
@@ -131,11 +129,6 @@ class Built:
         """Run `trace --json` on the set."""
         return trace(self.folder / "set", *options, "--json", expect=expect)
 
-    def hashes(self) -> set[str]:
-        """Return the hashes of the set's documents."""
-        tables = [shard.documents(["hash"]) for shard in shards.open_set(self.folder / "set").shards]
-        return {value.hex() for table in tables for value in table["hash"].to_pylist()}
-
     def hash_of(self, name: str) -> str:
         return hash_document(self.texts[name].encode()).hex()
 
@@ -148,12 +141,10 @@ class Built:
 
 
 def trace(place: Path, *options: str, expect: int = 0) -> dict[str, Any]:
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-        status = main(["trace", str(place), *options, "--workers", "1"])
-    assert status == expect, stderr.getvalue() + stdout.getvalue()
-    result = json.loads(stdout.getvalue()) if "--json" in options else {"stdout": stdout.getvalue()}
-    return result | {"stderr": stderr.getvalue()}
+    done = call_here(main, *one_worker("trace", place, *options))
+    assert done.returncode == expect, done.stderr + done.stdout
+    result = json.loads(done.stdout) if "--json" in options else {"stdout": done.stdout}
+    return result | {"stderr": done.stderr}
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +191,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         (folder / f"{name}.txt").write_bytes(text.encode())
     pipeline.build_set(folder / "recipe.toml", out=folder / "set", workers=1, validate="quick")
     built = Built(folder, texts)
-    held = built.hashes()
+    held = hashes_in(built.folder / "set")
     texts["kept"] = next(text for text in web if hash_document(text.encode()).hex() in held)
     (folder / "kept.txt").write_bytes(texts["kept"].encode())
     return built
@@ -265,7 +256,7 @@ def test_an_evaluation_item(built: Built) -> None:
 
 
 def test_beyond_the_budget(built: Built) -> None:
-    held = built.hashes()
+    held = hashes_in(built.folder / "set")
     spare = [json.loads(line)["text"] for line in (built.folder / "spare.jsonl").read_text().splitlines()]
     left = [digest for digest in (hash_document(text.encode()).hex() for text in spare) if digest not in held]
     assert len(left) > 20

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,26 +177,6 @@ def test_killed_half_way_it_asks_for_the_rest_only(
 # --- What cannot be had ---
 
 
-@pytest.fixture
-def broken(small: Archive, server: Bucket, tmp_path: Path) -> tuple[Path, dict[str, int]]:
-    """Rows of which one each is missing, altered, truncated, a page, Latin-1 or no SHA-1; and the counts expected."""
-    table = pq.read_table(small.folder)
-    keys = [key for key in small.keys if len(content_of(server, key)) > 1000]
-    latin1 = hashlib.sha1(latin1_content(server, small)).hexdigest()
-    server.remove(keys[3])
-    server.faults.on(keys[4], body=gzip.compress(b"another file"))
-    server.faults.on(keys[5], keep_bytes=100)
-    server.faults.on(keys[6], body=b"<html>log in first</html>")
-    ids: list[str | None] = [*table["blob_id"].to_pylist(), None, "", "no SHA-1"]
-    (tmp_path / "rows").mkdir()
-    pq.write_table(pa.table({"blob_id": ids}), tmp_path / "rows/part.parquet")
-    expected = dict.fromkeys((archive.MISSING, archive.DIFFERS, archive.NOT_GZIP, archive.NOT_UTF8), 0)
-    for index, reason in ((3, archive.MISSING), (4, archive.DIFFERS), (5, archive.NOT_GZIP), (6, archive.NOT_GZIP)):
-        expected[reason] += ids.count(keys[index])
-    expected[archive.NOT_UTF8] = ids.count(latin1)
-    return tmp_path / "rows", expected | {archive.NOT_SHA1: 3}
-
-
 def latin1_content(server: Bucket, small: Archive) -> bytes:
     contents = [content_of(server, key) for key in small.keys if key in server.objects]
     (content,) = [content for content in contents if not is_utf8(content)]
@@ -203,10 +184,22 @@ def latin1_content(server: Bucket, small: Archive) -> bytes:
 
 
 def test_every_file_that_cannot_be_used_is_counted_with_its_reason(
-    server: Bucket, broken: tuple[Path, dict[str, int]], tmp_path: Path
+    small: Archive, server: Bucket, tmp_path: Path
 ) -> None:
-    rows, expected = broken
-    result = build(write_recipe(tmp_path, rows, "max_missing = 0.1"), tmp_path / "set", server)
+    """Of the rows, one each is missing, altered, truncated, a page, Latin-1; three are no SHA-1."""
+    keys = [key for key in small.keys if len(content_of(server, key)) > 1000]
+    latin1 = hashlib.sha1(latin1_content(server, small)).hexdigest()
+    server.remove(keys[3])
+    server.faults.on(keys[4], body=gzip.compress(b"another file"))
+    server.faults.on(keys[5], keep_bytes=100)
+    server.faults.on(keys[6], body=b"<html>log in first</html>")
+    (tmp_path / "rows").mkdir()
+    pq.write_table(pa.table({"blob_id": [*small.ids, None, "", "no SHA-1"]}), tmp_path / "rows/part.parquet")
+    reasons = {3: archive.MISSING, 4: archive.DIFFERS, 5: archive.NOT_GZIP, 6: archive.NOT_GZIP}
+    expected = Counter({archive.NOT_UTF8: small.ids.count(latin1), archive.NOT_SHA1: 3})
+    for index, reason in reasons.items():
+        expected[reason] += small.ids.count(keys[index])
+    result = build(write_recipe(tmp_path, tmp_path / "rows", "max_missing = 0.1"), tmp_path / "set", server)
     assert dropped(result) == expected
     manifest = json.loads((tmp_path / "set/manifest.json").read_text())
     assert manifest["sources"][0]["dropped"].items() >= expected.items()
@@ -301,10 +294,7 @@ def test_documents_keep_their_rows_and_provenance(
     batches = list(read_span(run.source, span))
     found = [(r, t.encode()) for b in batches for r, t in zip(b.rows.tolist(), b.text.to_pylist(), strict=True)]
     assert found == wanted
-    rejected: dict[str, int] = {}
-    for batch in batches:
-        for reason, count in batch.rejected.items():
-            rejected[reason] = rejected.get(reason, 0) + count
+    rejected = sum((Counter(batch.rejected) for batch in batches), Counter[str]())
     assert rejected["not score >= 4.2"] == sum(score < 4.2 for score in table["score"].to_pylist())
     assert sum(rejected.values()) + len(found) == len(small.ids)
     (before,) = run.unit.spans

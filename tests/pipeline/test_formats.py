@@ -319,11 +319,6 @@ def test_an_empty_number_is_null(tmp_path: Path, source: Any) -> None:
     assert (batch.text.to_pylist(), batch.rejected) == ([b"a", b"c"], {"n is null": 1})
 
 
-def test_a_delimiter_can_be_given(tmp_path: Path, source: Any) -> None:
-    (tmp_path / "a.csv").write_bytes(to_csv(";"))
-    assert read_records(source(tmp_path / "a.csv", delimiter=";")) == [row["text"] for row in ROWS]
-
-
 def test_other_encodings(tmp_path: Path, source: Any) -> None:
     (tmp_path / "a.csv").write_bytes(b"text,n\nGr\xfc\xdfe,1\n")
     (tmp_path / "b.json").write_bytes('[{"text": "Grüße"}]'.encode("latin-1"))

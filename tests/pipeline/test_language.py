@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from shards.errors import InputError
 from tests.support.builds import real_documents
 from tests.support.cleaned_recipe import language_model
 from tests.support.good_recipe import faults_in
+from tests.support.recipes import write_texts
 
 MODEL = language_model()
 assert MODEL is not None
@@ -39,7 +39,7 @@ def recipe(tmp_path: Path) -> Callable[..., Path]:
     """Return what writes a recipe whose source has two thirds of English text, and a model beside it."""
     texts = [text for group in zip(real_documents()[:40], OTHERS * 10, strict=True) for text in group]
     texts += real_documents()[40:80]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    write_texts(tmp_path / "a.jsonl", texts)
     (tmp_path / "lid.ftz").write_bytes(MODEL.read_bytes())
 
     def write(keys: str = 'model = "lid.ftz"\nkeep = ["en"]') -> Path:

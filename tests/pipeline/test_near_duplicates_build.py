@@ -15,7 +15,6 @@ from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import xxhash
 from tokenizers import Tokenizer
@@ -26,10 +25,10 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SIMILAR_FILE
 from shards.errors import InputError
 from shards.stores.store import FolderStore
-from tests.support.builds import call_here, digests
+from tests.support.builds import call_here, digests, hashes_in
 from tests.support.evidence import read_rows
 from tests.support.near_duplicates import Planted, jaccard, plant
-from tests.support.recipes import source, write_recipe
+from tests.support.recipes import source, write_recipe, write_texts
 from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
@@ -66,10 +65,9 @@ class Corpus:
 
 def write_corpus(folder: Path, texts: Sequence[str], *, near: int, apart: int) -> Corpus:
     planted = plant(texts, near=near, apart=apart)
-    lines = [json.dumps({"text": text}) + "\n" for text in planted.documents]
-    lines.append(lines[-1])  # a copy
-    (folder / "even.jsonl").write_text("".join(lines[::2]))
-    (folder / "odd.jsonl").write_text("".join(lines[1::2]))
+    documents = [*planted.documents, planted.documents[-1]]  # a copy
+    write_texts(folder / "even.jsonl", documents[::2])
+    write_texts(folder / "odd.jsonl", documents[1::2])
     tables: dict[str, Any] = {"mix": {"when_short": "shrink"}, "split": {"val_tokens": 20_000}}
     sources = [source(name, f"{name}.jsonl") for name in ("odd", "even")]
     sizes = {"tokenizer": {"vocab_size": 2000}, "shards": {"tokens": 200_000}}
@@ -83,11 +81,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     corpus.build("plain")
     corpus.build("set", DROP)
     return corpus
-
-
-def hashes_in(folder: Path) -> set[str]:
-    """Return the content hashes of a set's documents."""
-    return {value.hex() for path in folder.glob("*.docs.parquet") for value in pq.read_table(path)["hash"].to_pylist()}
 
 
 def read_twins(work: Path) -> list[dict[str, Any]]:

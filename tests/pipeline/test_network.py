@@ -82,34 +82,24 @@ def test_a_full_cache_lets_go_what_was_used_longest_ago(tmp_path: Path) -> None:
     assert [cache.get(name) is None for name in ("large", "0", "13")] == [True, False, False]  # no room is made for it
 
 
-@pytest.fixture
-def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hub, str, str, bytes]:
-    """A file on a Hub of this process: the server, the file's address, version and bytes."""
-    folder = tmp_path / "someone" / "set"
-    folder.mkdir(parents=True)
-    content = np.random.default_rng(1).bytes(20_000_000)
-    (folder / "data.bin").write_bytes(content)
-    with Hub(tmp_path) as hub:
-        import huggingface_hub.constants
-        from huggingface_hub import HfApi
+def test_what_was_not_asked_for_is_never_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+    from huggingface_hub import HfApi
 
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-        commit = hub.commit("someone/set")
-        (info,) = HfApi(endpoint=hub.url).get_paths_info("someone/set", ["data.bin"], repo_type="dataset")
-        assert info.lfs is not None
-        yield hub, f"hf://datasets/someone/set@{commit}/data.bin", f"{len(content)} bytes, {info.lfs.sha256}", content
-
-
-def test_what_was_not_asked_for_is_never_taken(remote: tuple[Hub, str, str, bytes]) -> None:
     from pipeline.sources.network.hub_file import RangeFile
 
-    hub, url, version, _ = remote
-    hub.faults.on("/cdn/", body=bytes(10))  # another file under the same address
-    with (
-        RangeFile(url, version) as file,
-        pytest.raises(SourceError, match="expected HTTP 206 with 'bytes 0-9/20000000'"),
-    ):
-        file.read(10)
-    hub.faults.off()
-    with RangeFile(url, version.replace("20000000", "30000000")) as file, pytest.raises(SourceError, match="20000000"):
-        file.read(10)
+    folder = tmp_path / "someone" / "set"
+    folder.mkdir(parents=True)
+    (folder / "data.bin").write_bytes(np.random.default_rng(1).bytes(20_000_000))
+    with Hub(tmp_path) as hub:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+        (info,) = HfApi(endpoint=hub.url).get_paths_info("someone/set", ["data.bin"], repo_type="dataset")
+        assert info.lfs is not None
+        url, version = f"hf://datasets/someone/set@{hub.commit('someone/set')}/data.bin", f"bytes, {info.lfs.sha256}"
+        hub.faults.on("/cdn/", body=bytes(10))  # another file under the same address
+        expected = "expected HTTP 206 with 'bytes 0-9/20000000'"
+        with RangeFile(url, f"20000000 {version}") as file, pytest.raises(SourceError, match=expected):
+            file.read(10)
+        hub.faults.off()
+        with RangeFile(url, f"30000000 {version}") as file, pytest.raises(SourceError, match="20000000"):
+            file.read(10)

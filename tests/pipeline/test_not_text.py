@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shards.audit.not_text import KINDS, NotText, describe_not_text, look_for_not_text
 from tests.support.builds import build_here, call_here, real_documents
-from tests.support.recipes import source, write_recipe
+from tests.support.recipes import source, write_recipe, write_texts
 from tokenmill.__main__ import main
 
 HYPHENS, HEADERS = "words hyphenated at line ends", "headers of pages"
@@ -85,7 +85,7 @@ def test_few_documents_are_not_told() -> None:
 
 def test_said_by_plan_build_and_audit(tmp_path: Path) -> None:
     texts = [text for text in real_documents() if len(text) > 300]
-    (tmp_path / "prose.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[:200]))
+    write_texts(tmp_path / "prose.jsonl", texts[:200])
     sources = [source("prose", "prose.jsonl", weight=4)]
     told = {as_page: "HTML", as_columns: HYPHENS, as_pages: HEADERS, as_chat: "chat records"}
     for way in told:

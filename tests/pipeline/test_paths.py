@@ -16,6 +16,7 @@ from shards.errors import InputError
 from tests.support.builds import build_here, digests, digests_in
 from tests.support.good_recipe import faults_in
 from tests.support.provenance import compare_with_sources
+from tests.support.recipes import write_texts
 
 pytestmark = pytest.mark.long
 
@@ -38,8 +39,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "project/recipes").mkdir()
     (tmp_path / "elsewhere").mkdir()
     texts = [f"document {n} " + " ".join(str(n * k % 97) for k in range(60)) for n in range(50)]
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    (tmp_path / "project/texts/a.jsonl").write_text(lines)
+    write_texts(tmp_path / "project/texts/a.jsonl", texts)
     (tmp_path / "project/recipes/a.toml").write_text(RECIPE)
     return tmp_path / "project"
 

@@ -27,7 +27,7 @@ from pipeline.recipe.schema import Recipe
 from tests.support.builds import build_here, real_documents
 from tests.support.good_recipe import GOOD, faults_of
 from tests.support.personal_data import plant
-from tests.support.recipes import source, write_recipe
+from tests.support.recipes import source, write_recipe, write_texts
 
 KINDS = kinds_of(PERSONAL_KINDS)
 PLACEHOLDERS = [placeholder for kind in KINDS for placeholder in kind.placeholders]
@@ -253,9 +253,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     documents = real_documents()
     pieces = plant(PLANTED, seed=4)
     texts = [f"{piece.text}\n{text}" for text, piece in zip(documents[:PLANTED], pieces, strict=True)]
-    (folder / "first.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    write_texts(folder / "first.jsonl", texts)
     rest = documents[PLANTED : 2 * PLANTED]
-    (folder / "second.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rest))
+    write_texts(folder / "second.jsonl", rest)
     sources = [source(name, f"{name}.jsonl") for name in ("first", "second")]
     tables = {"tokenizer": {"vocab_size": 400}, "mix": {"when_short": "shrink"}}
     write_recipe(folder / "recipe.toml", *sources, **tables)

@@ -26,7 +26,7 @@ from pipeline.sources.selection import Selection, open_sources
 from shards.format.manifest import Manifest
 from tests.support.builds import build_here, real_documents
 from tests.support.hub_builds import Command
-from tests.support.recipes import overrides, source, write_recipe
+from tests.support.recipes import overrides, source, write_recipe, write_texts
 from tests.support.servers import corpora as server_corpora
 from tests.support.servers.bucket import Bucket
 from tests.support.servers.hub import Hub
@@ -146,7 +146,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
     half = len(texts) // 2
     for name, own in (("first", texts[:half] * 3), ("second", texts[half:] + texts[: half // 2])):
         random.Random(name).shuffle(own)
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in own))
+        write_texts(folder / f"{name}.jsonl", own)
     sources = [source(name, f"{name}.jsonl", weight=weight) for name, weight in (("first", 60), ("second", 40))]
     sizes = {"split": {"val_tokens": 1000}, "shards": {"tokens": 50_000}}
     return write_recipe(folder / "r.toml", *sources, tokenizer={"vocab_size": 600}, **sizes)

@@ -28,7 +28,7 @@ from pipeline.sources.base import TextBatch
 from shards.errors import InputError
 from shards.format.content_hash import hash_document
 from tests.support.builds import build_here, call_here, digests, real_documents, run_build
-from tests.support.recipes import source, write_recipe
+from tests.support.recipes import source, write_recipe, write_texts
 from tests.support.started import kill_in
 from tokenmill.__main__ import main
 
@@ -62,8 +62,7 @@ def recipe(tmp_path: Path) -> Path:
     for name, text in MODULES.items():
         (tmp_path / f"{name}.py").write_text(text)
     for number in range(3):
-        lines = [json.dumps({"text": text}) for text in real_documents()[number::3]]
-        (tmp_path / f"{number}.jsonl").write_text("\n".join(lines))
+        write_texts(tmp_path / f"{number}.jsonl", real_documents()[number::3])
     sources = [source(f"s{number}", f"{number}.jsonl") for number in range(3)]
     clean = {"python": [{"function": "rules:keep", "packages": ["numpy"], "max_dropped": 0.5}]}
     return write_recipe(tmp_path / "recipe.toml", *sources, clean=clean)

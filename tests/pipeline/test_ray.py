@@ -176,12 +176,6 @@ def test_other_versions_on_the_nodes_are_refused(
         run(executor, make_calls(tmp_path / "work/stage", [{"name": "a", "text": "x"}], "write_file"))
 
 
-def test_the_node_is_named_that_lacks_a_package_of_an_extra(executor: RayExecutor, tmp_path: Path) -> None:
-    calls = make_calls(tmp_path / "work/stage", [{"name": "a", "package": "numba"}], "need_extra")
-    with pytest.raises(InputError, match=rf"^node {socket.gethostname()}: the package 'numba' is not"):
-        run(executor, calls)
-
-
 def test_a_task_that_raises_ends_the_stage(executor: RayExecutor, tmp_path: Path) -> None:
     calls = make_calls(tmp_path / "work/stage", [{"name": "bad", "text": "x", "fail": True}], "write_file")
     with pytest.raises(TaskError, match="halfway"):

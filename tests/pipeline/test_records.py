@@ -70,6 +70,7 @@ def test_what_a_change_runs_again_and_why(recipe: Path, tmp_path: Path) -> None:
     for options, expected in {
         ("--set", "seed=5"): ("tokenizer", "seed = 5 (was 1337)"),
         ("--set", "tokenizer.vocab_size=290"): ("tokenizer", "tokenizer.vocab_size = 290 (was 300)"),
+        ("--set", "tokenizer.id_order=merge"): ("tokenizer", 'tokenizer.id_order = "merge" (was "frequency")'),
         ("--set", "sources.notes.min_bytes=9"): ("tokenizer", "sources.notes.min_bytes = 9 (was 1)"),
         ("--tokens", "3000"): ("mix", 'mix.tokens = 3000 (was "max")'),
         ("--set", "split.val_tokens=200"): ("mix", "split.val_tokens = 200 (was 0)"),

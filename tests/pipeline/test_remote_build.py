@@ -57,22 +57,6 @@ def test_work_and_set_in_a_bucket(recipe: Path, expected: dict[str, str], bucket
     assert digests_in(out) == expected
 
 
-def test_every_fifth_request_fails(
-    recipe: Path, expected: dict[str, str], moto: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Proxy(moto) as proxy:
-        aws_environment(monkeypatch, proxy.url)
-        monkeypatch.setattr("shards.stores.retry.FIRST_PAUSE_S", 0.01)
-        proxy.faults.every(5, "reset", "503", "short", "stall", stall_s=0.1)
-        result = build_here(recipe, f"{bucket}/set")
-        failed = [record.fault for record in proxy.requests if record.fault]
-    assert len(failed) > 40
-    assert set(failed) == {"reset", "503", "short", "stall"}
-    assert result["problems"] == []
-    aws_environment(monkeypatch, moto.url)
-    assert digests_in(f"{bucket}/set") == expected
-
-
 @pytest.mark.parametrize("remote", ["work", "out"])
 def test_one_of_both_in_a_bucket(
     remote: str, recipe: Path, expected: dict[str, str], bucket: str, tmp_path: Path

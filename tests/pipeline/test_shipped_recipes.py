@@ -17,6 +17,7 @@ import xxhash
 
 from tests.support.builds import call_here
 from tests.support.hub_builds import ROOT, Command, without_provenance
+from tests.support.recipes import overrides
 from tests.support.servers import corpora
 from tests.support.servers.bucket import Bucket
 from tests.support.servers.hub import Hub
@@ -26,17 +27,10 @@ pytestmark = pytest.mark.long
 
 
 RECIPES = sorted((ROOT / "recipes/data").glob("*.toml"))
-SHORT_RUN = [
-    f"--set={value}"
-    for value in (
-        "train.steps=2",
-        "schedule.warmup_steps=1",
-        "eval.max_tokens=2_000",
-        "eval.sets=[]",
-        "eval.tasks=[]",
-        "phases=[]",
-    )
-]
+SHORT_RUN = overrides(
+    *("train.steps=2", "schedule.warmup_steps=1", "eval.max_tokens=2_000"),
+    *("eval.sets=[]", "eval.tasks=[]", "phases=[]"),
+)
 MIX = {"fineweb-edu": 87, "finemath": 10, "python-edu": 3}
 
 
@@ -46,29 +40,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> corpora.Corpora:
 
 
 @pytest.fixture
-def servers(made: corpora.Corpora) -> Iterator[tuple[Hub, Bucket]]:
+def run(made: corpora.Corpora, tmp_path: Path) -> Iterator[Command]:
     with Hub(made.root) as hub, Bucket(made.objects) as bucket:
-        yield hub, bucket
+        command = Command(hub, tmp_path)
+        command.environment["TOKENMILL_CONTENT_ENDPOINT"] = f"{bucket.url}/content"
+        yield command
 
 
-@pytest.fixture
-def run(servers: tuple[Hub, Bucket], tmp_path: Path) -> Command:
-    hub, bucket = servers
-    command = Command(hub, tmp_path)
-    command.environment["TOKENMILL_CONTENT_ENDPOINT"] = f"{bucket.url}/content"
-    return command
-
-
-SMALL = [
-    f"--set={value}"
-    for value in (
-        "mix.tokens=max",
-        "mix.when_short=shrink",
-        "tokenizer.vocab_size=2_000",
-        "split.val_tokens=3_000",
-        "shards.tokens=20_000",
-    )
-]
+SMALL = overrides(
+    *("mix.tokens=max", "mix.when_short=shrink", "tokenizer.vocab_size=2_000"),
+    *("split.val_tokens=3_000", "shards.tokens=20_000"),
+)
 """What fits the big recipe to what the servers hold."""
 
 
@@ -143,8 +125,7 @@ def test_every_shipped_recipe_can_be_planned(recipe: Path, run: Command, tmp_pat
     # The texts here are few: a plan of more tokens than they have is refused, as the build is.
     values += ["split.val_tokens=1_000", "mix.when_short=shrink"]
     values += ["tokenizer.vocab_size=600"] if "vocab_size" in text else []
-    arguments = [part for value in values for part in ("--set", value)]
-    command = ["plan", recipe, "--out", tmp_path / "set", "--json", *arguments]
+    command = ["plan", recipe, "--out", tmp_path / "set", "--json", *overrides(*values)]
     # Only what reads from the Hub needs a process of its own, with its address.
     planned = json.loads(run(*command) if 'kind = "hub"' in text else call_here(main, *command).stdout)
     assert all(source["tokens"] > 0 for source in planned["sources"])

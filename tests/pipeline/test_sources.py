@@ -15,14 +15,6 @@ from pipeline.sources.base import SourceError
 from tests.support.builds import list_spans_of
 
 
-def as_text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def texts_of(rows: list[tuple[str, int, Any]]) -> list[str]:
-    return [as_text(text) for _, _, text in rows]
-
-
 def test_dotted_columns_of_json_lines(tmp_path: Path, source: Any, read_all: Any) -> None:
     records = [{"m": {"t": f"text {i}", "s": i / 2, "more": {}}, "x": i if i % 2 else "s"} for i in range(9)]
     (tmp_path / "a.jsonl").write_text("\n\n".join(json.dumps(record) for record in records))
@@ -40,7 +32,7 @@ def test_json_key_with_a_dot_is_refused(tmp_path: Path, source: Any) -> None:
 def test_a_file_matched_by_two_globs_is_read_once(tmp_path: Path, source: Any, read_all: Any) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
     recipe = source(tmp_path / "*.jsonl", tmp_path / "a*", tmp_path / "." / "a.jsonl", f"file://{tmp_path}/a.jsonl")
-    assert texts_of(read_all(recipe)) == ["one"]
+    assert [text for _, _, text in read_all(recipe)] == ["one"]
 
 
 @pytest.mark.parametrize("name", ["a.md", 'a"b\\.md', "übung 日本\n\t\x7f\u2028.txt", ""])

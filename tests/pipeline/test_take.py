@@ -21,7 +21,7 @@ from pipeline.mix.index import Axis, Index
 from tests.support.builds import build_here, call_here, digests, real_documents
 from tests.support.good_recipe import GOOD, faults_of
 from tests.support.near_duplicates import change
-from tests.support.recipes import source, write_recipe
+from tests.support.recipes import source, write_recipe, write_texts
 from tests.support.runs import Document, corpus_of, keep_first, make_recipe, place_documents, write_runs
 from tests.support.temporary import temporary_folder
 from tokenmill.__main__ import main
@@ -88,7 +88,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("take")
     web, notes = texts()
     for name, own in (("web", web), ("notes", notes)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in own))
+        write_texts(folder / f"{name}.jsonl", own)
     recipe = write_recipe(
         folder / "recipe.toml",
         source("web", "web.jsonl", weight=20),

@@ -23,6 +23,7 @@ from pipeline.recipe.paths import RECIPE_FOLDER_FILE
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span
 from pipeline.sources.files import list_files, list_spans
+from shards import open_set
 from shards.stores.open import open_writable_store
 from tokenmill.__main__ import main
 
@@ -195,6 +196,11 @@ def digests_in(place: str) -> dict[str, str]:
     store = open_writable_store(place)
     names = sorted(file.name for file in store.list() if file.name != RECIPE_FOLDER_FILE)
     return {name: hashlib.sha256(store.read(name)).hexdigest() for name in names}
+
+
+def hashes_in(out: Path) -> set[str]:
+    """Return the content hashes of a set's documents."""
+    return {one.hex() for shard in open_set(out).shards for one in shard.documents(["hash"])["hash"].to_pylist()}
 
 
 def list_spans_of(source: SourceRecipe) -> list[Span]:

@@ -21,7 +21,7 @@ from tests.support.builds import real_documents
 from tests.support.data_like_code import write_data_like_code
 from tests.support.near_duplicates import plant as plant_pairs
 from tests.support.personal_data import plant as plant_secrets
-from tests.support.recipes import to_toml
+from tests.support.recipes import to_toml, write_texts
 
 ITEMS = 12
 """Test items that are planted; half of each action."""
@@ -88,7 +88,7 @@ def write_cleaned_recipe(folder: Path) -> Path:
     (folder / "code.jsonl.gz").write_bytes(gzip.compress("".join(files[::2]).encode()))
     (folder / "code.jsonl.bz2").write_bytes(bz2.compress("".join(files[1::2]).encode()))
     for name, own in (("dropped", items[::2]), ("reported", items[1::2])):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"question": item}) + "\n" for item in own))
+        write_texts(folder / f"{name}.jsonl", own, "question")
     path = folder / "cleaned.toml"
     if (model := language_model()) is not None:
         shutil.copy(model, folder / model.name)

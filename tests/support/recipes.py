@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,11 @@ def write_recipe(path: Path, *sources: Table, **tables: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in given.items()), encoding="utf-8")
     return path
+
+
+def write_texts(path: Path, texts: Iterable[str], column: str = "text") -> None:
+    """Write JSON lines with a text each."""
+    path.write_text("".join(json.dumps({column: text}) + "\n" for text in texts))
 
 
 def to_toml(value: Any) -> str:

@@ -53,13 +53,8 @@ def need_extra(folder: Path, payload: dict[str, Any], report: Callable[[int, int
 
 
 def die_or_write(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> Result:
-    """Kill this process, as the kernel does when memory runs out, `payload["times"]` times; then write a file.
-
-    The process has then taken `payload["bytes"]` of memory.
-    """
-    taken = bytearray(b"x") * payload.get("bytes", 0)
+    """Kill this process, as the kernel does when memory runs out, `payload["times"]` times; then write a file."""
     report(1, 0)
-    del taken
     deaths = Path(payload["deaths"])
     before = deaths.read_text().count(f"{payload['name']}\n") if deaths.exists() else 0
     if before < payload["times"]:
