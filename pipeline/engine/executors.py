@@ -107,8 +107,7 @@ class LocalExecutor(Executor):
             InputError: the folder for temporary files has too long a path for a socket.
         """
         self._workers = workers
-        self._pool: ProcessPoolExecutor | None = None
-        self._slots = _Slots(workers, workers)
+        self._pool: tuple[ProcessPoolExecutor, _Slots] | None = None
         if workers > 1:
             start_server([*([_MEASURES] if measures else []), *_PRELOADED])
 
@@ -150,7 +149,7 @@ class LocalExecutor(Executor):
 
     def _run_in_pool(self, calls: Sequence[Call], numbers: list[int], ended: set[int], advance: Advance) -> list[int]:
         """Run calls in the executor's processes, and add to `ended`. Return those running when a process died."""
-        pool = self._pool_for(calls)
+        pool, slots = self._pool_for(calls)
         futures: dict[Future[tuple[int, int]], int] = {}
         waiting = iter(numbers)
 
@@ -168,7 +167,7 @@ class LocalExecutor(Executor):
                 for future in finished:
                     reported = future.result()
                     end(futures.pop(future), reported)
-                for number, done, made in self._slots.busy():
+                for number, done, made in slots.busy():
                     if number not in ended:
                         advance(number, done, made)
         except BrokenProcessPool:
@@ -178,7 +177,7 @@ class LocalExecutor(Executor):
                 if future.exception() is None:
                     end(number, future.result())
             left = [number for number in futures.values() if number not in ended]
-            at_work = {number for number, _, _ in self._slots.busy()}
+            at_work = {number for number, _, _ in slots.busy()}
             suspects = [number for number in left if number in at_work] or left
             return suspects or [number for number in numbers if number not in ended][:1]
         except BaseException:
@@ -186,20 +185,20 @@ class LocalExecutor(Executor):
             self.close()
             raise
 
-    def _pool_for(self, calls: Sequence[Call]) -> ProcessPoolExecutor:
-        """Return the executor's pool, with processes for tasks that send files if these calls do."""
+    def _pool_for(self, calls: Sequence[Call]) -> tuple[ProcessPoolExecutor, _Slots]:
+        """Return the executor's pool and its slots, with processes for tasks that send files if these calls do."""
         sends = any((call.outputs or call.stage).request_bytes for call in calls)
         processes = self.workers + (-(-self.workers // _WORKERS_A_SENDER) if sends else 0)
-        if self._pool is not None and self._slots.processes < processes:
+        if self._pool is not None and self._pool[1].processes < processes:
             self.close()
         if self._pool is None:
-            self._slots = _Slots(processes, self.workers)
-            self._pool = open_pool(processes, _take_row, self._slots)
+            slots = _Slots(processes, self.workers)
+            self._pool = open_pool(processes, _take_row, slots), slots
         return self._pool
 
     def close(self) -> None:
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            self._pool[0].shutdown(cancel_futures=True)
             self._pool = None
 
 
