@@ -149,7 +149,7 @@ def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dic
     (tmp_path / "a.jsonl").write_bytes("\n".join(lines).encode() + b"\n" + bad)
     stopped = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
     assert "2 of the 52 records read so far are malformed" in stopped
-    assert run_cli("plan", "r.toml").stderr == stopped[stopped.index("error: ") :]
+    assert run_cli("plan", "r.toml").stderr.endswith(stopped[stopped.index("error: ") :])
     keys = ["--set", "sources.web.max_malformed=0.05"]
     planned = run_cli("plan", "r.toml", *keys)
     assert planned.returncode == 0, planned.stderr
@@ -171,4 +171,5 @@ def test_what_drops_everything_is_said_first(tmp_path: Path, run_cli: Any) -> No
     why = f"45 of 45 records are dropped ({listed}).\n"
     assert f"error: source 'web': {why}tokenizer: no text is left to train on. Correct `keep`, `text`, " in said
     planned = run_cli("plan", "r.toml")
-    assert (planned.returncode, planned.stderr) == (2, said[said.index("error: ") :])
+    assert planned.returncode == 2
+    assert planned.stderr.endswith(said[said.index("error: ") :])

@@ -14,7 +14,7 @@ from shards.config import Settings, in_form
 from trainer.recipe.eval_config import EvalConfig
 
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
-"""A dimension of a model; bounded so that the number of weights of a matrix fits in 64 bits."""
+"""A dimension of a model or a batch; bounded so that the number of weights of a matrix fits in 64 bits."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -71,9 +71,9 @@ class TrainConfig(Settings):
 
     seq_len: PositiveInt
     """Tokens predicted in each sequence."""
-    global_batch: PositiveInt
+    global_batch: Size
     """Sequences in one optimizer step, over all ranks."""
-    micro_batch: PositiveInt
+    micro_batch: Size
     """Sequences in one forward pass of a rank; gradients accumulate until the global batch is full."""
     steps: PositiveInt
     """Optimizer steps."""
