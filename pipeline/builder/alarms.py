@@ -139,9 +139,9 @@ def check_cleaning(
                 f"source {source.name!r}: clean.{table.label} drops {excess.describe()}, more than max_dropped = "
                 f"{table.max_dropped} allows. Examples:",
                 *(f"  {document}" for document in show(table.step)[:SHOWN]),
-                f"Change its keys, then the source is {'mixed' if table.when == 'mix' else 'encoded'} again; or set "
-                f"max_dropped = {excess.enough} next to them, in {table.table}, to go on without these documents: then "
-                "nothing is encoded again.",
+                f"Change the rule (the source is then {'mixed' if table.when == 'mix' else 'encoded'} again), or set "
+                f"max_dropped = {excess.enough} in the same table, {table.table}, to go on without these documents: "
+                "then nothing is encoded again.",
             ]
         )
         for table in tables

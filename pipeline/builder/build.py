@@ -156,10 +156,10 @@ def build_set(
         cache = (work_store.folder or (Path(scratch) if scratch else default_scratch())) / "cache"
         stack.enter_context(with_cache(network, cache=cache))
         if sources:
-            if isinstance(recipe, Recipe) or dry_run or work_store.folder is None:
+            if not hasattr(sources, "items") or isinstance(recipe, Recipe) or dry_run or work_store.folder is None:
                 raise InputError(
-                    "sources: expected a recipe's file, name or tables, a work folder on disk, and no dry_run: the "
-                    "rows are written there."
+                    "sources: expected a dict of rows by the name of their source, a recipe's file, name or tables, a "
+                    "work folder on disk, and no dry_run: the rows are written there."
                 )
             load = partial(load_checked_recipe, recipe, overrides=overrides, allow_code=allow_code)
             loaded = _load_with_rows(load, sources, work_store.folder / "rows")

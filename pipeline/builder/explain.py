@@ -17,7 +17,7 @@ import pyarrow as pa
 from pipeline.builder.build import default_work
 from pipeline.builder.checked_recipe import pin_models
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
-from pipeline.clean.drops import DUPLICATE, ITEM_REASON, NEAR_DUPLICATE, NOT_TAKEN, step_of
+from pipeline.clean.drops import DUPLICATE, ITEM_REASON, NEAR_DUPLICATE, NOT_TAKEN, invalid_reason, step_of
 from pipeline.clean.limits import describe_fallen
 from pipeline.clean.steps import LONG, SHORT, clean_batch
 from pipeline.clean.tally import Tally
@@ -27,8 +27,8 @@ from pipeline.engine.tasks import digest_in
 from pipeline.mix.cuts import MixResult
 from pipeline.mix.evidence import Evidence
 from pipeline.mix.index import describe_take, find_take_end
-from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import TextBatch
+from pipeline.sources.formats.encodings import decode_whole
 from shards.errors import InputError, plural
 from shards.format.content_hash import hash_document
 from shards.format.manifest import BLOCK_LIST_REASON
@@ -207,6 +207,7 @@ class _Inquiry:
         self._sources = build.recipe.sources
         self._names = [source.name for source in self._sources]
         self._lines: list[str] = []
+        self._unseen: list[str] = []
         self._data: dict[str, Any] = {}
         self._answer = "unknown"
 
@@ -261,39 +262,49 @@ class _Inquiry:
     def _try_sources(self, text: bytes) -> None:
         self._sources = pin_models(self._build.recipe).sources
         self._data["tried"] = [{"source": name} | self._try(number, text) for number, name in enumerate(self._names)]
+        if self._unseen:
+            self._lines.append(
+                f"no document of {', '.join(self._unseen)} has this text: cleaning keeps it, but it was not in what "
+                "the build read; or a row with it was rejected by `keep`, or the files have changed"
+            )
         self._raise_to("never seen")
 
     def _try(self, source: int, text: bytes) -> dict[str, Any]:
-        """Explain a given text: put it through a source's cleaning; if that changes its hash, look for the new one.
+        """Explain a text in a source's encoding: put it through the cleaning; if its hash changes, look for that.
 
         Returns:
             What happened, as JSON values.
         """
-        recipe, where, tally = self._sources[source], f"{self._names[source]}: this text", Tally()
+        recipe, tally = self._sources[source], Tally()
+        text = decode_whole(text, recipe.encoding)
         batch = TextBatch(pa.array([text], pa.large_binary()), np.zeros(1, np.uint32))
         documents, masked = clean_batch(recipe, batch, tally), dict(sorted(tally.masked.items()))
         if not len(documents):
             (reason,) = tally.dropped
-            details = _describe_dropped(recipe, text, reason, tally)
-            self._lines.append(f"{where}: would be dropped before encoding")
+            details = [document.why for document in tally.shown]
+            if reason in (SHORT, LONG):
+                limit = recipe.min_bytes if reason == SHORT else recipe.max_bytes
+                details = [f"{reason}: it has {len(text):,} bytes, limit {limit:,}"]
+            elif reason == invalid_reason(recipe):
+                details = [f"{reason}; above max_malformed = {recipe.max_malformed}, such records stop the build"]
+            self._lines.append(f"{recipe.name}: this text: would be dropped before encoding")
             self._lines += [f"  {line}" for line in details or [reason]]
             self._raise_to("would be dropped before encoding")
             return {"dropped": reason, "details": details, "masked": masked}
         # Cleaning keeps the text, perhaps changed: then a run has it under another hash.
         digest = hash_document(bytes(next(iter(documents)))).hex()
         tried: dict[str, Any] = {"dropped": None, "details": [], "masked": masked, "hash": digest}
-        if digest != hash_document(text).hex():
+        if digest != self._question.hash:
             kinds = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in masked.items())
             how = [f"changed by clean.{label}" for label in tally.edited if label.startswith("python.")]
             how += [f"masked ({kinds})"] * bool(masked)
-            self._lines.append(f"{where}: {' and '.join(how)}, and then has the hash {digest}")
+            self._lines.append(
+                f"{recipe.name}: this text: {' and '.join(how) or f'decoded from {recipe.encoding}'}, and then has the "
+                f"hash {digest}"
+            )
             if copies := self._search(digest):
                 return tried | self._describe_copies(copies, "  ")
-        rest = ", and the source was read in part" if self._build.has_more[source] else ""
-        self._lines.append(
-            f"{where}: cleaning keeps it, but no sorted run has it: it was not in what the build read{rest}; or a row "
-            "with it was rejected by `keep`, or the files have changed"
-        )
+        self._unseen.append(f"{recipe.name}{' (read in part)' * self._build.has_more[source]}")
         return tried
 
     def _describe_unknown(self) -> None:
@@ -323,14 +334,6 @@ class _Inquiry:
             "`--document FILE`, a file with its text, in place of --hash shows what cleaning does to it.",
         ]
         self._lines += lines
-
-
-def _describe_dropped(source: SourceRecipe, text: bytes, reason: str, tally: Tally) -> list[str]:
-    """Explain a text that is dropped by what was measured: of each preset the first limit that it breaks."""
-    if reason in (SHORT, LONG):
-        limit = source.min_bytes if reason == SHORT else source.max_bytes
-        return [f"{reason}: it has {len(text):,} bytes, limit {limit:,}"]
-    return [document.why for document in tally.shown]
 
 
 def _list(names: Iterable[str]) -> str:

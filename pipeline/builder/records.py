@@ -136,7 +136,8 @@ def name_parts(payloads: Iterable[Payload]) -> dict[str, str]:
     def walk(name: str, value: Any) -> None:
         if isinstance(value, JsonText):
             for span in json.loads(value):
-                add(f"{name}{_FILE}{span['name']}", _hash(json.dumps(span)))
+                # The file alone: what part of it a task reads, and how, the keys say.
+                add(f"{name}{_FILE}{span['name']}", _hash(str([*map(span.get, ("url", "version", "revision"))])))
         elif isinstance(value, dict):
             for key, inner in cast("dict[str, Any]", value).items():
                 walk(f"{name}.{key}" if name else key, inner)

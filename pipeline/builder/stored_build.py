@@ -120,8 +120,9 @@ def read_build(work: WritableStore) -> Build:
         if next(work.list(), None) is None:
             found = "is empty" if work.folder is None or work.folder.is_dir() else "no such folder"
         raise InputError(
-            f"{work}: {found}. Give the work folder of a build (--work), by default OUT.work. If an earlier version of "
-            "tokenmill made it, run the same build command again."
+            f"{work}: {found}. Give the work folder of a build (--work), by default OUT.work. If a step before "
+            "encoding stopped the build, set its max_dropped = 1.0, and build again. If an earlier version of "
+            "tokenmill made the folder, run the same build command again."
         )
     # Digests become addresses in the folder where the work is now.
     try:

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from pipeline.clean.tally import Documents, Tally
 from shards.config import MAX_RECIPE_BYTES, read_file
-from shards.errors import InputError, MissingExtraError
+from shards.errors import InputError, MissingExtraError, plural
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
@@ -82,8 +82,10 @@ def judge(table: PythonFilter | DatatroveFilter, function: Function, documents: 
                 "(min_bytes, drop_if_matches)."
             ) from error
         if not isinstance(found, list | tuple | np.ndarray) or len(found) != len(chosen):
-            expected = f"a list of {len(chosen):,}, one for each text"
-            raise InputError(f"{where(chosen[0])} returned {found!r:.200}. Expected {expected}.")
+            answers = plural(len(found), "answer") if isinstance(found, list | tuple) else f"{found!r:.100}"
+            raise InputError(
+                f"{where(chosen[0])} returned {answers} for {len(chosen):,} texts. Expected a list with one for each."
+            )
         return [value.item() if isinstance(value, np.generic) else value for value in found]
 
     texts: list[Any] = documents.text.to_pylist()
@@ -93,8 +95,8 @@ def judge(table: PythonFilter | DatatroveFilter, function: Function, documents: 
     for index, verdict in zip(again, ask(again), strict=True):
         if repr(verdict) != repr(verdicts[index]):
             raise InputError(
-                f"{where(index)} returned {verdicts[index]!r:.100}, and {verdict!r:.100} when asked again. Expected "
-                "the same for the same text, whatever the time, chance, and the other texts."
+                f"{where(index)} returned {verdicts[index]!r:.100}, and {verdict!r:.100} when asked again. A rule must "
+                "always give the same answer for the same text."
             )
     dropped: dict[int, str] = {}
     for index, verdict in enumerate(verdicts):
@@ -147,7 +149,7 @@ def read_function(table: PythonFilter) -> PythonFilter:
         found = {file: decode_source(read_file(Path(file), MAX_RECIPE_BYTES)) for file in files}
     except (OSError, SyntaxError, ValueError, ImportError, AttributeError, RecursionError) as error:
         raise InputError(
-            f"{folder}: cannot read the module of {table.step}: {error}. Put it there, or correct the recipe."
+            f"{folder}: cannot read the module of {table.step}: {error}. Put it there, or correct it or the recipe."
         ) from error
     text = json.dumps([(file.removeprefix(folder), module) for file, module in found.items()])
     now = hashlib.sha256(text.encode()).hexdigest()
@@ -205,11 +207,13 @@ def load_function(table: PythonFilter) -> Function:
         if _THIS not in sys.meta_path:
             sys.meta_path.append(_THIS)
         try:
-            found: Any = getattr(import_module(f"{root}.{module}"), name)
+            found: Any = getattr(import_module(f"{root}.{module}"), name, None)
         except (Exception, SystemExit) as error:
             raise InputError(f"{table.step} cannot be imported: {_describe_error(error)}.") from error
         if hasattr(found, "filter") and hasattr(found, "run"):  # a filter of datatrove
             found = partial(ask_datatrove, found)
+        if not callable(found):
+            raise InputError(f"{table.step}: {module}.py has no function {name!r}. Add it, or correct the recipe.")
         _loaded[key] = found
     return _loaded[key]
 

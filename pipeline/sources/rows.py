@@ -50,10 +50,12 @@ def write_rows(rows: Iterable[Mapping[str, Any]], folder: Path, name: str) -> Pa
         return path
 
 
-def _write_groups(file: BinaryIO, rows: Iterable[Any], where: str) -> None:
+def _write_groups(file: BinaryIO, rows: Any, where: str) -> None:
+    if not isinstance(rows, Iterable):
+        raise InputError(f"{where} is {rows!r:.100}; expected an iterable of dicts, such as [{{'text': '...'}}].")
     schema: pa.Schema | None = None
     writer: Any = None
-    number = size = 0
+    number = size = first = 0
 
     def find_group(row: Any) -> int:
         nonlocal number, size
@@ -69,8 +71,10 @@ def _write_groups(file: BinaryIO, rows: Iterable[Any], where: str) -> None:
             table = pa.Table.from_pylist(group, schema=schema)
         except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
             raise InputError(
-                f"{where}: {error}. Expected in each column values of the type that the first rows have."
+                f"{where}: rows {first + 1:,} to {first + len(group):,}: {error}. Expected in each column values of "
+                "the type that the first rows have."
             ) from error
+        first += len(group)
         schema = table.schema
         writer = writer or pq.ParquetWriter(file, schema, compression="zstd")
         writer.write_table(table)

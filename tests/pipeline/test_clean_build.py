@@ -159,7 +159,7 @@ def test_a_folder_without_a_mix_that_cleaned_is_refused(tmp_path: Path) -> None:
     absent = tmp_path / "absent.work"
     assert f"{absent}: no such folder. Give the work folder" in report(absent, expect=2).stderr
     (tmp_path / "file").write_text("x")
-    assert "no build here has mixed" in report(tmp_path, expect=2).stderr
+    assert "If a step before encoding stopped the build, set its max_dropped" in report(tmp_path, expect=2).stderr
 
 
 def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(folder: Path, tmp_path: Path) -> None:

@@ -235,4 +235,4 @@ def test_too_many_that_fall_stop_the_build_and_are_shown() -> None:
     message = str(caught.value)
     assert "source 'a': clean.gopher drops 21 of 201 documents (10.45%), more than max_dropped = 0.1 allows" in message
     assert message.count("a@1#rg0 row 7: gopher: min_words: words is 2, limit 50: <script>\\x1b[2J") == 10
-    assert "set max_dropped = 0.1045 next to them, in [sources.clean.gopher] or [clean.gopher]" in message
+    assert "set max_dropped = 0.1045 in the same table, [sources.clean.gopher] or [clean.gopher]" in message

@@ -346,18 +346,23 @@ def test_a_text_that_no_source_has(built: Built) -> None:
     tried = built.ask("--document", built.file_of("unknown"))["build"]
     assert tried["answer"] == "never seen"
     assert [entry["dropped"] for entry in tried["tried"]] == [None, None, None]
-    assert "no sorted run has it" in built.say("--document", built.file_of("unknown"))
+    assert built.say("--document", built.file_of("unknown")).count("has this text: cleaning keeps it") == 1
 
 
 def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", [(text, 0) for text in sentences(40, 0)])
+    old = {"name": "old", "paths": [f"{tmp_path}/old.txt"], "weight": 1, "format": "file", "encoding": "latin-1"}
     recipe = {
         "name": "plain",
-        "sources": [{"name": "a", "paths": [f"{tmp_path}/a.jsonl"], "weight": 1}],
+        "sources": [{"name": "a", "paths": [f"{tmp_path}/a.jsonl"], "weight": 1}, old],
         "tokenizer": {"vocab_size": 300},
     }
+    (tmp_path / "old.txt").write_bytes("Grüße aus der alten Zeit".encode("latin-1"))
     pipeline.build_set(recipe, out=tmp_path / "set", workers=1, validate="quick")
     assert trace(tmp_path / "set", "--hash", "ab" * 16, "--json")["build"]["answer"] == "never seen"
+    told = trace(tmp_path / "set", "--document", str(tmp_path / "old.txt"))["stdout"]
+    for part in ("not valid UTF-8; above max_malformed = 0", "decoded from iso8859-1", "#file row 0: in the set"):
+        assert part in told
     # The work folder of another build of the set: it says so.
     note = tmp_path / "set.work" / BUILD_FILE
     note.write_bytes(seal(unseal(note.read_bytes()) | {"manifest": "0"}))

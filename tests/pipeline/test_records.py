@@ -130,8 +130,8 @@ def test_records_explain_and_stop_nothing(recipe: Path, tmp_path: Path) -> None:
     assert stage["causes"] == ["results are missing or unusable in the work or the output folder"]
 
 
-def as_spans(names: tuple[str, ...], _payload: Payload) -> JsonText:
-    return JsonText(json.dumps([{"name": name} for name in names]))
+def as_spans(names: tuple[str, ...], payload: Any) -> JsonText:
+    return JsonText(json.dumps([{"name": name, "format": payload.source.get("format")} for name in names]))
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,10 @@ def test_parts_of_tasks_are_joined_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     assert find_changes(one, one) == []
     version = one["code.numpy"]
     monkeypatch.setattr(tasks, "_version", lambda library: f"{library} of tomorrow")
-    other = parts("a.b", "d", clean={"gopher": {"min_words": 2}})
+    other = parts("a.b", "d", clean={"gopher": {"min_words": 2}}, format="x")
     assert find_changes(one, other) == [
         "sources.web.clean.gopher.min_words = 2 (was 1)",
+        'sources.web.format = "x" (was nothing)',
         "sources.web: 1 file added (d), 1 file gone (c)",
         f'numpy is "numpy of tomorrow" (was {version})',
     ]
