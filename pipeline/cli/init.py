@@ -42,26 +42,30 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.stores.files import check_own_folder, write_text
 
     out: Path = options.out
+    folder = out.absolute().parent
     if os.path.lexists(out):
         raise InputError(f"{out}: exists already; nothing is overwritten. Give another file by --out, or delete it.")
-    check_own_folder(out.absolute().parent)
+    check_own_folder(folder)
     hub = [path for path in options.paths if path.startswith("hf://")]
-    left_out: dict[str, list[str]] = {}
+    left_out: dict[str, str] = {}
     found = survey([path for path in options.paths if path not in hub], left_out)
     found += map(_look_at_hub, hub)
     lines = [
         f"left out: {plural(len(names), 'file')} ({', '.join(map(os.path.relpath, names[:_SHOWN]))}): {why}"
-        for why, names in left_out.items()
+        for why in sorted({*left_out.values()})
+        for names in [[name for name in sorted(left_out) if left_out[name] == why]]
     ]
     if not found:
         raise InputError([f"no text in {', '.join(options.paths)}", *lines])
     name = _make_name(Path(os.path.abspath(options.paths[0])).stem)
-    rows = [_finish(found, number, out.absolute().parent, lines) for number in range(len(found))]
+    names: list[str] = []
+    rows = [_finish(source, names, folder, lines) for source in found]
     recipe = "\n".join(_write(name, found, lines)) + "\n"
     write_text(out, recipe.encode("utf-8", "replace").decode().replace("\x7f", "\\u007f"))
     commands = [
         f"tokenmill plan {out}",
         f"tokenmill build {out} --out out/{name}",
+        f"tokenmill audit out/{name}",
         f"tokenmill train demo --shards out/{name} --run out/{name}-run --set 'eval.sets=[]'",
     ]
     data = {"recipe": str(out), "sources": rows, "notes": lines, "commands": commands}
@@ -111,18 +115,19 @@ def _count_bytes(source: Found) -> int:
     return int(share * size / (2 if "encoding" in keys else 1)) + 1
 
 
-def _finish(found: list[Found], number: int, folder: Path, lines: list[str]) -> dict[str, str]:
+def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> dict[str, str]:
     """Give a source its name, weight, and paths from the recipe's folder; add lines of what is noticed; return its row.
 
     The weight is the bytes of text.
     """
     from shards.audit.not_text import NotText, describe_not_text, look_for_not_text
 
-    keys, files, texts = found[number]
-    keys["weight"] = _count_bytes(found[number])
-    keys["name"] = _make_name("-".join([keys["name"], keys["format"], keys.get("encoding", "")]))
-    if keys["name"] in [other["name"] for other, *_ in found[:number]]:
-        keys["name"] += f"-{number}"
+    keys, files, texts = source
+    keys["weight"] = _count_bytes(source)
+    name = _make_name("-".join([keys["name"], keys["format"], keys.get("encoding", "")]))
+    names.append(name)
+    twins = names.count(name)
+    keys["name"] = f"{name}-{twins}" if twins > 1 else name
     for key in ("paths", "exclude"):
         keys[key] = [path if "://" in path else os.path.relpath(path, folder) for path in keys.get(key, [])]
     noticed: NotText = {}
@@ -146,6 +151,7 @@ def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
     comments = {
         "kind": "a data set on the Hub; the first build pins its commit",
         "exclude": "no text, or read by other keys",
+        "delimiter": "the first row is taken as the header",
         "separator": "the text between two documents of a file",
         "weight": "the share of its text; `plan` says which source limits the mix",
     }
@@ -153,7 +159,8 @@ def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
         yield f"\n# {plural(len(files), 'file')}, about {format_size(keys['weight'])} of text\n[[sources]]"
         others = [column for column in texts if column != keys.get("text")]
         comments["text"] = f"has most text; the others: {', '.join(others) or 'none'}"
-        comments["format"] = "each file is one document" if keys["format"] == "file" else ""
+        whole = 'each file is one document; or format = "text" with a separator'
+        comments["format"] = whole if keys["format"] == "file" else ""
         for key, value in (keys | {"weight": float(f"{100 * keys['weight'] / total:.3g}")}).items():
             if value not in ([], None):
                 comment = f"  # {printable(about)}" if (about := comments.pop(key, "")) else ""

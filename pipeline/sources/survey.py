@@ -26,11 +26,10 @@ import pyarrow as pa
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.files import expand_glob
 from pipeline.sources.formats.arrow_ipc import is_file
-from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, open_file
+from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, open_file
 from pipeline.sources.formats.detect import detect_format, is_binary, read_head
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
-from shards.config import PIPE
 from shards.errors import InputError, text_of
 
 MOST_LOOKED_AT = 4096
@@ -79,9 +78,11 @@ def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
         if keys["format"] in ("jsonl", "json") and b"\n" not in head:  # a record may be longer than the head
             head = read_head(file, _LONG_HEAD_BYTES)
         try:
-            text = codecs.getincrementaldecoder(encoding or "utf-8-sig")().decode(head)
+            text = codecs.getincrementaldecoder(encoding or "utf-8-sig")().decode(head, len(head) < HEAD_BYTES)
         except UnicodeDecodeError as error:
             raise SourceError(f"{file.name}: {_NOT_UTF8}") from error
+        if not text.strip():
+            raise SourceError(f"{file.name}: is empty")
         if keys["format"] == "text":
             separator = next((found for found in _SEPARATORS if found in text), "\n")
             is_whole = among > 1 and file.stored_bytes < WHOLE_BYTES and separator != _MARK
@@ -100,7 +101,7 @@ def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
     column = max(texts, key=partial(count_characters, texts), default="")
     name, in_list, _ = column.partition(_IN_LIST)
     if in_list or not column:
-        why = f"the text is in the list {name!r}, such as messages of a chat" if column else "no column of text"
+        why = f"each record holds a list, {name!r}; write one text per record first" if column else "no column of text"
         raise SourceError(f"{file.name}: {why}")
     return keys | {"text": column}, texts
 
@@ -146,18 +147,17 @@ def _collect(texts: Texts, file: str, name: str, value: Any) -> None:
             _collect(texts, file, f"{name}.{key}".lstrip("."), item)
 
 
-def survey(places: list[str], left_out: dict[str, list[str]]) -> list[Found]:
+def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
     """Survey files, and return the sources that read those with text.
 
     Args:
         places: folders, files and globs.
-        left_out: names of files without text are added, by reason.
+        left_out: the names of files that no source reads are added, with the reason of each.
 
     Raises:
-        InputError: in a place is no file.
-        OSError, ValueError, ImportError: a place cannot be listed.
+        InputError: a place is not there, or cannot be listed.
     """
-    cells = [cell for place in places for cell in _list_cells(place)]
+    cells = [cell for place in places for cell in _list_cells(place, left_out)]
     step = max(1, -(-sum(len(files) for *_, files in cells) // MOST_LOOKED_AT))
     sources: dict[str, Found] = {}
     for label, pattern, files in cells:
@@ -166,8 +166,7 @@ def survey(places: list[str], left_out: dict[str, list[str]]) -> list[Found]:
             try:
                 keys, texts = look_at(file, among=len(files))
             except BROKEN_FILE_ERRORS as error:
-                why = text_of(error).removeprefix(f"{file.name}: ").partition(". ")[0].partition(", which")[0]
-                left_out.setdefault(why, []).append(file.name)
+                left_out[file.name] = re.split(r"\. |, which", text_of(error).removeprefix(f"{file.name}: "))[0]
                 continue
             key = label + json.dumps(keys)
             parts[key].append(file)
@@ -184,19 +183,26 @@ def survey(places: list[str], left_out: dict[str, list[str]]) -> list[Found]:
             table["exclude"] += [] if place else sorted(escape(file.name) for file in others)
             listed += own if place else [file for file in files if file not in others]
     for key, (table, own, _) in [*sources.items()]:
-        if table["format"] == "file" and len(own) == 1:
-            left_out.setdefault("one document; a source needs two", []).append(own[0].name)
-            del sources[key]
+        if len(own) == 1:  # no longer among others like it
+            table.update(look_at(own[0])[0])
+            if table["format"] == "file":
+                left_out[own[0].name] = "one document; a source needs two"
+                del sources[key]
     return [*sources.values()]
 
 
-def _list_cells(place: str) -> list[tuple[str, str, list[File]]]:
+def _list_cells(place: str, left_out: dict[str, str]) -> list[tuple[str, str, list[File]]]:
     """Return a name, a glob and the files that it matches, for each part of a folder or for a file or a glob."""
     root = os.path.abspath(place)
     is_folder = os.path.isdir(root)
-    files = expand_glob(f"{escape(root)}/**/*" if is_folder else place, {}, set())
-    if not files:
-        raise InputError(f"{place}: {PIPE if os.path.exists(root) and not is_folder else 'no file is here'}")
+    again = set[str]()
+    try:
+        files = expand_glob(f"{escape(root)}/**/*" if is_folder else place, left_out, again)
+    except (*BROKEN_FILE_ERRORS, ImportError) as error:
+        raise InputError(f"{place}: cannot be listed: {text_of(error)}") from error
+    left_out |= dict.fromkeys(again, "a link to a folder that is read already")
+    if not files and not os.path.exists(root):
+        raise InputError(f"{place}: no such file or folder")
     name = posixpath.basename(root).partition(".")[0]
     if not is_folder:
         return [(name, place, files)]

@@ -69,7 +69,9 @@ def parse_hub_address(text: str) -> HubAddress:
     found = _HUB_ADDRESS.fullmatch(text)
     folder = (found["folder"] or "").strip("/") if found else ""
     if found is None or (folder and not _PLAIN_FOLDER.fullmatch(folder)):
-        raise InputError(f"{text!r} is not an address on the Hub; expected OWNER/NAME[@REVISION][/FOLDER].")
+        raise InputError(
+            f"{text!r} is not an address on the Hub; expected hf://datasets/OWNER/NAME[@REVISION][/FOLDER]."
+        )
     return HubAddress(found["repo"], unquote(found["revision"] or "main"), folder)
 
 

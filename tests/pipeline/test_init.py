@@ -30,9 +30,10 @@ def write_files(folder: Path) -> None:
         **{f"notes/{number}.txt": text for number, text in enumerate(texts[:60])},
         **{f"notes/{number}.md": text for number, text in enumerate(texts[60:90])},
         **{f"web/{number}.html": PAGE.format(text) for number, text in enumerate(texts[90:120])},
-        **{f"notes/wide{n}.txt": "".join(texts[450 + n : 480 : 2]).encode("utf-16") for n in (1, 2)},
+        "notes/wide.txt": "\n\n".join(texts[450:480]).encode("utf-16"),
         "readme": "Read me. " * 9,
-        "notes/latin.txt": "Grüße".encode("latin-1") * 50,
+        "notes/latin.txt": b"One byte is not UTF-8: caf\xe9",
+        "notes/empty.txt": b" \n",
         "notes/binary.txt": bytes(range(256)) * 9,
         "notes/.hidden": b"not read",
         "rows/table.csv": "id;story\n"
@@ -48,6 +49,7 @@ def write_files(folder: Path) -> None:
     pq.write_table(pa.table({"url": ["http://a"] * 50, "text": texts[400:450]}), folder / "rows/part.parquet")
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), folder / "rows/empty.parquet")
     os.mkfifo(folder / "notes/pipe.txt")
+    (folder / "web/again").symlink_to("../notes")
 
 
 def read_sources(recipe: Path) -> dict[str, dict[str, Any]]:
@@ -59,20 +61,18 @@ def read_sources(recipe: Path) -> dict[str, dict[str, Any]]:
 
 def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     write_files(tmp_path / "my data")
+    (tmp_path / "lines.jsonl").write_text('{"a": "Text."}')
     done = call_here(main, "init", "my data", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert read_sources(tmp_path / "recipe.toml") == {
         "my-data-text": {"paths": ["my data/*.txt"], "format": "text", "separator": "\r\n\r\n"},
         "notes-file": {
             "paths": ["my data/notes/**/*.md", "my data/notes/**/*.txt"],
-            "exclude": [f"my data/notes/{name}.txt" for name in ("binary", "latin", "wide1", "wide2")],
+            "exclude": [f"my data/notes/{name}.txt" for name in ("binary", "empty", "latin", "wide")],
             "format": "file",
         },
-        "notes-file-utf-16": {
-            "paths": [f"my data/notes/wide{n}.txt" for n in (1, 2)],
-            "format": "file",
-            "encoding": "utf-16",
-        },
+        "notes-text-utf-16": {"paths": ["my data/notes/wide.txt"], "format": "text"}
+        | {"encoding": "utf-16", "separator": "\n\n"},
         "rows-csv": {"paths": ["my data/rows/**/*.csv"], "format": "csv", "delimiter": ";", "text": "story"},
         "rows-jsonl": {"paths": ["my data/rows/**/*.jsonl"], "format": "jsonl", "text": "body.text"},
         "rows-parquet": {
@@ -87,22 +87,30 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     for said in [
         "(my data/notes/binary.txt): holds binary data",
         "(my data/rows/pa\\nge.pdf): holds PDF, not text",
-        "(my data/rows/chat.json): the text is in the list 'messages'",
+        "(my data/rows/chat.json): each record holds a list, 'messages'; write one text per record first",
         "web-file: HTML in 16 of 16",
         '(my data/notes/latin.txt): not UTF-8: give it a [[sources]] of its own with encoding = "cp1252"',
         "(my data/rows/empty.parquet): no column of text",
         "(my data/readme): one document",
+        "(my data/notes/empty.txt): is empty",
+        "(my data/notes/.hidden): hidden file",
+        "(my data/web/again): a link to a folder that is read already",
     ]:
         assert said in written
         assert said in done.stdout
-    assert done.stdout.splitlines()[-3:] == [
+    for comment in ("the first row is taken as the header", 'each file is one document; or format = "text" with'):
+        assert f"  # {comment}" in written
+    assert done.stdout.splitlines()[-4:] == [
         "tokenmill plan recipe.toml",
         "tokenmill build recipe.toml --out out/my-data",
+        "tokenmill audit out/my-data",
         "tokenmill train demo --shards out/my-data --run out/my-data-run --set 'eval.sets=[]'",
     ]
     planned = call_here(main, "plan", "recipe.toml", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert "would stop" not in planned.stdout
+    twins = call_here(main, "init", "../lines.jsonl", "big.txt", "rows/lines.jsonl", cwd=tmp_path / "my data")
+    assert "lines-jsonl-2 " in twins.stdout
     assert "nothing is overwritten" in call_here(main, "init", "my data", cwd=tmp_path).stderr
 
 
@@ -121,8 +129,11 @@ def test_more_files_than_are_looked_at(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["init", "empty"], "empty: no file is here"),
-        (["init", "pipe"], "pipe: a pipe or a device"),
+        (["init", "empty"], "no text in empty"),
+        (["init", "pipe"], "left out: 1 file (pipe): special file"),
+        (["init", "nothere"], "nothere: no such file or folder"),
+        (["init", "s3://bucket/x"], "s3://bucket/x: cannot be listed"),
+        (["init", "hf://me/mine"], "expected hf://datasets/OWNER/NAME"),
         (["init", "images"], "left out: 1 file (images/a.png): holds an image (PNG)"),
         (["plan", "images"], "images: is a folder; `tokenmill init images` writes a recipe"),
         (["build", "images", "--out", "set"], "images: is a folder; `tokenmill init images` writes a recipe"),
