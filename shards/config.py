@@ -162,7 +162,8 @@ def read_document(path: Path) -> Document:
     except OSError as error:
         raise settings_error(str(path), [f"cannot be read: {error.strerror}. Expected a recipe in {kind}"]) from error
     except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
-        remedy = "" if path.suffix in (".toml", ".json") else _NO_RECIPE
+        is_yaml = "Expected '=' after a key" in str(error)
+        remedy = _NO_RECIPE if is_yaml or path.suffix not in (".toml", ".json") else ""
         raise settings_error(str(path), [f"not valid {kind}: {error}{remedy}"]) from error
     if isinstance(data, dict):
         return cast("Document", data)

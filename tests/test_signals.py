@@ -30,7 +30,7 @@ COMMANDS = [
     "train {train} --shards {set} --run {out}",
 ]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL]
-TOLD = "error: interrupted; what was finished is kept. Run the same command again.\n"
+TOLD = "error: interrupted. Run it again: builds, trainings and transfers go on.\n"
 pytestmark = pytest.mark.long
 
 

@@ -135,6 +135,7 @@ def test_every_refusal_of_a_command_line() -> None:
         "x": "missing: one of --up --down.",
         "x --up --zzz y": "unknown: --zzz y.",
         "x --up --level=--": "--level: its value is missing.",
+        "x --upp": "unknown: --upp. Did you mean '--up'? Also missing: one of --up --down.",
         "x --up --onn": "unknown: --onn. Did you mean '--on'?",
         "x --up --level": "--level: its value is missing.",
         "x --up --levels 1": "--levels: its value is missing.",

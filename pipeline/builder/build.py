@@ -194,7 +194,7 @@ def _run_stages(recipe: Recipe, out: WritableStore, driver: Driver, *, dry_run: 
     """Run the stages of a build; each adds what it makes. In a dry run the first with missing tasks ends it."""
     spans = SpanCache(driver.work)
     build = RunningBuild(driver.work, recipe, out, driver, open_sources(recipe, spans), spans, dry_run=dry_run)
-    for line in (line for selection in build.selections for line in selection.left_out):
+    for line in dict.fromkeys(line for selection in build.selections for line in selection.left_out):
         build.say(line)
     for run_stage in (run_evaluations, run_fetch, run_tokenizer, run_encode_and_mix, run_assemble):
         run_stage(build)

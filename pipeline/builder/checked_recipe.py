@@ -75,6 +75,8 @@ def load_checked_recipe(
     own: list[Path] = []
     if not isinstance(recipe, dict):
         if Path(recipe).is_dir() and not (SHIPPED / f"{recipe}.toml").is_file():
+            if (Path(recipe) / MANIFEST_FILE).is_file():
+                raise InputError(f"{recipe}: is a shard set; its recipe is {Path(recipe) / 'recipe.json'}.")
             raise InputError(f"{recipe}: is a folder; `tokenmill init {recipe}` writes a recipe for its files.")
         file = find_recipe(recipe, SHIPPED)
         data, where, folder = read_document(file), str(file), file.parent

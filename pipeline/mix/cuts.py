@@ -208,9 +208,9 @@ def _check_validation(
         if axis.total == 0:
             reasons = ", ".join(f"{plural(count, 'time')} {reason}" for reason, count in dropped[s].items())
             faults.append(
-                f"source {source.name!r}: no document is left to mix ({reasons or 'there was none'}). Change what "
-                "drops them (limits of `clean`, `take`, drop_hashes), or leave the source out. A document in two "
-                "sources stays in the first: change their order."
+                f"source {source.name!r}: nothing is left of it{reasons and f' ({reasons})'}; `tokenmill clean-report` "
+                "shows why. Change what drops it (limits of `clean`, `take`, drop_hashes), or leave the source out. A "
+                "document in two sources stays in the first: change their order."
             )
             continue
         if fault := demand.validation_fault(s, axis.total):

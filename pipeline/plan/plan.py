@@ -207,7 +207,7 @@ def estimate(
         usd=None if usd_per_hour is None else usd_per_hour * total_s / 3600,
         sample_bytes=sum(sample.text_bytes for sample in built.sources),
         sample_s=built.wall_s,
-        notes=(*(line for selection in selections for line in selection.left_out), *built.notes),
+        notes=(*dict.fromkeys(line for selection in selections for line in selection.left_out), *built.notes),
         stops=built.stops,
         refusal=_refusal(demand, selections, built),
     )

@@ -85,8 +85,10 @@ def _list_matches(source: FilesSource, note: Note) -> list[File]:
             f"Restore the files, or correct {'`paths` or `exclude`' if source.exclude else '`paths`'}."
         )
     folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})
-    for line in describe_left_out({_relative(name, folder): left_out[name] for name in said}, again):
+    for line in describe_left_out({_relative(name, folder): left_out[name] for name in said}, ()):
         note(f"files of {source.name}: {line}")
+    for line in describe_left_out({}, again):
+        note(line)  # without the source: several may meet the same links
     return [replace(file, name=_relative(name, folder)) for name, file in sorted(files.items())]
 
 

@@ -110,7 +110,10 @@ def _walk(folders: Iterable[Found], again: set[str]) -> Iterator[Found]:
 
 def describe_left_out(left_out: LeftOut, again: Iterable[str]) -> Iterator[str]:
     """Yield what globs leave out, by name: hidden and special files, and links to folders that are read already."""
-    hint = {HIDDEN: "a glob reads them that spells the dot", SPECIAL: "a pipe, a socket or a device is not read"}
+    hint = {
+        HIDDEN: "to read hidden files, write the dot in the glob: `.hidden/*`",
+        SPECIAL: "a pipe, a socket or a device is not read",
+    }
     for kind in hint:
         if names := sorted(name for name in left_out if left_out[name] == kind):
             yield f"{plural(len(names), kind)} left out: {_show(names)}; {hint[kind]}"

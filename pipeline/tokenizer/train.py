@@ -108,8 +108,8 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Report) -> Tokeni
 
     def refuse(offered: str) -> NoReturn:
         raise TokenizerError(
-            f"{lost}tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers "
-            f"{offered}. Ask for fewer, or sample more text."
+            f"{lost}tokenizer.vocab_size: {recipe.vocab_size:,} is too large for a sample of {size:,} bytes, which "
+            f"offers {offered}. Ask for fewer, or sample more text."
         )
 
     # Refuse before training what no text of this size can give; a trainer would reserve memory for it.

@@ -142,13 +142,9 @@ def check_never_seen(totals: Totals) -> Check:
     large, many = is_large_enough(tokens, size, below=MIN_EXAMPLES), len(ids) > MAX_UNSEEN_SHARE * size
     # A BPE has entries that occur only as parts of longer ones. In a small set, they are more than Zipf's law explains.
     verdict: Verdict = "bad" if large and many else "look" if len(ids) > expected and (large or many) else "ok"
-    summary = (
-        f"{len(ids):,} of {plural(size, 'id')} never {'occurs' if len(ids) == 1 else 'occur'} in training; a set of "
-        f"its size can be expected to miss {expected:,}; {int((unseen & (lengths == 1)).sum())} single bytes are not "
-        "counted"
-    )
+    summary = f"{len(ids):,} of {plural(size, 'id')} never {'occurs' if len(ids) == 1 else 'occur'} in training"
     if not large:
-        summary += f"; up to {MAX_UNSEEN_SHARE:.0%} are ok, because the set is small for its vocabulary"
+        summary += f" (up to {MAX_UNSEEN_SHARE:.0%} is fine for a set this small)"
     # A long entry that never occurs says most about the text that the tokenizer was trained on.
     longest_first = ids[np.argsort(-lengths[ids], kind="stable")][:MAX_IDS]
     rows = [Finding({"id": token, "text": totals.vocabulary.spell([token])}) for token in longest_first.tolist()]
@@ -358,9 +354,10 @@ def check_overlap(totals: Totals, val_rate: int) -> Check:
     sample = "" if val_rate == 1 else f" (1 in {val_rate} searched for)"
     summary = (
         f"{len(leaked):,} of {plural(len(begins), 'validation document')}{sample} "
-        f"{'is a near-duplicate' if len(leaked) == 1 else 'are near-duplicates'} of training text: {LEAKED:.0%} of "
-        f"their {NGRAM_TOKENS}-token passages, or more, occur there. Of all validation passages {total_seen:.1%} do."
+        f"{'is a near-duplicate' if len(leaked) == 1 else 'are near-duplicates'} of training ({LEAKED:.0%} of their "
+        f"{NGRAM_TOKENS}-token passages occur there). {total_seen:.1%} of all validation passages also occur in "
+        "training"
     )
     if verdict != "ok":
-        summary += " The loss on them is lower than on new text."
+        summary += "; the loss on them is lower than on new text"
     return Check("validation_overlap", verdict, summary, rows)

@@ -205,17 +205,17 @@ def mix_warnings(manifest: Manifest) -> list[str]:
         # Without validation there is nothing more to compare.
         if not asked or source.name not in manifest.splits["val"].sources:
             continue
-        if abs(val.tokens - asked) > VALIDATION_DEVIATION * asked:
-            lines.append(
-                f"validation holds {plural(val.tokens, 'token')} of {source.name}, and its share is {asked:,.0f}: a "
-                f"split ends at the end of a document, and validation has only {val.documents:,} of this source. Ask "
-                "for more split.val_tokens"
-            )
         if val.tokens > VALIDATION_PART * source.tokens_available:
             lines.append(
                 f"validation takes {val.tokens / source.tokens_available:.1%} of {source.name} ({val.documents:,} of "
                 f"{plural(source.documents_available, 'document')}), more than {VALIDATION_PART:.0%}: less is left to "
-                "train on. Ask for fewer split.val_tokens, or add data"
+                "train on. Split long files by a separator, add data, or ask for fewer split.val_tokens (0: none)"
+            )
+        elif abs(val.tokens - asked) > VALIDATION_DEVIATION * asked:
+            lines.append(
+                f"validation holds {plural(val.tokens, 'token')} of {source.name}, and its share is {asked:,.0f}: a "
+                f"split ends at the end of a document, and validation has only {val.documents:,} of this source. Ask "
+                "for more split.val_tokens"
             )
     return lines
 

@@ -49,4 +49,6 @@ def _show(report: ValidationResult) -> Shown:
     ]
     if report.level == "full":
         figures.append(format_speed(report.tokens, report.seconds, "tokens"))
-    yield f"{report.path}: {verdict} ({', '.join(figures)})"
+    # Of a place without a manifest nothing was counted.
+    counts = f" ({', '.join(filter(None, figures))})" if report.shards else ""
+    yield f"{report.path}: {verdict}{counts}"

@@ -34,7 +34,7 @@ WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 """The statuses that a shell reports when these signals end a program."""
 
-_INTERRUPTED = "interrupted; what was finished is kept. Run the same command again."
+_INTERRUPTED = "interrupted. Run it again: builds, trainings and transfers go on."
 
 
 Row = dict[str, Any]
@@ -95,13 +95,20 @@ class Parser(argparse.ArgumentParser):
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         """Parse a command line, and refuse what is left: here the command is known, whose flags may be meant."""
-        options, left = super().parse_known_args(args, namespace)
+        also = ""
+        try:
+            options, left = super().parse_known_args(args, namespace)
+        except InputError as error:
+            # argparse tells only of what is missing: the flag may be there, mistyped.
+            left = [word for word in args or () if word.startswith("--") and not self._get_option_tuples(word)]
+            if not left:
+                raise
+            options, also = namespace, f" Also {error}".partition(". `")[0]
         if left:
-            flags = [flag for action in self._actions for flag in action.option_strings]
             # Only words that look like flags are compared with flags.
             given = [word.partition("=")[0] for word in left if word.startswith("-")]
-            hints = "".join(did_you_mean(word, flags) for word in given)
-            self.error(f"unrecognized arguments: {' '.join(left)}{hints and '.'}{hints}")
+            hints = "".join(did_you_mean(word, [*self._option_string_actions]) for word in given)
+            self.error(f"unrecognized arguments: {' '.join(left)}{(hints or also) and '.'}{hints}{also}")
         return options, left
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
@@ -152,7 +159,8 @@ def call_command(name: str, module_name: str, arguments: Sequence[str]) -> int:
     # The address of a remote set is checked when it is opened.
     place = getattr(options, "set", None)
     if isinstance(place, Path) and not place.is_dir():
-        raise InputError(f"{place}: no such folder. Give the folder that contains manifest.json.")
+        what = "is a file" if place.is_file() else "no such folder"
+        raise InputError(f"{place}: {what}. Give the folder that contains manifest.json.")
     outcome = module.run(options)
     if isinstance(outcome, int):  # the command has printed what it found, as it found it
         return outcome

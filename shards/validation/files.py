@@ -88,10 +88,9 @@ def check_set_files(store: Store) -> tuple[ShardSet | None, list[Problem], Listi
     """
     listing = _list_folder(store.folder) if store.folder is not None else _list_store(store)
     if MANIFEST_FILE not in listing:
-        temporary = sum(name.endswith(TMP_SUFFIX) for name in listing)
         message = (
-            f"no {MANIFEST_FILE} among {plural(len(listing), 'entry')} ({temporary} of them temporary): not a shard "
-            "set, or its build did not finish. Re-run the build."
+            f"no {MANIFEST_FILE} among {plural(len(listing), 'entry')}: not a shard set, or its build did not finish. "
+            "Re-run the build."
         )
         return None, [Problem("manifest_missing", MANIFEST_FILE, message)], listing
     if problems := _check_file(MANIFEST_FILE, listing):

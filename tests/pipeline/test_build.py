@@ -98,7 +98,7 @@ def test_what_cannot_be_built_is_refused_and_nothing_published(
 def test_a_build_that_fails_early_leaves_no_empty_folder(recipe: Path, tmp_path: Path) -> None:
     options = ("--set", "tokenizer.vocab_size=20_000", "--set", "tokenizer.sample_bytes=20 KB")
     refused = build_here(recipe, tmp_path / "set", *options, expect=2)
-    assert re.search("vocab_size: 20000 is too large for a sample of .* entries", refused["stderr"])
+    assert re.search("vocab_size: 20,000 is too large for a sample of .* entries", refused["stderr"])
     assert "Traceback" not in refused["stderr"]
     assert not list(tmp_path.iterdir())
 

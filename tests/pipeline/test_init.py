@@ -138,6 +138,9 @@ def test_more_files_than_are_looked_at(tmp_path: Path, monkeypatch: pytest.Monke
         (["plan", "images"], "images: is a folder; `tokenmill init images` writes a recipe"),
         (["build", "images", "--out", "set"], "images: is a folder; `tokenmill init images` writes a recipe"),
         (["plan", "recipe.yaml"], "Recipes are TOML: `tokenmill init PATH` writes one"),
+        (["plan", "yaml.toml"], "Recipes are TOML: `tokenmill init PATH` writes one"),
+        (["plan", "set"], "set: is a shard set; its recipe is set/recipe.json."),
+        (["audit", "yaml.toml"], "yaml.toml: is a file. Give the folder that"),
         (["plan", "rows.json"], "Recipes are TOML: `tokenmill init PATH` writes one"),
     ],
 )
@@ -145,7 +148,9 @@ def test_refused(tmp_path: Path, arguments: list[str], said: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "images").mkdir()
     (tmp_path / "images/a.png").write_bytes(b"\x89PNG\r\n\x1a\n\0")
-    (tmp_path / "recipe.yaml").write_text("name: mine\n")
+    (tmp_path / "set").mkdir()
+    for name in ("recipe.yaml", "yaml.toml", "set/manifest.json"):
+        (tmp_path / name).write_text("# a comment\nname: mine\n")
     (tmp_path / "rows.json").write_text("[1]")
     os.mkfifo(tmp_path / "pipe")
     done = call_here(main, *arguments, cwd=tmp_path)

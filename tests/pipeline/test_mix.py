@@ -317,7 +317,7 @@ def test_validation_larger_than_sources_and_empty_sources(runs_of: Any) -> None:
         plan_of(make_recipe([50, 50, 1], val_tokens=2000), runs)
     lines = str(caught.value).splitlines()
     assert "split.val_tokens: 2,000 asks for 990 tokens of 's0', which has 500 in all" in lines[0]
-    assert lines[1].startswith("source 's2': no document is left to mix (there was none)")
+    assert lines[1].startswith("source 's2': nothing is left of it; `tokenmill clean-report` shows why. ")
     assert len(lines) == 2
 
 

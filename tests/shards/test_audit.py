@@ -194,7 +194,7 @@ def test_verdicts_on_ids_know_the_size_of_the_set(tokens, vocab_size, planted, n
     totals.train.counts[0] = counts
     check = check_never_seen(totals)
     assert check.verdict == never_seen
-    assert ("small for its vocabulary" in check.summary) == (tokens / vocab_size < 1000)
+    assert ("a set this small" in check.summary) == (tokens / vocab_size < 1000)
     below = rare_below(totals.train.tokens)
     assert check_rare(totals, below=below).verdict == rare
 
@@ -215,7 +215,7 @@ def test_validation_seen_in_training(small_plan, tmp_path):
     assert row.values["seen"] >= 0.8
     assert check.verdict == "look", "near-duplicates of a few documents flatter the loss; they do not spoil the model"
     assert "1 of " in check.summary
-    assert "is a near-duplicate of training text" in check.summary
+    assert "is a near-duplicate of training (80%" in check.summary
 
 
 def test_the_rate_bounds_the_sample_of_validation(good_set):

@@ -285,6 +285,9 @@ def _word_problem(problem: str, place: str) -> str:
     """Return a problem of an eval set's data recipe as one of the train recipe, whose paths begin at the root."""
     problem = _PATHS_RULE.sub("", problem.removeprefix(f"{RECIPE_FILE}: "))
     problem = problem.replace(f"sources.{SOURCE}", place).replace(f"source {SOURCE!r}", place)
+    problem = problem.replace(
+        "Correct the path.", "Correct the path, or leave the eval sets out: --set 'eval.sets=[]'."
+    )
     return problem if problem.startswith(place) else f"{place}: {problem}"
 
 

@@ -154,8 +154,8 @@ def _list_notes(runs: Sequence[TrainingRun], points: list[Record], scores: list[
         yield f"{OTHER_TEXT}: other documents, another number of tokens, or the validation split of another set"
     if any(row["stderr"] is not None for row in scores):
         yield (
-            "±: one standard error; of a difference, as if the errors of both runs were independent, but of validation "
-            "that of the differences of its parts, which both runs share"
+            "±: one standard error. For validation, that of the paired differences of its parts; otherwise the runs "
+            "are treated as independent."
         )
 
 
