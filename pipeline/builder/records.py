@@ -137,7 +137,7 @@ def name_parts(payloads: Iterable[Payload]) -> dict[str, str]:
         if isinstance(value, JsonText):
             for span in json.loads(value):
                 # The file alone: what part of it a task reads, and how, the keys say.
-                add(f"{name}{_FILE}{span['name']}", _hash(str([*map(span.get, ("url", "version", "revision"))])))
+                add(f"{name}{_FILE}{span['name']}", _hash("{url} {version} {revision}".format_map(span)))
         elif isinstance(value, dict):
             for key, inner in cast("dict[str, Any]", value).items():
                 walk(f"{name}.{key}" if name else key, inner)

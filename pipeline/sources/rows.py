@@ -65,19 +65,22 @@ def _write_groups(file: BinaryIO, rows: Any, where: str) -> None:
         size += _ROW_BYTES + sum(len(value) for value in row.values() if isinstance(value, str))
         return size // GROUP_BYTES
 
-    for _, rows_of_group in itertools.groupby(rows, find_group):
-        group = list(map(dict, rows_of_group))
-        try:
-            table = pa.Table.from_pylist(group, schema=schema)
-        except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
-            raise InputError(
-                f"{where}: rows {first + 1:,} to {first + len(group):,}: {error}. Expected in each column values of "
-                "the type that the first rows have."
-            ) from error
-        first += len(group)
-        schema = table.schema
-        writer = writer or pq.ParquetWriter(file, schema, compression="zstd")
-        writer.write_table(table)
+    try:
+        for _, rows_of_group in itertools.groupby(rows, find_group):
+            group = list(map(dict, rows_of_group))
+            try:
+                table = pa.Table.from_pylist(group, schema=schema)
+            except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
+                raise InputError(
+                    f"{where}: rows {first + 1:,} to {first + len(group):,}: {error}. Expected in each column values "
+                    "of the type that the first rows have."
+                ) from error
+            first += len(group)
+            schema = table.schema
+            writer = writer or pq.ParquetWriter(file, schema, compression="zstd")
+            writer.write_table(table)
+    finally:
+        if writer:  # left open, it would print a traceback when it is collected
+            writer.close()
     if writer is None:
         raise InputError(f"{where}: there is no row. An iterator that was read before is empty: make it anew.")
-    writer.close()

@@ -232,11 +232,7 @@ def test_rows_of_a_program_are_a_source(tmp_path: Path) -> None:
         (InputError, r"sources\['mine'\]: no 'mine' in this file", lambda: build(map(asked.append, [1]), "mine")),
         (InputError, r"rows 1 to 2: .*Expected in each", lambda: build([{"text": "a"}, {"text": 3}])),
         (InputError, "is 7; expected an iterable of dicts", lambda: build(7)),
-        (
-            InputError,
-            "expected a dict of rows",
-            lambda: pipeline.build_set(tables, out=tmp_path / "set", sources="abc"),
-        ),
+        (InputError, "expected a dict of rows", lambda: pipeline.build_set(tables, out=tmp_path, sources="abc")),
         (InputError, "no dry_run", lambda: build(rows(), dry_run=True)),
     ]:
         with pytest.raises(error, match=match):
