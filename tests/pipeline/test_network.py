@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -28,25 +26,12 @@ def test_a_dead_network_is_said_within_seconds(tmp_path: Path) -> None:
         listener.close()  # nothing listens there any more
         environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{address[1]}", "HF_HOME": str(tmp_path / "hf")}
         options = ["--out", str(tmp_path / "set"), "--give-up-after", "45"]
-        running = subprocess.Popen(
-            [sys.executable, "-m", "tokenmill", "plan", str(recipe), *options],
-            cwd=ROOT,
-            env=environment,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        with running:
-            assert running.stderr is not None
-            started = time.monotonic()
-            try:
-                line = next(line for line in running.stderr if ": no answer for " in line)
-                seconds = time.monotonic() - started
-            finally:
-                running.terminate()
-    assert "Connection refused" in line
-    assert re.search(r"; trying again until \d\d:\d\d:\d\d$", line)
-    assert seconds < 20  # 4.5 s of silence, and the start of the command on a busy machine
+        line = [sys.executable, "-m", "tokenmill", "plan", str(recipe), *options]
+        # Over before its patience is, which is for hosts that have answered.
+        done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=40)
+    assert done.returncode == 2
+    assert "Connection refused" in done.stderr
+    assert "HF_HUB_OFFLINE" in done.stderr
 
 
 def test_the_cache_gives_back_what_was_put_and_nothing_else(tmp_path: Path) -> None:
