@@ -146,7 +146,7 @@ def test_a_vocabulary_too_large_for_the_sample(name: str, tmp_path: Path, write_
             info = read_encoder_file(tmp_path / str(vocab_size) / "tokenizer.json", eos_token=SPECIAL[0])
             assert info.vocab_size == most
             continue
-        with pytest.raises(TokenizerError, match=rf"{vocab_size} is too large for .* offers (at most \d+|{most}) "):
+        with pytest.raises(TokenizerError, match=rf"{vocab_size:,} is too large for .* offers (at most \d+|{most}) "):
             train_tokenizer(tmp_path / str(vocab_size), task, lambda done, tokens: None)
 
 
