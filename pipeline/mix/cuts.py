@@ -36,6 +36,7 @@ from pipeline.mix.near_duplicates.drop import SimilarPairs, drop_near_duplicates
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError, plural
+from shards.terminal.display import printable
 
 MAX_SHARDS = 100_000
 
@@ -179,7 +180,13 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
         for s in range(len(axes))
     ]
     requested = [demand.shares.of(s, total) for s in range(len(axes))]
-    return MixPlan((*train, *val), tuple(requested), tuple(epochs), total, tuple(notes), index.block_lists())
+    found_lists = index.block_lists()
+    notes += (
+        f"drop_hashes: {use.found:,} of {plural(use.hashes, 'hash')} of {printable(use.file)} found, "
+        f"{plural(use.documents, 'document')} dropped"
+        for use in found_lists
+    )
+    return MixPlan((*train, *val), tuple(requested), tuple(epochs), total, tuple(notes), found_lists)
 
 
 def _num_val_shards(recipe: Recipe) -> int:
