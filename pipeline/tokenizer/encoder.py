@@ -260,12 +260,14 @@ class Encoder:
         other = find_documents(text, has_normalizer=self._keeps != "bytes")
         if not len(other):
             return ids, offsets
-        # Replace the tokens of these documents.
-        parts = np.split(ids, offsets[1:-1])
+        # Replace the tokens of these documents, without an array for each of the others.
         own, bounds = self._encode_slowly(text.take(other))
-        for number, tokens in zip(other, np.split(own, bounds[1:-1]), strict=True):
-            parts[number] = tokens
-        return np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64)
+        parts: list[UInt32s] = []
+        lengths, end = np.diff(offsets), 0
+        for number, start, stop in zip(other, bounds[:-1], bounds[1:], strict=True):
+            parts += [ids[end : offsets[number]], own[start:stop]]
+            lengths[number], end = stop - start, offsets[number + 1]
+        return np.concatenate([*parts, ids[end:]]), np.cumsum([0, *lengths], dtype=np.int64)
 
     def encode_reference(self, text: str) -> list[int]:
         """Encode one document with the reference encoder, `tokenizers`, special tokens taken as text."""

@@ -6,9 +6,11 @@ than its budget, is an off-ramp: the run stops there.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import math
 from collections.abc import Generator
+from operator import itemgetter
 
 from torch.distributed.fsdp import FSDPModule
 
@@ -109,7 +111,9 @@ def close_phase(loop: TrainingLoop, *, say: Note, go_on: bool) -> str | None:
 
     began = phases[index - 1].until_step if index else 0
     if reason is None and phase.budget_usd is not None:
-        usd = loop.usd - last_usd([record for record in log.records if record["step"] <= began])
+        # Asked at every report: a long log is not searched from its beginning.
+        before = log.records[: bisect.bisect_right(log.records, began, key=itemgetter("step"))]
+        usd = loop.usd - last_usd(before)
         if usd > phase.budget_usd:
             reason = f"phase {phase.name!r} has cost ${usd:,.2f}; its budget is ${phase.budget_usd:,.2f}"
     # Clocks differ between ranks: all stop if one finds the phase too expensive.
