@@ -7,12 +7,9 @@ first of the two and others the last.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
 import re
-import stat
 import tomllib
 import types
 from collections import Counter
@@ -24,6 +21,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, Union, cast, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from shards.errors import InputError, plural
+from shards.stores.files import read_file
 from shards.terminal.gone import did_you_mean, nearest
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -171,30 +169,6 @@ def read_document(path: Path) -> Document:
 
 
 _NO_RECIPE = ". Recipes are TOML: `tokenmill init PATH` writes one for data, and `tokenmill keys` lists the keys."
-
-
-PIPE = "a pipe or a device; expected a regular file"
-
-
-def no_pipe(path: str, flags: int) -> int:
-    """Open a file to read, but no pipe or device: the `opener` for files that a user names."""
-    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    if stat.S_ISREG(mode := os.fstat(file).st_mode) or stat.S_ISDIR(mode):
-        return file
-    os.close(file)
-    raise OSError(errno.EINVAL, PIPE, path)
-
-
-def read_file(path: Path, most: int) -> bytes:
-    """Return the bytes of a regular file.
-
-    Raises:
-        OSError: it cannot be read, is no regular file, or has more than `most` bytes.
-    """
-    with open(path, "rb", opener=no_pipe) as file:
-        if (size := os.fstat(file.fileno()).st_size) > most:
-            raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than {most:,}", str(path))
-        return file.read()
 
 
 def load_json(text: bytes | str) -> Any:

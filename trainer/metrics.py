@@ -15,9 +15,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from shards.config import check_settings, load_json, read_file
+from shards.config import check_settings, load_json
 from shards.errors import InputError
-from shards.stores.files import no_follow, write_text
+from shards.stores.files import no_follow, read_file, write_text
 
 METRICS_FILE = "metrics.jsonl"
 MAX_METRICS_BYTES = 1 << 32

@@ -24,7 +24,6 @@ from pipeline.sources.files import check_globs
 from pipeline.tokenizer.given_tokenizer import explain_making
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.config import (
-    PIPE,
     Changes,
     apply_changes,
     apply_override,
@@ -38,7 +37,7 @@ from shards.config import (
 )
 from shards.errors import InputError, check_extra
 from shards.format.manifest import MANIFEST_FILE
-from shards.stores.files import hash_file
+from shards.stores.files import PIPE, hash_file
 from shards.stores.store import FolderStore
 from shards.terminal.shipped_recipes import find_recipe
 

@@ -32,8 +32,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.clean.tally import Documents, Tally
-from shards.config import MAX_RECIPE_BYTES, read_file
+from shards.config import MAX_RECIPE_BYTES
 from shards.errors import InputError, MissingExtraError, plural
+from shards.stores.files import read_file
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:

@@ -163,7 +163,7 @@ def open_executor(options: argparse.Namespace) -> Executor:
 
 def _may_measure(recipe: str) -> bool:
     """Return whether a recipe, the value of a flag, may measure documents: whether its text has the word `clean`."""
-    from shards.config import no_pipe
+    from shards.stores.files import no_pipe
 
     try:
         with open(recipe, encoding="utf-8", opener=no_pipe) as file:

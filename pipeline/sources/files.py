@@ -28,8 +28,9 @@ from pipeline.sources.formats.contract import FORMATS, list_formats_with
 from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, format_of_name
 from pipeline.sources.globs import HIDDEN, SPECIAL, LeftOut, count_links, describe_left_out, find_paths
 from pipeline.sources.network.settings import keep_fetched
-from shards.config import PIPE, list_of, named_tables
+from shards.config import list_of, named_tables
 from shards.errors import InputError, first_of, remedy_of, text_of
+from shards.stores.files import PIPE
 from shards.terminal.reporter import Note, no_note
 from shards.terminal.workers import map_in_threads
 

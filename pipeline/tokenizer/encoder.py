@@ -36,7 +36,6 @@ from pipeline.tokenizer.given_tokenizer import (
     find_wrong_ids,
 )
 from pipeline.tokenizer.kept_text import KeptCounter
-from shards.config import read_file
 from shards.errors import remedy_of
 from shards.format.tokenizer_json import (
     Keeps,
@@ -52,6 +51,7 @@ from shards.format.tokenizer_json import (
     say_fault,
 )
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
+from shards.stores.files import read_file
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:

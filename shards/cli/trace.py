@@ -169,7 +169,7 @@ def _find_hash(options: argparse.Namespace) -> Outcome:
 
 
 def _read_text(path: Path) -> bytes:
-    from shards.config import read_file
+    from shards.stores.files import read_file
 
     try:
         return read_file(path, MOST_TEXT_BYTES)

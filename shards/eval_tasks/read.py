@@ -19,12 +19,12 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shards.config import read_file
 from shards.errors import InputError, lacks_memory
 from shards.eval_tasks.known import EvalTask, Split
 from shards.eval_tasks.prompts import Item, Row, shorten
 from shards.format.content_hash import hash_document
 from shards.stores.cache import Cache
+from shards.stores.files import read_file
 from shards.stores.hub_store import HubAddress
 
 MAX_FILE_BYTES = 1 << 28

@@ -1,4 +1,4 @@
-"""Write files and folders on this machine whole or not at all; name, hash and lock them, and check for free disk space.
+"""Write files and folders on this machine whole or not at all; read, name, hash and lock them; check for disk space.
 
 A file is written under a temporary name in the same folder, synced, and renamed at the end: a reader never sees half
 of it, and a crash leaves only temporary names behind. A lock ends when its process ends, in whatever way.
@@ -10,6 +10,7 @@ from it, and a folder that another user has made is not taken for this user's.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import glob
@@ -30,6 +31,28 @@ from shards.terminal.reporter import report
 
 TMP_SUFFIX = ".tmp"
 STAGING_SUFFIX = ".unfinished"
+PIPE = "a pipe or a device; expected a regular file"
+
+
+def no_pipe(path: str, flags: int) -> int:
+    """Open a file to read, but no pipe or device: the `opener` for files that a user names."""
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(mode := os.fstat(file).st_mode) or stat.S_ISDIR(mode):
+        return file
+    os.close(file)
+    raise OSError(errno.EINVAL, PIPE, path)
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """Return the bytes of a regular file.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or has more than `most` bytes.
+    """
+    with open(path, "rb", opener=no_pipe) as file:
+        if (size := os.fstat(file.fileno()).st_size) > most:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than {most:,}", str(path))
+        return file.read()
 
 
 @contextlib.contextmanager

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from shards.config import no_pipe
 from shards.errors import InputError, plural
 from shards.format.arrays import UInt8s
 from shards.format.reader import ShardSet
-from shards.stores.files import atomic_open, hash_file
+from shards.stores.files import atomic_open, hash_file, no_pipe
 from shards.stores.store import check_outside
 
 _FIRST = "# Block list: "

@@ -20,10 +20,10 @@ from pipeline.mix.block_lists import BlockList
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
 from pipeline.tokenizer.encoder import read_encoder_file
-from shards.config import PIPE
 from shards.errors import InputError
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.eval_tasks.read import read_items
+from shards.stores.files import PIPE
 from tests.support.builds import list_spans_of
 
 

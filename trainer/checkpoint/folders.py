@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import xxhash
 from pydantic import Field
 
-from shards.config import Settings, check_settings, load_json, no_pipe, read_file, table_of
+from shards.config import Settings, check_settings, load_json, table_of
 from shards.errors import InputError, Problem, remedy_of
-from shards.stores.files import delete_path
+from shards.stores.files import delete_path, no_pipe, read_file
 from shards.terminal.reporter import Note
 from trainer.recipe import TrainRecipe, parse_recipe
 from trainer.recipe.schema import Size

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from shards.config import read_file, show_value
+from shards.config import show_value
 from shards.errors import InputError, plural
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
+from shards.stores.files import read_file
 from shards.terminal.program import Row
 from trainer.metrics import METRICS_FILE, Record, last_record, read_lines
 from trainer.recipe import TrainRecipe, load_train_recipe

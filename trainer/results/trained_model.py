@@ -8,10 +8,10 @@ from pathlib import Path
 import tokenizers
 import torch
 
-from shards.config import read_file
 from shards.errors import InputError
 from shards.format.tokenizer_json import parse_tokenizer
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
+from shards.stores.files import read_file
 from shards.terminal.display import say as print_note
 from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import Checkpoint, find_newest_checkpoint, read_checkpoint
