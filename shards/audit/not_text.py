@@ -15,7 +15,7 @@ from shards.errors import plural
 
 MOST_CHARACTERS = 1 << 15
 """Characters at the beginning of a document that are looked at."""
-LEAST_SHARE = 0.005
+SHARE_TOLD = 0.005
 """What is not text is told if more of the documents than this share are of a kind, and two at least."""
 
 _TAGS = (
@@ -105,5 +105,5 @@ def describe_not_text(found: NotText) -> list[str]:
         f"{kind} in {count:,} of {plural(looked, 'document')} looked at, such as {where}. {KINDS[kind][1]}, before "
         "Tokenmill"
         for kind, (count, where) in found.items()
-        if kind and count >= max(min(2, looked), LEAST_SHARE * looked)
+        if kind and count >= max(min(2, looked), SHARE_TOLD * looked)
     ]

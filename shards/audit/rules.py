@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from shards.audit.not_text import LEAST_SHARE
+from shards.audit.not_text import SHARE_TOLD
 
 if TYPE_CHECKING:
     from shards.format.arrays import Float64s
@@ -129,7 +129,7 @@ RULES = (
     ),
     (
         "not_text",
-        f"Worth a look: HTML, words hyphenated at line ends, headers of pages or chat records in {LEAST_SHARE:.1%} of "
+        f"Worth a look: HTML, words hyphenated at line ends, headers of pages or chat records in {SHARE_TOLD:.1%} of "
         f"a source's documents and in two at least. Looked at: {LOOKED_AT_DOCUMENTS} documents of {LOOKED_AT_SHARDS} "
         "shards.",
     ),
