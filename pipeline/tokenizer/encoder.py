@@ -207,8 +207,9 @@ class Encoder:
 
         # Special tokens are characters in text, so the encoders do not know them.
         plain, self._tokenizer = make_plain(tokenizer), tokenizer
+        written = json.dumps(plain)
         try:
-            self._reference = tokenizers.Tokenizer.from_str(json.dumps(plain))
+            self._reference = tokenizers.Tokenizer.from_str(written)
         except Exception as error:  # tokenizers raises a bare Exception
             raise TokenizerError(
                 f"tokenizers cannot read this tokenizer: {error}{remedy_of(error) or '. Restore the file.'}"
@@ -221,7 +222,9 @@ class Encoder:
         self._keeps = spelling.keeps
         # gigatoken encodes if it gives the ids of `tokenizers` for all probes.
         probes = (_PROBE,) if spelling.keeps == "bytes" else (_PROBE, *_REWRITTEN_PROBES)
-        self._fast, self.slow_because = _load_fast(tokenizer, {probe: self.encode_reference(probe) for probe in probes})
+        self._described = _describe_for_gigatoken(tokenizer, written)
+        expected = {probe: self.encode_reference(probe) for probe in probes}
+        self._fast, self.slow_because = _load_fast(self._described, expected)
         self.kept: KeptCounter | None = None
         self._least_memory = _resident_bytes()
         if spelling.keeps != "bytes":
@@ -372,7 +375,7 @@ class Encoder:
         self._least_memory = min(self._least_memory, memory)
         if memory - self._least_memory > GROWTH_BYTES:
             self._fast = None  # its memory goes back before another takes some
-            self._fast, _ = _load_fast(self._tokenizer, {})
+            self._fast, _ = _load_fast(self._described, {})
             self._least_memory = _resident_bytes()
         return _encode_fast(self._fast, text)
 
@@ -447,12 +450,12 @@ def _encode_parts(
     return ids, offsets
 
 
-def _load_fast(tokenizer: dict[str, Any], expected: dict[str, list[int]]) -> tuple[Any, str]:
+def _load_fast(described: str, expected: dict[str, list[int]]) -> tuple[Any, str]:
     """Return gigatoken's encoder if it encodes the probes as the tokenizer does; else None and the reason."""
     import gigatoken
 
     try:
-        fast = gigatoken.Tokenizer.from_json(_describe_for_gigatoken(tokenizer))
+        fast = gigatoken.Tokenizer.from_json(described)
     except (ValueError, RuntimeError) as error:
         return None, f"gigatoken cannot run it ({str(error).partition(chr(10))[0]})"
     for probe, ids in expected.items():
@@ -461,14 +464,14 @@ def _load_fast(tokenizer: dict[str, Any], expected: dict[str, list[int]]) -> tup
     return fast, ""
 
 
-def _describe_for_gigatoken(tokenizer: dict[str, Any]) -> str:
-    """Return the tokenizer.json that gigatoken, the fast encoder, loads.
+def _describe_for_gigatoken(tokenizer: dict[str, Any], plain: str) -> str:
+    """Return the tokenizer.json that gigatoken, the fast encoder, loads: the plain one, unless entries need a name.
 
     gigatoken takes characters that spell no byte for text, and would give the id of an added token `\\n` to the text of
     the entry `Ċ`. Such entries have names here that begin with the byte 0xFF, which no text holds.
     """
     names = {text: f"\xff{index}" for text, index in find_without_bytes(tokenizer).items()}
-    return json.dumps(rename_entries(make_plain(tokenizer), names))
+    return json.dumps(rename_entries(make_plain(tokenizer), names)) if names else plain
 
 
 def _encode_fast(fast: Any, text: pa.LargeStringArray) -> Tokens:
