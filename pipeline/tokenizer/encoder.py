@@ -21,7 +21,8 @@ import os
 import re
 import resource
 import sys
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,10 +85,12 @@ _FAST_BYTES = 16 << 20
 """Text that gigatoken encodes before the process is measured again."""
 _WINDOW_BYTES = 512
 """Text before and after a cut that shows that both sides have the same tokens without each other."""
-_CUT = re.compile(r"(?<=[^\W\d_])\W(?=[^\W\d_])")
-"""One space, line end or symbol between two letters: here even a long run of digits or spaces does not matter."""
+_REACH = 1 << 16
+"""Characters before a cut inside a word that are encoded to find it; all of the piece if these are too few."""
+_CUT = re.compile(r"(?<=[^\W_])\W(?=[^\W_])")
+"""One space, line end or symbol between two letters or digits: here even a long run of either does not matter."""
 _OPEN = re.compile(r"[\s/]")
-"""Where a run of these ends depends on what is before it, far away: no cut is inside one."""
+"""Where a run of these ends depends on what is before it, far away: no cut is inside one, but in white space alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,11 +248,12 @@ class Encoder:
             TokenizerError: a tokenizer that keeps every byte loses characters of a document; gigatoken's never do.
             InputError: a pattern of the tokenizer takes too many steps.
         """
-        # Long documents in pieces.
-        pieces, edges, seams = self._cut(text)
-        ids, offsets = self._encode_pieces(pieces)
-        if all(ids[offsets[piece] - 1 : offsets[piece] + 1].tolist() == pair for piece, pair in seams.items()):
-            return ids, offsets[edges]
+        # Long documents in pieces. In a run of one letter, the tokens at a cut depend on all before it.
+        for reach in (_REACH, 4 * PIECE_BYTES):
+            pieces, edges, seams = self._cut(text, reach)
+            ids, offsets = self._encode_pieces(pieces)
+            if all(ids[offsets[piece] - 1 : offsets[piece] + 1].tolist() == pair for piece, pair in seams.items()):
+                return ids, offsets[edges]
         return self._encode_pieces(text)
 
     def _encode_pieces(self, text: pa.LargeStringArray) -> Tokens:
@@ -279,11 +283,12 @@ class Encoder:
     def _run(self, encode: Callable[..., Any], text: Any) -> Any:
         return run_tokenizers(self._tokenizer, "", encode, text, add_special_tokens=False)
 
-    def _cut(self, text: pa.LargeStringArray) -> tuple[pa.LargeStringArray, Int64s, dict[int, list[int]]]:
+    def _cut(self, text: pa.LargeStringArray, reach: int) -> tuple[pa.LargeStringArray, Int64s, dict[int, list[int]]]:
         """Return documents for the encoder, long ones in pieces.
 
         Also the first piece of each, `(documents + 1,)`; and of each piece that begins inside a word, the last token of
-        the piece before and its own first: with any other, the cut changes tokens.
+        the piece before and its own first: with any other, the cut changes tokens. They are found by encoding `reach`
+        characters before the cut.
         """
         import numpy as np
         import pyarrow as pa
@@ -299,7 +304,7 @@ class Encoder:
         for start, stop in itertools.pairwise(offsets.tolist()):
             while (start := start + PIECE_BYTES) < stop:
                 place = self._find_cut(data[:stop], start)
-                if not place and (inside := self._find_inside(data[:stop], places[-1], start)):
+                if not place and (inside := self._find_inside(data[:stop], places[-1], start, reach)):
                     place, seams[len(places)] = inside
                 if place:
                     places.append(place)
@@ -330,7 +335,7 @@ class Encoder:
                 return begin + len(window[:at].encode())
         return 0
 
-    def _find_inside(self, data: memoryview, begin: int, end: int) -> tuple[int, list[int]] | None:
+    def _find_inside(self, data: memoryview, begin: int, end: int, reach: int) -> tuple[int, list[int]] | None:
         """Return a place before `end` where a cut inside a word changes no token, and the tokens before and after it.
 
         BPE merges the pair with the lowest rank, of several the leftmost. Where it leaves a place between two tokens,
@@ -341,20 +346,27 @@ class Encoder:
         import numpy as np
 
         middle = end - 2 * _WINDOW_BYTES
-        if self._fast is None or not is_byte_level(self._tokenizer) or not self._is_inside(data, middle):
+        if self._fast is None or not is_byte_level(self._tokenizer) or end - begin > 4 * PIECE_BYTES:
             return None
-        ids, _ = self._encode_fast(_wrap(str(data[begin:end], "utf-8", "ignore")))
-        ends = begin + np.cumsum(self._entry_lengths[ids])
+        text = str(data[begin:end], "utf-8", "ignore")
+        head, tail = text[: middle - end], text[middle - end :]
+        # What may be far before a cut: a character of each kind of those since the last white space.
+        run = text if _OPEN.search(tail) else "".join([*head.rsplit(None, 1)[-1:], tail])
+        far = {c if c.isspace() else unicodedata.category(c): c for c in sorted(set(run))}.values()
+        if not self._is_inside(data, middle, far):
+            return None
+        ids, _ = self._encode_fast(_wrap(text[-reach:]))
+        ends = begin + len(text[:-reach].encode()) + np.cumsum(self._entry_lengths[ids])
         for last in np.flatnonzero((ends[:-1] >= middle) & (ends[:-1] < end))[:99].tolist():
             place = int(ends[last])
-            if data[place] & 0xC0 != 0x80 and self._is_inside(data, place):
+            if data[place] & 0xC0 != 0x80 and self._is_inside(data, place, far):
                 return place, ids[last : last + 2].tolist()
         return None
 
-    def _is_inside(self, data: memoryview, place: int) -> bool:
+    def _is_inside(self, data: memoryview, place: int, far: Iterable[str]) -> bool:
         """Return whether a place is inside a word, and each side alone has the words that it has here.
 
-        Some patterns split before a capital if any letter before was small, however far: both cases are tried.
+        Some patterns split before a capital if any letter before was small, however `far`: each kind is tried.
         """
         begins = place - _WINDOW_BYTES, place
         left, right = (str(data[begin : begin + _WINDOW_BYTES], "utf-8", "ignore") for begin in begins)
@@ -362,13 +374,13 @@ class Encoder:
         if normalizer and not (right[:1].isalpha() and normalizer.normalize_str(left + right) == left + right):
             return False  # the sides may become another text than the whole
         split: Any = self._reference.pre_tokenizer.pre_tokenize_str
-        for before in "a\u4e2d":
-            texts = f"{before}{left}", f"{right}Ab", f"{before}{left}{right}Ab"
+        for before, after in itertools.product(far, ("Ab", " \nAb")):
+            texts = f"{before}{left}", f"{right}{after}", f"{before}{left}{right}{after}"
             joined, others, whole = ([word for word, _ in split(text)] for text in texts)
             joined[-1] += others.pop(0)
             if joined + others != whole:
                 return False
-        return not _OPEN.search(left + right)
+        return (left + right).isspace() or not _OPEN.search(left + right)
 
     def _encode_fast(self, text: pa.LargeStringArray) -> Tokens:
         memory = _resident_bytes()

@@ -12,9 +12,7 @@ import contextlib
 import json
 import mmap
 import os
-import signal
 import sys
-import threading
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +39,7 @@ from pipeline.tokenizer.sample import (
 from shards.errors import plural
 from shards.format.tokenizer_json import byte_characters
 from shards.stores.retry import count_retries
+from shards.terminal.workers import map_tasks
 
 if TYPE_CHECKING:
     import tokenizers
@@ -52,6 +51,8 @@ TOKENIZER_FILE = "tokenizer.json"
 COUNTED_BYTES = 1 << 24
 """About how much text ids are counted in: to count in more makes no set smaller, as docs/lab/compression.md shows."""
 _BLOCK_BYTES = 1 << 18
+_SMALL_SAMPLE_BYTES = 1 << 22
+"""What training takes a second or two for."""
 _OFFSET = 4
 """Measured: with 1 to 32, sizes of books, mathematics and code differ by 0.8 % at most."""
 
@@ -173,12 +174,24 @@ def train_merges(
 
     Returns:
         The merges in order, in byte-level characters: fewer than wanted when the sample offers no more pairs.
+
+    Raises:
+        ChildProcessError: training took more memory than there is.
     """
+    # Native code returns after minutes, and an interrupt waits for it: a large sample has a process of its own.
+    here = sample_path.stat().st_size <= _SMALL_SAMPLE_BYTES
+    recipe = vocab_size, special_tokens, pretokenizer
+    [(_, merges)] = map_tasks(_train_merges, sample_path, [recipe], 1, here=here)
+    return merges
+
+
+def _train_merges(sample_path: Path, recipe: tuple[int, list[str], str]) -> list[tuple[str, str]]:
+    vocab_size, special_tokens, pretokenizer = recipe
     if find_trainer(pretokenizer) == "gigatoken":
         import gigatoken
 
         source = gigatoken.TextFileSource([sample_path], separator=DOCUMENT_SEPARATOR)
-        with _native_training():
+        with _silence():
             _, pairs = gigatoken.train_bpe(source, vocab_size - len(special_tokens), [])
         table = byte_characters()
         merges = [("".join(table[b] for b in left), "".join(table[b] for b in right)) for left, right in pairs]
@@ -207,8 +220,7 @@ def train_with_tokenizers(
     )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer(pretokenizer)  # type: ignore[assignment]
-    with _native_training():
-        tokenizer.train_from_iterator(iter_sample(sample_path), trainer)
+    tokenizer.train_from_iterator(iter_sample(sample_path), trainer)
     return [tuple(merge) for merge in json.loads(tokenizer.to_str())["model"]["merges"]]
 
 
@@ -278,11 +290,10 @@ def _order_by_frequency(tokenizer: str, size: int, sample_path: Path, *, first: 
 
     encoder: Any = gigatoken.Tokenizer.from_json(tokenizer)
     counts = np.zeros(size, np.int64)
-    with _native_training():
-        for documents in _iter_counted(sample_path):
-            source = gigatoken.BytesSource(documents, separator=DOCUMENT_SEPARATOR)
-            ids = encoder.encode_batch(source, parallel=False).layout.content.data
-            counts += np.bincount(ids, minlength=size)
+    for documents in _iter_counted(sample_path):
+        source = gigatoken.BytesSource(documents, separator=DOCUMENT_SEPARATOR)
+        ids = encoder.encode_batch(source, parallel=False).layout.content.data
+        counts += np.bincount(ids, minlength=size)
     entries = np.empty(size, np.int64)
     entries[_by_bytes(first, size) - first] = np.argsort(-counts, kind="stable")
     return entries.tolist()
@@ -315,17 +326,9 @@ def _next_document(data: mmap.mmap, at: int) -> int:
 
 
 @contextlib.contextmanager
-def _native_training() -> Generator[None]:
-    """Silence native code (gigatoken prints its progress), and let interrupts end the process while it runs.
-
-    Python's own handlers would wait for the native code to return, which may take minutes, or make it panic. The next
-    build deletes the files that are left.
-    """
-    # A signal then ends the process, as it does a program without Python.
-    in_main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
-    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
-    # Native code writes to the file descriptors, not to `sys.stdout`.
+def _silence() -> Generator[None]:
+    """Discard what native code writes: gigatoken prints its progress."""
+    # It writes to the file descriptors, not to `sys.stdout`.
     sys.stdout.flush()
     sys.stderr.flush()
     saved = [os.dup(1), os.dup(2)]
@@ -335,8 +338,6 @@ def _native_training() -> Generator[None]:
         os.dup2(null, 2)
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
         for target, copy in zip((1, 2), saved, strict=True):
             os.dup2(copy, target)
             os.close(copy)

@@ -13,6 +13,7 @@ reports it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import gc
 import multiprocessing
@@ -28,7 +29,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, util
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from shards.errors import InputError
 from shards.terminal.display import say
@@ -46,13 +47,21 @@ _WORKER_ENVIRONMENT = {
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
 
+_PR_SET_PDEATHSIG = 1
+"""Of `prctl`: the signal that a process gets when its parent ends."""
+
 SharedT = TypeVar("SharedT")
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")
 
 
 def map_tasks(
-    function: Callable[[SharedT, TaskT], ResultT], shared: SharedT, tasks: Sequence[TaskT], workers: int
+    function: Callable[[SharedT, TaskT], ResultT],
+    shared: SharedT,
+    tasks: Sequence[TaskT],
+    workers: int,
+    *,
+    here: bool = True,
 ) -> Iterator[tuple[TaskT, ResultT]]:
     """Yield each task with `function(shared, task)`, by worker processes, in order; at most `2 * workers` results wait.
 
@@ -61,7 +70,8 @@ def map_tasks(
         shared: the first argument of every call; sent to each process once. A set belongs here: its manifest lists
             every shard, so that a task that read it again would make the whole work quadratic in the shards.
         tasks: the second arguments of the calls; small, since each is sent to a process.
-        workers: number of processes; with 1, the function is called in this process.
+        workers: number of processes.
+        here: whether the function is called in this process if that number is 1.
 
     Raises:
         ChildProcessError: a process died, for example because the machine ran out of memory.
@@ -69,7 +79,7 @@ def map_tasks(
     """
     # One worker is this process: nothing is started or pickled.
     workers = min(workers, len(tasks))
-    if workers <= 1:
+    if workers <= 1 and here:
         for task in tasks:
             yield task, function(shared, task)
         return
@@ -204,6 +214,11 @@ def _join(
     gc.enable()
     os.environ.clear()
     os.environ.update(environment)
+    # A thread cannot end the worker while native code holds the interpreter's lock: the system does when the server
+    # ends, which then waits for this program alone.
+    os.close(cast("Any", forkserver)._forkserver._forkserver_alive_fd)
+    with contextlib.suppress(AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_end_with, args=(program,), daemon=True, name="end-with-program").start()
     report_to(say if reports else None)
     begin(*arguments)

@@ -75,11 +75,13 @@ def test_pieces_of_long_documents_have_the_ids_of_the_whole(
         "\u4e2d\u6587\u5b57\uff0c\u6f22\u5b57\u3002" * 9_000,
         "cafe\u0301 " * 15_000,
         "a\n\n\n   b\t\tc " * 9_000,
+        "12 345,6\n7.89 " * 9_000,
     ]
     whole = [encoder.encode_reference(text) for text in documents]
     array = pa.array(["left out", *documents], pa.large_string())[1:]
     if train is train_byte_level:
-        assert len(encoder._cut(array)[0]) > len(documents) + 10
+        assert len(encoder._cut(array, 999)[0]) > len(documents) + 10
+        assert len(encoder._cut(array[-1:], 999)[0]) > 1
     ids, offsets = encoder.encode(array)
     assert [ids[start:stop].tolist() for start, stop in pairwise(offsets)] == whole
 
@@ -102,6 +104,7 @@ def draw_merges(chance: random.Random, letters: str) -> list[tuple[str, str]]:
 def test_a_cut_inside_a_word_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE_BYTES", 400)
     monkeypatch.setattr(module, "_WINDOW_BYTES", 24)
+    monkeypatch.setattr(module, "_REACH", 99)
     # With `ignore_merges`, a word that is an entry is its token: here the end of a word would be one if cut off.
     ignoring = train_byte_level(["abab ab"] * 9, vocab_size=270)
     ignoring["model"]["ignore_merges"] = True
@@ -111,12 +114,15 @@ def test_a_cut_inside_a_word_changes_no_token(monkeypatch: pytest.MonkeyPatch) -
     last = byte_characters()["\u4e2d".encode()[-1]]
     edges = describe([(last, "A"), (last, "B"), ("Ċ", "Ġ"), ("/", "=")], "o200k")
     runs = ["a" + "\u4e2d" * 900 + "Ab", "\u4e2d" + "B" * 900 + "c", "=" + "\n" * 900 + " \n", "=\n" + "/" * 900 + "="]
-    cases = [(ignoring, ["ab" * 230]), (edges, runs)]
+    # Without it they are cut.
+    alike = ["Ab c " + "\u4e2d\u6587" * 900, "BA" * 900, "a" + " " * 1800 + "a", "\n" * 1800]
+    assert all(Encoder(edges)._cut(pa.array([text], pa.large_string()), 99)[2] for text in alike)
+    cases = [(ignoring, ["ab" * 230]), (edges, runs + alike)]
     # Random tokenizers and documents.
     chance = random.Random(1)
     for _ in range(25):
         letters = chance.choice(
-            ["\u1112\u1161\u11ab", "ab", "aB", "a\u4e2d", "\u4e2d\u6587", "x", "aB\u4e2d1", "a's", "!=\n"]
+            ["\u1112\u1161\u11ab", "ab", "aB", "a\u4e2d", "\u4e2d\u6587", "x", "aB\u4e2d1", "a's", "!=\n", " \n", " "]
         )
         bodies = (
             "".join(chance.choices(letters, k=900)),
@@ -133,7 +139,7 @@ def test_a_cut_inside_a_word_changes_no_token(monkeypatch: pytest.MonkeyPatch) -
     cuts = 0
     for tokenizer, texts in cases:
         encoder, array = Encoder(tokenizer), pa.array(texts, pa.large_string())
-        cuts += len(encoder._cut(array)[2])
+        cuts += len(encoder._cut(array, 99)[2])
         ids, offsets = encoder.encode(array)
         whole = [encoder.encode_reference(text) for text in texts]
         assert [ids[start:stop].tolist() for start, stop in pairwise(offsets)] == whole
