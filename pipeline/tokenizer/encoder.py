@@ -357,7 +357,7 @@ class Encoder:
             return None
         ids, _ = self._encode_fast(_wrap(text[-reach:]))
         ends = begin + len(text[:-reach].encode()) + np.cumsum(self._entry_lengths[ids])
-        for last in np.flatnonzero((ends[:-1] >= middle) & (ends[:-1] < end))[:99].tolist():
+        for last in np.flatnonzero((ends[:-1] >= middle) & (ends[:-1] < end - _WINDOW_BYTES))[:99].tolist():
             place = int(ends[last])
             if data[place] & 0xC0 != 0x80 and self._is_inside(data, place, far):
                 return place, ids[last : last + 2].tolist()

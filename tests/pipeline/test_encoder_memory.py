@@ -114,6 +114,7 @@ def test_a_cut_inside_a_word_changes_no_token(monkeypatch: pytest.MonkeyPatch) -
     last = byte_characters()["\u4e2d".encode()[-1]]
     edges = describe([(last, "A"), (last, "B"), ("Ċ", "Ġ"), ("/", "=")], "o200k")
     runs = ["a" + "\u4e2d" * 900 + "Ab", "\u4e2d" + "B" * 900 + "c", "=" + "\n" * 900 + " \n", "=\n" + "/" * 900 + "="]
+    runs.append(" \n \n " * 300)  # the text that is encoded to find a cut ends with another word
     # Without it they are cut.
     alike = ["Ab c " + "\u4e2d\u6587" * 900, "BA" * 900, "a" + " " * 1800 + "a", "\n" * 1800]
     assert all(Encoder(edges)._cut(pa.array([text], pa.large_string()), 99)[2] for text in alike)
