@@ -70,8 +70,6 @@ def as_large_binary(column: pa.Array[Any]) -> pa.LargeBinaryArray:
     """Return an Arrow array of text of any type as large_binary; string data is not copied, only its offsets are."""
     if column.type == pa.large_binary():
         return cast("pa.LargeBinaryArray", column)  # a cast takes 5 µs, which counts for small files
-    if isinstance(column, pa.DictionaryArray):
-        column = column.dictionary_decode()
     return cast("pa.LargeBinaryArray", column.cast(pa.large_binary()))
 
 

@@ -46,12 +46,12 @@ _CHUNK_DOCUMENTS = 512
 _SPLIT_SEEDS = {"train": 0, "val": 1}
 
 
-def _numbers(shards: tuple[ShardPlan, ...], _payload: Any) -> list[Any]:
+def _numbers(shards: tuple[ShardPlan, ...]) -> list[Any]:
     """Return the splits and numbers of the shards to assemble; the mix decides what is in them."""
     return [[shard.split, shard.index] for shard in shards]
 
 
-def _writing_keys(properties: SetProperties, _payload: Any) -> dict[str, Any]:
+def _writing_keys(properties: SetProperties) -> dict[str, Any]:
     """Return the properties with which shards are assembled, by the recipe's keys and the stages that decide them."""
     keys = to_json_values(properties)
     tokenizer = [keys.pop(name) for name in ("tokenizer_sha256", "vocab_size", "eos_id", "bos_id")]

@@ -18,12 +18,8 @@ from pipeline.clean.drops import (
     Excess,
     SourceDrops,
     StepDrops,
-    count_malformed,
-    describe_examples,
+    check_malformed,
     find_excess,
-    malformed_remedy,
-    null_remedy,
-    null_share,
     step_of,
 )
 from pipeline.clean.patterns import SHOWN_MATCHES, find_excess_of_patterns, pattern_reason
@@ -54,44 +50,35 @@ def check_encoded(source: SourceRecipe, documents: int, tally: Tally) -> list[st
         InputError: with the counts, and some documents.
     """
     dropped = tally.dropped
-    notes = _check_malformed(source, dropped, documents + dropped.total(), tally.malformed)
-    _check_null(source, dropped, documents + dropped.total())
+    records = documents + dropped.total()
+    notes = [check_malformed(source, dropped, records, tally.malformed)]
+    _check_null(source, dropped, records)
     _check_patterns(source, tally)
-    check_cleaning(
-        source,
-        [*source.clean.presets("encode"), *source.clean.filters()],
-        tally.drops,
-        lambda step: [document for document in tally.shown if document.step == step],
-    )
+    tables = [*source.clean.presets("encode"), *source.clean.filters()]
+
+    def show(step: str) -> list[DroppedDocument]:
+        return [document for document in tally.shown if document.step == step]
+
+    if faults := [*_find_excess_of_tables(source, tables, tally.drops, show)]:
+        raise InputError("\n".join(faults))
     notes += [
         f"source {source.name!r}: clean.{label} changed the text of {plural(count, 'document')}"
         + ("; they are encoded unchanged" if label.startswith("datatrove.") else "")
         for label, count in tally.edited.items()
     ]
-    return notes
-
-
-def _check_malformed(source: SourceRecipe, dropped: Counter[str], records: int, shown: list[str]) -> list[str]:
-    malformed = int(count_malformed(source, dropped))
-    if not malformed:
-        return []
-    counted = Excess(malformed, records)
-    found = f"source {source.name!r}: {counted.describe('record')} {'is' if malformed == 1 else 'are'} malformed"
-    if not find_excess(*counted, source.max_malformed):
-        return [f"{found} and dropped{describe_examples(shown)}"]
-    raise SourceError(
-        f"{found}, more than max_malformed = {source.max_malformed} allows{describe_examples(shown)}\n"
-        f"{malformed_remedy(source, dropped, records)}; nothing is then encoded again."
-    )
+    return list(filter(None, notes))
 
 
 def _check_null(source: SourceRecipe, dropped: Counter[str], records: int) -> None:
-    share = null_share(source, dropped, records)
-    if find_excess(share, 1, source.max_null):
+    # Rows that a predicate rejects were never asked for.
+    rejected = {reason for one in source.predicates for reason in (one.reason, f"{one.column} is null")}
+    kept = records - sum(dropped[reason] for reason in rejected)
+    if excess := find_excess(dropped[NULL], kept, source.max_null):
         raise SourceError(
-            f"source {source.name!r}: {dropped[NULL]:,} of {plural(records, 'record')} ({share:.2%} of those that "
-            f"`keep` leaves) have no text, more than max_null = {source.max_null} allows: "
-            f"{null_remedy(source, share)}; nothing is then encoded again."
+            f"source {source.name!r}: {excess.found:,} of {plural(records, 'record')} ({excess.share:.2%} of those "
+            f"that `keep` leaves) have no text, more than max_null = {source.max_null} allows: {source.text_column!r} "
+            f"is null or absent there. Is it the column of the text (`{source.text_key}`)? If so, set max_null = "
+            f"{excess.enough} to go on without these records; nothing is then encoded again."
         )
 
 
@@ -116,39 +103,32 @@ def _check_patterns(source: SourceRecipe, tally: Tally) -> None:
     raise InputError("\n".join(lines))
 
 
-def check_cleaning(
+def _find_excess_of_tables(
     source: SourceRecipe,
     tables: Iterable[Preset | Filter],
     drops: SourceDrops,
-    show: Callable[[str], Sequence[object]],
-) -> None:
-    """Raise the alarm of encoding, and of mixing too, if presets or filters drop more of a source than they may.
+    show: Callable[[str], Sequence[DroppedDocument]],
+) -> Iterator[str]:
+    """Yield a fault for each preset and filter that drops more of a source than it may, for alarms.
 
     Args:
         source: the source.
         tables: the presets and filters.
         drops: what they drop.
         show: returns some of the documents that a step drops.
-
-    Raises:
-        InputError: with counts and documents of each that drops too many.
     """
-    faults = [
-        "\n".join(
-            [
+    for table in tables:
+        if excess := drops.step(table.step).excess(table.max_dropped):
+            yield (
                 f"source {source.name!r}: clean.{table.label} drops {excess.describe()}, more than max_dropped = "
-                f"{table.max_dropped} allows. Examples:",
-                *(f"  {document}" for document in show(table.step)[:SHOWN]),
+                f"{table.max_dropped} allows. Examples:"
+            )
+            yield from (f"  {document}" for document in show(table.step)[:SHOWN])
+            yield (
                 f"Change the rule (the source is then {'mixed' if table.when == 'mix' else 'encoded'} again), or set "
                 f"max_dropped = {excess.enough} in the same table, {table.table}, to go on without these documents: "
-                "then nothing is encoded again.",
-            ]
-        )
-        for table in tables
-        if (excess := drops.step(table.step).excess(table.max_dropped))
-    ]
-    if faults:
-        raise InputError("\n".join(faults))
+                "then nothing is encoded again."
+            )
 
 
 def check_mixed(build: RunningBuild) -> None:
@@ -157,12 +137,11 @@ def check_mixed(build: RunningBuild) -> None:
     Raises:
         InputError: with counts and documents.
     """
-    with build.stops():
-        _check_presets(build)
-    with build.stops():
-        _check_items(build)
-    with build.stops():
-        _check_near_duplicates(build)
+    for find in (_find_excess_of_presets, _find_excess_of_items, _find_excess_of_near_duplicates):
+        with build.stops():
+            if faults := [*find(build)]:
+                hint = f"`tokenmill clean-report {build.work} --examples 10` shows more."
+                raise InputError("\n".join([*faults, hint]))
 
 
 def _draw(build: RunningBuild, source: int, step: str) -> list[tuple[int, int, dict[str, Any]]]:
@@ -173,7 +152,7 @@ def _draw(build: RunningBuild, source: int, step: str) -> list[tuple[int, int, d
     )
 
 
-def _check_presets(build: RunningBuild) -> None:
+def _find_excess_of_presets(build: RunningBuild) -> Iterator[str]:
     def show(source: int, step: str) -> list[DroppedDocument]:
         limits = {limit.reason: limit for limit in build.recipe.sources[source].clean.limits("mix")}
         shown: list[DroppedDocument] = []
@@ -184,12 +163,8 @@ def _check_presets(build: RunningBuild) -> None:
             shown.append(DroppedDocument(one["place"], one["row"], limit.reason, text, *measured))
         return shown
 
-    try:
-        for number, (source, own) in enumerate(zip(build.recipe.sources, build.drops, strict=True)):
-            check_cleaning(source, source.clean.presets("mix"), own, partial(show, number))
-    except InputError as error:
-        command = f"tokenmill clean-report {build.work}"
-        raise InputError(f"{error}\n`{command}` shows what each limit drops.") from None
+    for number, (source, own) in enumerate(zip(build.recipe.sources, build.drops, strict=True)):
+        yield from _find_excess_of_tables(source, source.clean.presets("mix"), own, partial(show, number))
 
 
 def _read_start(build: RunningBuild, run: int, index: int) -> str:
@@ -197,43 +172,36 @@ def _read_start(build: RunningBuild, run: int, index: int) -> str:
     return read_run_start(build.runs[run], index, vocabulary, characters=TEXT_CHARACTERS)
 
 
-def _check_items(build: RunningBuild) -> None:
-    faults: list[str] = []
+def _find_excess_of_items(build: RunningBuild) -> Iterator[str]:
     for evaluation in build.recipe.evaluations:
         for source, own in zip(build.recipe.sources, build.drops, strict=True):
             step = own.steps[f"{ITEM_REASON} {evaluation.name}"]
-            excess = step.excess(evaluation.max_dropped)
-            if excess:
-                faults.append(
+            if excess := step.excess(evaluation.max_dropped):
+                yield (
                     f"source {source.name!r}: {excess.describe()} {'holds' if excess.found == 1 else 'hold'} an item "
                     f"of the evaluation set {evaluation.name!r}, more than its max_dropped = {evaluation.max_dropped} "
                     f"allows. Is {evaluation.text!r} the column of its items? If so, set its max_dropped = "
                     f"{excess.enough} to go on without these documents: nothing is encoded again."
                 )
-    if faults:
-        command = f"tokenmill clean-report {build.work} --examples 10"
-        raise InputError("\n".join([*faults, f"`{command}` shows them."]))
 
 
-def _check_near_duplicates(build: RunningBuild) -> None:
+def _find_excess_of_near_duplicates(build: RunningBuild) -> Iterator[str]:
     settings = build.recipe.clean.near_duplicates
     if settings is None:
         return
-    faults: list[str] = []
     for number, (source, own) in enumerate(zip(build.recipe.sources, build.drops, strict=True)):
         step = own.steps[NEAR_DUPLICATE]
-        excess = step.excess(settings.max_dropped)
         # Show what would go beside what stays.
-        if excess:
-            faults += [
+        if excess := step.excess(settings.max_dropped):
+            yield (
                 f"source {source.name!r}: clean.near_duplicates drops {_describe_near(step)}, more than max_dropped = "
-                f"{settings.max_dropped} allows. Examples:",
-                *_show_pairs(build, number),
+                f"{settings.max_dropped} allows. Examples:"
+            )
+            yield from _show_pairs(build, number)
+            yield (
                 f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {excess.enough} in "
-                "[clean.near_duplicates] to go on without them. Nothing is encoded again.",
-            ]
-    if faults:
-        raise InputError("\n".join(faults))
+                "[clean.near_duplicates] to go on without them. Nothing is encoded again."
+            )
 
 
 def note_near_duplicates(build: RunningBuild) -> None:

@@ -29,7 +29,7 @@ from pipeline.clean.drops import ITEM_REASON, NEAR_DUPLICATE, SourceDrops
 from pipeline.clean.tally import Tally
 from pipeline.encode.run import read_run_text
 from pipeline.engine.receipts import TaskOutput
-from pipeline.engine.tasks import digest_in
+from pipeline.engine.tasks import last_part
 from pipeline.mix.cuts import MixResult
 from pipeline.mix.evidence import Evidence, find_reasons
 from shards.errors import InputError
@@ -120,7 +120,7 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
     ]
     return {
         "work": str(work),
-        "mix": digest_in(build.mix),
+        "mix": last_part(build.mix),
         "unread": [name for name, more in zip(names, build.has_more, strict=True) if more],
         "sources": [
             {"name": name, "records": own.records, "read": asdict(own.read), "left": asdict(own.left)}
@@ -189,9 +189,11 @@ class _Documents:
     def count_alone(self, source: int, limits: Sequence[Limit]) -> list[list[tuple[float, int]]]:
         """Count for the clean report what limits alone would drop at several values, of what came to them."""
         counts = [dict.fromkeys(list_values(limit.value), 0) for limit in limits]
+        # Documents that are counted for a block list or an item never came to the limits.
+        earlier = (BLOCK_LIST_REASON, f"{ITEM_REASON} ")
         runs = [number for number, run in enumerate(self.build.runs) if run.source == source]
         for number in range(self._evidence.places.partitions if limits else 0):
-            came = ~find_reasons(self._evidence.read(number, ("dropped",)), _is_listed)
+            came = ~find_reasons(self._evidence.read(number, ("dropped",)), lambda reason: reason.startswith(earlier))
             begins, edges = self._evidence.places.begins(number), self._evidence.places.edges[number : number + 2]
             for run, (first, last) in ((run, edges[:, run].tolist()) for run in runs):
                 own = self.build.runs[run]
@@ -239,11 +241,6 @@ class _Documents:
             excerpt = cut_excerpt(data, item["start"], item["stop"], around=EXCERPT_BYTES)
             document |= {"item": item, "found": excerpt.to_dict()}
         return document | {"text": text[:TEXT_CHARACTERS]}
-
-
-def _is_listed(reason: str) -> bool:
-    """Return whether a document that the clean report has under a reason never came to the limits."""
-    return reason.startswith((BLOCK_LIST_REASON, f"{ITEM_REASON} "))
 
 
 def _find_holders(rows: pa.Table, evaluation: str) -> Bools:

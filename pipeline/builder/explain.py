@@ -23,7 +23,7 @@ from pipeline.clean.steps import LONG, SHORT, clean_batch
 from pipeline.clean.tally import Tally
 from pipeline.encode.run import CONNECTIONS, HashKey, Run
 from pipeline.engine.receipts import TaskOutput
-from pipeline.engine.tasks import digest_in
+from pipeline.engine.tasks import last_part
 from pipeline.mix.cuts import MixResult
 from pipeline.mix.evidence import Evidence
 from pipeline.mix.index import describe_take, find_take_end
@@ -230,7 +230,7 @@ class _Inquiry:
             self._try_sources(self._question.text)
         else:
             self._describe_unknown()
-        data = {"work": str(self._build.work), "mix": digest_in(self._build.mix), "of_this_set": of_set}
+        data = {"work": str(self._build.work), "mix": last_part(self._build.mix), "of_this_set": of_set}
         return self._lines, data | {"answer": self._answer} | self._data
 
     def _search(self, digest: str) -> list[_Copy]:

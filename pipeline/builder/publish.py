@@ -71,7 +71,8 @@ def publish(build: RunningBuild) -> Manifest:
     if any(out.find(name) is None or out.read(name) != text.encode() for name, text in texts.items()):
         out.delete(MANIFEST_FILE)
     tokenizer_file, recipe_file = (_put(out, name, text) for name, text in texts.items())
-    state_recipe_folder(out, recipe.folder if recipe.has_relative_paths() else None)
+    # Without a path that begins at its folder, it is the same as with absolute paths.
+    state_recipe_folder(out, None if texts[RECIPE_FILE] == recipe.to_json(as_written=False) else recipe.folder)
 
     # The manifest: the splits, the sources, and the mix.
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}

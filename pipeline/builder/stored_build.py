@@ -19,7 +19,7 @@ from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import CONNECTIONS, Run
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.receipts import TaskOutput, WorkFileDamagedError
-from pipeline.engine.tasks import digest_in
+from pipeline.engine.tasks import last_part
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
 from pipeline.tokenizer.train import TOKENIZER_FILE
@@ -51,15 +51,14 @@ class Build:
 
     def store(self) -> None:
         """Keep the build in its work folder, unless what is stored there says the same."""
-        tokenizer = asdict(self.tokenizer) | {"text": "", "task": None}
         # The address of a trained tokenizer is known from its task, the address of a given one is a path.
         stored = {
             "recipe": json.loads(self.recipe.to_json(as_written=False)),
-            "tokenizer": tokenizer | {"task": self.tokenizer.task and self.tokenizer.task.rpartition("/")[2]},
-            "evaluations": self.evaluations and digest_in(self.evaluations),
+            "tokenizer": asdict(self.tokenizer) | {"text": "", "task": last_part(self.tokenizer.task)},
+            "evaluations": last_part(self.evaluations),
             "runs": [[run.digest, run.source, run.dtype] for run in self.runs],
             "has_more": self.has_more,
-            "mix": digest_in(self.mix),
+            "mix": last_part(self.mix),
             "manifest": self.manifest,
         }
         # Written only if it is news, so that a build that does nothing writes nothing.

@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary
-from pipeline.clean.drops import count_malformed, describe_examples, malformed_remedy
+from pipeline.clean.drops import check_malformed
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
-from pipeline.sources.base import SHOWN_MALFORMED, SourceError, TextBatch
+from pipeline.sources.base import SHOWN_MALFORMED, TextBatch
 from pipeline.sources.files import read_span
-from shards.errors import plural
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import UInt32s
@@ -85,15 +84,10 @@ class DocumentStream:
         Raises:
             SourceError: with some of the records, and the remedy.
         """
-        dropped = self.tally.dropped
-        if self._source.max_malformed or not (malformed := int(count_malformed(self._source, dropped))):
-            return
-        records = self.documents + dropped.total()
-        raise SourceError(
-            f"source {self._source.name!r}: {malformed:,} of the {plural(records, 'record')} read so far "
-            f"{'is' if malformed == 1 else 'are'} malformed, and max_malformed = 0.0 allows "
-            f"none{describe_examples(self.tally.malformed)}\n{malformed_remedy(self._source, dropped, records)}."
-        )
+        if not self._source.max_malformed:
+            dropped, shown = self.tally.dropped, self.tally.malformed
+            records = self.documents + dropped.total()
+            check_malformed(self._source, dropped, records, shown, " of those read so far")
 
     def _locate(self, place: int) -> tuple[Span, int]:
         return self._open[place >> _SPAN_SHIFT], place & ((1 << _SPAN_SHIFT) - 1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.sources.base import MALFORMED
+from pipeline.sources.base import MALFORMED, SourceError
 from shards.errors import plural
 from shards.format.manifest import BLOCK_LIST_REASON
 from shards.terminal.display import Table
@@ -42,9 +42,9 @@ ELSEWHERE = " of another source"
 class Excess(NamedTuple):
     """A step drops more of a source than the recipe allows."""
 
-    found: float
-    """Documents that the step drops; for a plan, their share."""
-    came: float
+    found: int
+    """Documents that the step drops."""
+    came: int
     """Documents that the step decided on."""
 
     @property
@@ -54,15 +54,15 @@ class Excess(NamedTuple):
 
     @property
     def enough(self) -> float:
-        """A limit that allows what a step drops."""
-        return _enough(self.share)
+        """A limit of four digits that allows what a step drops."""
+        return min(1.0, math.ceil(round(self.share * 1e4, 6)) / 1e4)
 
     def describe(self, noun: str = "document", more: str = "") -> str:
         """Return the counts of what a step drops: `3 of 10 documents (30.00%)`, with more in the parentheses."""
-        return f"{self.found:,} of {plural(int(self.came), noun)} ({self.share:.2%}{more})"
+        return f"{self.found:,} of {plural(self.came, noun)} ({self.share:.2%}{more})"
 
 
-def find_excess(found: float, came: float, most: float) -> Excess | None:
+def find_excess(found: int, came: int, most: float) -> Excess | None:
     """Return by how much a step drops too much; None if it drops no more than the recipe allows.
 
     Args:
@@ -194,11 +194,6 @@ def invalid_reason(source: SourceRecipe) -> str:
     return f"text is not valid {'UTF-8' if source.encoding == 'utf-8' else source.encoding}"
 
 
-def count_malformed(source: SourceRecipe, dropped: Mapping[str, float]) -> float:
-    """Return how many of the dropped records are malformed: they cannot be parsed, or do not decode."""
-    return dropped.get(MALFORMED, 0) + dropped.get(invalid_reason(source), 0)
-
-
 def describe_drops(dropped: Mapping[str, int], records: int) -> str:
     """Return how many of some records are dropped, and why, the most frequent reason first; or nothing."""
     if not (count := sum(dropped.values())):
@@ -243,48 +238,40 @@ def _name_largest(drops: Mapping[str, float], form: str) -> str:
     return ", ".join([*listed, *([f"{left} more"] if left else [])])
 
 
-def describe_examples(malformed: list[str]) -> str:
-    """Return the end of a sentence about dropped malformed records: some of them, a line each."""
-    return "\n  ".join([". Examples:", *malformed]) if malformed else ""
-
-
-def malformed_remedy(source: SourceRecipe, dropped: Mapping[str, float], records: float) -> str:
-    """Return what to do about a source that drops too many malformed records, without a full stop.
+def check_malformed(
+    source: SourceRecipe, dropped: Mapping[str, int], records: int, shown: list[str], more: str = ""
+) -> str:
+    """Return what to say of a source's malformed records, which are dropped; empty if there are none.
 
     Args:
         source: the source.
         dropped: how many of its records are dropped, by reason, as far as they were read.
         records: how many were read.
+        shown: some of the malformed ones.
+        more: what is said behind their share.
+
+    Raises:
+        SourceError: they are more than the recipe allows; with the remedy.
     """
-    share = count_malformed(source, dropped) / records
-    without = f", or set max_malformed = {_enough(share)} to go on without these" if share < 1 else ""
-    if not dropped.get(invalid_reason(source)):
-        return f"Repair the records{without}"
-    if source.encoding != "utf-8":
-        return f"Correct `encoding`, or repair the records{without}"
-    return (
-        'If these text files are in another encoding, set it, as in encoding = "latin-1", in a source of their own if '
-        f"others are in UTF-8; or convert them (`iconv -f latin1 -t utf-8`). Otherwise repair the records{without}"
+    # They cannot be parsed, or do not decode.
+    undecoded = dropped.get(invalid_reason(source), 0)
+    counted = Excess(dropped.get(MALFORMED, 0) + undecoded, records)
+    if not counted.found:
+        return ""
+    found = (
+        f"source {source.name!r}: {counted.describe('record', more)} {'is' if counted.found == 1 else 'are'} malformed"
     )
-
-
-def null_share(source: SourceRecipe, dropped: Mapping[str, float], records: float) -> float:
-    """Return the share that is dropped for no text of the records that the source's predicates keep."""
-    # Rows that a predicate rejects were never asked for.
-    rejected = {reason for one in source.predicates for reason in (one.reason, f"{one.column} is null")}
-    kept = records - sum(dropped.get(reason, 0) for reason in rejected)
-    return dropped.get(NULL, 0) / kept if kept else 0.0
-
-
-def null_remedy(source: SourceRecipe, share: float) -> str:
-    """Return what to do about a source that drops too many records without text."""
-    key = "text" if source.content == "column" else "blob_id"
-    return (
-        f"{source.text_column!r} is null or absent there. Is it the column of the text (`{key}`)? If so, set "
-        f"max_null = {_enough(share)} to go on without these records"
-    )
-
-
-def _enough(share: float) -> float:
-    """Return a limit of four digits that allows a share of drops."""
-    return min(1.0, math.ceil(round(share * 1e4, 6)) / 1e4)
+    examples = "\n  ".join([". Examples:", *shown]) if shown else ""
+    if not find_excess(*counted, source.max_malformed):
+        return f"{found} and dropped{examples}"
+    remedy = "Repair the records"
+    if undecoded and source.encoding != "utf-8":
+        remedy = "Correct `encoding`, or repair the records"
+    elif undecoded:
+        remedy = (
+            'If these text files are in another encoding, set it, as in encoding = "latin-1", in a source of their own '
+            "if others are in UTF-8; or convert them (`iconv -f latin1 -t utf-8`). Otherwise repair the records"
+        )
+    without = f", or set max_malformed = {counted.enough} to go on without these" if counted.share < 1 else ""
+    allowed = f"more than max_malformed = {source.max_malformed} allows"
+    raise SourceError(f"{found}, {allowed}{examples}\n{remedy}{without}.")

@@ -7,7 +7,6 @@ RE2 matches the patterns in time linear in the text, for any pattern. One pass s
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -53,17 +52,12 @@ def drop_matches(source: SourceRecipe, documents: Documents, tally: Tally) -> Do
     return documents.only(~found)
 
 
-def count_pattern_matches(source: SourceRecipe, dropped: Mapping[str, int]) -> int:
-    """Return how many documents the source's patterns dropped."""
-    return sum(dropped.get(pattern_reason(pattern), 0) for pattern in source.drop_if_matches)
-
-
 def find_excess_of_patterns(source: SourceRecipe, drops: SourceDrops) -> Excess | None:
     """Return by how much the source's patterns together drop more than `max_dropped`; None if they do not."""
     if not source.drop_if_matches:
         return None
-    came = drops.step(pattern_reason(source.drop_if_matches[0])).came.documents
-    return find_excess(count_pattern_matches(source, drops.dropped()), came, source.max_dropped)
+    steps = [drops.step(pattern_reason(pattern)) for pattern in source.drop_if_matches]
+    return find_excess(sum(step.first.documents for step in steps), steps[0].came.documents, source.max_dropped)
 
 
 @lru_cache(maxsize=16)

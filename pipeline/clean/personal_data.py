@@ -8,7 +8,6 @@ by the content hash of the document's original text: never by a counter, so that
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -63,11 +62,10 @@ def mask_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind],
     return pc.replace_with_mask(text, wrap_mask(mask), masked)
 
 
-def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally | None = None) -> bytes:
-    """Return one document's text with placeholders for its personal data."""
+def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally) -> bytes:
+    """Return one document's text with placeholders for its personal data; they are counted in the tally."""
     seed: int | None = None
     after = original
-    found: Counter[str] = Counter()
     for kind in kinds:
         pieces: list[bytes] = []
         done = 0
@@ -78,11 +76,9 @@ def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally | None = None
             chosen = xxhash.xxh3_64_intdigest(after[start:stop], seed) % len(kind.placeholders)
             pieces += [after[done:start], kind.placeholders[chosen]]
             done = stop
-            found[kind.name] += 1
+            tally.masked[kind.name] += 1
         if pieces:
             after = b"".join([*pieces, after[done:]])
-    if tally is not None:
-        tally.masked.update(found)
     return after
 
 

@@ -6,7 +6,7 @@ step says how it works. Encoding, the tokenizer's sample, a plan, `trace --hash`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 
@@ -92,8 +92,7 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
     Raises:
         InputError: a filter failed.
     """
-    # Rows that reading has dropped already; rows without text, and text that does not decode.
-    tally.drops.count_rows(batch.rejected)
+    # Rows without text, and text that does not decode.
     text, rows = as_large_binary(batch.text), batch.rows
     if text.null_count:
         valid = unwrap_mask(text.is_valid())
@@ -136,12 +135,12 @@ def drop_remedy() -> str:
     return f"Correct {', '.join(keys)} or {last}"
 
 
-def files_by_name(spans: Sequence[Sequence[Span]], names: Sequence[str]) -> dict[str, Any]:
+def files_by_name(spans: Mapping[str, Sequence[Span]]) -> dict[str, Any]:
     """Return what of the spans to clean goes into a task's digest, by the names of their sources."""
-    return {name: {"files": spans_to_json(own)} for name, own in zip(names, spans, strict=True)}
+    return {name: {"files": spans_to_json(own)} for name, own in spans.items()}
 
 
-def reading_keys(source: SourceRecipe, _payload: Any = None) -> dict[str, Any]:
+def reading_keys(source: SourceRecipe) -> dict[str, Any]:
     """Return the keys of a source that determine the documents of given spans: not its name, weight, `take`
     or paths."""
     elsewhere = {*source.place_keys, "weight", "take", "name", "license", "clean"}

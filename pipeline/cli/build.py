@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -14,12 +14,10 @@ from pipeline.cli.flags import add_engine, add_network, add_recipe, open_executo
 from shards.errors import first_of, plural
 from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path
-from shards.terminal.display import print_lines, print_rows
-from shards.terminal.program import PROBLEMS, WHOLE
+from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Part
 
 if TYPE_CHECKING:
     from pipeline.builder.build import BuildResult
-    from pipeline.builder.running_build import DryRunEnd
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine(parser)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run `build`: build the set, print the result and return the exit status."""
+def run(options: argparse.Namespace) -> Outcome:
+    """Run `build`: build the set, and return the result."""
     # Open the executor first: the local one's fork server loads the libraries while this process does.
     with closing(open_executor(options)) as executor:
         from pipeline.builder.build import DryRunEnd, SetProblemsError, build_set, default_work
@@ -89,16 +87,10 @@ def run(options: argparse.Namespace) -> int:
         except SetProblemsError as error:
             result = error.result
         except DryRunEnd as end:
-            if options.json:
-                print(json.dumps(forecast_json(end), indent=2))
-            else:
-                print_forecast(end)
-            return WHOLE
-    if options.json:
-        print(json.dumps(build_json(result, options.out, work), indent=2))
-    else:
-        print_build(result, options.out, work)
-    return PROBLEMS if result.validation.problems else WHOLE
+            lines = [*map(str, end.stages)] or ["nothing to run: the build would only check and validate the set"]
+            return Outcome({"dry_run": True, "stages": [asdict(stage) for stage in end.stages]}, lines)
+    status = PROBLEMS if result.validation.problems else WHOLE
+    return Outcome(build_json(result, options.out, work), show_build(result, options.out, work), status)
 
 
 def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
@@ -125,67 +117,46 @@ def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
     }
 
 
-def forecast_json(end: DryRunEnd) -> dict[str, Any]:
-    """Return what a dry run of `build` has found as it is displayed with `--json`."""
-    return {"dry_run": True, "stages": [asdict(stage) for stage in end.stages]}
-
-
-def print_forecast(end: DryRunEnd) -> None:
-    """Print what `build` would run, and the first job of a cluster."""
-    if not end.stages:
-        print_lines(["nothing to run: the build would only check and validate the set"])
-        return
-    print_lines(list(map(str, end.stages)))
-
-
-def print_build(report: BuildResult, out: str, work: str) -> None:
-    """Print the result of `build`: the achieved mix next to the requested one, the drops, the folders, what to do."""
+def show_build(report: BuildResult, out: str, work: str) -> Iterator[Part]:
+    """Yield what `build` prints: the achieved mix next to the requested one, the drops, the folders, what to do."""
     from pipeline.clean.drops import drop_rows
     from pipeline.sources.selection import describe_empty
     from shards.cli.inspect_set import mix_rows, mix_warnings, phase_rows
 
     manifest = report.manifest
-    print_rows(mix_rows(manifest))
-    print_rows(phase_rows(manifest))
+    yield mix_rows(manifest)
+    yield phase_rows(manifest)
     drops = [
         row
         for source in manifest.sources
         for row in drop_rows(source.name, source.dropped, source.documents_available + sum(source.dropped.values()))
     ]
-    print_rows(drops)
+    yield drops
     # What is odd, then the figures.
-    lines = [f"warning: {warning}" for warning in mix_warnings(manifest)]
-    for source in manifest.sources:
-        lines += [
-            f"masked in {source.name}: {kind}, {plural(count, 'time')}"
-            for kind, count in report.masked.get(source.name, {}).items()
-        ]
+    yield from (f"warning: {warning}" for warning in mix_warnings(manifest))
+    for source, counts in report.masked.items():
+        yield from (f"masked in {source}: {kind}, {plural(count, 'time')}" for kind, count in counts.items())
     for entry in manifest.drop_hashes:
         found = (
             f"{entry.found:,} of {plural(entry.hashes, 'hash')} found, {plural(entry.documents, 'document')} dropped"
         )
-        lines.append(f"block list {entry.file}: {found}")
-    lines += [f"files of {name}: {describe_empty(names)}" for name, names in report.empty.items()]
-    lines += [f"not read of {name}: {unread}" for name, unread in report.unread.items() if unread.bytes]
+        yield f"block list {entry.file}: {found}"
+    yield from (f"files of {name}: {describe_empty(names)}" for name, names in report.empty.items())
+    yield from (f"not read of {name}: {unread}" for name, unread in report.unread.items() if unread.bytes)
     tokens = sum(split.tokens for split in manifest.splits.values())
     size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)
-    lines += [
-        f"{plural(len(manifest.shards), 'shard')}, {plural(tokens, 'token')}, {format_size(size)} in {_near(out)}",
-        f"{plural(report.tasks_run, 'task')} run in {report.seconds:.1f} s{_speed(report)}",
-        f"work folder (keep it for cheap re-runs): {_near(work)}",
-    ]
+    yield f"{plural(len(manifest.shards), 'shard')}, {plural(tokens, 'token')}, {format_size(size)} in {_near(out)}"
+    yield f"{plural(report.tasks_run, 'task')} run in {report.seconds:.1f} s{_speed(report)}"
+    yield f"work folder (keep it for cheap re-runs): {_near(work)}"
     problems = first_of(report.validation.problems)
-    print_lines(lines + [f"error: {problem}" for problem in problems])
+    yield from (f"error: {problem}" for problem in problems)
     if not problems:
         built, kept = (shlex.quote(_near(place)) for place in (out, work))
-        print_lines(
-            [
-                "validated: no problems. Next:",
-                f"  tokenmill report {built}                   a page about the set",
-                *([f"  tokenmill clean-report {kept}        what each limit drops"] if drops else []),
-                f"  tokenmill trace {built} --document FILE    what became of a text",
-            ]
-        )
+        yield "validated: no problems. Next:"
+        yield f"  tokenmill report {built}                   a page about the set"
+        if drops:
+            yield f"  tokenmill clean-report {kept}        what each limit drops"
+        yield f"  tokenmill trace {built} --document FILE    what became of a text"
 
 
 def _near(place: str) -> str:

@@ -7,6 +7,7 @@ values. The build need not have finished.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,7 @@ from pipeline.cli.flags import parse_build_place
 from shards.errors import plural
 from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path, whole_number
-from shards.terminal.display import format_json, print_lines, print_rows
-from shards.terminal.program import WHOLE
+from shards.terminal.program import Outcome, Part
 
 if TYPE_CHECKING:
     from pipeline.builder.clean_report import ReportRow
@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
-    """Print what `clean-report` shows; return the exit status."""
+def run(options: argparse.Namespace) -> Outcome:
+    """Return what `clean-report` shows."""
     from pipeline.builder.clean_report import read_clean_report, write_page
     from pipeline.builder.stored_build import stored_build_errors
 
@@ -58,15 +58,11 @@ def run(options: argparse.Namespace) -> int:
     examples = options.examples if options.examples is not None else _PAGE_EXAMPLES if options.html else 0
     with stored_build_errors():
         report = read_clean_report(options.place, examples=examples)
+    shown = _list_parts(report)
     if options.html:
         write_page(report, options.html)
-    if options.json:
-        print(format_json(report | {"rows": [asdict(row) for row in report["rows"]]}))
-    elif options.html:
-        print_lines([f"{options.html}: {format_size(options.html.stat().st_size)}"])
-    else:
-        _print_report(report)
-    return WHOLE
+        shown = [f"{options.html}: {format_size(options.html.stat().st_size)}"]
+    return Outcome(report | {"rows": [asdict(row) for row in report["rows"]]}, shown)
 
 
 def _check_outside(out: Path, place: str) -> None:
@@ -80,7 +76,8 @@ def _check_outside(out: Path, place: str) -> None:
         check_outside(out, store)
 
 
-def _print_report(report: dict[str, Any]) -> None:
+def _list_parts(report: dict[str, Any]) -> Iterator[Part]:
+    """Yield what `clean-report` prints."""
     rows: list[dict[str, Any]] = []
     for source in report["sources"]:
         rows += [_cells(row) for row in report["rows"] if row.source == source["name"]]
@@ -88,15 +85,16 @@ def _print_report(report: dict[str, Any]) -> None:
         share = f"{left['documents'] / max(1, source['records']):.2%}"
         rows.append({"source": source["name"], "reason": "kept"} | left | {"share": share})
     columns = ("source", "reason", "at", "documents", "share", "tokens", "by itself")
-    table = [{column: row.get(column, "") for column in columns} for row in rows]
-    print_rows(table)
+    yield [{column: row.get(column, "") for column in columns} for row in rows]
     # What concerns the whole mix, then documents.
-    lines = [f"read in part: {', '.join(report['unread'])}; the rest is not in the set"] if report["unread"] else []
-    lines += [f"evaluation set {one['name']}: {plural(one['found'], 'item')} found" for one in report["evaluations"]]
+    if report["unread"]:
+        yield f"read in part: {', '.join(report['unread'])}; the rest is not in the set"
+    for one in report["evaluations"]:
+        yield f"evaluation set {one['name']}: {plural(one['found'], 'item')} found"
     for row in report["rows"]:
         if row.examples:
-            lines += [f"{row.source}: {row.reason}", *(line for one in row.examples for line in _list_example(one))]
-    print_lines(lines)
+            yield f"{row.source}: {row.reason}"
+            yield from (line for one in row.examples for line in _list_example(one))
 
 
 def _cells(row: ReportRow) -> dict[str, Any]:

@@ -16,7 +16,6 @@ import errno
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +100,7 @@ def publish_attempt(attempt: Attempt, result: Result) -> None:
     # If files go to a folder of this attempt alone, creating the receipt says whether it is the first.
     if (attempt.in_place or attempt.outputs is not None) and _is_second(attempt, result):
         return
-    result.attempt, result.finished = attempt.name, time.time()
+    result.attempt = attempt.name
     if attempt.in_place:
         write_receipt(attempt.folder, result)
         _sync(attempt.folder)
@@ -186,30 +185,23 @@ def check_equal_attempts(task: str, first: Result, second: Result, name: str) ->
     Raises:
         RunError: they did not.
     """
-    before, after = attempt_contents(first), attempt_contents(second)
-    different = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
-    if different:
-        attempts = f"{first.attempt or 'an earlier one'} and {name}"
-        shown = "; ".join(f"{name}: {_show(before.get(name))} and {_show(after.get(name))}" for name in different[:3])
+    if different := sorted({name for name, _ in _list_contents(first) ^ _list_contents(second)}):
         raise RunError(
-            f"{task} ran twice and gave different files. Attempts: {attempts}. {shown}. The source has changed while "
-            "it was read, or the memory of a host is failing. What the first attempt wrote is kept."
+            f"{task} ran twice and gave different files: {', '.join(different[:3])}. Attempts: "
+            f"{first.attempt or 'an earlier one'} and {name}. The source has changed while it was read, or the memory "
+            "of a host is failing. What the first attempt wrote is kept."
         )
 
 
-def attempt_contents(result: Result) -> dict[str, tuple[int, str]]:
-    """Return the size and the checksum of each file of an attempt's result, by which attempts are compared."""
-    return {name: (file.bytes, _checksum(file)) for name, file in result.files.items()}
+def _list_contents(result: Result) -> set[tuple[str, str]]:
+    """Return the name and the checksum of each file of an attempt's result, by which attempts are compared."""
+    return {(name, _checksum(file)) for name, file in result.files.items()}
 
 
 def _checksum(file: WrittenFile) -> str:
     if file.checksums is not None:  # no receipt has been written yet
         return xxhash.xxh3_128_hexdigest(file.checksums)
     return file.sha256 or file.xxh3_128
-
-
-def _show(content: tuple[int, str] | None) -> str:
-    return "absent" if content is None else f"{content[0]:,} bytes with checksum {content[1][:16]}"
 
 
 def delete_abandoned_attempts(folder: Path) -> None:

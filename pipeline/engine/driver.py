@@ -46,12 +46,12 @@ class StageResult(Generic[ResultT]):
 
         `detail` adds up the seconds of its tasks' steps over all runs, and `core_seconds` the processor seconds.
         """
-        sums: dict[str, Counter[str]] = {"seconds": Counter(), "core_seconds": Counter()}
+        detail, core_seconds = Counter[str](), Counter[str]()
         for result in self.results:
-            for kind, steps in sums.items():
-                steps.update(getattr(result, kind))
-        entry: dict[str, Any] = {"seconds": self.seconds, "tasks": len(self.results), "ran": self.ran}
-        return entry | {"detail": dict(sums["seconds"]), "core_seconds": dict(sums["core_seconds"])}
+            detail.update(result.seconds)
+            core_seconds.update(result.core_seconds)
+        sums = {"detail": detail, "core_seconds": core_seconds}
+        return {"seconds": self.seconds, "tasks": len(self.results), "ran": self.ran, **sums}
 
 
 class Driver:
@@ -102,7 +102,7 @@ class Driver:
             function: what runs a task.
             tasks: the tasks, with distinct digests; their order affects only the order of the results.
             outputs: where the files of the results go; the task's own folder when None.
-            unit: what the progress counts: "bytes", "files" or "tokens".
+            unit: what the progress counts: "bytes" or "files".
             before: called once with the tasks that will run, perhaps none; it may raise.
 
         Raises:
@@ -178,12 +178,7 @@ class Driver:
                 if isinstance(result, WorkFileDamagedError):
                     raise result
                 # A receipt may have gone since the listing.
-                if result and check_task_files(
-                    result,
-                    store.child(task.digest),
-                    outputs,
-                    lambda name, at=prefix, files=listing: files.get(at + name),
-                ):
+                if result and check_task_files(result, store.child(task.digest), outputs, listing, prefix):
                     self._results[_place(store, task)] = result
                     del pending[task.digest]
             except WorkFileDamagedError as damage:

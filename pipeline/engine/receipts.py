@@ -11,7 +11,7 @@ is trusted until it is read; one of another version (a restored backup, a copied
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,8 +39,6 @@ _PART_BYTES = 1 << 24  # whole blocks
 ReadRange = Callable[[int, int], memoryview]
 """Reads bytes [start, stop) of a file, which must be within a range; raises `WorkFileDamagedError` if these bytes, or
 their checksums, are not as they were written."""
-FindFile = Callable[[str], ListedFile | None]
-"""Returns the file of a name, as its store lists it, or None if there is none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,8 +56,6 @@ class Result:
     attempt: str = ""
     folder: str = ""
     """The attempt's folder in the task's folder, if the files are there."""
-    finished: float = 0.0
-    """The time, in seconds since 1970."""
     reported: tuple[int, int] = (0, 0)
     """The task's last report."""
 
@@ -106,21 +102,16 @@ class TaskOutput(Generic[ResultT]):
         """
         self.store = store
         self._kind = kind
-        self._result = result
+        self._known = result
 
-    @property
+    @cached_property
     def result(self) -> ResultT:
         """The result in the receipt of the task.
 
         Raises:
             WorkFileDamagedError: the receipt is absent or damaged.
         """
-        if self._result is None:
-            self._result = self._load()
-        return self._result
-
-    def _load(self) -> ResultT:
-        result = load_receipt(self.store, self._kind)
+        result = self._known or load_receipt(self.store, self._kind)
         if result is None:
             raise WorkFileDamagedError(str(self.store), RECEIPT_FILE, "is not there")
         return result
@@ -225,14 +216,17 @@ def load_receipt(store: Store, kind: type[ResultT] = Result) -> ResultT | None:
         raise WorkFileDamagedError(str(store), RECEIPT_FILE, str(error)) from error
 
 
-def check_task_files(result: Result, store: Store, outputs: Store | None, find: FindFile) -> bool:
+def check_task_files(
+    result: Result, store: Store, outputs: Store | None, listed: Mapping[str, ListedFile], prefix: str
+) -> bool:
     """Check the files of a receipt against a listing. Return False if an output is gone: the set was moved or deleted.
 
     Args:
         result: a task's result.
         store: the task's folder.
         outputs: where the result's files are; the task's folder when None.
-        find: looks a file of `outputs`, or of the task's folder, up in a listing.
+        listed: the files there, by name.
+        prefix: begins their names in that listing.
 
     Raises:
         WorkFileDamagedError: a file is not as the task wrote it.
@@ -240,7 +234,7 @@ def check_task_files(result: Result, store: Store, outputs: Store | None, find: 
     where = outputs or store
     for name, written in result.files.items():
         stored = name if outputs else result.stored_name(name)
-        file, address = find(stored), f"{where}/{stored}"
+        file, address = listed.get(prefix + stored), f"{where}/{stored}"
         if file is None:
             if outputs:
                 return False

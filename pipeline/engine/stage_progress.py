@@ -42,8 +42,8 @@ class Progress:
             self.note(message)
 
     @contextmanager
-    def stage(self, name: str, *, total: int, tasks: int, unit: str = "bytes") -> Generator[Advance]:
-        """Show a stage while the body runs: `total` bytes in `tasks` tasks; rows if `unit` is "files", or tokens.
+    def stage(self, name: str, *, total: int, tasks: int, unit: str) -> Generator[Advance]:
+        """Show a stage while the body runs: `total` bytes in `tasks` tasks; rows if `unit` is "files".
 
         Yields:
             What tells how far a task is. One thread calls it.
@@ -66,8 +66,8 @@ class Progress:
                 if unit == "files" and not settled:
                     settled = done - made  # rows that an earlier run fetched or that are not wanted: no work
                 speed = format_speed(made, time.perf_counter() - started, made_unit)
-                # The meter itself shows the speed of bytes and tokens.
-                meter(done - settled, total - settled, [] if unit == "tokens" else [speed])
+                # The meter itself shows the speed of bytes.
+                meter(done - settled, total - settled, [speed])
 
         with show_progress(name, unit=unit, show=not self._quiet) as meter:
             thread = threading.Thread(target=feed, args=(meter,), daemon=True)

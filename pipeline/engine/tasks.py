@@ -41,19 +41,19 @@ class InDigest:
     A new field counts unless it is marked: then forgetting the mark runs a task too often, and never too rarely.
     """
 
-    counts: Callable[[Any, Any], Any] | None = None
-    """Takes the field's value and the payload, and returns what counts, as JSON values; None if nothing does."""
+    counts: Callable[[Any], Any] | None = None
+    """Takes the field's value, and returns what counts of it, as JSON values; None if nothing does."""
     called: str = "{name}"
     """What messages call the field, where `{task}` is the payload; a dict of what counts may be called nothing."""
 
 
-NOT_IN_DIGEST = InDigest(lambda _value, _payload: None)
+NOT_IN_DIGEST = InDigest(lambda _: None)
 """Marks a field that does not decide the result, or that other fields decide."""
 
 
-def last_part(address: str | None, _payload: Any = None) -> str | None:
-    """Return the last part of the address of a task's folder: its digest, which counts wherever the work folder is."""
-    return address and address.rpartition("/")[2]
+def last_part(folder: WritableStore | str | None) -> str | None:
+    """Return the last part of a task's folder or of its address: its digest, wherever the work folder is."""
+    return None if folder is None else str(folder).rpartition("/")[2]
 
 
 RECEIPTS = 1
@@ -115,7 +115,7 @@ def list_parts(payload: Payload) -> Iterator[tuple[str, str, Any]]:
         # What counts, by the mark or as it is; what is not set leaves no trace.
         value = getattr(payload, name)
         if mark.counts is not None:
-            value = mark.counts(value, payload)
+            value = mark.counts(value)
         if value not in (None, "", (), [], {}) and value is not False:
             yield name, mark.called.format(name=name, task=payload), to_json_values(value)
 
@@ -164,7 +164,7 @@ class Call:
     """The folder on the machine that runs the call where the task writes; see `open_attempt`."""
 
     def __str__(self) -> str:
-        return f"{str(self.stage).rpartition('/')[2]} task {self.task}"
+        return f"{last_part(self.stage)} task {self.task}"
 
 
 class JsonText(str):
@@ -183,11 +183,6 @@ def digest_of(value: Any) -> str:
     else:
         text = _canonical(value)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def digest_in(folder: WritableStore) -> str:
-    """Return the digest of the task whose folder this is: its name."""
-    return str(folder).rpartition("/")[2]
 
 
 def _canonical(value: Any) -> str:

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.recipe.paths import DIGEST_MARK, RecipePath, explain_path, locate
+from shards.config import list_of
 from shards.errors import InputError
 from shards.format.content_hash import split_hashes
 from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
@@ -179,10 +180,10 @@ def pin_entries(recipe: Recipe) -> Recipe:
 
 def check_entries(data: dict[str, Any], folder: Path) -> Iterator[str]:
     """Read the files that a raw recipe's `drop_hashes` names, relative to its folder, and yield their faults."""
-    listed = data.get("drop_hashes")
-    entries = list(enumerate(cast("list[Any]", listed))) if isinstance(listed, list) else []
     lists = [
-        (index, parse_entry(locate(folder, entry))) for index, entry in entries if isinstance(entry, str) and entry
+        (index, parse_entry(locate(folder, entry)))
+        for index, entry in enumerate(list_of(data.get("drop_hashes")))
+        if isinstance(entry, str) and entry
     ]
     names = [block_list.name for _, block_list in lists]
     for name in sorted({name for name in names if names.count(name) > 1}):

@@ -134,8 +134,9 @@ class Findings:
         rows: list[dict[str, Any]] = []
         for one in self.held[inside[order]]:
             about = self.read[int(self.items["evaluation"][one["item"]])]
-            found = {name: one[name].item() for name in ("share", "start", "stop")}
-            rows.append({"evaluation": about.name} | _name_item(self.items, about, int(one["item"])) | found)
+            item = self.items[one["item"]]
+            named = {"evaluation": about.name, "item": about.spans[item["span"]], "item_row": int(item["row"])}
+            rows.append(named | {name: one[name].item() for name in ("share", "start", "stop")})
         values = pa.RecordBatch.from_pylist(rows, schema=pa.schema(list(_ITEMS.value_type))).to_struct_array()
         return {"items": pa.ListArray.from_arrays(wrap_numbers(pa.int32(), offsets), values)}
 
@@ -210,12 +211,6 @@ def find_contamination(
             note += f" in {plural(documents, 'document')}, {stay}"
         findings.notes.append(note)
     return findings
-
-
-def _name_item(items: Rows, read: ReadItems, number: int) -> dict[str, Any]:
-    """Return the values that name an item that a document holds."""
-    row = items[number]
-    return {"item": read.spans[int(row["span"])], "item_row": int(row["row"])}
 
 
 _ITEMS = pa.list_(

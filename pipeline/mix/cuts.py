@@ -44,7 +44,7 @@ _Cuts = list[tuple[int, Cut]]
 """Cuts of a source, each with its epoch."""
 
 
-def _mixing_keys(recipe: Recipe, task: MixTask) -> dict[str, Any]:
+def _mixing_keys(recipe: Recipe) -> dict[str, Any]:
     """Return the keys of the recipe that decide how sources are cut; most others decide the runs, which count."""
     others = {"name", "seed", "drop_if_matches", "sources", "tokenizer", "shards", "clean", "evaluations"}
     keys = recipe.model_dump(mode="json", exclude=others)

@@ -174,14 +174,14 @@ class Evidence:
 
         Args:
             runs: all runs of the mix.
-            source: the source's number; all sources for -1.
+            source: the source's number.
             choose: returns which rows of a partition are chosen.
             most: at most so many.
 
         Returns:
             The run, the index in it and the row of each, in the order of hashes.
         """
-        of_source = np.array([source in (-1, run.source) for run in runs])
+        of_source = np.array([run.source == source for run in runs])
         found: list[tuple[int, int, dict[str, Any]]] = []
         # Partitions are in the order of hashes.
         for number in range(self.places.partitions):

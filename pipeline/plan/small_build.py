@@ -201,7 +201,8 @@ def _iter_parts(selection: Selection) -> Iterator[Span]:
         if span.kind != "rg":
             yield span
         else:  # its footer says how much text one row group has
-            groups = list_spans(selection.source, [selection.file(span.name)], 1)
+            files = [file for file in selection.files if file.name == span.name]
+            groups = list_spans(selection.source, files, 1)
             yield next(group for group in groups if group.start <= index < group.stop)
 
 

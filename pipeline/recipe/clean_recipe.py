@@ -258,8 +258,9 @@ class CleanRecipe(Settings):
         return sorted({name for preset in self.presets("mix") for name in preset.measures()})
 
     def mix_presets(self) -> CleanRecipe:
-        """Return the presets of `clean` with `when = "mix"` alone, with their limits."""
-        own: dict[str, Any] = {preset.name: preset.with_limits_alone() for preset in self.presets("mix")}
+        """Return the presets of `clean` with `when = "mix"` alone; `max_dropped` is the published one: no limit."""
+        published = {"max_dropped": Preset.model_fields["max_dropped"].default}
+        own: dict[str, Any] = {preset.name: preset.model_copy(update=published) for preset in self.presets("mix")}
         return CleanRecipe(**own)
 
     def for_sample(self, limits: CleanRecipe) -> Self:

@@ -68,8 +68,11 @@ def no_empty_token(values: list[str]) -> list[str]:
     return values
 
 
-def known_encoding(name: str) -> str:
-    """Refuse a key's value that is not the name of a text encoding of files that Python knows."""
+def normal_encoding(name: str) -> str:
+    """Return a key's encoding by the name that Python gives it, or refuse one that is not of files.
+
+    It is `utf-8` also for UTF-8 with a byte order mark.
+    """
     try:
         b"a".decode(name, "replace")  # refuses codecs that are not of text; of no byte, it would accept any name
         found = codecs.lookup(name).name
@@ -77,12 +80,6 @@ def known_encoding(name: str) -> str:
         found = _NOT_OF_FILES[0]
     if found in _NOT_OF_FILES:
         raise ValueError("expected a text encoding that Python knows, such as latin-1 or utf-16")
-    return name
-
-
-def normal_encoding(name: str) -> str:
-    """Return a key's encoding by the name that Python gives it; `utf-8` also for UTF-8 with a byte order mark."""
-    found = codecs.lookup(name).name
     return "utf-8" if found == "utf-8-sig" else found
 
 

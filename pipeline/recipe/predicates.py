@@ -91,8 +91,6 @@ class Predicate:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if isinstance(values, pa.DictionaryArray):
-            values = values.dictionary_decode()
         kind, comparison, wanted = values.type, self.operator, self._values()
         try:
             if _is_time(kind):
@@ -137,11 +135,6 @@ def parse_predicate(column: str, condition: Any) -> Predicate:
     if not match:
         raise ValueError(f'{column}: expected a condition such as ">= 3" or "== \'en\'", or a list of allowed values')
     return Predicate(column, match[1], _literal(match[2]))
-
-
-def parse_keep(keep: dict[str, Any]) -> list[Predicate]:
-    """Parse a source's `keep` table into predicates, in its order."""
-    return [parse_predicate(column, condition) for column, condition in keep.items()]
 
 
 def _is_kind(value: Any, kind: type | tuple[type, ...]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
@@ -48,24 +49,23 @@ class Limit:
         return values < self.value if self.side == "min" else values > self.value
 
 
-def _limit_between(least: float, most: float | None) -> Callable[[Any], Any]:
-    expected = f'a number from {least:g} to {most:g}, or "off"' if most is not None else 'a number from 0, or "off"'
+def _limit_up_to(most: float) -> Callable[[Any], Any]:
+    expected = f'expected a number from 0{f" to {most:g}" if most < inf else ""}, or "off"'
 
     def check(value: Any) -> Any:
         if value == OFF:
             return value
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"expected {expected}")
-        if not least <= value <= (float("inf") if most is None else most):  # also refuses NaN
-            raise ValueError(f"expected {expected}")
+        # NaN is in no range.
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+            raise ValueError(expected)
         return float(value)
 
     return check
 
 
-Share = Annotated[float | Literal["off"], BeforeValidator(_limit_between(0, 1))]
+Share = Annotated[float | Literal["off"], BeforeValidator(_limit_up_to(1))]
 """A limit on a share, from 0 to 1."""
-Amount = Annotated[float | Literal["off"], BeforeValidator(_limit_between(0, None))]
+Amount = Annotated[float | Literal["off"], BeforeValidator(_limit_up_to(inf))]
 """A limit on a count, a length or a ratio, from 0."""
 
 
@@ -141,10 +141,6 @@ class Preset(CleanTable):
             for key, value in values.items()
             if value != OFF
         ]
-
-    def with_limits_alone(self) -> Self:
-        """Return the preset with the published `max_dropped`, which has no influence on the bytes."""
-        return self.model_copy(update={"max_dropped": Preset.model_fields["max_dropped"].default})
 
 
 class Gopher(Preset):

@@ -203,10 +203,6 @@ class Recipe(Settings):
         """The folder that the data recipe, as a model, keeps of its file, where its relative paths begin."""
         return self._folder
 
-    def has_relative_paths(self) -> bool:
-        """Return whether the data recipe, as a model, has a path that begins at its folder."""
-        return self.to_json() != self.to_json(as_written=False)
-
     def to_json(self, *, as_written: bool = True) -> str:
         """Return the resolved data recipe as canonical JSON, as kept in a shard set's recipe.json.
 

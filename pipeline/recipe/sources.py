@@ -21,11 +21,10 @@ from pipeline.recipe.key_values import (
     SizeBytes,
     Text,
     Weight,
-    known_encoding,
     normal_encoding,
 )
 from pipeline.recipe.paths import RecipePath
-from pipeline.recipe.predicates import Predicate, checked_predicates, parse_keep
+from pipeline.recipe.predicates import Predicate, checked_predicates, parse_predicate
 from shards.config import Settings, in_form
 
 MAX_NULL = 0.1
@@ -61,7 +60,7 @@ class SourceRecipe(Settings):
     """Column of the text; dots descend into structs."""
     separator: Text | None = None
     """The text between two documents of a text file, which needs it."""
-    encoding: Annotated[str, AfterValidator(known_encoding), AfterValidator(normal_encoding)] = "utf-8"
+    encoding: Annotated[str, AfterValidator(normal_encoding)] = "utf-8"
     """The encoding of all text files of the source: `latin-1`, `windows-1252`, `utf-16`, or another name that Python
     knows."""
     delimiter: Delimiter | None = None
@@ -145,9 +144,14 @@ class SourceRecipe(Settings):
         return "text" if self.content == "column" else "blob_id"
 
     @property
+    def columns(self) -> dict[str, str]:
+        """The columns of a source that are read, each with the key of the recipe that names it; the text's first."""
+        return {self.text_column: self.text_key} | dict.fromkeys(self.keep, "keep")
+
+    @property
     def predicates(self) -> list[Predicate]:
         """The predicates of a source's `keep`, in order."""
-        return parse_keep(self.keep)
+        return [parse_predicate(column, condition) for column, condition in self.keep.items()]
 
     @property
     def pinned_revision(self) -> str | None:

@@ -141,7 +141,7 @@ class Unit:
         return sum(span.text_bytes for span in self.spans)
 
 
-def content_of_unit(unit: Unit, _payload: Any = None) -> JsonText:
+def content_of_unit(unit: Unit) -> JsonText:
     """Return what determines the content of a unit, for digests: its spans, and not the index of its source."""
     return spans_to_json(unit.spans)
 

@@ -24,7 +24,7 @@ from pipeline.recipe.sources import FilesSource, HubSource, SourceRecipe
 from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, read_file_version, version_of_status
-from pipeline.sources.formats.contract import FORMATS, list_formats_with
+from pipeline.sources.formats.contract import FORMATS, list_formats_with_columns
 from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, format_of_name
 from pipeline.sources.globs import HIDDEN, SPECIAL, LeftOut, count_links, describe_left_out, find_paths
 from pipeline.sources.network.settings import keep_fetched
@@ -350,7 +350,7 @@ def _check_keys(place: str, source: dict[str, Any], glob: str, files: list[File]
             )
     if source.get("keep"):
         for name in [name for name, found in formats.items() if found and "keep" not in FORMATS[found].keys][:1]:
-            yield f"{place}.keep: {name!r} has no columns; predicates need {list_formats_with('keep')}"
+            yield f"{place}.keep: {name!r} has no columns; predicates need {list_formats_with_columns()}"
 
 
 def _absolute(path: str) -> str:

@@ -28,11 +28,6 @@ _REVISIONS_FILE = "revisions.json"
 _Answer = TypeVar("_Answer")
 
 
-def hub_url(repo: str, commit: str, path: str) -> str:
-    """Return the address of a Hub source's file at a commit, as fsspec writes it."""
-    return f"hf://datasets/{repo}@{commit}/{path}"
-
-
 def pin_revisions(recipe: Recipe, work: WritableStore | None = None, *, keep: bool = True) -> Recipe:
     """Pin every Hub source of a recipe to a commit: the one of the work folder's first build, if any.
 
@@ -154,5 +149,5 @@ def _resolve_files(source: HubSource) -> Iterator[File]:
         etag = (info.get("lfs") or {}).get("sha256") or info["blob_id"]
         listed = list_file(where, path, info["size"], etag)
         version = f"{listed.bytes} bytes, {listed.version}"
-        url = hub_url(source.repo, source.revision, path)
-        yield File(url, f"{source.repo}/{path}", listed.bytes, version, source.revision)
+        address = f"hf://datasets/{source.repo}@{source.revision}/{path}"  # as fsspec writes it
+        yield File(address, f"{source.repo}/{path}", listed.bytes, version, source.revision)

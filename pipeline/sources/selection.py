@@ -93,7 +93,6 @@ class Selection:
         self.whole = tokens is None or small  # a small file may name millions of others
         self.units: list[Unit] = []
         self.seed = seed
-        self._by_name = {file.name: file for file in self.files}
         self._listed: dict[str, list[Span]] = {}  # by file name
         self._taken = 0  # parts in the seeded order
         self._unit_bytes = None
@@ -120,11 +119,12 @@ class Selection:
     def ways(self) -> Counter[str]:
         """Return how many files the selected units read in each way, such as `jsonl (gzip)`."""
         formats = {span.name: span.format for unit in self.units for span in unit.spans}
-        return Counter(_describe_way(name, format_) for name, format_ in sorted(formats.items()))
-
-    def file(self, name: str) -> File:
-        """Return a file of the selection by its name in provenance."""
-        return self._by_name[name]
+        found = Counter[str]()
+        for name, format_ in sorted(formats.items()):
+            compression = compression_of(name)
+            way = "one document each" if format_ == "file" else format_
+            found[f"{way} ({compression})" if compression else way] += 1
+        return found
 
     @property
     def listed(self) -> list[Span]:
@@ -211,12 +211,6 @@ def describe_empty(names: Sequence[str]) -> str:
     """Say which files of a selection hold no record."""
     shown = ", ".join(map(printable, names[:_SHOWN_EMPTY])) + (", ..." if len(names) > _SHOWN_EMPTY else "")
     return f"{plural(len(names), 'file')} without a record: {shown}"
-
-
-def _describe_way(name: str, format_: str) -> str:
-    what = "one document each" if format_ == "file" else format_
-    compression = compression_of(name)
-    return f"{what} ({compression})" if compression else what
 
 
 def part_bytes(text_bytes: int) -> int:

@@ -57,18 +57,14 @@ _BYTE_CLASS[[*range(0x41, 0x5B), *range(0x61, 0x7B), *range(0x80, 0x100)]] = 0
 _BYTE_CLASS[[*range(0x09, 0x0E), 0x20]] = 3
 
 
-def _training_keys(recipe: TokenizerRecipe, _payload: Any) -> dict[str, Any]:
+def _training_keys(recipe: TokenizerRecipe) -> dict[str, Any]:
     return recipe.model_dump(mode="json", exclude={"bos"})
 
 
-def _reading_keys(sources: tuple[SourceRecipe, ...], _payload: Any) -> dict[str, Any]:
+def _reading_keys(sources: tuple[SourceRecipe, ...]) -> dict[str, Any]:
     # The sample is drawn source by source, with the number of each in its seed.
     keys = {source.name: reading_keys(source) for source in sources}
     return {"order": list(keys), "sources": keys}
-
-
-def _files(spans: tuple[tuple[Span, ...], ...], task: TokenizerTask) -> dict[str, Any]:
-    return files_by_name(spans, [source.name for source in task.sources])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +76,8 @@ class TokenizerTask(Payload):
 
     recipe: Annotated[TokenizerRecipe, InDigest(_training_keys, "tokenizer")]
     sources: Annotated[tuple[SourceRecipe, ...], InDigest(_reading_keys, "")]
-    spans: Annotated[tuple[tuple[Span, ...], ...], InDigest(_files, "sources")]
+    spans: Annotated[dict[str, tuple[Span, ...]], InDigest(files_by_name, "sources")]
+    """By the name of the source, in the order of the sources."""
     weights: Annotated[tuple[float, ...], NOT_IN_DIGEST]
     """Of the sources in the sample. A change of the mix trains no new tokenizer."""
     seed: int
@@ -121,7 +118,7 @@ def draw_sample(path: Path, task: TokenizerTask, report: Report) -> list[Drawn]:
 def sample_budgets(task: TokenizerTask) -> list[int]:
     """Return the bytes of text to take from each source, in proportion to the weights and limited by the text."""
     wanted = [task.recipe.sample_bytes * share for share in Shares(task.weights).fractions]
-    offered = [sum(span.text_bytes for span in spans) for spans in task.spans]
+    offered = [sum(span.text_bytes for span in spans) for spans in task.spans.values()]
     scale = min([Fraction(1), *(have / want for have, want in zip(offered, wanted, strict=True))])
     return [int(want * scale) for want in wanted]
 
@@ -200,7 +197,7 @@ def _longest_word_bytes(data: memoryview | bytes) -> int:
 
 
 def _shuffled(task: TokenizerTask, index: int) -> Iterator[Span]:
-    spans = [part for span in task.spans[index] for part in split_groups(span)]
+    spans = [part for span in task.spans[task.sources[index].name] for part in split_groups(span)]
     keys = np.random.PCG64(np.random.SeedSequence([task.seed, index])).random_raw(len(spans))
     order: list[int] = np.argsort(keys, kind="stable").tolist()
     return (spans[i] for i in order)

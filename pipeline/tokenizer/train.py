@@ -82,7 +82,6 @@ PATTERNS = {
 class TokenizerResult(Result):
     """The result of training a tokenizer."""
 
-    tokenizer: TokenizerRecipe
     sample: dict[str, Drawn]
     """By source."""
     sample_weights: dict[str, float]
@@ -131,7 +130,6 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Report) -> Tokeni
     sample.unlink()
     weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
     return TokenizerResult(
-        tokenizer=recipe,
         sample={source.name: own for source, own in zip(task.sources, drawn, strict=True)},
         sample_weights=weights,
         sample_limits=task.limits,

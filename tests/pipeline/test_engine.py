@@ -166,7 +166,7 @@ def test_a_task_that_ran_twice_must_give_the_same(where: str, run: Any, tmp_path
     run(task("a"), outputs=outputs)
     first = (folder / RECEIPT_FILE).read_bytes()
     attempt(tmp_path, "some text", outputs)
-    with pytest.raises(RunError, match=r"stage task a ran twice .* a\.bin: 9 bytes .* and 10 bytes"):
+    with pytest.raises(RunError, match=r"stage task a ran twice and gave different files: a\.bin"):
         attempt(tmp_path, "other text", outputs)
     assert (folder / RECEIPT_FILE).read_bytes() == first
     assert ((outputs or folder) / "a.bin").read_text() == "some text"

@@ -177,7 +177,7 @@ def test_too_many_near_duplicates_stop_the_build(small: Corpus) -> None:
     assert len(shown) == 20, "ten of each source"
     assert any(line.endswith(text[:100]) for line in lines for text in small.planted.documents)
     # The remedy that it names works, and nothing but the end of the build runs.
-    allowed = lines[-1].partition("max_dropped = ")[2].partition(" ")[0]
+    allowed = lines[-2].partition("max_dropped = ")[2].partition(" ")[0]
     report = small.build(
         "alarm", f'clean.near_duplicates={{action = "drop", max_dropped = {max(0.5, float(allowed))}}}'
     )

@@ -133,8 +133,8 @@ def test_records_explain_and_stop_nothing(recipe: Path, tmp_path: Path) -> None:
 SAME = {"url": "", "version": "", "revision": None}
 
 
-def as_spans(names: tuple[str, ...], payload: Any) -> JsonText:
-    return JsonText(json.dumps([{"name": name, "format": payload.source.get("format")} | SAME for name in names]))
+def as_spans(names: tuple[str, ...]) -> JsonText:
+    return JsonText(json.dumps([{"name": name, "format": names[-1]} | SAME for name in names]))
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def test_the_order_of_sources_and_of_evaluations_counts(recipe: Path) -> None:
     """The sample has the sources in their order, and items name their evaluation by its number."""
     read = load_checked_recipe(recipe)
     sources = tuple(read.sources[0].model_copy(update={"name": name}) for name in ("one", "two"))
-    spans = ((), ())
+    spans = {"one": (), "two": ()}
     evaluations = tuple(
         EvaluationRecipe.model_validate({"name": name, "paths": ["items.jsonl"], "text": "question"})
         for name in ("one", "two")

@@ -41,7 +41,7 @@ def make_task(tmp_path: Path, write_parquet: Any) -> Any:
             texts = [f"{TEXT} {index:02d} {row:06d}" for row in range(size)]
             path = write_parquet(tmp_path / f"{index}.parquet", texts, row_group_size=20, score=[0] * size)
             sources.append(source(f"s{index}", path, **keys))
-        spans = tuple(tuple(list_spans_of(item)) for item in sources)
+        spans = {item.name: tuple(list_spans_of(item)) for item in sources}
         recipe = TokenizerRecipe(vocab_size=270, sample_bytes=sample_bytes)
         return TokenizerTask(recipe, tuple(sources), spans, tuple(weights), seed)
 
@@ -87,7 +87,7 @@ def draw_texts(folder: Path, texts: list[str]) -> tuple[Drawn, list[str]]:
     pq.write_table(pa.table({"text": texts}), folder / "a.parquet")
     recipe = source("a", folder / "a.parquet")
     tokenizer = TokenizerRecipe(vocab_size=300, sample_bytes=10**9)
-    task = TokenizerTask(tokenizer, (recipe,), (tuple(list_spans_of(recipe)),), (1.0,), 1)
+    task = TokenizerTask(tokenizer, (recipe,), {"a": tuple(list_spans_of(recipe))}, (1.0,), 1)
     (drawn,) = draw_sample(folder / "sample.bin", task, lambda done, tokens: None)
     return drawn, list(iter_sample(folder / "sample.bin"))
 
@@ -146,7 +146,7 @@ def test_a_build_samples_text_without_spaces(tmp_path: Path, monkeypatch: pytest
 def test_long_documents_are_sampled_in_pieces(tmp_path: Path, text: str, end: str) -> None:
     (tmp_path / "a.txt").write_text(text)
     recipe = source("a", tmp_path / "a.txt", format="file")
-    spans = (tuple(list_spans_of(recipe)),)
+    spans = {"a": tuple(list_spans_of(recipe))}
     for budget in (10**9, 1000):
         task = TokenizerTask(TokenizerRecipe(vocab_size=300, sample_bytes=budget), (recipe,), spans, (1.0,), 1)
         (drawn,) = draw_sample(tmp_path / "sample.bin", task, lambda done, tokens: None)

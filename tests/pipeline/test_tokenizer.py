@@ -139,7 +139,7 @@ def test_a_vocabulary_too_large_for_the_sample(name: str, tmp_path: Path, write_
     most = reference(texts, name, 5000).get_vocab_size()
     for vocab_size in (most, most + 1, 5000):
         recipe = TokenizerRecipe(vocab_size=vocab_size, special_tokens=SPECIAL, pretokenizer=name)
-        task = TokenizerTask(recipe, (source,), (tuple(list_spans_of(source)),), (1.0,), 1337)
+        task = TokenizerTask(recipe, (source,), {"s": tuple(list_spans_of(source))}, (1.0,), 1337)
         (tmp_path / str(vocab_size)).mkdir()
         if vocab_size == most:
             train_tokenizer(tmp_path / str(vocab_size), task, lambda done, tokens: None)

@@ -38,7 +38,7 @@ def test_files_in_another_encoding_stop_the_build(tmp_path: Path, source: Any) -
     with pytest.raises(SourceError) as caught:
         read(source(tmp_path / "*.md"))
     said = str(caught.value)
-    assert "95 of the 100 records read so far are malformed, and max_malformed = 0.0 allows none" in said
+    assert "95 of 100 records (95.00% of those read so far) are malformed, more than max_malformed = 0.0 allows" in said
     assert "\n  01.md: byte 0xe8 at 16 is not UTF-8" in said
     assert 'If these text files are in another encoding, set it, as in encoding = "latin-1", in a source' in said
     assert said.endswith("Otherwise repair the records, or set max_malformed = 0.95 to go on without these.")
@@ -148,7 +148,7 @@ def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dic
     bad = b'{"text": "caf\xe9 au lait"}\n' * 2 + b'{"text": null}\n' * 5 + b'{"other": 1}\n' * 5
     (tmp_path / "a.jsonl").write_bytes("\n".join(lines).encode() + b"\n" + bad)
     stopped = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
-    assert "2 of the 52 records read so far are malformed" in stopped
+    assert "2 of 52 records (3.85% of those read so far) are malformed" in stopped
     assert run_cli("plan", "r.toml").stderr.endswith(stopped[stopped.index("error: ") :])
     keys = ["--set", "sources.web.max_malformed=0.05"]
     planned = run_cli("plan", "r.toml", *keys)

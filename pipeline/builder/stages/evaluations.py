@@ -17,7 +17,7 @@ def run_evaluations(build: RunningBuild) -> None:
     if not build.recipe.evaluations:
         return
     payload = items.make_items_task(build.recipe)
-    size = sum(span.text_bytes for own in payload.spans for span in own)
+    size = sum(span.text_bytes for own in payload.spans.values() for span in own)
     task = make_task(payload, size)
     stage = build.run_stage("evaluations", items.read_items, [task])
     for counts in stage.results[0].evaluations:

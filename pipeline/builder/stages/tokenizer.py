@@ -137,16 +137,16 @@ def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, s
     build.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
 
 
-def _sample_spans(build: RunningBuild, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:
+def _sample_spans(build: RunningBuild, sample_bytes: int, weights: dict[str, float]) -> dict[str, tuple[Span, ...]]:
     """Return what the build's tokenizer may be trained on: each source's first files, in order, that hold far more.
 
     So the sample depends on the seed, the files, `sample_bytes` and the sample's weights, not on the size of the set.
     If the rows only name the text, the sample is drawn from the text that was fetched.
     """
     shares = Shares(tuple(weights[selection.source.name] for selection in build.selections))
-    return tuple(
-        tuple(selection.sample_spans(shares.of(s, sample_bytes)))
+    return {
+        selection.source.name: tuple(selection.sample_spans(shares.of(s, sample_bytes)))
         if selection.source.content == "column"
         else tuple(span for unit in build.units[s] for span in unit.spans)
         for s, selection in enumerate(build.selections)
-    )
+    }

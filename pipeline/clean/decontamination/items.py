@@ -54,7 +54,7 @@ ITEM_DTYPE = np.dtype(
 )
 
 
-def _reading_keys(evaluations: tuple[EvaluationRecipe, ...], task: EvaluationsTask) -> dict[str, Any]:
+def _reading_keys(evaluations: tuple[EvaluationRecipe, ...]) -> dict[str, Any]:
     # Items name their set by its number.
     keys = {
         one.name: {"task": one.task, "revision": KNOWN_TASKS[one.task].revision}
@@ -63,10 +63,6 @@ def _reading_keys(evaluations: tuple[EvaluationRecipe, ...], task: EvaluationsTa
         for one in evaluations
     }
     return {"order": list(keys), "evaluations": keys}
-
-
-def _files(spans: tuple[tuple[Span, ...], ...], task: EvaluationsTask) -> dict[str, Any]:
-    return files_by_name(spans, [one.name for one in task.evaluations])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +74,8 @@ class EvaluationsTask(Payload):
     LIBRARIES: ClassVar = ("pyarrow",)
 
     evaluations: Annotated[tuple[EvaluationRecipe, ...], InDigest(_reading_keys, "")]
-    spans: Annotated[tuple[tuple[Span, ...], ...], InDigest(_files, "evaluations")]
-    """Of each evaluation set."""
+    spans: Annotated[dict[str, tuple[Span, ...]], InDigest(files_by_name, "evaluations")]
+    """By the name of the evaluation set."""
 
 
 @dataclass(frozen=True)
@@ -133,12 +129,12 @@ def make_items_task(recipe: Recipe) -> EvaluationsTask:
     Raises:
         SourceError: a file cannot be read, or has no such column.
     """
-    spans: list[tuple[Span, ...]] = []
+    spans: dict[str, tuple[Span, ...]] = {}
     for one in recipe.evaluations:
         with _own_words(one):
             source = None if one.task else source_of(one)
-            spans.append(tuple(list_spans(source, list_files(source))) if source else ())
-    return EvaluationsTask(tuple(recipe.evaluations), tuple(spans))
+            spans[one.name] = tuple(list_spans(source, list_files(source))) if source else ()
+    return EvaluationsTask(tuple(recipe.evaluations), spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +176,8 @@ def read_items(folder: Path, task: EvaluationsTask, report: Report) -> ItemsResu
     ngrams: list[UInt64s] = []
     counts: list[ReadItems] = []
     text_bytes = 0
-    for number, (evaluation, spans) in enumerate(zip(task.evaluations, task.spans, strict=True)):
+    for number, evaluation in enumerate(task.evaluations):
+        spans = task.spans[evaluation.name]
         own: list[Rows] = []
         known: dict[str, Any] = {}
         if evaluation.task:

@@ -96,8 +96,8 @@ def choose_dropped(documents: SimilarDocuments, alive: Bools) -> tuple[Int64s, I
     return document[by_hash], kept[by_hash], jaccard[best][by_hash]
 
 
-def _last_parts(places: tuple[str, ...], _payload: Any) -> list[str | None]:
-    return [last_part(place) for place in places]
+def _last_parts(places: tuple[str, ...]) -> list[str | None]:
+    return list(map(last_part, places))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast
@@ -103,7 +103,7 @@ def _check_ends(file: Any, whole: Span) -> None:
 
 def _measure_batches(source: SourceRecipe, whole: Span, schema: pa.Schema) -> list[Group]:
     """Measure the record batches of an IPC file; from another file system, only their number is read."""
-    fields = _read_fields(schema, [source.text_column, *source.keep])
+    fields = _read_fields(schema, source.columns)
     options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     with _open(whole, mapped=True) as file:
         reader = pa.ipc.open_file(file, options=options)
@@ -178,7 +178,7 @@ def _read_batches(file: Any, span: Span, columns: list[str]) -> Iterator[pa.Reco
     yield from (_read_batch(file, schema) for _ in range(span.start, span.stop))
 
 
-def _read_fields(schema: pa.Schema, columns: list[str]) -> list[int]:
+def _read_fields(schema: pa.Schema, columns: Iterable[str]) -> list[int]:
     """Return the places of the fields of an Arrow IPC schema that hold some columns, given by dotted paths."""
     names = {name if name in schema.names else name.partition(".")[0] for name in columns}
     return [index for index, name in enumerate(schema.names) if name in names]

@@ -143,8 +143,7 @@ def refuse_twins(names: list[str], source: SourceRecipe, where: str) -> None:
     Raises:
         SourceError: naming the columns.
     """
-    wanted = {source.text_column, *source.keep}
-    heads = {name if name in names else name.partition(".")[0] for name in wanted}
+    heads = {name if name in names else name.partition(".")[0] for name in source.columns}
     if twins := sorted(name for name in heads if names.count(name) > 1):
         raise SourceError(
             f"{where}: has {twins[0]!r} as the name of {plural(names.count(twins[0]), 'column')}. Rename them."
@@ -164,7 +163,7 @@ def check_columns(schema: pa.Schema, source: SourceRecipe, where: str) -> None:
     """
     refuse_twins(schema.names, source, where)
     faults: list[str] = []
-    for column in dict.fromkeys((source.text_column, *source.keep)):
+    for column in source.columns:
         if "." in column and column in schema.names and _follow(schema, column.split(".")) is not None:
             faults.append(f"{column!r} is a column, and also a field of another one. Rename the column or the field.")
     text = find_type(schema, source.text_column)

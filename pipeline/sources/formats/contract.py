@@ -1,9 +1,19 @@
 """The contract of a file format, the table of all formats, and files cut and read by their format.
 
-A format is a module with the functions of `FormatModule`, and a line of `FORMATS`. No other code of this folder asks
-for a format by its name. `FormatName` in `pipeline/recipe/key_values.py` lists the names that a recipe may give.
-Keys of a source that a file's format does not use are refused. At most a batch, or one row group's column chunk, is in
-memory.
+A format is a line of `FORMATS`, and a module with two functions:
+
+- `cut_file(source, whole, unit_bytes)` returns the spans of a file, of up to `unit_bytes` of text if the format allows
+  it; none if the file has no record. `whole` is the file as one span of all its bytes, with an estimate of its text. It
+  checks the source's columns as far as the file's head or footer has them.
+- `read_span(reader)` yields the `TextBatch`es of a span that `cut_file` made; rows count from 0 in each span. A batch
+  has about `BATCH_BYTES` of text, or one document, however small the file is in which it is stored.
+
+Both raise `SourceError` if the file is broken, a record is malformed, or a column is not there; `OSError` or
+`ValueError` if the file cannot be opened or decompressed.
+
+No other code of this folder asks for a format by its name. `FormatName` in `pipeline/recipe/key_values.py` lists the
+names that a recipe may give. Keys of a source that a file's format does not use are refused. At most a batch, or one
+row group's column chunk, is in memory.
 """
 
 from __future__ import annotations
@@ -11,7 +21,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any
 
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, TextBatch, describe_place
@@ -28,35 +38,6 @@ GROWTH = 100
 _CONTENT_PER_LINE_BYTE = 25  # a line of 200 bytes names a source file of 5,000; only for estimates
 
 
-class FormatModule(Protocol):
-    """The functions of a format's module."""
-
-    def cut_file(self, source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
-        """Contract of a format: cut a file into spans of up to `unit_bytes` of text; none if it has no record.
-
-        Args:
-            source: the source, whose columns are checked as far as the file's head or footer has them.
-            whole: the file as one span of all its bytes, with an estimate of its text; its version is known.
-            unit_bytes: the most text in a span, if the format allows it.
-
-        Raises:
-            SourceError: the file is broken, or lacks a column.
-            OSError, ValueError: the file cannot be opened or decompressed.
-        """
-        ...
-
-    def read_span(self, reader: SpanReader) -> Iterator[TextBatch]:
-        """Contract of a format: stream a span that `cut_file` made; rows count from 0 in each span.
-
-        A batch has about `BATCH_BYTES` of text, or one document, however small the file is in which it is stored.
-
-        Raises:
-            SourceError: a record is malformed, or the file is broken.
-            OSError, ValueError: the file cannot be opened or decompressed.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class FileFormat:
     """What is known of a format before its module is imported, which takes up to 0.1 s."""
@@ -70,9 +51,9 @@ class FileFormat:
     magic: tuple[bytes, ...] = ()
     """First bytes that tell the format of a file whose name does not."""
 
-    def load(self) -> FormatModule:
+    def load(self) -> Any:
         """Return the module of a format of the table."""
-        return cast("FormatModule", importlib.import_module(f"pipeline.sources.formats.{self.module}"))
+        return importlib.import_module(f"pipeline.sources.formats.{self.module}")
 
 
 FORMATS = {
@@ -87,10 +68,10 @@ FORMATS = {
 """All formats, by their names in recipes."""
 
 
-def list_formats_with(key: str) -> str:
-    """Return the names of the formats in the table that use a key of a source, for messages."""
-    *others, last = [name for name, format_ in FORMATS.items() if key in format_.keys]
-    return f"{', '.join(others)} or {last}" if others else last
+def list_formats_with_columns() -> str:
+    """Return the names of the formats in the table that have columns to test, for messages."""
+    *others, last = [name for name, format_ in FORMATS.items() if "keep" in format_.keys]
+    return f"{', '.join(others)} or {last}"
 
 
 def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | None = None) -> list[Span]:
@@ -116,7 +97,7 @@ def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | N
 def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
     used = FORMATS[format_].keys
     if source.keep and "keep" not in used:
-        needed = list_formats_with("keep")
+        needed = list_formats_with_columns()
         raise SourceError(f"{name}: is read as {format_} and has no columns; predicates need {needed}.")
     if source.encoding != UTF8 and "encoding" not in used:
         raise SourceError(
@@ -134,7 +115,7 @@ def read_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     most = source.max_document_bytes
     left = allowed = max(most, GROWTH * min(span.stored_bytes, span.file_bytes))
     reader = SpanReader(source, span)
-    batches = FORMATS[span.format].load().read_span(reader)
+    batches: Iterator[TextBatch] = FORMATS[span.format].load().read_span(reader)
     while True:
         try:
             batch = next(batches, None)

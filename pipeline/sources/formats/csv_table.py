@@ -92,9 +92,7 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
 
 def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name: str) -> None:
     refuse_twins(names, source, name)
-    keys = {source.text_column: source.text_key}
-    keys |= dict.fromkeys(source.keep, "keep")
-    for column, key in keys.items():
+    for column, key in source.columns.items():
         if column in names:
             continue
         raise SourceError(
@@ -209,7 +207,7 @@ def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, 
     names = [str(place) for place in range(len(header.names))]
     wanted = [str(header.names.index(column)) for column in reader.columns]
     # Of a refused record that is not UTF-8, pyarrow prints a traceback before it raises its error.
-    hook, sys.unraisablehook = sys.unraisablehook, _say_nothing
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         table = pa_csv.read_csv(
             cast("Any", pa.BufferReader(data)),
@@ -224,10 +222,6 @@ def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, 
     finally:
         sys.unraisablehook = hook
     return table.rename_columns(reader.columns).combine_chunks(), faults
-
-
-def _say_nothing(_: object) -> None:
-    pass
 
 
 def _convert(table: pa.Table, kinds: dict[str, Any], bad: dict[int, str]) -> dict[str, Any]:

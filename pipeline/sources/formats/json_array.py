@@ -103,7 +103,11 @@ class _Elements:
             self._start = len(data) - len(data.removeprefix(b"\xef\xbb\xbf").lstrip(_SPACE)) + 1
             if self._start > len(data):
                 return 0
-            self._check_start(data[self._start - 1 :])
+            if data[self._start - 1 : self._start] != b"[":
+                raise SourceError(
+                    f"{self._name}: starts with {excerpt(data[self._start - 1 :])}; expected an array of objects. "
+                    "Write the array alone (`jq '.KEY'` does, of an object), or JSON lines."
+                )
         # Strings are skipped whole, so that brackets and commas in them do not count.
         depth = 1
         place = self._start
@@ -125,13 +129,6 @@ class _Elements:
                     self.ended = True
                     return self._refuse_rest(data, place)
         return self._marks[-1] + 1 if self._marks else 0
-
-    def _check_start(self, data: bytes) -> None:
-        if not data.startswith(b"["):
-            raise SourceError(
-                f"{self._name}: starts with {excerpt(data)}; expected an array of objects. Write the array alone "
-                "(`jq '.KEY'` does, of an object), or JSON lines."
-            )
 
     def _refuse_rest(self, data: bytes, start: int) -> int:
         if rest := data[start:].strip(_SPACE):

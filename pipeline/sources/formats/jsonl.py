@@ -81,10 +81,9 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
         with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line.decode("utf-8-sig", "replace"), parse_int=Decimal)
             records += [record] if isinstance(record, dict) else []
-    for column in (source.text_column, *source.keep):
+    for column, key in source.columns.items():
         for path in accumulate(column.split("."), "{}.{}".format):
             if any(isinstance(value, list) for record in records[:1] for value in _values_at(record, path)):
-                key = "keep" if column in source.keep else source.text_key
                 raise SourceError(f"{span.name}: {describe_list(column, path, key)}")
     # If no record has a text, Arrow says what they are.
     if not any(isinstance(text, str) for record in records for text in _values_at(record, source.text_column)):
@@ -93,12 +92,11 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
         for number, fault in faults.items():
             reader.refuse(describe_place(span, number), fault, _REMEDY)
         if not table.num_rows:
-            names = ", ".join(map(repr, (source.text_column, *source.keep)))
+            names = ", ".join(map(repr, source.columns))
             raise SourceError(f"{span.name}: no column {names} in its first records; all are malformed: {faults[0]}")
     found = dict.fromkeys(name for record in records for name in _names(record))
-    for column in (source.text_column, *source.keep):
+    for column, key in source.columns.items():
         if column not in found:
-            key = "keep" if column in source.keep else source.text_key
             raise SourceError(
                 f"{span.name}: no column {column!r} in its first records; there are {list_names(found)}. Correct "
                 f"`{key}`."

@@ -106,8 +106,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
 
 
 def _measure_group(source: SourceRecipe, group: pq.RowGroupMetaData, content_bytes: float | None) -> Group:
-    read = {source.text_column, *source.keep}
-    chunks = _chunks(group)
+    read, chunks = source.columns, _chunks(group)
     text = chunks.get(source.text_column)
     text_bytes = 0 if text is None else text.total_uncompressed_size
     if content_bytes is not None:  # the column holds names, not text

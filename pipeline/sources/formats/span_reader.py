@@ -8,17 +8,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.sources.base import (
     ALLOW,
-    BATCH_BYTES,
     MALFORMED,
     SHOWN_MALFORMED,
     SourceError,
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
     from pipeline.recipe.schema import SourceRecipe
 
-_Item = TypeVar("_Item")
-
 
 class SpanReader:
     """A span that is being read, and what was not read of it since its last batch."""
@@ -44,7 +41,7 @@ class SpanReader:
         """Begin to read a span, of which nothing has been read."""
         self.source, self.span = source, span
         self.predicates = source.predicates
-        self.columns = list(dict.fromkeys([source.text_column, *source.keep]))
+        self.columns = list(source.columns)
         self.not_read: Counter[str] = Counter()
         self.row = 0
         """The number of the next row, in the formats that count their rows by `number_rows`."""
@@ -152,16 +149,3 @@ def too_long(span: Span, row: int, most: int) -> SourceError:
     """Return the error of a document that is longer than a source's `max_document_bytes`."""
     remedy = "Split it, or leave the file out; a source's `max_document_bytes` is the limit"
     return SourceError(f"{describe_place(span, row)}: is longer than {most:,} bytes. {remedy}.")
-
-
-def in_batches(items: Iterable[_Item], size_of: Callable[[_Item], int]) -> Iterator[list[_Item]]:
-    """Yield a span's documents, which come singly, in lists with about `BATCH_BYTES` of text; the last may be empty."""
-    pending: list[_Item] = []
-    size = 0
-    for item in items:
-        pending.append(item)
-        size += size_of(item)
-        if size >= BATCH_BYTES:
-            yield pending
-            pending, size = [], 0
-    yield pending

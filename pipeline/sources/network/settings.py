@@ -41,21 +41,17 @@ class Network:
     content_endpoint: str = "https://softwareheritage.s3.amazonaws.com/content"
     """Address of Software Heritage's objects, `ENDPOINT/SHA1`, read over HTTP."""
 
-    def export(self) -> None:
-        """Put the network settings into the environment of this process and of the processes that it starts."""
-        for field in fields(self):
-            os.environ[_PREFIX + field.name.upper()] = str(getattr(self, field.name))
-
     @contextlib.contextmanager
     def in_effect(self) -> Generator[None]:
-        """Put the network settings into the environment until the body ends."""
+        """Put the network settings into the environment, also of processes that are started, until the body ends."""
         before = {name: value for name, value in os.environ.items() if name.startswith(_PREFIX)}
-        self.export()
+        own = {_PREFIX + field.name.upper(): str(getattr(self, field.name)) for field in fields(self)}
+        os.environ.update(own)
         try:
             yield
         finally:
-            for field in fields(self):
-                del os.environ[_PREFIX + field.name.upper()]
+            for name in own:
+                del os.environ[name]
             os.environ.update(before)
 
 

@@ -85,16 +85,14 @@ def fetch_archive_objects(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outco
     try:
         # Twice as many objects as connections are under way or not yet yielded, so that no connection waits for us.
         under_way = 0
-        for key in islice(pending, 2 * settings.content_connections):
-            pool.submit(fetch, key).add_done_callback(done.put)
-            under_way += 1
-        while under_way:
-            outcome = done.get().result()
-            under_way -= 1
-            yield outcome
-            for key in islice(pending, 1):
+        while True:
+            for key in islice(pending, 2 * settings.content_connections - under_way):
                 pool.submit(fetch, key).add_done_callback(done.put)
                 under_way += 1
+            if not under_way:
+                return
+            yield done.get().result()
+            under_way -= 1
     finally:
         stop.set()
         pool.shutdown(wait=False, cancel_futures=True)

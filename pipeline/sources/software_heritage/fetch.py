@@ -47,7 +47,7 @@ _HOPELESS = 256
 """Number of files after which the build stops if all failed: the address is probably wrong, or a proxy answers."""
 
 
-def _reading_keys(source: SourceRecipe, _payload: Any) -> dict[str, Any]:
+def _reading_keys(source: SourceRecipe) -> dict[str, Any]:
     return source.model_dump(include=_READING_KEYS)
 
 

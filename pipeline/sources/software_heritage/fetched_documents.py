@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.sources.base import Span, TextBatch, Unit, batch_without_rows
-from pipeline.sources.formats.span_reader import in_batches
+from pipeline.sources.base import BATCH_BYTES, Span, TextBatch, Unit, batch_without_rows
 from shards.stores.store import FolderStore
 
 FORMAT = "documents"
 _REJECTED = b"rejected"
+_Document = tuple[int, bytes]
+"""Its row in the span, and its UTF-8."""
 _SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False), pa.field("text", pa.large_string(), nullable=False)])
 
 
@@ -65,12 +66,12 @@ class FetchResult(Result):
     """The part of the unit's files that was asked for."""
 
 
-def write_documents(path: Path, documents: Iterable[tuple[int, bytes]], rejected: Mapping[str, int]) -> tuple[int, int]:
+def write_documents(path: Path, documents: Iterable[_Document], rejected: Mapping[str, int]) -> tuple[int, int]:
     """Write a file of fetched documents in row groups of about `BATCH_BYTES`.
 
     Args:
         path: the file.
-        documents: the row in the span of each document, and its UTF-8 bytes.
+        documents: the documents.
         rejected: the counts of rejected rows by reason, once all documents have come.
 
     Returns:
@@ -81,7 +82,7 @@ def write_documents(path: Path, documents: Iterable[tuple[int, bytes]], rejected
     with pq.ParquetWriter(
         path, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=False, write_page_checksum=True
     ) as writer:
-        for part in in_batches(documents, lambda document: len(document[1])):
+        for part in _divide(documents):
             if part:
                 rows = wrap_numbers(pa.uint32(), np.array([row for row, _ in part], np.uint32))
                 texts = wrap_texts(pa.large_string(), [text for _, text in part])
@@ -90,6 +91,19 @@ def write_documents(path: Path, documents: Iterable[tuple[int, bytes]], rejected
             text_bytes += sum(len(text) for _, text in part)
         writer.add_key_value_metadata({_REJECTED.decode(): json.dumps(rejected, sort_keys=True)})
     return count, text_bytes
+
+
+def _divide(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
+    """Yield fetched documents in lists with about `BATCH_BYTES` of text; the last may be empty."""
+    pending: list[_Document] = []
+    size = 0
+    for document in documents:
+        pending.append(document)
+        size += len(document[1])
+        if size >= BATCH_BYTES:
+            yield pending
+            pending, size = [], 0
+    yield pending
 
 
 def local_unit(unit: Unit, folder: Path, result: FetchResult) -> Unit:
