@@ -149,10 +149,6 @@ class SourceDrops:
         """Return the drops of a step by its name, which is new the first time."""
         return self.steps.setdefault(name, StepDrops())
 
-    def count(self, reason: str, lengths: Integers) -> None:
-        """Count dropped documents under their first reason, by their lengths in tokens."""
-        self.step(step_of(reason)).reason(reason).add(lengths)
-
     def count_rows(self, dropped: Mapping[str, int]) -> None:
         """Count rows that are dropped before encoding under their first reasons."""
         for reason, rows in dropped.items():

@@ -99,7 +99,7 @@ def _gather_documentation() -> tuple[list[Docstring], list[Docstring], list[Docs
     stdlib = Path(sysconfig.get_path("stdlib"))
     files = [source for distribution in releases for source in _python_files(distribution)]
     modules = [name for name in MATHEMATICAL_MODULES if (stdlib / name).is_file()]
-    files += [SourceFile(_python_release(), name, str(stdlib / name)) for name in modules]
+    files += [(_python_release(), name, str(stdlib / name)) for name in modules]
     # A document belongs to one of both; repeated ones are left out over both.
     prose, mathematics, long = list[Docstring](), list[Docstring](), list[Docstring]()
     documents = [*_language_reference(), *_descriptions(releases), *harvest_docstrings(files)]
@@ -136,7 +136,7 @@ def _python_files(distribution: importlib.metadata.Distribution) -> Iterator[Sou
     release = _release(distribution)  # once: it parses METADATA, which took half of the time when asked for each file
     for file in sorted(distribution.files or [], key=str):
         if file.suffix == ".py" and not _TEST_FOLDERS.intersection(file.parts) and ".." not in file.parts:
-            yield SourceFile(release, file.as_posix(), str(distribution.locate_file(file)))
+            yield release, file.as_posix(), str(distribution.locate_file(file))
 
 
 def _language_reference() -> Iterator[Docstring]:

@@ -31,12 +31,8 @@ _SETTERS = ("add_docstr", "_add_docstr", "add_newdoc")
 _BLOCKS = ("body", "orelse", "finalbody", "handlers")
 
 
-class SourceFile(NamedTuple):
-    """A Python file of an installed release: `release` is such as "numpy 2.4.6", `path` is relative to its folder."""
-
-    release: str
-    path: str
-    file: str
+SourceFile = tuple[str, str, str]
+"""A Python file of an installed release, such as "numpy 2.4.6": the release, the path in its folder, and the file."""
 
 
 class Docstring(NamedTuple):
@@ -90,12 +86,12 @@ def _is_documentation(content: bytes) -> bool:
 
 def _harvest_files(_: None, files: Sequence[SourceFile]) -> list[Docstring]:
     docstrings: list[Docstring] = []
-    for source in files:
+    for release, path, file in files:
         try:
-            found = list(parse_docstrings(Path(source.file).read_bytes()))
+            found = list(parse_docstrings(Path(file).read_bytes()))
         except (SyntaxError, ValueError):  # templates and files for other versions of Python
             continue
-        docstrings.extend(Docstring(text, source.release, source.path, name) for name, text in found)
+        docstrings.extend(Docstring(text, release, path, name) for name, text in found)
     return docstrings
 
 

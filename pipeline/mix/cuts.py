@@ -104,7 +104,7 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
         if not has_more[s]:
             if demand.validation_fault(s, axis.total):
                 return {}
-            start = _cut_validation(demand, s, axis, _num_val_shards(recipe))[-1][1]
+            start = _cut_validation(demand, s, axis, demand.val_shards)[-1][1]
             reach = min(reach, demand.limit(s, axis.total - start.tokens))
     # The set cannot be made: reading more would not help.
     if reach == 0 or (reach < tokens and recipe.mix.when_short != "shrink"):
@@ -135,7 +135,7 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
     has_more = has_more or (False,) * len(axes)
     _check_validation(demand, axes, [drops.dropped() for drops in index.drops], has_more)
     val_cuts, _ = _cut_shards(
-        [_num_val_shards(recipe)],
+        [demand.val_shards],
         [axis.total for axis in axes],
         lambda numbers: [_cut_validation(demand, s, axis, numbers[0]) for s, axis in enumerate(axes)],
     )
@@ -146,7 +146,7 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
     total, notes = _grant_tokens(demand, available, has_more)
     asked_of_phases = demand.phase_shards(total)
     asked = sum(asked_of_phases)
-    if asked + _num_val_shards(recipe) > MAX_SHARDS:
+    if asked + demand.val_shards > MAX_SHARDS:
         raise InputError(
             f"shards.tokens: {plural(total, 'token')} would make {plural(asked, 'shard')}; expected at most "
             f"{MAX_SHARDS}"
@@ -168,10 +168,10 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
     phases = [phase.name for phase, number in zip(demand.phases, numbers, strict=True) for _ in range(number)]
     train = _shard_plans("train", train_cuts, starts, phases)
     val = _shard_plans("val", val_cuts, [Cut(0, FIRST_HASH)] * len(axes), [None] * (len(val_cuts[0]) - 1))
-    if (found := len(train) + len(val)) < asked + _num_val_shards(recipe):
+    if (found := len(train) + len(val)) < asked + demand.val_shards:
         longest = int(index.longest.max())
         notes.append(
-            f"{plural(found, 'shard')}, not {asked + _num_val_shards(recipe):,}: the longest document has "
+            f"{plural(found, 'shard')}, not {asked + demand.val_shards:,}: the longest document has "
             f"{plural(longest, 'token')}, shards.tokens is {recipe.shards.tokens:,}, and a shard holds whole documents"
         )
 
@@ -187,10 +187,6 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
         for use in found_lists
     )
     return MixPlan((*train, *val), tuple(requested), tuple(epochs), total, tuple(notes), found_lists)
-
-
-def _num_val_shards(recipe: Recipe) -> int:
-    return -(-recipe.split.val_tokens // recipe.shards.tokens)
 
 
 def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> _Cuts:

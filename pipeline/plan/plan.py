@@ -22,7 +22,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network.settings import Network, with_cache
-from pipeline.sources.selection import Selection, open_sources
+from pipeline.sources.selection import open_sources
 from pipeline.tokenizer.train import find_trainer
 
 DISK_MARGIN = 1.1
@@ -100,7 +100,6 @@ class Estimate:
     shards: int
     scratch_bytes: int
     output_bytes: int
-    download_bytes: int
     workers: int
     seconds: dict[str, float]
     """By stage; `download` is a part of encoding, which takes the longer of the two."""
@@ -157,17 +156,14 @@ def plan_set(
         loaded = pin_revisions(load_recipe(recipe, overrides=overrides, progress=progress))
         selections = open_sources(loaded)
         built = build_sample(loaded, selections, quiet=not progress)
-        return estimate(loaded, selections, built, workers or count_cores(), usd_per_hour)
+        return estimate(loaded, built, workers or count_cores(), usd_per_hour)
 
 
-def estimate(
-    recipe: Recipe, selections: list[Selection], built: SmallBuild, workers: int, usd_per_hour: float | None = None
-) -> Estimate:
+def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: float | None = None) -> Estimate:
     """Plan by a small build, scaled up. If it shows that a source needs further parts, take them as the build will.
 
     Args:
         recipe: the data recipe.
-        selections: the sources' files.
         built: what the small build has shown.
         workers: tasks at once, over all machines.
         usd_per_hour: the price of all machines that are rented while the build runs.
@@ -176,19 +172,15 @@ def estimate(
         SourceError: a file cannot be read.
     """
     demand = Demand(recipe)
-    grant = demand.grant(_available(demand, selections, built))
+    grant = demand.grant(_available(demand, built))
     train = grant.train_tokens
-    for s, (selection, sample) in enumerate(zip(selections, built.sources, strict=True)):
+    for s, sample in enumerate(built.sources):
         # A source with more to read is read further, as the build does after a mix that came out short.
         needed = demand.tokens(s, train) + sample.longest_tokens
-        while selection.has_more and sample.left.tokens and _tokens(selection, sample) < needed:
-            selection.take_for(needed, _tokens(selection, sample))
-    sources = tuple(
-        _estimate_source(demand, s, selection, sample, train)
-        for s, (selection, sample) in enumerate(zip(selections, built.sources, strict=True))
-    )
-    val_shards = -(-recipe.split.val_tokens // recipe.shards.tokens)
-    seconds = _estimate_seconds(recipe, sources, selections, built, train + recipe.split.val_tokens, workers)
+        while sample.selection.has_more and sample.left.tokens and sample.tokens < needed:
+            sample.selection.take_for(needed, sample.tokens)
+    sources = tuple(_estimate_source(demand, s, sample, train) for s, sample in enumerate(built.sources))
+    seconds = _estimate_seconds(recipe, sources, built, train + recipe.split.val_tokens, workers)
     total_s = START_S + sum(seconds.values()) - min(seconds["download"], seconds["encode"])
     return Estimate(
         sources=sources,
@@ -197,46 +189,32 @@ def estimate(
         most_tokens=grant.limit,
         scarcest=None if grant.scarcest is None else recipe.sources[grant.scarcest].name,
         val_tokens=recipe.split.val_tokens,
-        shards=sum(demand.phase_shards(train)) + val_shards,
-        scratch_bytes=_scratch_bytes(recipe, sources, selections, built),
+        shards=sum(demand.phase_shards(train)) + demand.val_shards,
+        scratch_bytes=_scratch_bytes(recipe, sources, built),
         output_bytes=(train + recipe.split.val_tokens) * built.shard_bytes // max(1, built.shard_tokens),
-        download_bytes=sum(source.download_bytes for source in sources),
         workers=workers,
         seconds=seconds,
         total_s=total_s,
         usd=None if usd_per_hour is None else usd_per_hour * total_s / 3600,
         sample_bytes=sum(sample.text_bytes for sample in built.sources),
         sample_s=built.wall_s,
-        notes=(*dict.fromkeys(line for selection in selections for line in selection.left_out), *built.notes),
+        notes=(*dict.fromkeys(line for own in built.sources for line in own.selection.left_out), *built.notes),
         stops=built.stops,
-        refusal=_refusal(demand, selections, built),
+        refusal=_refusal(demand, built),
     )
 
 
-def _scale(selection: Selection, sample: SourceSample) -> float:
-    """Return how many times the sample's text the planned build reads of a source."""
-    return selection.text_bytes / sample.stated_bytes
-
-
-def _tokens(selection: Selection, sample: SourceSample) -> int:
-    """Return the tokens that a source offers to the mix, as the plan estimates them."""
-    return int(sample.left.tokens * selection.source.take * _scale(selection, sample))
-
-
-def _available(
-    demand: Demand, selections: list[Selection], built: SmallBuild, *, margin: float = 1.0
-) -> list[float | None]:
+def _available(demand: Demand, built: SmallBuild, *, margin: float = 1.0) -> list[float | None]:
     """Return the tokens that each source offers to training by the plan; None for one that has more."""
     return [
-        None if selection.has_more else margin * _tokens(selection, sample) - demand.val_tokens(s)
-        for s, (selection, sample) in enumerate(zip(selections, built.sources, strict=True))
+        None if sample.selection.has_more else margin * sample.tokens - demand.val_tokens(s)
+        for s, sample in enumerate(built.sources)
     ]
 
 
-def _estimate_source(
-    demand: Demand, number: int, selection: Selection, sample: SourceSample, train: int
-) -> SourceEstimate:
-    scale, take, records = _scale(selection, sample), selection.source.take, max(1, sample.records)
+def _estimate_source(demand: Demand, number: int, sample: SourceSample, train: int) -> SourceEstimate:
+    selection, scale, tokens = sample.selection, sample.scale, sample.tokens
+    take, records = selection.source.take, max(1, sample.records)
     spans = [span for unit in selection.units for span in unit.spans]
     stored_bytes = sum(span.stored_bytes for span in spans)
     text_bytes = int(sample.text_bytes * scale)
@@ -246,7 +224,6 @@ def _estimate_source(
     # The share of records kept varies less than the length of documents.
     rows = [span.rows for span in spans if span.rows is not None]
     all_records = sum(rows) if len(rows) == len(spans) and not sample.fetched_files else records * scale
-    tokens = _tokens(selection, sample)
     return SourceEstimate(
         name=selection.source.name,
         share=float(demand.shares.fractions[number]),
@@ -291,15 +268,12 @@ def _estimate_phases(demand: Demand, train_tokens: int) -> list[dict[str, Any]]:
 def _estimate_seconds(
     recipe: Recipe,
     sources: Sequence[SourceEstimate],
-    selections: list[Selection],
     built: SmallBuild,
     set_tokens: int,
     workers: int,
 ) -> dict[str, float]:
     """Return the planned seconds of each stage: of one core divided by the workers, or by a stage's fewer tasks."""
-    pairs = list(zip(selections, built.sources, strict=True))
-    scaled = [(sample, _scale(selection, sample)) for selection, sample in pairs]
-    documents = sum(sample.encoded.documents * scale for sample, scale in scaled)
+    documents = sum(sample.encoded.documents * sample.scale for sample in built.sources)
     text_bytes = sum(source.text_bytes for source in sources)
     sample_bytes = 0 if recipe.tokenizer.file else min(recipe.tokenizer.sample_bytes, text_bytes)
     train_s = TRAIN_S + sample_bytes * TRAIN_S_PER_BYTE[find_trainer(recipe.tokenizer.pretokenizer)]
@@ -309,7 +283,7 @@ def _estimate_seconds(
         "fetch": sum(source.content_files for source in sources) * built.fetch_s / max(1, fetched) / workers,
         "tokenizer": train_s if sample_bytes else 0.0,
         "download": sum(own.stored_bytes / sample.link_bytes_per_s for own, sample in links if sample.link_bytes_per_s),
-        "encode": sum(sample.encode_s * scale for sample, scale in scaled)
+        "encode": sum(sample.encode_s * sample.scale for sample in built.sources)
         / min(workers, sum(source.units for source in sources)),
         "near-duplicates": built.near_s * documents / built.documents / workers,
         "mix": documents * MIX_S_PER_DOCUMENT,
@@ -318,31 +292,28 @@ def _estimate_seconds(
     }
 
 
-def _scratch_bytes(
-    recipe: Recipe, sources: Sequence[SourceEstimate], selections: list[Selection], built: SmallBuild
-) -> int:
+def _scratch_bytes(recipe: Recipe, sources: Sequence[SourceEstimate], built: SmallBuild) -> int:
     """Return the planned bytes of runs, of other stages, of fetched files, and of downloads kept for the tokenizer."""
-    pairs = list(zip(selections, built.sources, strict=True))
-    runs = sum(sample.run_bytes * _scale(selection, sample) for selection, sample in pairs)
-    documents = sum(sample.encoded.documents * _scale(selection, sample) for selection, sample in pairs)
+    runs = sum(sample.run_bytes * sample.scale for sample in built.sources)
+    documents = sum(sample.encoded.documents * sample.scale for sample in built.sources)
     fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE
     downloads = min(recipe.tokenizer.sample_bytes, sum(source.download_bytes for source in sources))
     return int(runs + built.scratch_bytes * documents / built.documents + fetched + downloads)
 
 
-def _refusal(demand: Demand, selections: list[Selection], built: SmallBuild) -> str:
+def _refusal(demand: Demand, built: SmallBuild) -> str:
     """Return the plan's reason to refuse a recipe even if the sources have `SURE` times as many tokens as measured."""
     faults: list[str] = []
-    for s, (selection, sample) in enumerate(zip(selections, built.sources, strict=True)):
-        if selection.has_more:
+    for s, sample in enumerate(built.sources):
+        if sample.selection.has_more:
             continue
         if not sample.left.tokens:
-            name = selection.source.name
+            name = sample.selection.source.name
             faults.append(f"source {name!r}: no document of its sample is left to mix. See what drops them.")
-        elif fault := demand.validation_fault(s, int(SURE * _tokens(selection, sample)), how_sure="about "):
+        elif fault := demand.validation_fault(s, int(SURE * sample.tokens), how_sure="about "):
             faults.append(fault)
     if faults:
         return "\n".join(faults)
-    if not demand.grant(_available(demand, selections, built, margin=SURE)).fault:
+    if not demand.grant(_available(demand, built, margin=SURE)).fault:
         return ""
-    return demand.grant(_available(demand, selections, built)).fault
+    return demand.grant(_available(demand, built)).fault

@@ -66,6 +66,8 @@ _NOT_BY_BYTES = ("start_s", "check_s")
 class SourceSample:
     """What the sample of one source became."""
 
+    selection: Selection
+    """The parts of the source that the build would read."""
     stated_bytes: float
     """Its text, as the files' footers or sizes state it."""
     text_bytes: int
@@ -92,6 +94,16 @@ class SourceSample:
     def records(self) -> int:
         """All records that the small build read of a source."""
         return self.left.documents + self.dropped.total()
+
+    @property
+    def scale(self) -> float:
+        """How many times the sample's text the planned build reads of a source."""
+        return self.selection.text_bytes / self.stated_bytes
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that a source offers to the mix, as the small build leads one to expect."""
+        return int(self.left.tokens * self.selection.source.take * self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +266,7 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
                 run_assemble(build)
         if "mix" not in build.stages:
             raise InputError(build.stopped)
-        return _measure(build, parts, time.perf_counter() - started)
+        return _measure(build, selections, parts, time.perf_counter() - started)
 
 
 def _run_tokenizer(build: _SampleBuild, *, is_all: bool) -> None:
@@ -286,13 +298,15 @@ def _change(recipe: Recipe, parts: list[SampledSelection]) -> Recipe:
     return recipe.model_copy(update=changes)
 
 
-def _measure(build: _SampleBuild, parts: list[SampledSelection], wall_s: float) -> SmallBuild:
+def _measure(
+    build: _SampleBuild, selections: list[Selection], parts: list[SampledSelection], wall_s: float
+) -> SmallBuild:
     fetched = build.stages["fetch"].results if "fetch" in build.stages else []
     assembled = build.stages["assemble"].results if "assemble" in build.stages else []
     shards = [entry for result in assembled for entry in result.entries]
     between = [build.work.child(stage) for stage in (*NEAR_STAGES, "mix")]
     return SmallBuild(
-        sources=tuple(_measure_source(build, number, part) for number, part in enumerate(parts)),
+        sources=tuple(_measure_source(build, *each) for each in zip(selections, parts, strict=True)),
         scratch_bytes=sum(file.bytes for folder in between for file in folder.list()),
         shard_bytes=sum(file.bytes for shard in shards for file in shard.files.entries),
         shard_tokens=sum(shard.tokens for shard in shards),
@@ -305,7 +319,8 @@ def _measure(build: _SampleBuild, parts: list[SampledSelection], wall_s: float) 
     )
 
 
-def _measure_source(build: _SampleBuild, number: int, part: SampledSelection) -> SourceSample:
+def _measure_source(build: _SampleBuild, selection: Selection, part: SampledSelection) -> SourceSample:
+    number = part.index
     results, drops, fetched = build.encoded(number), build.drops[number], []
     stated = sum(result.stated_bytes for result in results)
     # The text of files that rows only name: their tasks know how many of the rows they took.
@@ -317,6 +332,7 @@ def _measure_source(build: _SampleBuild, number: int, part: SampledSelection) ->
     stored = sum(_read_bytes(unit, result) for unit, result in read[1::2] or read)
     read_s = sum(result.seconds.get("read_s", 0.0) for _, result in read[1::2] or read)
     return SourceSample(
+        selection,
         stated_bytes=max(1.0, stated),
         text_bytes=sum(result.text_bytes for result in results),
         encoded=drops.read,

@@ -80,6 +80,8 @@ class Demand:
         """The shares of the sources in the whole set."""
         self.passes = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
         """How often a training document may occur."""
+        self.val_shards = -(-recipe.split.val_tokens // recipe.shards.tokens)
+        """Shards of validation, unless long documents make fewer."""
 
     def val_tokens(self, source: int) -> int:
         """Return the tokens that validation needs from a source."""

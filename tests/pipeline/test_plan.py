@@ -175,12 +175,11 @@ def test_a_plan_that_is_sure_ends_as_the_build(twice: Path, run_cli: Any, tmp_pa
 
 def test_one_small_build_is_scaled_to_any_size_and_machine(twice: Path) -> None:
     recipe = load_checked_recipe(twice)
-    selections = open_sources(recipe)
-    built = small_build.build_sample(recipe, selections)
+    built = small_build.build_sample(recipe, open_sources(recipe))
 
     def scale(*machines: Any, **keys: Any) -> Estimate:
         changed = recipe.model_copy(update={"mix": recipe.mix.model_copy(update=keys)})
-        return estimate(changed, selections, built, *machines)
+        return estimate(changed, built, *machines)
 
     most = scale(1, tokens="max").train_tokens
     assert scale(1, tokens=10**9).train_tokens == 10**9
@@ -237,7 +236,6 @@ def test_a_plan_over_a_network_asks_for_little_and_foresees_the_build(
     assert planned["seconds"]["fetch"] > 0
     assert web["download_bytes"] == web["stored_bytes"] > 0
     assert code["content_files"] == pytest.approx(code["documents"], abs=4)
-    assert planned["download_bytes"] == web["download_bytes"] + code["download_bytes"]
     assert planned["usd"] == pytest.approx(planned["total_s"] / 1000)
 
     out = run.build(recipe, "set", "--set", "sources.code.max_missing=1.0")

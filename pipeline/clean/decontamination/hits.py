@@ -63,9 +63,12 @@ class HitFinder:
     """Finds the n-grams of items in documents. The tables of `Items` are made once."""
 
     def __init__(self, items: Items):
-        self._ngrams = items.ngrams
-        self._whole = items.find_whole()
-        self._whole_sizes = items.whole_sizes
+        self._ngrams, rows = items.ngrams, items.rows
+        # A short item is one n-gram: all of its words.
+        short = (rows["size"] > 0) & (rows["words"] < LONG_WORDS)
+        self._whole_sizes: list[int] = np.unique(rows["size"][short]).tolist()
+        self._whole = np.zeros(len(items.ngrams), bool)
+        self._whole[items.of_items[items.offsets[:-1][short]]] = True
         self._likely = _Filter(items.ngrams)
         self._likely_beginnings = _Filter(items.beginnings)
 

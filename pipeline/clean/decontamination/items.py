@@ -33,7 +33,7 @@ from shards.eval_tasks.read import read_items as read_task_items
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Int64s, Rows, UInt32s, UInt64s
+    from pipeline.arrow_arrays import Int64s, Rows, UInt32s, UInt64s
 
 NGRAM_WORDS = 5
 """Words of an n-gram: one changed word spoils five of them, and the words on either side of it are still found."""
@@ -92,18 +92,6 @@ class Items:
     """The n-grams of each item in the order of its text, as places in `ngrams`, item by item, `(pairs,)`."""
     offsets: Int64s
     """The n-grams of item i are `of_items[offsets[i]:offsets[i + 1]]`, `(items + 1,)`."""
-
-    @property
-    def whole_sizes(self) -> list[int]:
-        """The sizes of short evaluation items that there are, in words."""
-        return sorted(set(self.rows["size"][self.rows["words"] < LONG_WORDS].tolist()) - {0})
-
-    def find_whole(self) -> Bools:
-        """Return which n-grams are all words of a short item, `(ngrams,)`."""
-        whole = np.zeros(len(self.ngrams), bool)
-        short = (self.rows["size"] > 0) & (self.rows["words"] < LONG_WORDS)
-        whole[self.of_items[self.offsets[:-1][short]]] = True
-        return whole
 
 
 def source_of(evaluation: EvaluationRecipe) -> FilesSource:
