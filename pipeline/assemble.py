@@ -46,11 +46,6 @@ _CHUNK_DOCUMENTS = 512
 _SPLIT_SEEDS = {"train": 0, "val": 1}
 
 
-def _numbers(shards: tuple[ShardPlan, ...]) -> list[Any]:
-    """Return the splits and numbers of the shards to assemble; the mix decides what is in them."""
-    return [[shard.split, shard.index] for shard in shards]
-
-
 def _writing_keys(properties: SetProperties) -> dict[str, Any]:
     """Return the properties with which shards are assembled, by the recipe's keys and the stages that decide them."""
     keys = to_json_values(properties)
@@ -64,8 +59,8 @@ class AssembleTask(Payload):
 
     LIBRARIES: ClassVar = ("zstandard", "pyarrow")
 
-    shards: Annotated[tuple[ShardPlan, ...], InDigest(_numbers, NUMBER)]
-    """Neighbours in one split."""
+    shards: Annotated[tuple[ShardPlan, ...], InDigest(lambda shards: [[s.split, s.index] for s in shards], NUMBER)]
+    """Neighbours in one split; the mix decides what is in them."""
     runs: Annotated[str, NOT_IN_DIGEST]
     """The address of the list of runs, of a `RunList`, which the mix has read."""
     mix: Annotated[str, InDigest(last_part, "after.mix")]

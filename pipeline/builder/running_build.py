@@ -57,7 +57,7 @@ class RunningBuild(Build):
     driver: Driver
     selections: list[Selection]
     """The chosen files of each source."""
-    spans: SpanCache = field(default_factory=SpanCache)
+    spans: SpanCache
     dry_run: bool = False
     """Whether the build runs and writes nothing: the first stage with missing tasks raises `DryRunEnd`."""
 

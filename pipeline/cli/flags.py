@@ -45,9 +45,7 @@ def add_network(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep every download in DIR, for other builds (default: the work folder keeps what is read twice)",
     )
-    group.add_argument(
-        "--cache-limit", type=parse_size, metavar="SIZE", help="size limit of the cache (default: 20 GB)"
-    )
+    group.add_argument("--cache-limit", metavar="SIZE", help="size limit of the cache (default: 20GB)")
     group.add_argument(
         "--timeout",
         type=seconds,
@@ -74,10 +72,11 @@ def read_network(options: argparse.Namespace) -> Network:
 
     from pipeline.sources.network.settings import network_settings
 
+    limit = options.cache_limit
     given = {
         "timeout_s": options.timeout,
         "give_up_s": options.give_up_after,
-        "cache_bytes": options.cache_limit,
+        "cache_bytes": None if limit is None else command_line.parse_size("--cache-limit", limit),
         "connections": options.connections,
         "content_connections": options.connections,
         "content_endpoint": options.content_endpoint,
@@ -95,16 +94,6 @@ def parse_build_place(text: str) -> str:
     try:
         return absolute_place(text)
     except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def parse_size(text: str) -> int:
-    """Parse the number of bytes of a flag of the pipeline: 20GB, 500 MB."""
-    from pipeline.recipe import key_values
-
-    try:
-        return key_values.parse_size(text)
-    except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 

@@ -169,11 +169,11 @@ class Driver:
         only = f"{tasks[0].digest}/" if len(tasks) == 1 else ""
         listed = (store.child(tasks[0].digest) if only else store).list()
         found = {only + file.name: file for file in listed}
-        in_outputs = {file.name: file for file in outputs.list()} if outputs else None
+        listing = {file.name: file for file in outputs.list()} if outputs else found
         done = [task for task in tasks if f"{task.digest}/{RECEIPT_FILE}" in found]
         pending = {task.digest: task for task in tasks}
         for task, result in zip(done, _load_receipts(store, kind, done), strict=True):
-            prefix, listing = ("", in_outputs) if in_outputs is not None else (f"{task.digest}/", found)
+            prefix = "" if outputs else f"{task.digest}/"
             try:
                 if isinstance(result, WorkFileDamagedError):
                     raise result

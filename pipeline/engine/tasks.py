@@ -221,7 +221,9 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
     places = (call.stage, call.outputs, call.scratch)
     with open_attempt(*places, digest=call.task.digest, label=str(call)) as attempt:
         with turn or nullcontext():
-            result = _load_function(call.function)(attempt.folder, call.task.payload, keep)
+            module, _, name = call.function.partition(":")
+            function: TaskFunction[Any] = getattr(importlib.import_module(module), name)
+            result = function(attempt.folder, call.task.payload, keep)
         result.reported = done
         publish_attempt(attempt, result)
     return done
@@ -236,11 +238,6 @@ def name_function(function: TaskFunction[ResultT]) -> str:
 def kind_of_result(function: TaskFunction[ResultT]) -> type[ResultT]:
     """Return the class of a task function's result."""
     return typing.get_type_hints(function)["return"]
-
-
-def _load_function(name: str) -> TaskFunction[Any]:
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 class Timer:

@@ -36,6 +36,7 @@ from pipeline.recipe.shares import Demand
 from pipeline.sources.base import BATCH_BYTES, Span, Unit
 from pipeline.sources.files import list_spans
 from pipeline.sources.selection import Selection, seeded_place
+from pipeline.sources.span_cache import SpanCache
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.errors import InputError
 from shards.stores.store import FolderStore
@@ -251,7 +252,8 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
         work = FolderStore(Path(name) / "work")
         driver = Driver(work, LocalExecutor(1), Progress(quiet=quiet, lines=False))
-        build = _SampleBuild(work, _change(recipe, parts), FolderStore(Path(name) / "set"), driver, [*parts])
+        out, kept = FolderStore(Path(name) / "set"), SpanCache(work)
+        build = _SampleBuild(work, _change(recipe, parts), out, driver, [*parts], kept)
         run_evaluations(build)
         run_fetch(build)
         _run_tokenizer(build, is_all=all(part.is_all for part in parts))

@@ -24,7 +24,7 @@ import xxhash
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, Unit, make_units
-from pipeline.sources.files import list_files
+from pipeline.sources.files import list_files, list_spans
 from pipeline.sources.formats.byte_io import compression_of
 from pipeline.sources.span_cache import SpanCache
 from shards.errors import plural
@@ -84,7 +84,7 @@ class Selection:
             SourceError: a file cannot be read, or does not fit the recipe.
         """
         self.index, self.source = index, source
-        self._kept = kept or SpanCache()
+        self._list_spans = kept.list_spans if kept else list_spans
         self.left_out: list[str] = []
         """What the source's globs leave out, for a person."""
         self.files: list[File] = list_files(source, self.left_out.append)
@@ -101,7 +101,9 @@ class Selection:
         else:
             # The text must be as dense as text gets for these parts to suffice; the mix asks for more if it is not.
             first_bytes = int(tokens * FIRST_BYTES_PER_TOKEN)
-            self._unit_bytes = part_bytes(first_bytes)
+            # A power of two, so that similar requests share parts.
+            fitting = 1 << max(0, (first_bytes // PARTS).bit_length() - 1)
+            self._unit_bytes = min(UNIT_BYTES, max(LEAST_PART_BYTES, fitting))
             self.take(first_bytes)
             # For a share of the documents, as much more: parts of the same size, those above first, encoded already.
             if source.take < 1:
@@ -199,7 +201,7 @@ class Selection:
     def _list(self, files: list[File]) -> list[Span]:
         """Return the spans of the selection's files, in order; each file is listed once."""
         new = [file for file in files if file.name not in self._listed]
-        spans = self._kept.list_spans(self.source, new, self._unit_bytes) if new else []
+        spans = self._list_spans(self.source, new, self._unit_bytes) if new else []
         # A file without rows has no span, but it is listed.
         self._listed |= {file.name: [] for file in new}
         for span in spans:
@@ -211,15 +213,6 @@ def describe_empty(names: Sequence[str]) -> str:
     """Say which files of a selection hold no record."""
     shown = ", ".join(map(printable, names[:_SHOWN_EMPTY])) + (", ..." if len(names) > _SHOWN_EMPTY else "")
     return f"{plural(len(names), 'file')} without a record: {shown}"
-
-
-def part_bytes(text_bytes: int) -> int:
-    """Return the size of the parts that a selection takes for a share of this size.
-
-    It is a power of two, so that similar requests share parts.
-    """
-    fitting = 1 << max(0, (text_bytes // PARTS).bit_length() - 1)
-    return min(UNIT_BYTES, max(LEAST_PART_BYTES, fitting))
 
 
 def _group_files(files: list[File], seed: int) -> list[list[File]]:

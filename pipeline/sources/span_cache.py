@@ -27,8 +27,8 @@ _Kept = dict[str, dict[str, tuple[str, str, list[Span]]]]
 class SpanCache:
     """Lists spans, and caches them in a work folder. Memory: about 0.5 KB a file."""
 
-    def __init__(self, work: WritableStore | None = None):
-        """Use the cached spans that an earlier build kept in `work`; None: keep nothing."""
+    def __init__(self, work: WritableStore):
+        """Use the cached spans that an earlier build kept in `work`."""
         self._work = work
         self._used: _Kept = {}
         self._changed = False
@@ -36,7 +36,7 @@ class SpanCache:
     @cached_property
     def _kept(self) -> _Kept:
         try:
-            return unseal(self._work.read(SPANS_FILE), _Kept) if self._work is not None else {}
+            return unseal(self._work.read(SPANS_FILE), _Kept)
         except (OSError, ValueError):
             return {}  # absent or damaged: each file is opened
 
@@ -46,8 +46,6 @@ class SpanCache:
         Raises:
             SourceError: with one line for each file that cannot be read, or does not fit the recipe.
         """
-        if self._work is None:
-            return list_spans(source, files, unit_bytes)
         # Which files are as they were? Only the others are opened.
         key = _key_of(source, unit_bytes)
         kept, used = self._kept.get(key, {}), self._used.setdefault(key, {})
@@ -67,7 +65,7 @@ class SpanCache:
         Raises:
             OSError: the work folder cannot be written.
         """
-        if self._work is not None and self._changed:
+        if self._changed:
             self._work.put(SPANS_FILE, seal(self._used, _Kept))
             self._changed = False
 

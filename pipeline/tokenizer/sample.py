@@ -57,10 +57,6 @@ _BYTE_CLASS[[*range(0x41, 0x5B), *range(0x61, 0x7B), *range(0x80, 0x100)]] = 0
 _BYTE_CLASS[[*range(0x09, 0x0E), 0x20]] = 3
 
 
-def _training_keys(recipe: TokenizerRecipe) -> dict[str, Any]:
-    return recipe.model_dump(mode="json", exclude={"bos"})
-
-
 def _reading_keys(sources: tuple[SourceRecipe, ...]) -> dict[str, Any]:
     # The sample is drawn source by source, with the number of each in its seed.
     keys = {source.name: reading_keys(source) for source in sources}
@@ -74,7 +70,7 @@ class TokenizerTask(Payload):
     CODE: ClassVar = 3
     LIBRARIES: ClassVar = ("gigatoken", "tokenizers", "pyarrow")
 
-    recipe: Annotated[TokenizerRecipe, InDigest(_training_keys, "tokenizer")]
+    recipe: Annotated[TokenizerRecipe, InDigest(lambda own: own.model_dump(mode="json", exclude={"bos"}), "tokenizer")]
     sources: Annotated[tuple[SourceRecipe, ...], InDigest(_reading_keys, "")]
     spans: Annotated[dict[str, tuple[Span, ...]], InDigest(files_by_name, "sources")]
     """By the name of the source, in the order of the sources."""

@@ -139,7 +139,10 @@ def test_bad_sizes(text: str) -> None:
             (["build", f"--tokens={text}"], "expected a number of tokens such as 1e9")
             for text in ("lots", "1.5", "0", "-3")
         ),
-        (["build", "--cache-limit", "1 gb"], "--cache-limit: expected bytes as a number"),
+        (
+            ["build", "--out=x", "--workers=1", "--cache-limit", "much"],
+            "--cache-limit much: expected a size such as 80GB",
+        ),
     ],
 )
 def test_wrong_flags_exit_2(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

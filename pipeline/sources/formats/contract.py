@@ -74,7 +74,7 @@ def list_formats_with_columns() -> str:
     return f"{', '.join(others)} or {last}"
 
 
-def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | None = None) -> list[Span]:
+def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | None) -> list[Span]:
     """Cut a file by its format into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:

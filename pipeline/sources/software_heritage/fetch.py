@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import pyarrow as pa
 
@@ -47,16 +47,14 @@ _HOPELESS = 256
 """Number of files after which the build stops if all failed: the address is probably wrong, or a proxy answers."""
 
 
-def _reading_keys(source: SourceRecipe) -> dict[str, Any]:
-    return source.model_dump(include=_READING_KEYS)
-
-
 @dataclass(frozen=True, slots=True)
 class FetchTask(Payload):
     """The input of one fetch task; plain data. The archive's address does not count: SHA-1 identifies each file."""
 
     unit: Annotated[Unit, InDigest(content_of_unit, "sources.{task.source.name}.files")]
-    source: Annotated[SourceRecipe, InDigest(_reading_keys, "sources.{task.source.name}")]
+    source: Annotated[
+        SourceRecipe, InDigest(lambda own: own.model_dump(include=_READING_KEYS), "sources.{task.source.name}")
+    ]
     journal: Annotated[str, NOT_IN_DIGEST]
     """The journal's file, which survives if the task is killed."""
 
