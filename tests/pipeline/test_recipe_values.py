@@ -141,7 +141,7 @@ def test_bad_sizes(text: str) -> None:
         ),
         (
             ["build", "--out=x", "--workers=1", "--cache-limit", "much"],
-            "--cache-limit much: expected a size such as 80GB",
+            "--cache-limit much: expected a size such as",
         ),
     ],
 )
