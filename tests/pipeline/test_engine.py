@@ -73,6 +73,13 @@ def test_only_what_is_missing_runs(run: Any, tmp_path: Path) -> None:
     assert names(tmp_path / "stage") == sorted(digests)
     assert run(task("a"), task("b", "longer text"), task("c"))[1] == []
     assert run(task("a"), task("b", "other"), task("d"))[1] == ["d", "b"]
+    # Another time with the same content is whole.
+    folder = tmp_path / "stage" / task("a").digest
+    os.utime(folder / "a.bin", ns=(5, 5))
+    assert run(task("a"))[1] == []
+    folder.rename(tmp_path / "moved")
+    shutil.copytree(tmp_path / "moved", folder, copy_function=shutil.copyfile)
+    assert run(task("a"))[1] == []
 
 
 def truncate(file: Path) -> None:
@@ -108,16 +115,6 @@ def test_a_damaged_result_is_made_again(kind: str, run: Any, tmp_path: Path) -> 
     assert (folder / "a.bin").read_text() == "some text"
     assert [item.files["a.bin"].bytes for item in result.results[:1]] == [9]
     assert expected.results[1] == result.results[1]
-
-
-def test_another_time_with_the_same_content_is_whole(run: Any, tmp_path: Path) -> None:
-    run(task("a"))
-    folder = tmp_path / "stage" / task("a").digest
-    os.utime(folder / "a.bin", ns=(5, 5))
-    assert run(task("a"))[1] == []
-    folder.rename(tmp_path / "moved")
-    shutil.copytree(tmp_path / "moved", folder, copy_function=shutil.copyfile)
-    assert run(task("a"))[1] == []
 
 
 def test_a_task_that_fails_leaves_nothing(run: Any, tmp_path: Path) -> None:

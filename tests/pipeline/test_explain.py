@@ -197,6 +197,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return built
 
 
+NEAR_DUPLICATE = r".* similarity of (0\.\d{4}), .*'web' that stays: .* row 423, hash (.*)"
+
+
 def only_copy(answer: dict[str, Any]) -> dict[str, Any]:
     (copy,) = answer["build"]["copies"]
     return copy
@@ -224,35 +227,26 @@ def test_copies(built: Built) -> None:
     assert "an earlier document of the source 'web': web.jsonl@" in shared[1]["reasons"][0]["text"]
 
 
-def test_a_block_list(built: Built) -> None:
-    answer = built.ask("--hash", built.hash_of("listed"))
-    (reason,) = only_copy(answer)["reasons"]
-    assert (answer["in_set"], answer["build"]["answer"], reason["step"]) == (False, "dropped", "block_list")
-    assert reason["text"] == "its hash is in the block list block.txt"
-
-
-def test_limits_when_the_set_is_mixed(built: Built) -> None:
+def test_what_the_mix_drops(built: Built) -> None:
     said = built.say("--hash", built.hash_of("falls twice"))
     assert "dropped gopher: min_words: words is 2, limit 6" in said
     assert "max_mean_word_chars: mean_word_chars is 24.5, limit 12" in said
-
-
-def test_a_near_duplicate(built: Built) -> None:
-    (reason,) = only_copy(built.ask("--hash", built.hash_of("near")))["reasons"]
-    assert reason["step"] == "near_duplicate"
-    found = re.search(r"similarity of (0\.\d{4}), .*'web' that stays: .* row 423, hash (.*)", reason["text"])
-    assert found
-    assert found[2] == built.hash_of("original")
-    assert 0.8 <= float(found[1]) < 1
-
-
-def test_an_evaluation_item(built: Built) -> None:
-    (reason,) = only_copy(built.ask("--hash", built.hash_of("exam")))["reasons"]
-    assert reason["step"] == "evaluations"
-    found = re.search(r"set 'exam': .* row 0, 100% of its words in bytes ([\d,]+) to ([\d,]+) of", reason["text"])
-    assert found
-    start, stop = (int(digits.replace(",", "")) for digits in found.groups())
-    assert built.texts["exam"].encode()[start:stop].decode() == ITEM.rstrip(".")
+    for name, step, pattern in (
+        ("listed", "block_list", r"its hash is in the block list block\.txt()()"),
+        ("near", "near_duplicate", NEAR_DUPLICATE),
+        ("exam", "evaluations", r".* set 'exam': .* row 0, 100% of its words in bytes ([\d,]+) to ([\d,]+) of .*"),
+    ):
+        answer = built.ask("--hash", built.hash_of(name))
+        (reason,) = only_copy(answer)["reasons"]
+        assert (answer["in_set"], answer["build"]["answer"], reason["step"]) == (False, "dropped", step)
+        found = re.fullmatch(pattern, reason["text"])
+        assert found
+        if name == "near":
+            assert 0.8 <= float(found[1]) < 1
+            assert found[2] == built.hash_of("original")
+        if name == "exam":
+            start, stop = (int(digits.replace(",", "")) for digits in found.groups())
+            assert built.texts["exam"].encode()[start:stop].decode() == ITEM.rstrip(".")
 
 
 def test_beyond_the_budget(built: Built) -> None:
