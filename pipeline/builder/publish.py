@@ -71,7 +71,7 @@ def publish(build: RunningBuild) -> Manifest:
     if any(out.find(name) is None or out.read(name) != text.encode() for name, text in texts.items()):
         out.delete(MANIFEST_FILE)
     tokenizer_file, recipe_file = (_put(out, name, text) for name, text in texts.items())
-    # Without a path that begins at its folder, it is the same as with absolute paths.
+    # A recipe without relative paths is the same with absolute ones.
     state_recipe_folder(out, None if texts[RECIPE_FILE] == recipe.to_json(as_written=False) else recipe.folder)
 
     # The manifest: the splits, the sources, and the mix.

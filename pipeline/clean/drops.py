@@ -70,7 +70,8 @@ def find_excess(found: int, came: int, most: float) -> Excess | None:
         came: documents that the step decided on.
         most: the largest share that the recipe allows, from 0 to 1.
     """
-    return Excess(found, came) if found > most * came else None
+    # Of shares: a product of floats may be less than the number that it stands for.
+    return Excess(found, came) if came and found / came > most else None
 
 
 @dataclass(slots=True)

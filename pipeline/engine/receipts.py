@@ -102,19 +102,21 @@ class TaskOutput(Generic[ResultT]):
         """
         self.store = store
         self._kind = kind
-        self._known = result
+        self._result = result
 
-    @cached_property
+    @property
     def result(self) -> ResultT:
         """The result in the receipt of the task.
 
         Raises:
             WorkFileDamagedError: the receipt is absent or damaged.
         """
-        result = self._known or load_receipt(self.store, self._kind)
-        if result is None:
+        # Not a `cached_property`, with which threads would wait for each other.
+        if self._result is None:
+            self._result = load_receipt(self.store, self._kind)
+        if self._result is None:
             raise WorkFileDamagedError(str(self.store), RECEIPT_FILE, "is not there")
-        return result
+        return self._result
 
     def size(self, name: str) -> int:
         """Return the bytes of a file of a finished task as they were written."""
