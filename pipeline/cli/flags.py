@@ -13,8 +13,6 @@ from shards.terminal.arguments import add_give_up_after, parse_path, positive_nu
 if TYPE_CHECKING:
     from pipeline.engine.executors import Executor
     from pipeline.sources.network.settings import Network
-ENGINES = ("local", "ray")
-"""Where tasks run: processes of this machine, or a Ray cluster."""
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +110,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     """Add to a pipeline's command the flags `--engine`, `--workers` and `--ray-address`."""
     parser.add_argument(
         "--engine",
-        choices=ENGINES,
+        choices=["local", "ray"],
         default="local",
         help="where tasks run: in processes of this machine (default), or on a Ray cluster",
     )

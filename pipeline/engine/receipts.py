@@ -56,8 +56,6 @@ class Result:
     attempt: str = ""
     folder: str = ""
     """The attempt's folder in the task's folder, if the files are there."""
-    reported: tuple[int, int] = (0, 0)
-    """The task's last report."""
 
     def stored_name(self, name: str) -> str:
         """Return the name of a file of a receipt in the task's folder: it may be in a folder of an attempt."""

@@ -200,13 +200,12 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
         turn: held while the task's function works, and not while its files are sent, which is mostly waiting.
 
     Returns:
-        The task's last report, from this attempt or from the one that finished before.
+        The task's last report; zeros if another attempt finished before.
 
     Raises:
         RunError: another attempt has finished with other files.
         Whatever the task raises.
     """
-    # The last report goes into the receipt, so that a later build can say what the task made.
     done = (0, 0)
 
     def keep(done_bytes: int, tokens: int) -> None:
@@ -215,16 +214,14 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
         report(done_bytes, tokens)
 
     # Another host may have been faster.
-    receipt = load_receipt(call.stage.child(call.task.digest))
-    if receipt is not None:
-        return receipt.reported
+    if load_receipt(call.stage.child(call.task.digest)) is not None:
+        return done
     places = (call.stage, call.outputs, call.scratch)
     with open_attempt(*places, digest=call.task.digest, label=str(call)) as attempt:
         with turn or nullcontext():
             module, _, name = call.function.partition(":")
             function: TaskFunction[Any] = getattr(importlib.import_module(module), name)
             result = function(attempt.folder, call.task.payload, keep)
-        result.reported = done
         publish_attempt(attempt, result)
     return done
 
