@@ -148,8 +148,3 @@ def reading_keys(source: SourceRecipe) -> dict[str, Any]:
     reading = source.model_dump(exclude=elsewhere)
     # A key that is not set leaves the digest as it was before there was such a key.
     return {key: value for key, value in reading.items() if value not in (None, [])} | identify_steps(source)
-
-
-def limits_by_preset(source: SourceRecipe) -> dict[str, Any]:
-    """Return what decides which documents a source's presets drop in the mix, by preset, in order."""
-    return {preset.name: preset.in_digest() for preset in source.clean.presets("mix")}

@@ -108,17 +108,6 @@ def checksum_blocks(data: bytes | memoryview) -> bytes:
     return b"".join([xxhash.xxh3_64_digest(view[at : at + BLOCK_BYTES]) for at in range(0, len(view), BLOCK_BYTES)])
 
 
-def find_difference(data: memoryview, checksums: bytes) -> int | None:
-    """Return the offset of the first block of `data` that differs from its checksum, or None."""
-    found = checksum_blocks(data)
-    if found == checksums:
-        return None
-    for at in range(0, len(checksums), CHECKSUM_BYTES):
-        if found[at : at + CHECKSUM_BYTES] != checksums[at : at + CHECKSUM_BYTES]:
-            return at // CHECKSUM_BYTES * BLOCK_BYTES
-    return None
-
-
 def seal_checksums(files: dict[str, WrittenFile]) -> bytes:
     """Take the checksums of a result's files out of it; return them, for the file to which the result then refers."""
     checksums = bytearray()

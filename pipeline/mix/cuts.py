@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pipeline.clean.drops import SourceDrops
-from pipeline.clean.steps import limits_by_preset
 from pipeline.encode.run import END_HASH, FIRST_HASH, RunsAddress, load_runs, runs_in_scratch
 from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
@@ -50,15 +49,15 @@ def _mixing_keys(recipe: Recipe) -> dict[str, Any]:
     keys = recipe.model_dump(mode="json", exclude=others)
     keys["drop_hashes"] = [entry.written for entry in recipe.drop_hashes]
     keys["shards"] = {"tokens": recipe.shards.tokens}
-    sources: dict[str, dict[str, Any]] = {source.name: {"weight": source.weight} for source in recipe.sources}
-    keys["sources"] = sources
-    for source in recipe.sources:
-        if source.take < 1:  # recipes without the key keep their digests
-            sources[source.name]["take"] = source.take
     keys["order"] = [source.name for source in recipe.sources]
-    if any(source.clean.presets("mix") for source in recipe.sources):
-        for source in recipe.sources:
-            sources[source.name]["clean"] = limits_by_preset(source)
+    keys["sources"] = {
+        source.name: {
+            "weight": source.weight,
+            "take": source.take,
+            "clean": {preset.name: preset.in_digest() for preset in source.clean.presets("mix")},
+        }
+        for source in recipe.sources
+    }
     keys["evaluations"] = {one.name: {"action": one.action} for one in recipe.evaluations}
     return keys
 

@@ -107,7 +107,7 @@ def _write_rows(folder: Path, number: int, rows: Any) -> Run:
 def _find_pairs(folder: Path, runs: list[Run], rows: int) -> Figures:
     listed = RunList(FolderStore(folder), runs)
     listed.write()
-    ranges = pairs.count_ranges(rows, pairs.RANGE_ROWS)
+    ranges = pairs.count_ranges(rows)
     begun, found = time.perf_counter(), 0
     for number in range(ranges):
         own = folder / f"range-{number}"

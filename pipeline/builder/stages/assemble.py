@@ -76,26 +76,13 @@ def run_assemble(build: RunningBuild) -> None:
     build.shards = [entry for own in result.results for entry in own.entries]
 
 
-def group_assembled_shards(shards: Sequence[ShardPlan], **sizes: int) -> list[tuple[ShardPlan, ...]]:
+def group_assembled_shards(
+    shards: Sequence[ShardPlan], *, runs: int, shard_bytes: int, shard_documents: int
+) -> list[tuple[ShardPlan, ...]]:
     """Divide shards among assemble tasks. It depends on the mix alone, not on the store or the engine.
 
     Args:
         shards: all shards, those of a split together and in order.
-        sizes: what `shards_an_assemble_task` goes by.
-    """
-    most = shards_an_assemble_task(len(shards), **sizes)
-    groups: list[tuple[ShardPlan, ...]] = []
-    for _, split in itertools.groupby(shards, key=lambda shard: shard.split):
-        own = list(split)
-        groups += [tuple(own[first : first + most]) for first in range(0, len(own), most)]
-    return groups
-
-
-def shards_an_assemble_task(shards: int, *, runs: int, shard_bytes: int, shard_documents: int) -> int:
-    """Return how many shards an assemble task writes at most.
-
-    Args:
-        shards: the number of all shards.
         runs: the number of runs, from each of which a shard takes a slice.
         shard_bytes: tokens of a usual shard, in bytes.
         shard_documents: documents of a usual shard.
@@ -103,5 +90,10 @@ def shards_an_assemble_task(shards: int, *, runs: int, shard_bytes: int, shard_d
     # As many shards as make long reads, within the limits of scratch, memory and the number of tasks.
     usual = max(1, shard_bytes)
     rows = max(1, shard_documents * DOCUMENT_DTYPE.itemsize)
-    limits = (MOST_TASK_BYTES // usual, MOST_ROWS_BYTES // rows, shards // LEAST_TASKS)
-    return max(1, min(-(-READ_BYTES * runs // usual), *limits))
+    limits = (MOST_TASK_BYTES // usual, MOST_ROWS_BYTES // rows, len(shards) // LEAST_TASKS)
+    most = max(1, min(-(-READ_BYTES * runs // usual), *limits))
+    groups: list[tuple[ShardPlan, ...]] = []
+    for _, split in itertools.groupby(shards, key=lambda shard: shard.split):
+        own = list(split)
+        groups += [tuple(own[first : first + most]) for first in range(0, len(own), most)]
+    return groups

@@ -40,7 +40,7 @@ def run_near_duplicates(build: RunningBuild) -> None:
     rows = sum(result.rows for result in banded)
 
     # Pairs of documents with an equal band: one task for each range of hashes.
-    ranges = pairs.count_ranges(rows, pairs.RANGE_ROWS)
+    ranges = pairs.count_ranges(rows)
     runs, folder = build.run_list.address, {stage: str(build.work.child(stage)) for stage in STAGES}
     tasks = [
         make_task(

@@ -205,11 +205,11 @@ def read_pairs(store: Store, first: int, last: int) -> Rows:
     return np.concatenate([np.zeros(0, PAIR_DTYPE), *parts])
 
 
-def count_ranges(rows: int, range_rows: int) -> int:
+def count_ranges(rows: int) -> int:
     """Return the number of ranges of keys, one for each pairs task, for this many rows: a power of two.
 
-    Each range has about `range_rows` of them.
+    Each range has about `RANGE_ROWS` of them.
     """
     # Bands fill 14 of the 16 parts that the first bits of a key can name.
-    wanted = rows * (1 << BAND_BITS) / BANDS / range_rows
+    wanted = rows * (1 << BAND_BITS) / BANDS / RANGE_ROWS
     return min(1 << EDGE_BITS, 1 << max(0, int(np.ceil(wanted)) - 1).bit_length())
