@@ -7,7 +7,7 @@ encoding is in no run: then the document's text tells. Costs a receipt and a rea
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -49,10 +49,6 @@ _LAST = ("", NEAR_DUPLICATE, NOT_TAKEN)
 """The steps after copies were dropped; none of a document that is kept."""
 
 
-def _step_of(found: dict[str, Any]) -> str:
-    return step_of(found["dropped"] or "")
-
-
 def _reason(step: str, text: str) -> Reason:
     return {"step": step, "text": text}
 
@@ -80,7 +76,7 @@ class _Outcomes:
         """
         found = [self._evidence.of(*copy) for copy in copies]
         # Of equal documents one went on to the last steps.
-        went_on = [copy for copy, row in zip(copies, found, strict=True) if _step_of(row) in _LAST]
+        went_on = [copy for copy, row in zip(copies, found, strict=True) if step_of(row["dropped"] or "") in _LAST]
         return [
             self._describe(*copy) | self._explain(copy, row, went_on) for copy, row in zip(copies, found, strict=True)
         ]
@@ -95,7 +91,7 @@ class _Outcomes:
         notes: list[Reason] = []
         run, index = self._runs[copy[0]], copy[1]
         source = self._recipe.sources[run.source]
-        step = _step_of(found)
+        step = step_of(found["dropped"] or "")
         if step == "":
             notes = [*self._list_items(found, "report"), *self._describe_twin(found, reported=True)]
             shards, reasons = self._find_shards(run, run.hash_key(index))
@@ -316,7 +312,8 @@ class _Inquiry:
         unread = [name for name, more in zip(self._names, self._build.has_more, strict=True) if more]
         self._data = {"dropped_before_encoding": dropped, "masked": masked, "unread": unread}
         if not dropped and not masked and not unread:
-            text = f"never seen: {_list(self._names)} were read whole, nothing was dropped or masked before encoding"
+            names = ", ".join(map(repr, self._names))
+            text = f"never seen: {names} were read whole, nothing was dropped or masked before encoding"
             self._lines.append(f"{text}, and no document has this hash")
             self._raise_to("never seen")
             return
@@ -328,13 +325,9 @@ class _Inquiry:
             listed = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in masked.items())
             lines.append(f"  its personal data was masked, which changed its hash: {listed}")
         if unread:
-            lines.append(f"  it is in a part of {_list(unread)} that was not read")
+            lines.append(f"  it is in a part of {', '.join(map(repr, unread))} that was not read")
         lines += [
             "  no source has it",
             "`--document FILE`, a file with its text, in place of --hash shows what cleaning does to it.",
         ]
         self._lines += lines
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(repr(name) for name in names)

@@ -269,7 +269,7 @@ def _list_local(glob: str, left_out: LeftOut, again: set[str]) -> Iterator[File]
             continue
         folder, separator, base = path.rpartition(os.sep)
         if folder not in folders:
-            folders[folder] = _absolute(folder + separator).rstrip("/")
+            folders[folder] = os.path.abspath(folder + separator).rstrip("/")
         name = f"{folders[folder]}/{base}"
         if is_hidden or not stat.S_ISREG(status.st_mode):
             left_out[name] = HIDDEN if is_hidden else SPECIAL
@@ -351,11 +351,6 @@ def _check_keys(place: str, source: dict[str, Any], glob: str, files: list[File]
     if source.get("keep"):
         for name in [name for name, found in formats.items() if found and "keep" not in FORMATS[found].keys][:1]:
             yield f"{place}.keep: {name!r} has no columns; predicates need {list_formats_with_columns()}"
-
-
-def _absolute(path: str) -> str:
-    scheme, found, rest = path.partition("://")
-    return "/" + (rest if found else os.path.abspath(scheme)).replace(os.sep, "/").lstrip("/")
 
 
 def _check_name(name: str) -> str:

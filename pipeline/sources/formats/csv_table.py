@@ -240,8 +240,7 @@ def _convert(table: pa.Table, kinds: dict[str, Any], bad: dict[int, str]) -> dic
             try:
                 values.append(_cast(column.slice(place, 1), kind))
             except pa.ArrowInvalid:
-                shown = printable(repr(column[place].as_py()[:_EXCERPT].decode("utf-8", "replace")))
-                bad[place] = f"column {name!r} holds {shown}, which is not {kind}"
+                bad[place] = f"column {name!r} holds '{excerpt(column[place].as_py())}', which is not {kind}"
                 values.append(pa.nulls(1, kind))
         columns[name] = pa.concat_arrays(values)
     return columns
