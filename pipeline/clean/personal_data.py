@@ -38,7 +38,7 @@ def apply(table: PersonalData, documents: Documents, tally: Tally) -> Documents:
     return tally.drop(table.step, documents, reasons, show_text=False)
 
 
-def mask_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind], tally: Tally) -> pa.LargeStringArray:
+def mask_personal_data(text: pa.LargeStringArray, kinds: tuple[PersonalKind, ...], tally: Tally) -> pa.LargeStringArray:
     """Return the documents with placeholders for personal data.
 
     Args:
@@ -49,7 +49,7 @@ def mask_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind],
     import pyarrow.compute as pc
 
     changed: dict[int, bytes] = {}
-    for index, original, found in _candidates(text, tuple(kinds)):
+    for index, original, found in _candidates(text, kinds):
         after = mask_text(original, found, tally)
         if after != original:
             changed[index] = after
@@ -82,7 +82,7 @@ def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally) -> bytes:
     return after
 
 
-def find_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind]) -> dict[int, str]:
+def find_personal_data(text: pa.LargeStringArray, kinds: tuple[PersonalKind, ...]) -> dict[int, str]:
     """Return the documents that hold personal data, in order, each with its kind.
 
     Args:
@@ -90,7 +90,7 @@ def find_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind])
         kinds: what to look for; of several in a document, the first in the order of `GROUPS` is returned.
     """
     found: dict[int, str] = {}
-    for index, document, candidates in _candidates(text, tuple(kinds)):
+    for index, document, candidates in _candidates(text, kinds):
         name = next((kind.name for kind in candidates if any(True for _ in kind.find(document))), None)
         if name is not None:
             found[index] = name
