@@ -214,6 +214,12 @@ class _TaskFile(io.RawIOBase):
         self._output, self._name, self._at = output, name, 0
         self._size = output.size(name)
 
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
     def tell(self) -> int:
         return self._at
 

@@ -96,13 +96,16 @@ def choose_dropped(documents: SimilarDocuments, alive: Bools) -> tuple[Int64s, I
     return document[by_hash], kept[by_hash], jaccard[best][by_hash]
 
 
+_LAST_PARTS = InDigest(lambda places: list(map(last_part, places)))
+
+
 @dataclass(frozen=True, slots=True)
 class SimilarPairs(Payload):
     """Where the pairs of similar documents are, and what is made of them; plain data."""
 
     CODE: ClassVar = 2
 
-    places: Annotated[tuple[str, ...], InDigest(lambda places: list(map(last_part, places)))]
+    places: Annotated[tuple[str, ...], _LAST_PARTS]
     """The addresses of the similar tasks' folders."""
     min_jaccard: float
     action: Literal["report", "drop"]

@@ -207,7 +207,8 @@ def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, 
     names = [str(place) for place in range(len(header.names))]
     wanted = [str(header.names.index(column)) for column in reader.columns]
     # Of a refused record that is not UTF-8, pyarrow prints a traceback before it raises its error.
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
     try:
         table = pa_csv.read_csv(
             cast("Any", pa.BufferReader(data)),

@@ -36,7 +36,8 @@ from pipeline.sources.software_heritage.fetched_documents import FetchResult, wr
 from shards.errors import plural
 from shards.stores.retry import count_retries
 
-_READING_KEYS = {"format", "separator", "encoding", "content", "blob_id", "keep"}
+_FETCHING_KEYS = {"format", "separator", "encoding", "content", "blob_id", "keep"}
+_READING_KEYS = InDigest(lambda source: source.model_dump(include=_FETCHING_KEYS), "sources.{task.source.name}")
 """Keys of a source that determine which documents are fetched for given spans."""
 _LINE_BYTES = 200
 """Bytes of a JSON line that names a file, about; used for progress."""
@@ -52,9 +53,7 @@ class FetchTask(Payload):
     """The input of one fetch task; plain data. The archive's address does not count: SHA-1 identifies each file."""
 
     unit: Annotated[Unit, InDigest(content_of_unit, "sources.{task.source.name}.files")]
-    source: Annotated[
-        SourceRecipe, InDigest(lambda own: own.model_dump(include=_READING_KEYS), "sources.{task.source.name}")
-    ]
+    source: Annotated[SourceRecipe, _READING_KEYS]
     journal: Annotated[str, NOT_IN_DIGEST]
     """The journal's file, which survives if the task is killed."""
 
