@@ -29,7 +29,8 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pipeline.engine.executors import MAX_LOSSES, Advance, Executor
+from pipeline.engine.executors import MAX_LOSSES, Executor
+from pipeline.engine.stage_progress import Advance
 from pipeline.engine.tasks import Call, run_call
 from shards.errors import InputError, MissingExtraError, RunError, import_extra
 from shards.stores.object_client import NoCredentialsError
