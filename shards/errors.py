@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, TypeVar, cast, get_args
+from typing import Literal, TypeVar, cast
 
 ProblemKind = Literal[
     "manifest_missing",  # no manifest.json: the build did not finish, or this is not a shard set
@@ -44,8 +44,6 @@ ProblemKind = Literal[
     "split_leak",  # the same document in train and val
     "document_repeated",  # the same document more often than its source's epochs allow
 ]
-
-PROBLEM_KINDS: tuple[str, ...] = get_args(ProblemKind)
 
 
 @dataclass(frozen=True)
@@ -186,10 +184,10 @@ _PATH_REMEDIES = {
 }
 
 
-def path_remedy(error: OSError) -> str:
-    """Return the remedy for a path that a command cannot use, to follow the error's text; empty for any other error."""
-    remedy = _PATH_REMEDIES.get(error.errno or 0)
-    return f". {remedy}." if remedy else ""
+def any_remedy(error: BaseException) -> str:
+    """Return the remedy by `remedy_of`, or for a path that a command cannot use; empty for any other error."""
+    remedy = _PATH_REMEDIES.get(getattr(error, "errno", None) or 0)
+    return remedy_of(error) or (f". {remedy}." if remedy else "")
 
 
 def import_extra(module: str) -> ModuleType:

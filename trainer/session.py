@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
-from shards.errors import InputError, first_of, path_remedy, plural, remedy_of
+from shards.errors import InputError, first_of, plural, remedy_of
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder, order_split
 from shards.stores.cache import Cache
@@ -39,7 +39,7 @@ from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftov
 from trainer.checkpoint.tensors import check_disk, load_training_state, load_weights, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_tflops, wait_for_ranks
 from trainer.evaluation.evaluate import Scorer, open_scorers
-from trainer.evaluation.validation import EvaluatedModel, find_text_scales, find_token_bytes
+from trainer.evaluation.validation import EvaluatedModel, find_text_scales
 from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.optim import build_optimizers
@@ -188,7 +188,8 @@ def open_session(
         if ranks > 1:
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         if rank == 0:
-            resources.enter_context(lock_folder(_make_run_folder(run)))
+            run.mkdir(parents=True, exist_ok=True)
+            resources.enter_context(lock_folder(run))
         found = find_newest_checkpoint(run, say) if start is None else find_resume_start(run, start, say)
         order = _plan_windows(shard_set, recipe, ranks, say)
         if found is not None:
@@ -207,9 +208,7 @@ def open_session(
         optimizers = build_optimizers(model, recipe.optimizer, precision)
         where = (device, precision, rank, ranks)
         session = Session(run, recipe, shard_set, order, model, forward, optimizers, *where, resources)
-        if find_token_bytes(shard_set) is None:
-            say("bits per byte are not reported: the tokenizer's entries have no fixed bytes")
-        elif shard_set.vocabulary.keeps != "bytes" and not find_text_scales(shard_set):
+        if shard_set.vocabulary.keeps != "bytes" and not find_text_scales(shard_set):
             say("bits per byte count the rewritten text: the set does not say how long the text of its sources is")
         session.scorers = open_scorers(recipe.eval, session.evaluated, say)
         if found is not None:
@@ -280,16 +279,6 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Not
         windows = f"{plural(phase.stop - phase.first, 'window')} of an epoch"
         say(f"phase {phase.name!r} of the mix: {windows}; its last window is row {row} of step {step + 1}")
     return order
-
-
-def _make_run_folder(run: Path) -> Path:
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{run}: cannot be used as a run folder: {error.strerror}{remedy_of(error) or path_remedy(error)}"
-        ) from error
-    return run
 
 
 def _prepare_run(

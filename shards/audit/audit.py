@@ -214,19 +214,18 @@ def _read_shards(shard_set: ShardSet, val_rate: int, workers: int, advance: Adva
 def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
     """Look up the documents that the audit's findings name: their origin, and the text around the marked part."""
     by_shard: defaultdict[int, set[int]] = defaultdict(set)
-    rows = [row for check in checks for row in check.findings]
-    for example in (example for row in rows for example in row.examples):
+    rows = [(row, row.example) for check in checks for row in check.findings if row.example is not None]
+    for _, example in rows:
         by_shard[example.shard].add(example.document)
     places: dict[tuple[int, int], Place] = {}
     # Each document table is read once, for all examples in its shard.
     for number, documents in sorted(by_shard.items()):
         for place in find_places(shard_set.shards[number], sorted(documents)):
             places[number, place.document] = place
-    for row in rows:
-        for example in row.examples:
-            place = places[example.shard, example.document]
-            shown = _excerpt(shard_set.shards[example.shard], place, example, shard_set.vocabulary)
-            row.shown.append(place.to_dict() | shown)
+    for row, example in rows:
+        place = places[example.shard, example.document]
+        shown = _excerpt(shard_set.shards[example.shard], place, example, shard_set.vocabulary)
+        row.shown.append(place.to_dict() | shown)
 
 
 def _excerpt(shard: Shard, place: Place, example: Example, vocabulary: Vocabulary) -> dict[str, Any]:

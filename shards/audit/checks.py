@@ -73,12 +73,12 @@ class Example:
 
 @dataclass
 class Finding:
-    """One finding in the result of a check: its columns, and documents as examples."""
+    """One finding in the result of a check: its columns, and a document as an example."""
 
     values: dict[str, Any]
-    examples: list[Example] = field(default_factory=list[Example])
+    example: Example | None = None
     shown: Table = field(default_factory=Table)
-    """The examples with their places and excerpts, once they have been looked up."""
+    """The example with its place and excerpt, once it has been looked up."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of a check's finding."""
@@ -104,7 +104,7 @@ class Check:
         }
 
 
-def check_special(totals: Totals, *, eos_id: int, bos_id: int | None = None) -> Check:
+def check_special(totals: Totals, *, eos_id: int, bos_id: int | None) -> Check:
     """Check for special ids inside documents. Only EOS may occur, at each document's end, and BOS at its beginning.
 
     An unknown token, which is special in most tokenizers, stands for text; the manifest counts it (`rewriting`).
@@ -124,7 +124,7 @@ def check_special(totals: Totals, *, eos_id: int, bos_id: int | None = None) -> 
         begins = "" if bos_id is None else " and BOS once at the beginning"
         return Check("special_ids", "ok", f"no special id inside a document; EOS once at the end{begins} of each")
     rows = [
-        Finding({"id": token, "text": totals.vocabulary.spell([token])}, [Example(shard, document, token=token)])
+        Finding({"id": token, "text": totals.vocabulary.spell([token])}, Example(shard, document, token=token))
         for shard, document, token in misplaced[:MAX_MISPLACED]
     ]
     names = ", ".join(f"{totals.vocabulary.spell([token])} {count:,}" for token, count in sorted(inside.items()))
@@ -263,6 +263,7 @@ def check_bytes_per_token(totals: Totals) -> Check:
 
 
 def _id_finding(token: int, totals: Totals) -> Finding:
+    """Return the finding of a check about an id that occurs in training."""
     split = totals.train
     # Sources without the id are left out.
     by_source = dict(zip(totals.source_names, split.counts[:, token].tolist(), strict=True))
@@ -273,8 +274,7 @@ def _id_finding(token: int, totals: Totals) -> Finding:
         "documents": int(split.documents[token]),
         "sources": {name: count for name, count in by_source.items() if count},
     }
-    place = int(split.example[token])
-    return Finding(values, [Example(*decode_place(place), token=token)] if place >= 0 else [])
+    return Finding(values, Example(*decode_place(int(split.example[token])), token=token))
 
 
 MAX_DOCUMENTS = 20
@@ -348,7 +348,7 @@ def check_overlap(totals: Totals, val_rate: int) -> Check:
     for index in leaked[:MAX_DOCUMENTS].tolist():
         first = ngrams[order[begins[index]]]
         example = Example(int(first["shard"]), int(first["document"]))
-        rows.append(Finding({"seen": round(float(shares[index]), 3)}, [example]))
+        rows.append(Finding({"seen": round(float(shares[index]), 3)}, example))
     share, total_seen = len(leaked) / len(begins), float(seen.mean())
     verdict: Verdict = "bad" if share > BAD_LEAKED_SHARE else "look" if rows or total_seen > MAX_SEEN_SHARE else "ok"
     sample = "" if val_rate == 1 else f" (1 in {val_rate} searched for)"

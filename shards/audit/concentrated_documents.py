@@ -14,9 +14,9 @@ up to 8 times and within a fifth above.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -31,9 +31,6 @@ from shards.terminal.display import Table
 from shards.terminal.reporter import Advance
 from shards.terminal.workers import map_tasks
 from shards.trace.locate import Place, find_places
-
-SearchT = TypeVar("SearchT")
-ResultT = TypeVar("ResultT")
 
 MAX_REASONS = 3
 """Ids that are named for a listed document: the most frequent in it."""
@@ -112,15 +109,6 @@ class Concentrated:
         return {bytes.fromhex(place.hash): reason for place, reason in reversed(self.documents)}
 
 
-class _ListSearch(NamedTuple):
-    """What lists documents: the set, which ids are concentrated, which have a letter, and the counts of all."""
-
-    shard_set: ShardSet
-    concentrated: Bools
-    letters: Bools
-    counts: Int64s
-
-
 def find_concentrated(
     shard_set: ShardSet, totals: Totals, *, below: int, workers: int, advance: Advance
 ) -> Concentrated:
@@ -141,18 +129,12 @@ def find_concentrated(
     vocabulary, tokens, counts = shard_set.vocabulary, totals.train.tokens, totals.train.id_counts
     everything = range(len(shard_set.shards))
     train = [number for number in everything if shard_set.shards[number].entry.split == "train"]
-
-    def read(function: Callable[[SearchT, int], ResultT], search: SearchT, shards: Sequence[int]) -> Iterator[ResultT]:
-        """Yield what is concentrated in each shard, read in one pass."""
-        for number, result in map_tasks(function, search, shards, workers):
-            yield result
-            advance(shard_set.shards[number].num_tokens)
-
     # The ids that may be concentrated, by the documents that hold them.
     judged = (counts >= below) & (counts <= most_occurrences(tokens)) & _mask(vocabulary, _is_text)
     spread = np.zeros((3, int(judged.sum()), SPREAD_BINS), np.int64)
-    for part in read(_count_documents, (shard_set, judged), train):
+    for number, part in map_tasks(_count_documents, (shard_set, judged), train, workers):
         spread += part
+        advance(shard_set.shards[number].num_tokens)
     halves = {
         token: half
         for token, *half in np.column_stack([np.flatnonzero(judged), find_halves(spread)]).tolist()
@@ -161,12 +143,13 @@ def find_concentrated(
     # The documents that are full of them.
     concentrated = np.zeros(len(vocabulary), np.bool_)
     concentrated[list(halves)] = True
-    search = _ListSearch(shard_set, concentrated, _mask(vocabulary, _has_letter), counts)
+    search = (shard_set, concentrated, _mask(vocabulary, _has_letter), counts)
     documents: list[tuple[Place, str]] = []
     listed = np.zeros(len(vocabulary), np.int64)
-    for held, found in read(_list_documents, search, everything):
+    for number, (held, found) in map_tasks(_list_documents, search, everything, workers):
         listed += held
         documents += found
+        advance(shard_set.shards[number].num_tokens)
     ids: Table = [
         {
             "id": token,
@@ -213,15 +196,21 @@ def find_halves(spread: Int64s) -> Int64s:
     return sums[:, np.arange(len(half)), half].T
 
 
-def _list_documents(search: _ListSearch, number: int) -> tuple[Int64s, list[tuple[Place, str]]]:
-    """Return how often each concentrated id is in a shard's listed documents, and these with their reasons."""
-    shard_set, vocabulary = search.shard_set, search.shard_set.vocabulary
-    listed = np.zeros(len(search.letters), np.int64)
+def _list_documents(
+    search: tuple[ShardSet, Bools, Bools, Int64s], number: int
+) -> tuple[Int64s, list[tuple[Place, str]]]:
+    """Return how often each concentrated id is in a shard's listed documents, and these with their reasons.
+
+    The search is of a set, by which ids are concentrated, which have a letter, and how often each occurs.
+    """
+    shard_set, concentrated, letters, totals = search
+    vocabulary = shard_set.vocabulary
+    listed = np.zeros(len(letters), np.int64)
     found: dict[int, str] = {}
-    for block in iter_blocks(shard_set, number) if search.concentrated.any() else ():
+    for block in iter_blocks(shard_set, number) if concentrated.any() else ():
         # The share of a document is that of its concentrated ids among these and all its tokens with letters.
-        held = search.concentrated[block.tokens]
-        others = search.letters[block.tokens] & ~held
+        held = concentrated[block.tokens]
+        others = letters[block.tokens] & ~held
         times = np.add.reduceat(held, block.starts, dtype=np.int64)
         shares = times / np.maximum(times + np.add.reduceat(others, block.starts, dtype=np.int64), 1)
         for row in np.flatnonzero((shares >= LISTED_SHARE) & (times >= MIN_LISTED)).tolist():
@@ -231,7 +220,7 @@ def _list_documents(search: _ListSearch, number: int) -> tuple[Int64s, list[tupl
             # The ids that a document holds most are the reasons to list it.
             named = [
                 f'"{vocabulary.spell([token])}" {plural(int(counts[token]), "time")} '
-                f"({counts[token] / search.counts[token]:.2%} of {search.counts[token]:,} in all)"
+                f"({counts[token] / totals[token]:.2%} of {totals[token]:,} in all)"
                 for token in np.argsort(-counts, kind="stable")[:MAX_REASONS].tolist()
                 if counts[token]
             ]

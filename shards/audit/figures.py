@@ -11,7 +11,7 @@ n-grams 12.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -65,19 +65,16 @@ def coarsen(counts: Int64s) -> dict[int, int]:
 
 
 def quantile(counts: Int64s, share: float, *, shortest: int, longest: int) -> int:
-    """Return a quantile of the figures of lengths: that which this share of the documents is shorter than; 0 for none.
+    """Return a quantile of the figures of lengths: that which this share of the documents is shorter than.
 
     Args:
-        counts: documents by bin, int64 `(BINS,)`.
+        counts: documents by bin, int64 `(BINS,)`; at least one.
         share: from 0 to 1.
         shortest: tokens of the shortest document; the result is never less, although the middle of its bin may be.
         longest: tokens of the longest document.
     """
-    total = int(counts.sum())
-    if not total:
-        return 0
-    place = int(np.searchsorted(np.cumsum(counts), share * total, "left"))
-    return min(max(round(float(bin_middles()[min(place, BINS - 1)])), shortest), longest)
+    place = int(np.searchsorted(np.cumsum(counts), share * int(counts.sum()), "left"))
+    return min(max(round(float(bin_middles()[place])), shortest), longest)
 
 
 @dataclass
@@ -104,9 +101,9 @@ class Figures:
     lengths: Int64s
     shortest: Int64s
     longest: Int64s
-    misplaced: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    ngrams: list[Rows] = field(default_factory=list[Rows])
-    seen: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))
+    misplaced: list[tuple[int, int, int]]
+    ngrams: list[Rows]
+    seen: Bools
 
     @property
     def id_counts(self) -> Int64s:
@@ -142,6 +139,9 @@ def make_figures(split: Split, sources: int, vocab_size: int) -> Figures:
         lengths=np.zeros((sources, BINS), np.int64),
         shortest=np.full(sources, 2**32, np.int64),
         longest=np.zeros(sources, np.int64),
+        misplaced=[],
+        ngrams=[],
+        seen=np.zeros(0, np.bool_),
     )
 
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 _SHOWN_CHARACTERS = 60
 _STYLES = {"ok": "green", "look": "yellow", "bad": "bold red"}
-_NOT_SHOWN = ("message", "histogram")
-"""Values of findings that have no column: audit.json has them."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `audit`."""
@@ -109,10 +106,9 @@ def _show(report: AuditResult, found: Concentrated | None, written: dict[str, An
     ]
     if found is None and report.check("concentrated").verdict != "ok":
         yield "--write-block-list FILE lists the documents that are full of concentrated ids"
-    speed = report.tokens / max(report.seconds, 1e-9) / 1e6
     yield (
         f"every id and finding: {report.out} ({plural(report.shards, 'shard')}, {plural(report.tokens, 'token')}, "
-        f"{plural(report.documents, 'document')}, {report.seconds:.2f} s, {speed:.1f} M tokens/s)"
+        f"{plural(report.documents, 'document')}, {report.seconds:.2f} s)"
     )
     yield f"{report.path}: {VERDICT_WORDS[report.verdict]}; {VERDICT_ADVICE[report.verdict]}"
     if found is not None:
@@ -120,14 +116,11 @@ def _show(report: AuditResult, found: Concentrated | None, written: dict[str, An
 
 
 def _finding_rows(check: Check, rows: int) -> Table:
-    table = [
-        {name: value for name, value in finding.values.items() if name not in _NOT_SHOWN}
+    return [
+        {name: value for name, value in finding.values.items() if name != "histogram"}  # audit.json has it
         | ({"example": _example(finding)} if finding.shown else {})
         for finding in check.findings[:rows]
     ]
-    # A check may leave a value out of some findings.
-    columns = dict.fromkeys(name for row in table for name in row)
-    return [{name: row.get(name, "") for name in columns} for row in table]
 
 
 def _example(finding: Finding) -> Any:

@@ -43,12 +43,9 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _show(found: dict[str, Any], seconds: float) -> Iterator[str]:
-    from shards.terminal.amounts import format_speed
-
     for split, counts in found["splits"].items():
         yield f"{split}: {plural(counts['tokens'], 'token')} in {plural(counts['documents'], 'document')}"
     # The export's own size: what a copy of it would take.
-    size = found["bytes"]
-    files = f"{plural(len(found['files']), 'file')}, {size:,} bytes, {format_speed(size, seconds, 'bytes')}"
+    files = f"{plural(len(found['files']), 'file')}, {found['bytes']:,} bytes, {seconds:.1f} s"
     yield f"{found['out']}: {found['layout']}, {files}"
     yield f"load it with {found['usage']}"

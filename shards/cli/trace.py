@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, plural
-from shards.terminal.arguments import add_set, add_workers, parse_path, whole_number
+from shards.terminal.arguments import add_found, add_set, add_workers, parse_path, whole_number
 from shards.terminal.display import describe_shown, printable
 from shards.terminal.program import Outcome, Shown
 
@@ -52,15 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--document", type=parse_path, metavar="FILE", help="a file with a document's exact text, instead of its hash"
     )
     parser.add_argument("--offset", type=whole_number, metavar="N", help="index of a token in that shard, from 0")
-    parser.add_argument(
-        "--limit", type=whole_number, default=20, metavar="N", help="documents to show; 0 for all (default: 20)"
-    )
-    parser.add_argument(
-        "--out",
-        type=parse_path,
-        metavar="FILE",
-        help="write the documents' hashes as a block list, for a data recipe's drop_hashes",
-    )
+    add_found(parser)
     parser.add_argument(
         "--work",
         metavar="DIR",
@@ -111,7 +103,7 @@ def _find_documents(options: argparse.Namespace) -> Outcome:
         kinds: tuple[QueryKind, ...] = ("token", "text", "regex")
         kind: QueryKind = next(kind for kind in kinds if getattr(options, kind) is not None)
         query = Query(kind, str(getattr(options, kind)))
-        found = trace(options.set, query, limit=options.limit or None, workers=options.workers, progress=progress)
+        found = trace(options.set, query, limit=options.limit, workers=options.workers, progress=progress)
     written: dict[str, Any] = {}
     if options.out is not None:
         listed = write_block_list(options.out, found.hashes, shard_set, asked=found.asked)

@@ -37,18 +37,9 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def _show(report: ValidationResult) -> Shown:
     """Yield what `validate` prints: the problems, then one line that sums up."""
-    from shards.terminal.amounts import format_speed
-
     yield from (f"error: {problem}" for problem in first_of(report.problems))
     verdict = "whole" if report.ok else plural(len(report.problems), "problem")
-    figures = [
-        f"{report.level}: {plural(report.shards, 'shard')}",
-        plural(report.tokens, "token"),
-        plural(report.documents, "document"),
-        f"{report.seconds:.2f} s",
-    ]
-    if report.level == "full":
-        figures.append(format_speed(report.tokens, report.seconds, "tokens"))
+    held = f"{plural(report.tokens, 'token')}, {plural(report.documents, 'document')}"
+    figures = f" ({report.level}: {plural(report.shards, 'shard')}, {held}, {report.seconds:.2f} s)"
     # Of a place without a manifest nothing was counted.
-    counts = f" ({', '.join(filter(None, figures))})" if report.shards else ""
-    yield f"{report.path}: {verdict}{counts}"
+    yield f"{report.path}: {verdict}{figures if report.shards else ''}"

@@ -228,12 +228,12 @@ Frames = tuple[Frame, ...]
 """Frames of a tokens file, in order. All hold `FRAME_BYTES` but the file's last, which may hold less."""
 
 
-def read_seek_table(file: StoredFile, *, size: int | None = None, content_bytes: int | None = None) -> Frames:
+def read_seek_table(file: StoredFile, *, size: int, content_bytes: int | None = None) -> Frames:
     """Read the frames of a tokens file from its seek table, with one read if the table is of a usual size.
 
     Args:
         file: the tokens file.
-        size: its size in bytes, if the caller knows; asked from the store when None.
+        size: its size in bytes.
         content_bytes: how many decompressed bytes the file must hold, if the caller knows. A table of another length is
             refused before its entries are read, so that a false table costs neither time nor memory.
 
@@ -241,7 +241,6 @@ def read_seek_table(file: StoredFile, *, size: int | None = None, content_bytes:
         CodecError: the table is absent, malformed, or does not add up to the file's size.
         OSError: the file cannot be read.
     """
-    size = file.size() if size is None else size
     if size < _FOOTER.size:
         raise CodecError(f"{size} bytes; expected at least {_FOOTER.size} for a seek table")
     tail = file.read_range(max(0, size - TAIL_BYTES), size)

@@ -22,7 +22,6 @@ from shards.format.document_table import (
     number_sources,
     read_hashes,
     read_lengths,
-    wrong_document_table,
 )
 from shards.format.reader import Shard, ShardSet
 
@@ -95,7 +94,7 @@ def iter_blocks(shard_set: ShardSet, number: int) -> Iterator[DocumentBlock]:
         if len(wrong):
             at = int(wrong[0])
             found = f"document {document + at} has {plural(lengths[at], 'token')} from {begins[at]}"
-            raise wrong_document_table(shard, f"{found}; expected from {expected[at]}")
+            raise shard.wrong_table(f"{found}; expected from {expected[at]}")
         for first, last in cut_blocks(ends, BLOCK_TOKENS):
             # Take the block's tokens: the rest of a frame, and of as many frames as it needs.
             stops = ends[first:last] - (ends[first] - lengths[first])
@@ -113,7 +112,7 @@ def iter_blocks(shard_set: ShardSet, number: int) -> Iterator[DocumentBlock]:
     if start != shard.num_tokens:
         # The table may end too early, which no single row tells.
         total = plural(shard.num_tokens, "token")
-        raise wrong_document_table(shard, f"lengths add up to {start}; expected {total} by the manifest")
+        raise shard.wrong_table(f"lengths add up to {start}; expected {total} by the manifest")
 
 
 def _iter_frames(shard: Shard, vocab_size: int) -> Iterator[Tokens]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from shards.errors import ShardSetError, plural, set_error
+from shards.errors import plural, set_error
 from shards.format.arrays import Int32s, Int64s, UInt8s
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard, find_large_names, find_long_name
@@ -51,7 +51,7 @@ def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile
         problem = find_large_names(file.metadata)
     if problem:
         file.close()
-        raise shard.damaged("document_table", shard.entry.files.documents, problem)
+        raise shard.wrong_table(problem)
     return file
 
 
@@ -68,7 +68,7 @@ def iter_documents(
     with open_documents(shard, content) as file, shard.table_errors("cannot be decoded"):
         for batch in file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False):
             if found := find_long_name(batch):
-                raise shard.damaged("document_table", shard.entry.files.documents, found)
+                raise shard.wrong_table(found)
             yield batch
 
 
@@ -77,12 +77,6 @@ def read_hashes(batch: DocumentBatch) -> UInt8s:
     # A slice of a batch shares its buffer: begin where the slice begins.
     hashes = batch.column("hash")
     return np.frombuffer(hashes.buffers()[1], np.uint8)[16 * hashes.offset :][: 16 * len(hashes)].reshape(-1, 16)
-
-
-def wrong_document_table(shard: Shard, found: str) -> ShardSetError:
-    """Return the error of a document table whose rows are not what the manifest says."""
-    message = f"{found}. Run `tokenmill validate`, and build the shard again."
-    return set_error("document_table", shard.entry.files.documents.path, message)
 
 
 def number_sources(
@@ -103,8 +97,7 @@ def number_sources(
     source = batch.column("source")
     names: list[str] = source.dictionary.to_pylist()
     if default is None and (unknown := [name for name in names if name not in numbers]):
-        found = f"source {unknown[0]!r} is not in the manifest; expected {list(numbers)!s:.200}"
-        raise wrong_document_table(shard, found)
+        raise shard.wrong_table(f"source {unknown[0]!r} is not in the manifest; expected {list(numbers)!s:.200}")
     codes = cast("Int32s", np.from_dlpack(source.indices))
     return np.array([numbers.get(name, default) for name in names], np.int64)[codes]
 
@@ -178,8 +171,9 @@ def iter_checked_documents(shard: Shard, columns: list[str]) -> Iterator[Documen
             break
         yield batch
     if total != shard.num_tokens:
-        found = f"lengths do not add up to the shard's {plural(shard.num_tokens, 'token')}, or one is 0"
-        raise wrong_document_table(shard, found)
+        raise shard.wrong_table(
+            f"lengths do not add up to the shard's {plural(shard.num_tokens, 'token')}, or one is 0"
+        )
 
 
 def document_schema() -> pa.Schema:

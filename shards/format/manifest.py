@@ -11,6 +11,7 @@ import json
 import re
 import reprlib
 from collections import Counter
+from operator import not_
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
@@ -18,7 +19,6 @@ from pydantic_core import PydanticCustomError
 
 from shards.config import check_keys
 from shards.errors import MOST_TOLD, InputError, Problem, ProblemKind, ShardSetError, plural, set_error
-from shards.stores.store import StoredFile
 
 FORMAT = "tokenmill"
 FORMAT_VERSION = 1
@@ -64,12 +64,9 @@ Rows = Annotated[list[ItemT], FailFast()]
 """A list that is refused at its first wrong item: a hostile one has millions."""
 
 
-def _is_none(value: Any) -> bool:
+def is_none(value: Any) -> bool:
+    """Return whether a key of a manifest, or of another record, is left out."""
     return value is None
-
-
-def _is_empty(values: list[Any] | dict[str, Any]) -> bool:
-    return not values
 
 
 class _Model(BaseModel):
@@ -101,7 +98,7 @@ class TokenizerEntry(_Model):
     file: PlainName
     sha256: Sha256
     eos_id: Count
-    bos_id: Count | None = Field(default=None, exclude_if=_is_none)
+    bos_id: Count | None = Field(default=None, exclude_if=is_none)
     """The id that begins every document; None if none does."""
     special_tokens: dict[str, Count]
 
@@ -147,7 +144,7 @@ class SourceEntry(_Model):
     """Documents dropped before the mix, by reason."""
     epochs: Epochs
     """The most times that any training document of this source occurs: 1, unless the source was repeated."""
-    rewriting: RewritingEntry | None = Field(default=None, exclude_if=_is_none)
+    rewriting: RewritingEntry | None = Field(default=None, exclude_if=is_none)
     """None if the tokenizer keeps every byte."""
 
 
@@ -229,7 +226,7 @@ class ShardEntry(_Model):
 
     name: PlainName
     split: Split
-    phase: str | None = Field(default=None, exclude_if=_is_none)
+    phase: str | None = Field(default=None, exclude_if=is_none)
     """The phase that the shard belongs to; None for validation, and in a set without phases."""
     tokens: Count
     documents: Count
@@ -252,11 +249,11 @@ class Sidecar(_Model):
     format_version: Literal[1] = FORMAT_VERSION
     name: PlainName
     split: Split
-    phase: str | None = Field(default=None, exclude_if=_is_none)
+    phase: str | None = Field(default=None, exclude_if=is_none)
     dtype: Dtype
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
     eos_id: Count
-    bos_id: Count | None = Field(default=None, exclude_if=_is_none)
+    bos_id: Count | None = Field(default=None, exclude_if=is_none)
     tokenizer_sha256: Sha256
     tokens: Count
     documents: Count
@@ -279,11 +276,11 @@ class Manifest(_Model):
     # What the build read, and what it left out.
     sources: Rows[SourceEntry]
     drop_hashes: Rows[BlockListEntry] = []
-    eval_tasks: Rows[EvalTaskEntry] = Field(default=[], exclude_if=_is_empty)
+    eval_tasks: Rows[EvalTaskEntry] = Field(default=[], exclude_if=not_)
     """The recipe's evaluation sets with a `task`, in its order."""
     # The shares of the training split.
     mix: Rows[MixEntry]
-    phases: Rows[PhaseEntry] = Field(default=[], exclude_if=_is_empty)
+    phases: Rows[PhaseEntry] = Field(default=[], exclude_if=not_)
     """In the order of training; empty in a set without phases."""
     # The totals, and every file.
     splits: dict[Split, SplitEntry]
@@ -378,21 +375,6 @@ def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
         if key not in parsed.model_fields_set:
             raise set_error("manifest_invalid", where, f"{key}: missing; expected {getattr(parsed, key)!r}")
     return parsed
-
-
-def read_manifest_file(file: StoredFile) -> bytes:
-    """Read the bytes of a manifest.
-
-    Raises:
-        ShardSetError: the file is larger than its limit.
-        OSError: the file cannot be read.
-    """
-    # The size is asked first: a hostile file must not fill the memory.
-    size = file.size()
-    if size > MAX_METADATA_BYTES:
-        message = f"{size} bytes of metadata; expected at most {MAX_METADATA_BYTES}. Not read."
-        raise set_error("manifest_invalid", file.name, message)
-    return file.read()
 
 
 def _first_faults(error: ValidationError) -> list[dict[str, Any]]:

@@ -32,12 +32,12 @@ from shards.format.listed_files import (
 )
 from shards.format.manifest import (
     MANIFEST_FILE,
+    MAX_METADATA_BYTES,
     FileEntry,
     Manifest,
     ShardEntry,
     Split,
     parse_json,
-    read_manifest_file,
 )
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.stores.cache import Cache
@@ -138,18 +138,13 @@ class Shard:
             ValueError: the range lies outside the shard.
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
-        with self._open() as (file, frames):
-            codec.read_content(file, frames, start * self.dtype.itemsize, out.view(np.uint8).data)
-
-    @contextlib.contextmanager
-    def _open(self) -> Generator[tuple[StoredFile, codec.Frames]]:
-        """Yield the open shard's tokens file, which a cache keeps while the body runs, and its frames."""
         file, store = self.tokens_file, self.store
         with (
             self._tell_damage(self.entry.files.tokens, "frame_corrupt"),
+            # A cache keeps the file until it is read.
             store.hold(file.name) if isinstance(store, CacheStore) else contextlib.nullcontext(file) as held,
         ):
-            yield held, self.frames
+            codec.read_content(held, self.frames, start * self.dtype.itemsize, out.view(np.uint8).data)
 
     def iter_tokens(self) -> Iterator[Tokens]:
         """Yield the open shard's tokens a frame (1 MiB) at a time, uint16 or uint32, read-only.
@@ -185,7 +180,7 @@ class Shard:
                 table = file.read(columns=columns, use_threads=False)
                 if not (found := "".join(map(find_long_name, table.to_batches()))):
                     return table
-        raise self.damaged("document_table", self.entry.files.documents, found)
+        raise self.wrong_table(found)
 
     @contextlib.contextmanager
     def table_errors(self, found: str) -> Generator[None]:
@@ -197,7 +192,7 @@ class Shard:
         except (pa.ArrowException, OSError, ValueError) as error:
             if remedy_of(error):
                 raise
-            raise self.damaged("document_table", self.entry.files.documents, f"{found}: {error}") from error
+            raise self.wrong_table(f"{found}: {error}") from error
 
     def documents_source(self) -> Path | io.BytesIO:
         """Return the open shard's document table, compared with the manifest: its path, else its bytes.
@@ -232,7 +227,7 @@ class Shard:
         try:
             yield
         except codec.CodecError as error:
-            raise self.damaged(kind, file, str(error)) from error
+            raise self._damaged(kind, file, str(error)) from error
         except FileNotFoundError as error:
             # The cache hides the set; ask where the set is.
             place = self.store.remote if isinstance(self.store, CacheStore) else self.store
@@ -240,7 +235,11 @@ class Shard:
                 raise  # of the cache's own folder
             raise ShardSetError([problem]) from error
 
-    def damaged(self, kind: ProblemKind, file: FileEntry, found: str) -> ShardSetError:
+    def wrong_table(self, found: str) -> ShardSetError:
+        """Return the error of the open shard's document table that is not what the manifest says."""
+        return self._damaged("document_table", self.entry.files.documents, found)
+
+    def _damaged(self, kind: ProblemKind, file: FileEntry, found: str) -> ShardSetError:
         """Return the error of a file of the open shard that is not what the manifest says.
 
         Args:
@@ -299,14 +298,18 @@ class ShardSet:
             store, cache = store.remote, store.cache
         place = str(store.folder.absolute()) if store.folder is not None else str(store)
         if isinstance(store, HubStore):
-            place = store.pinned_address  # of the commit that is read here
+            place = str(replace(store.address, revision=store.commit))  # of the commit that is read here
         return _reopen_set, (place, cache, self.manifest_sha256)
 
     @cached_property
     def _manifest_content(self) -> bytes:
         """The bytes of the open set's manifest.json, read once: its digest and what it says are of the same file."""
         try:
-            return read_manifest_file(StoredFile(self.store, MANIFEST_FILE))
+            # The size is asked first: a hostile file must not fill the memory.
+            if (size := self.store.size(MANIFEST_FILE)) > MAX_METADATA_BYTES:
+                message = f"{size} bytes of metadata; expected at most {MAX_METADATA_BYTES}. Not read."
+                raise set_error("manifest_invalid", MANIFEST_FILE, message)
+            return self.store.read(MANIFEST_FILE)
         except (FileNotFoundError, NotADirectoryError) as error:
             message = f"no {MANIFEST_FILE} in {self.store}: not a shard set, or its build or push did not finish. "
             remedy = "Run that again, or correct the address."

@@ -21,7 +21,7 @@ from shards.errors import Problem, ShardSetError
 from shards.format.listed_files import compare_sizes
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import ShardSet
-from shards.hub.push import SetFile, batch_files
+from shards.hub.push import SetFile, batch_files, count_bytes
 from shards.stores.files import check_new_folder, check_room, delete_path, hash_file, no_follow, write_folder
 from shards.stores.hub_store import HubAddress, HubStore, open_hub
 from shards.stores.store import FolderStore
@@ -64,30 +64,30 @@ def pull(
     there = ShardSet(store)
     digests = {**there.manifest.digests, MANIFEST_FILE: there.manifest_sha256}
     held = out / MANIFEST_FILE
-    if held.is_file() and hash_file(held) == there.manifest_sha256:
+    was_there = held.is_file() and hash_file(held) == there.manifest_sha256
+    if was_there:
         require_whole(FolderStore(out))
         files = [SetFile(name, (out / name).stat().st_size, sha256, out / name) for name, sha256 in digests.items()]
         if wrong := _find_wrong(files, f"Remove {out}, and pull it again."):
             raise ShardSetError(wrong)
-        size = sum(file.bytes for file in files)
-        return {"commit": store.commit, "files": len(files), "bytes": size, "was_there": True}
-    if problems := compare_sizes(store, there.manifest):
-        raise ShardSetError(problems)
-    with write_folder(out, keep=True) as staging:
-        files = [SetFile(name, store.size(name), sha256, staging / name) for name, sha256 in digests.items()]
-        total, done = sum(file.bytes for file in files), 0
-        _remove_others(staging, {*digests, DOWNLOADS})
-        (staging / DOWNLOADS).mkdir(exist_ok=True)
-        _remove_others(staging / DOWNLOADS, set(map(_part_name, files)))
-        kept = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
-        check_room([("the set", staging.parent, total - kept)], "Or pull elsewhere.")
-        for batch in batch_files(files):
-            _fetch(store, batch, staging)
-            done += sum(file.bytes for file in batch)
-            progress(done, total)
-        _remove_others(staging, set(digests))
-        require_whole(FolderStore(staging))
-    return {"commit": store.commit, "files": len(files), "bytes": total, "was_there": False}
+    else:
+        if problems := compare_sizes(store, there.manifest):
+            raise ShardSetError(problems)
+        with write_folder(out, keep=True) as staging:
+            files = [SetFile(name, store.size(name), sha256, staging / name) for name, sha256 in digests.items()]
+            total, done = count_bytes(files), 0
+            _remove_others(staging, {*digests, DOWNLOADS})
+            (staging / DOWNLOADS).mkdir(exist_ok=True)
+            _remove_others(staging / DOWNLOADS, set(map(_part_name, files)))
+            kept = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
+            check_room([("the set", staging.parent, total - kept)], "Or pull elsewhere.")
+            for batch in batch_files(files):
+                _fetch(store, batch, staging)
+                done += count_bytes(batch)
+                progress(done, total)
+            _remove_others(staging, set(digests))
+            require_whole(FolderStore(staging))
+    return {"commit": store.commit, "files": len(files), "bytes": count_bytes(files), "was_there": was_there}
 
 
 def _fetch(store: HubStore, batch: Sequence[SetFile], staging: Path) -> None:

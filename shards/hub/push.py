@@ -24,7 +24,7 @@ from shards.errors import ShardSetError, plural, set_error
 from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.format.reader import ShardSet, open_set
 from shards.stores.files import hash_file
-from shards.stores.hub_client import hub_errors, open_hub_client, say_token, transfer
+from shards.stores.hub_client import hub_errors, open_hub_client, say_token
 from shards.stores.hub_store import BLOB_DIGITS, HubAddress, HubStore, blob_id, open_hub
 from shards.stores.retry import StoreError, TransientError, retry
 from shards.stores.store import ListedFile
@@ -140,7 +140,7 @@ def push(
         comparison = again(f"{address}", compare_created)
         _check(comparison, private=private, replace=replace)
         wanted, missing = comparison.files, comparison.missing
-    total, added_bytes = _count_bytes(wanted), _count_bytes(missing)
+    total, added_bytes = count_bytes(wanted), count_bytes(missing)
     told = {
         "created": before is None,
         "replaces": before.other.name if before and before.other else None,
@@ -158,8 +158,8 @@ def push(
         operations |= {file.name: _make_operation(address, file) for file in batch}
         additions = [operations[file.name] for file in batch]
         named = batch[0].name + (f" and {plural(len(batch) - 1, 'more file')}" if len(batch) > 1 else "")
-        transfer(f"{address}: {named}", partial(_upload, address, additions), give_up_s=give_up_s)
-        sent += _count_bytes(batch)
+        _upload(f"{address}: {named}", address, additions, give_up_s)
+        sent += count_bytes(batch)
         progress(sent, total)
 
     def commit() -> str:
@@ -171,7 +171,8 @@ def push(
     return {"commit": again(f"{address}: commit", commit)} | told
 
 
-def _count_bytes(files: Sequence[SetFile]) -> int:
+def count_bytes(files: Sequence[SetFile]) -> int:
+    """Return the bytes of some files to push or pull."""
     return sum(file.bytes for file in files)
 
 
@@ -215,7 +216,7 @@ def batch_files(files: Sequence[SetFile]) -> Iterator[list[SetFile]]:
     """Yield files to push in batches of at most `BATCH_FILES` and, unless one file is larger, `BATCH_BYTES`."""
     batch: list[SetFile] = []
     for file in files:
-        if batch and (len(batch) == BATCH_FILES or sum(one.bytes for one in batch) + file.bytes > BATCH_BYTES):
+        if batch and (len(batch) == BATCH_FILES or count_bytes(batch) + file.bytes > BATCH_BYTES):
             yield batch
             batch = []
         batch.append(file)
@@ -293,11 +294,26 @@ def _make_operation(address: HubAddress, file: SetFile) -> CommitOperationAdd:
     return operation
 
 
-def _upload(address: HubAddress, operations: list[CommitOperationAdd]) -> None:
-    """Upload the large files to push that the Hub lacks. They are not visible until a commit adds them."""
-    open_hub_client().preupload_lfs_files(
-        address.repo, operations, repo_type="dataset", revision=address.revision, free_memory=False
-    )
+def _upload(what: str, address: HubAddress, operations: list[CommitOperationAdd], give_up_s: float | None) -> None:
+    """Upload the large files to push that the Hub lacks. They are not visible until a commit adds them.
+
+    The time for retries begins with the first failure: an upload that succeeds may take hours. The library continues
+    with what has arrived.
+
+    Raises:
+        StoreError: the Hub refuses, or requests failed for too long.
+    """
+
+    def attempt() -> None:
+        with hub_errors(what):
+            open_hub_client().preupload_lfs_files(
+                address.repo, operations, repo_type="dataset", revision=address.revision, free_memory=False
+            )
+
+    try:
+        attempt()
+    except TransientError:
+        retry(what, attempt, give_up_s=give_up_s)
 
 
 def _commit(comparison: Comparison, operations: dict[str, CommitOperationAdd]) -> str:

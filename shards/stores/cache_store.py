@@ -18,7 +18,7 @@ from threading import Event
 from shards.errors import InputError
 from shards.stores.cache import Cache
 from shards.stores.retry import stop_on
-from shards.stores.store import ListedFile, Store, StoredFile, local_file
+from shards.stores.store import FolderStore, ListedFile, Store, StoredFile
 from shards.terminal.reporter import Progress, count_up, no_progress
 
 CONNECTIONS = 4
@@ -112,7 +112,7 @@ class CacheStore:
         try:
             fetch = partial(self._fetch, name, size, stop, progress)
             with self.cache.hold(path, name, size, fetch, stop=stop) as readable:
-                yield local_file(readable)
+                yield StoredFile(FolderStore(readable.parent), readable.name)
         finally:
             with self._lock:
                 self._fetches.discard(stop)

@@ -242,30 +242,6 @@ def hub_errors(what: str) -> Generator[None]:
                 raise
 
 
-def transfer(what: str, request: Callable[[], None], *, give_up_s: float | None = None) -> None:
-    """Let the Hub's library send or fetch files, with retries. It continues with what has arrived.
-
-    The time for retries begins with the first failure: a transfer that succeeds may take hours.
-
-    Args:
-        what: the files, as the messages name them.
-        request: calls the library.
-        give_up_s: see `shards.stores.retry.retry`.
-
-    Raises:
-        StoreError: the Hub refuses, or requests failed for too long.
-    """
-
-    def attempt() -> None:
-        with hub_errors(what):
-            request()
-
-    try:
-        attempt()
-    except TransientError:
-        retry(what, attempt, give_up_s=give_up_s)
-
-
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that the Hub tells its client to wait, by its rate limit or Retry-After; else None."""
     from huggingface_hub.utils import parse_ratelimit_headers

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
@@ -90,11 +90,6 @@ class HubStore:
     folder = None
     request_bytes = 8 << 20
 
-    @property
-    def pinned_address(self) -> str:
-        """The Hub's address with the commit as its revision: it names the same files later."""
-        return str(replace(self.address, revision=self.commit))
-
     def size(self, name: str) -> int:
         return self._find(name).bytes
 
@@ -148,16 +143,15 @@ class HubStore:
 
         endpoint, path = hub_endpoint() or constants.ENDPOINT, quote(self.address.path(name))
         address = f"{endpoint}/datasets/{self.address.repo}/resolve/{self.commit}/{path}"
-        seconds = min(ANSWER_S, self.give_up_s or ANSWER_S)
         location = _locations.get(address)
         if location is None:
-            location = _locations[address] = self._locate(what, known, address, seconds)
+            location = _locations[address] = self._locate(what, known, address)
         headers = {"range": f"bytes={start}-{stop - 1}"}
         # The Hub serves small files itself. Large ones lie elsewhere, where the token is not sent.
         if urlsplit(location).netloc == urlsplit(address).netloc:
             headers |= build_hf_headers()
         try:
-            with get_session().stream("GET", location, headers=headers, timeout=seconds) as response:
+            with get_session().stream("GET", location, headers=headers, timeout=ANSWER_S) as response:
                 # Such an address is good for an hour; the next attempt asks the Hub for another one.
                 if response.status_code in (401, 403, 404, 410):
                     _locations.pop(address, None)
@@ -169,7 +163,7 @@ class HubStore:
             _locations.pop(address, None)
             raise
 
-    def _locate(self, what: str, known: ListedFile, address: str, seconds: float) -> str:
+    def _locate(self, what: str, known: ListedFile, address: str) -> str:
         """Return where a file of the Hub's store lies, by its address on the Hub, if it is still the same file.
 
         Raises:
@@ -177,7 +171,7 @@ class HubStore:
         """
         from huggingface_hub import get_hf_file_metadata  # pyright: ignore[reportUnknownVariableType]
 
-        found = get_hf_file_metadata(address, timeout=seconds)
+        found = get_hf_file_metadata(address, timeout=ANSWER_S)
         if found.etag != known.version or found.size not in (None, known.bytes):
             raise StoreError(
                 f"{what}: the file has changed on the server; expected {known.bytes} bytes with tag {known.version}, "

@@ -108,14 +108,6 @@ class StoredFile:
     store: Store
     name: str
 
-    def size(self) -> int:
-        """Return the size in bytes of a file of a store."""
-        return self.store.size(self.name)
-
-    def read(self) -> bytes:
-        """Return the whole file of a store."""
-        return self.store.read(self.name)
-
     def read_range(self, start: int, stop: int) -> bytes:
         """Return the bytes [start, stop) of a file of a store."""
         return self.store.read_range(self.name, start, stop)
@@ -240,11 +232,6 @@ class FolderStore:
 def reads_at_once(store: Store) -> int:
     """Return how many threads read small files of a store: one if a request costs nothing."""
     return READS_AT_ONCE if store.request_bytes else 1
-
-
-def local_file(path: Path) -> StoredFile:
-    """Return a file on this machine as the `StoredFile` of a store."""
-    return StoredFile(FolderStore(path.parent), path.name)
 
 
 def folder_beside(store: Store, ending: str) -> Path:

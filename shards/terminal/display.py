@@ -56,7 +56,10 @@ def _escape_surrogate(match: re.Match[str]) -> str:
 
 
 def format_json(value: Any) -> str:
-    """Return a value as indented JSON to print, in ASCII; its strings are valid Unicode, by `escape_surrogates`."""
+    """Return a value as indented JSON to print; its strings are valid Unicode, by `escape_surrogates`.
+
+    In ASCII, so that control characters stay exact and harmless.
+    """
     text = json.dumps(value, ensure_ascii=False)
     # The backslash of an escaped byte must itself be escaped in JSON.
     valid = _SURROGATES.sub(lambda match: "\\" + _escape_surrogate(match), text)
@@ -152,8 +155,3 @@ def format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.{2 if abs(value) >= 100 else 3}f}" if abs(value) >= 1 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else printable(str(value))
-
-
-def print_json(value: dict[str, Any]) -> None:
-    """Print a result as JSON: ASCII, so that control characters stay exact and harmless, and valid Unicode."""
-    print(format_json(value))

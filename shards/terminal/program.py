@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
-from shards.errors import InputError, TokenmillError, lacks_memory, missing_extra, path_remedy, remedy_of, text_of
-from shards.terminal.display import Table, print_json, print_lines, print_rows, say
+from shards.errors import InputError, TokenmillError, any_remedy, lacks_memory, missing_extra, text_of
+from shards.terminal.display import Table, format_json, print_lines, print_rows, say
 from shards.terminal.gone import GONE, did_you_mean
 from shards.terminal.reporter import report_to
 
@@ -165,7 +165,7 @@ def call_command(name: str, module_name: str, arguments: Sequence[str]) -> int:
     if isinstance(outcome, int):  # the command has printed what it found, as it found it
         return outcome
     if options.json:
-        print_json(dict(outcome.data))
+        print(format_json(dict(outcome.data)))
         return outcome.status
     # A generator makes one part after another, so that the first lines come at once.
     for part in outcome.shown:
@@ -271,8 +271,7 @@ def _run_and_tell(run: Callable[[], int], stdout: _Stdout, *, as_json: bool, os_
         # A full disk is no wrong command line: it fails on the way.
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
         place = "stdout: " if stdout.failed else ""
-        remedy = remedy_of(error) or (path_remedy(error) if isinstance(error, OSError) else "")
-        problems = [f"{place}{text_of(error)}{remedy}"]
+        problems = [f"{place}{text_of(error)}{any_remedy(error)}"]
         status = PROBLEMS if full else os_error_status
         outcome = "refused" if status == COULD_NOT_RUN else "failed"
     finally:
@@ -282,7 +281,7 @@ def _run_and_tell(run: Callable[[], int], stdout: _Stdout, *, as_json: bool, os_
     if as_json and rank == "0" and not stdout.failed:
         entries = [problem if isinstance(problem, str) else problem.to_dict() for problem in problems]
         try:
-            print_json({"status": outcome, "problems": entries})
+            print(format_json({"status": outcome, "problems": entries}))
             sys.stdout.flush()
         except BrokenPipeError:
             status = PIPE_CLOSED

@@ -109,7 +109,7 @@ class TokenWindows(Dataset[Sample]):
         self.labels: Labels = labels
         self.fields: tuple[FieldName, ...] = tuple(fields)
         self._epochs, self._samples = epochs, samples
-        self._check(epochs, samples)
+        self._check()
         self.seq_len, self.seed = int(seq_len), int(seed)  # of numpy's integers: `identity` is plain JSON
         self._plan()
         self._check_windows()
@@ -211,9 +211,10 @@ class TokenWindows(Dataset[Sample]):
         shards = self.shard_set.splits[self.split]
         return WindowReader(shards, self.order, vocab_size=self.shard_set.vocab_size, stop=len(self))
 
-    def _check(self, epochs: int | None, samples: int | None) -> None:
+    def _check(self) -> None:
         """Refuse arguments of `TokenWindows` that cannot be used."""
         problems: list[str] = []
+        epochs, samples = self._epochs, self._samples
         # Every fault is told at once.
         for name, value in {"seq_len": self.seq_len, "epochs": epochs, "samples": samples}.items():
             if value is not None and (not is_integer(value) or value < 1):

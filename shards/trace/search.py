@@ -79,18 +79,18 @@ _Match = tuple[int, int, int, int, Excerpt | None]
 
 @dataclass(frozen=True)
 class Search:
-    """A query prepared for one set. `limit` is the number of documents of a shard to describe; all when None."""
+    """A query prepared for one set. `limit` is the number of documents of a shard to describe."""
 
     shard_set: ShardSet
     query: Query
-    limit: int | None
+    limit: int
     entries: Any
     """The bytes of each id, a `pa.LargeBinaryArray`."""
     pattern: re.Pattern[str] | None
     vocabulary: Vocabulary
 
 
-def prepare_search(shard_set: ShardSet, query: Query, limit: int | None) -> Search:
+def prepare_search(shard_set: ShardSet, query: Query, limit: int) -> Search:
     """Prepare the search for a query that has been checked.
 
     Raises:
@@ -121,9 +121,8 @@ def search_shard(search: Search, number: int) -> ShardHits:
     hashes = [np.empty((0, 16), np.uint8)]
     described: list[tuple[int, _Match]] = []
     for block in iter_blocks(shard_set, number):
-        room = None if search.limit is None else search.limit - len(described)
         # Of each block, only the documents that there is room for are described.
-        matches = list(_search(search, block, room))
+        matches = list(_search(search, block, search.limit - len(described)))
         rows = np.array([row for row, *_ in matches], np.int64)
         hashes.append(block.hashes[rows].copy())  # a block's memory is used again
         counts[0] += np.bincount(block.sources[rows], minlength=sources)
@@ -139,7 +138,7 @@ def search_shard(search: Search, number: int) -> ShardHits:
     return counts, np.concatenate(hashes), shown
 
 
-def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
+def _search(search: Search, block: DocumentBlock, room: int) -> Iterator[_Match]:
     """Yield the documents of a block with hits of the search; the first `room` have an excerpt."""
     if search.query.kind == "token":
         yield from _search_token(search, block, room)
@@ -155,7 +154,7 @@ def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[
         if not hits:
             continue
         # All documents are counted, and the first ones are described.
-        excerpt = cut_excerpt(text, first, last) if room is None or number < room else None
+        excerpt = cut_excerpt(text, first, last) if number < room else None
         yield row, hits, int(np.searchsorted(offsets, first, "right")) - 1, first, excerpt
         number += 1
 
@@ -175,7 +174,7 @@ def _find_rows(search: Search, block: DocumentBlock) -> Iterator[int]:
         place = text.find(needle, int(ends[row]))
 
 
-def _search_token(search: Search, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
+def _search_token(search: Search, block: DocumentBlock, room: int) -> Iterator[_Match]:
     token = int(search.query.value)
     # The first place in each document, and how many there are.
     places = np.flatnonzero(block.tokens == token)
@@ -184,7 +183,7 @@ def _search_token(search: Search, block: DocumentBlock, room: int | None) -> Ite
     decode = _decode if token in search.vocabulary.special.values() else _decode_document
     for number, (row, first, count) in enumerate(np.stack(found, axis=1).tolist()):
         position = int(places[first] - block.starts[row])
-        if room is not None and number >= room:
+        if number >= room:
             yield row, count, position, 0, None
             continue
         text, offsets = decode(search, block.tokens[block.starts[row] : block.ends[row]])

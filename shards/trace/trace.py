@@ -11,7 +11,6 @@ knows nothing of work folders. The entry point `work` of the group `tokenmill.ex
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -30,7 +29,7 @@ from shards.trace.locate import Place, find_holders, find_places
 from shards.trace.search import Hit, Query, check_query, prepare_search, search_shard
 
 
-@dataclass
+@dataclass(frozen=True)
 class Trace:
     """The documents that a search of a set found.
 
@@ -44,9 +43,9 @@ class Trace:
 
     asked: str
     query: dict[str, Any]
-    sources: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    shown: list[Hit] = field(default_factory=list[Hit])
-    hashes: UInt8s = field(default_factory=lambda: np.empty((0, 16), np.uint8))
+    sources: dict[str, dict[str, int]]
+    shown: list[Hit]
+    hashes: UInt8s
 
     @property
     def documents(self) -> int:
@@ -73,7 +72,7 @@ def trace(
     path: AnyPath,
     query: Query,
     *,
-    limit: int | None = 20,
+    limit: int,
     workers: int = 1,
     progress: Progress = no_progress,
 ) -> Trace:
@@ -82,7 +81,7 @@ def trace(
     Args:
         path: the set's folder.
         query: the query.
-        limit: how many documents to describe; all when None. All are counted.
+        limit: how many documents to describe. All are counted.
         workers: number of processes; the result does not depend on it.
         progress: called with tokens done and tokens in all.
 
@@ -95,26 +94,23 @@ def trace(
     shard_set = open_set(path)
     check_query(query, shard_set.vocab_size)
     search = prepare_search(shard_set, query, limit)
-    found = Trace(f"--{query.kind} {query.value}", asdict(query))
     names = [source.name for source in shard_set.manifest.sources]
     advance = count_up(progress, shard_set.shards.num_tokens)
-    most = sys.maxsize if limit is None else limit
-    hashes = [found.hashes]
+    described, hashes = list[Hit](), [np.empty((0, 16), np.uint8)]
     # Documents and hits of each source, added up in the order of the manifest.
     by_source = np.zeros((2, len(names)), np.int64)
     for index, part in map_tasks(search_shard, search, range(len(shard_set.shards)), workers):
         counts, of_shard, shown = part
         hashes.append(of_shard)
         by_source += counts
-        found.shown += shown[: most - len(found.shown)]
+        described += shown[: limit - len(described)]
         advance(shard_set.shards[index].num_tokens)
-    found.hashes = np.concatenate(hashes)
-    found.sources = {
+    sources = {
         name: {"documents": documents, "hits": hits}
         for name, documents, hits in zip(names, *by_source.tolist(), strict=True)
         if documents
     }
-    return found
+    return Trace(f"--{query.kind} {query.value}", asdict(query), sources, described, np.concatenate(hashes))
 
 
 def trace_token(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:
@@ -214,8 +210,8 @@ def load_explain() -> Explain | None:
     """Return what an installed package provides under the entry point, to explain a hash not found; or None."""
     from importlib.metadata import entry_points  # late: takes 20 ms to load
 
-    found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == ENTRY_POINT]
+    found = entry_points(group=ENTRY_POINT_GROUP, name=ENTRY_POINT)
     try:
-        return found[0].load() if found else None
+        return found[ENTRY_POINT].load() if found else None
     except ModuleNotFoundError:  # it belongs to a package that cannot be imported here
         return None

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from types import MappingProxyType
 
 import numpy as np
 import xxhash
@@ -68,8 +67,8 @@ def find_shard_problems(
     shard: Shard,
     manifest: Manifest,
     listing: Listing,
-    advance: Advance | None = None,
-    checksums: Mapping[str, str] = MappingProxyType({}),
+    advance: Advance,
+    checksums: Mapping[str, str],
 ) -> ShardFindings:
     """Check one shard in full: its files, then their content.
 

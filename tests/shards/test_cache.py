@@ -78,7 +78,7 @@ def open_cached(folder, limit=10**9):
 
 
 def token_files(whole):
-    return {shard.name: shard.tokens_file.size() for shard in shards.open_set(whole).shards}
+    return {shard.name: shard.entry.files.tokens.bytes for shard in shards.open_set(whole).shards}
 
 
 def two_largest(whole):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shards.format import codec
 from shards.format.codec import MOST_LARGER
-from shards.stores.store import local_file
+from shards.stores.store import FolderStore, StoredFile
 
 FRAME = codec.FRAME_BYTES
 
@@ -36,10 +36,14 @@ def content_of(size, seed=0):
     return np.random.default_rng(seed).integers(0, 50, size, dtype=np.uint8).tobytes()
 
 
-def read_range(file, table, start, stop):
+def read_table(path, **known):
+    return codec.read_seek_table(StoredFile(FolderStore(path.parent), path.name), size=path.stat().st_size, **known)
+
+
+def read_range(path, table, start, stop):
     """Return the content bytes [start, stop)."""
     out = bytearray(max(0, stop - start))
-    codec.read_content(file, table, start, memoryview(out))
+    codec.read_content(StoredFile(FolderStore(path.parent), path.name), table, start, memoryview(out))
     return out
 
 
@@ -69,8 +73,8 @@ def test_any_bytes_in_any_chunks_by_any_threads_give_the_same_file(tmp_path_fact
     assert (writer.sha256, writer.bytes_written) == (hashlib.sha256(data).hexdigest(), len(data))
     path = tmp_path_factory.getbasetemp() / "round_trip.bin.zst"
     path.write_bytes(data)
-    table = codec.read_seek_table(local_file(path), content_bytes=len(content))
-    assert read_range(local_file(path), table, 0, len(content)) == content
+    table = read_table(path, content_bytes=len(content))
+    assert read_range(path, table, 0, len(content)) == content
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -86,15 +90,15 @@ def test_any_range(long_file, data):
     near = st.sampled_from([0, 1, FRAME - 1, FRAME, FRAME + 1, 2 * FRAME, 3 * FRAME, len(content) - 1, len(content)])
     start = data.draw(st.one_of(near, st.integers(0, len(content))))
     stop = data.draw(st.one_of(near.filter(lambda n: n >= start), st.integers(start, len(content))))
-    table = codec.read_seek_table(local_file(path))
-    assert read_range(local_file(path), table, start, stop) == content[start:stop]
+    table = read_table(path)
+    assert read_range(path, table, start, stop) == content[start:stop]
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (0, 8 * FRAME), (4 * FRAME, 4 * FRAME)])
 def test_range_outside_the_content_is_refused(long_file, start, stop):
     path, _ = long_file
     with pytest.raises(ValueError, match="outside"):
-        read_range(local_file(path), codec.read_seek_table(local_file(path)), start, stop)
+        read_range(path, read_table(path), start, stop)
 
 
 def test_pyzstd_reads_the_file_and_its_seek_table(long_file):
@@ -112,7 +116,7 @@ def test_no_tail_makes_the_reader_fail_otherwise(tmp_path_factory, tail):
     path = tmp_path_factory.getbasetemp() / "tail.bin.zst"
     path.write_bytes(tail + bytes.fromhex("b1ea928f"))
     with contextlib.suppress(codec.CodecError):
-        frames = codec.read_seek_table(local_file(path))
+        frames = read_table(path)
         assert sum(frame.stop - frame.start for frame in frames) <= len(tail) * codec.FRAME_BYTES
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.format.windows.order import WindowOrder
+from tests.support.token_sets import locate
 
 PAGE = (Path(__file__).resolve().parents[2] / "shards/FORMAT.md").read_text(encoding="utf-8")
 Places = list[tuple[int, int]]
@@ -144,7 +145,7 @@ def test_the_page_gives_the_windows_of_the_code(sizes, length, seed):
         expected = list_epoch(seed, length, shards, phases, epoch)
         assert order.per_epoch == len(expected)
         first = epoch * order.per_epoch
-        found = [order.locate(number) for number in range(first, first + order.per_epoch)]
+        found = [locate(order, number) for number in range(first, first + order.per_epoch)]
         assert [(place.shard, place.start) for place in found] == expected
         assert {place.epoch for place in found} <= {epoch}
 
@@ -161,7 +162,7 @@ def test_an_epoch_predicts_all_but_two_windows_at_the_edges_once(tokens, length,
     assert order.cropped < 2 * (length + 1)
     for epoch in range(3):
         first = epoch * order.per_epoch
-        starts = sorted(order.locate(number).start for number in range(first, first + order.per_epoch))
+        starts = sorted(locate(order, number).start for number in range(first, first + order.per_epoch))
         targets = [token for start in starts for token in range(start + 1, start + length + 1)]
         assert targets == list(range(starts[0] + 1, starts[0] + 1 + order.targets))  # each once, without a gap
         assert starts[0] >= 0

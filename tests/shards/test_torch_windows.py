@@ -26,7 +26,7 @@ from shards.format.windows.window_reader import READS_FORWARD
 from shards.torch import TokenStream, TokenWindows, collate_windows
 from tests.support.faults import edit
 from tests.support.servers.hub import Hub, use_hub
-from tests.support.token_sets import EOS_ID, count_up
+from tests.support.token_sets import EOS_ID, count_up, locate
 
 SIZES = (1_000, 700, 30, 1_301)
 SEQ_LEN = 32
@@ -52,7 +52,7 @@ def small_set(tmp_path_factory) -> ShardSet:
 def straight(shard_set: ShardSet, number: int, *, seed: int = 1337) -> list[int]:
     """Return a sample's window, read from its shard."""
     shards = shard_set.splits["train"]
-    place = WindowOrder([shard.num_tokens for shard in shards], seq_len=SEQ_LEN, seed=seed).locate(number)
+    place = locate(WindowOrder([shard.num_tokens for shard in shards], seq_len=SEQ_LEN, seed=seed), number)
     return shards[place.shard].read(place.start, place.stop).tolist()
 
 
@@ -115,11 +115,11 @@ def test_windows_over_several_frames_and_of_four_bytes_an_id(tmp_path, vocab_siz
     )
     tokens = shard_set.shards[0].read()
     windows = TokenWindows(shard_set, seq_len=seq_len, seed=3)
-    starts = sorted(int(windows.order.locate(number).start) for number in range(len(windows)))
+    starts = sorted(int(locate(windows.order, number).start) for number in range(len(windows)))
     offset = windows.order.find_offsets(0, [0])[0]
     assert starts == [offset + index * seq_len for index in range(1_116 // seq_len - 1)]
     for number in range(len(windows)):
-        start = windows.order.locate(number).start
+        start = locate(windows.order, number).start
         assert windows[number]["labels"].tolist() == tokens[start + 1 : start + 1 + seq_len].tolist()
 
 
@@ -132,7 +132,7 @@ def test_only_the_frames_of_a_window_are_decoded(small_set, monkeypatch):
         lambda tool, data, frame: decoded.append(frame.start) or decompress(tool, data, frame),
     )
     windows = TokenWindows(small_set, seq_len=SEQ_LEN)
-    place = windows.order.locate(0)
+    place = locate(windows.order, 0)
     windows[0]
     expected = {start for start in range(0, 20_000, 128) if place.start * 2 < start + 128 and start < place.stop * 2}
     assert set(decoded) == expected
@@ -173,7 +173,7 @@ def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set, tmp_path):
     folder = shutil.copytree(small_set.path, tmp_path / "set")
     shard_set = open_set(folder)
     windows = TokenWindows(shard_set, seq_len=SEQ_LEN)
-    place = windows.order.locate(2)
+    place = locate(windows.order, 2)
     shard = shard_set.splits["train"][place.shard]
     frame = shard.frames[place.start * 2 // 128]
     content = bytearray((folder / shard.tokens_file.name).read_bytes())
@@ -182,7 +182,7 @@ def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set, tmp_path):
     with pytest.raises(ShardSetError, match=rf"{shard.name}.bin.zst: .*frame_corrupt"):
         windows[2]
     # The same of a thread that decodes ahead: the next read has its error.
-    places = [(number, windows.order.locate(number)) for number in range(len(windows))]
+    places = [(number, locate(windows.order, number)) for number in range(len(windows))]
     with pytest.raises(ShardSetError, match="frame_corrupt"):  # noqa: PT012
         for number, at in places * 2:
             if at.shard == place.shard and (at.start * 2 >= frame.stop or frame.start >= at.stop * 2):

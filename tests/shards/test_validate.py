@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import xxhash
@@ -11,7 +12,7 @@ import zstandard
 
 import shards
 from shards.convert.export import export_set
-from shards.errors import PROBLEM_KINDS, ShardSetError
+from shards.errors import ProblemKind, ShardSetError
 from shards.format.manifest import EvalTaskEntry, SourceCounts
 from shards.validation import duplicates
 from shards.validation.manifest import check_manifest_totals
@@ -77,7 +78,7 @@ def test_a_disk_that_gives_other_bytes_once_is_named(good_set, tmp_path):
 
 def test_every_kind_of_problem_is_planted():
     planted = {kind for fault in FAULTS for kind in fault.kinds.split()}
-    assert set(PROBLEM_KINDS) == planted
+    assert set(get_args(ProblemKind)) == planted
 
 
 def test_every_problem_is_reported_not_just_the_first(good_set, tmp_path):

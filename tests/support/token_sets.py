@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shards.format.manifest import dtype_for
+from shards.format.windows.order import Window, WindowOrder
 
 EOS_ID = 0
 
@@ -15,3 +16,9 @@ def count_up(tokens: int, *, vocab_size: int = 65_536, document_tokens: int = 50
     ids[document_tokens - 1 :: document_tokens] = EOS_ID
     ids[-1] = EOS_ID
     return ids
+
+
+def locate(order: WindowOrder, number: int) -> Window:
+    """Return the place of the window of a number."""
+    ((visit, _, starts),) = order.group_by_visit(np.array([number]))
+    return Window(visit.epoch, visit.shard, int(starts[0]), int(starts[0]) + order.seq_len + 1)

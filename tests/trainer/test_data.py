@@ -8,6 +8,7 @@ import pytest
 from shards.format.document_table import read_sources
 from shards.format.windows.order import WindowOrder
 from shards.format.windows.window_reader import account_tokens
+from tests.support.token_sets import locate
 
 
 @pytest.mark.parametrize("epochs", [0.0, 0.1, 1.0, 1.04, 2.6])
@@ -19,7 +20,7 @@ def test_every_token_is_accounted_for(shard_set, epochs):
     labels = [np.repeat(*reversed(read_sources(shard, names))) for shard in shards]
     counts, seen, repeated = np.zeros(2, int), [np.zeros(len(label), bool) for label in labels], np.zeros(2, int)
     for number in range(samples):
-        place = order.locate(number)
+        place = locate(order, number)
         targets = slice(place.start + 1, place.stop)
         counts += np.bincount(labels[place.shard][targets], minlength=2)
         repeated += np.bincount(labels[place.shard][targets][seen[place.shard][targets]], minlength=2)

@@ -22,6 +22,7 @@ from trainer.recipe import PhaseConfig
 from trainer.session import Session
 from trainer.train.step import fetch_losses, open_training_windows, take_step
 from trainer.train.train_model import run_training
+from tests.support.token_sets import locate
 
 
 def take_steps(session: Session, steps: int) -> list[dict[str, float]]:
@@ -69,7 +70,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_documents(open_ru
     with pytest.raises(RunError, match=r"step 1: loss nan.*windows \[0, 8\)") as caught:
         run_training(session, lambda line: None)
     assert "No checkpoint had been written" in str(caught.value)
-    first = session.order.locate(0)
+    first = locate(session.order, 0)
     shard = session.shard_set.splits["train"][first.shard]
     assert re.search(rf" unit row \d+ \({shard.name}, row 0 of the batch\)", str(caught.value))
     assert not list((session.run / "checkpoints").glob("*"))

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from shards.config import Settings, check_settings, load_json, table_of
 from shards.errors import InputError, Problem, remedy_of
+from shards.format.manifest import is_none
 from shards.stores.files import delete_path, no_pipe, read_file
 from shards.terminal.reporter import Note
 from trainer.recipe import TrainRecipe, parse_recipe
@@ -36,10 +37,6 @@ Count = Annotated[int, Field(ge=0, le=1 << 53)]
 """Steps, windows or an id: above the limit a float no longer counts them."""
 
 
-def _is_none(value: int | None) -> bool:
-    return value is None
-
-
 class CheckpointState(Settings):
     """The state of a checkpoint without its tensors."""
 
@@ -54,7 +51,7 @@ class CheckpointState(Settings):
     recipe: dict[str, Any]
     vocab_size: Size
     eos_id: Count
-    bos_id: Count | None = Field(default=None, exclude_if=_is_none)
+    bos_id: Count | None = Field(default=None, exclude_if=is_none)
     manifest_sha256: str
     tokenizer_sha256: str
 

@@ -3,12 +3,11 @@
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import shutil
-from collections.abc import Collection, Generator, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from pathlib import Path
 from typing import Any, cast
 
@@ -117,20 +116,6 @@ def _rng_tensors() -> dict[str, torch.Tensor]:
     return tensors
 
 
-@contextlib.contextmanager
-def _open_tensors(path: Path) -> Generator[Any]:
-    """Open a safetensors file to read.
-
-    Raises:
-        InputError: it is damaged.
-    """
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            yield file
-    except (safetensors.SafetensorError, AttributeError) as error:  # of a dtype that torch does not have
-        raise InputError(f"{path}: not a safetensors file: {error}. {_REMEDY}") from error
-
-
 def load_tensors(
     path: Path, expected: Mapping[str, torch.Tensor], *, optional: Set[str] = frozenset()
 ) -> dict[str, torch.Tensor]:
@@ -144,24 +129,27 @@ def load_tensors(
     Raises:
         InputError: the file is damaged, or has other tensors. No more memory is taken than it has bytes.
     """
-    with _open_tensors(path) as file:
-        # The header is compared before a tensor is loaded.
-        names: set[str] = {*file.keys()}
-        for what, others in (("no", expected.keys() - names), ("an unknown", names - expected.keys())):
-            if others := others - optional:
-                more = f", and {len(others) - 1} more" if len(others) > 1 else ""
-                raise InputError(f"{path}: has {what} tensor {min(others)!r:.200}{more}. {_REMEDY}")
-        tensors: dict[str, torch.Tensor] = {}
-        for name, like in ((name, like) for name, like in expected.items() if name in names):
-            shape = file.get_slice(name).get_shape()
-            if shape != [*like.shape]:
-                raise InputError(f"{path}: {name}: shape {shape}; expected {[*like.shape]}. {_REMEDY}")
-            tensor = tensors[name] = file.get_tensor(name)
-            if tensor.dtype != like.dtype:
-                raise InputError(f"{path}: {name}: {tensor.dtype}; expected {like.dtype}. {_REMEDY}")
-            least, most = tensor.aminmax()
-            if not (least.isfinite() and most.isfinite()):  # of a NaN, both are NaN
-                raise InputError(f"{path}: {name}: has numbers that are not finite. {_REMEDY}")
+    tensors: dict[str, torch.Tensor] = {}
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            # The header is compared before a tensor is loaded.
+            names: set[str] = {*file.keys()}
+            for what, others in (("no", expected.keys() - names), ("an unknown", names - expected.keys())):
+                if others := others - optional:
+                    more = f", and {len(others) - 1} more" if len(others) > 1 else ""
+                    raise InputError(f"{path}: has {what} tensor {min(others)!r:.200}{more}. {_REMEDY}")
+            for name, like in ((name, like) for name, like in expected.items() if name in names):
+                shape = file.get_slice(name).get_shape()
+                if shape != [*like.shape]:
+                    raise InputError(f"{path}: {name}: shape {shape}; expected {[*like.shape]}. {_REMEDY}")
+                tensor = tensors[name] = file.get_tensor(name)
+                if tensor.dtype != like.dtype:
+                    raise InputError(f"{path}: {name}: {tensor.dtype}; expected {like.dtype}. {_REMEDY}")
+                least, most = tensor.aminmax()
+                if not (least.isfinite() and most.isfinite()):  # of a NaN, both are NaN
+                    raise InputError(f"{path}: {name}: has numbers that are not finite. {_REMEDY}")
+    except (safetensors.SafetensorError, AttributeError) as error:  # of a dtype that torch does not have
+        raise InputError(f"{path}: not a safetensors file: {error}. {_REMEDY}") from error
     return tensors
 
 

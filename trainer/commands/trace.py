@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
-from shards.terminal.arguments import add_run, parse_path, parse_place, positive_number, whole_number
+from shards.terminal.arguments import add_found, add_run, parse_place, positive_number
 from shards.terminal.display import describe_shown, say
 from shards.terminal.program import Outcome, Part, Row
 
@@ -37,19 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SET",
         help="the shard set, a folder, s3://... or hf://... (default: where the run was trained on it)",
     )
-    parser.add_argument(
-        "--limit",
-        type=whole_number,
-        default=20,
-        metavar="N",
-        help="documents to show; 0 for all (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out",
-        type=parse_path,
-        metavar="FILE",
-        help="write the documents' hashes as a block list, for a data recipe's drop_hashes",
-    )
+    add_found(parser)
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -66,7 +54,7 @@ def run(options: argparse.Namespace) -> Outcome:
     if options.out is not None:
         check_block_list(options.out, shard_set)
     _check_step(options.run, train, step)
-    batch, documents, hashes = find_step_documents(shard_set, train, step, limit=options.limit or None)
+    batch, documents, hashes = find_step_documents(shard_set, train, step, limit=options.limit)
     data: Row = {"run": str(options.run)} | batch | {"shown": [document for document, _, _ in documents]}
     if options.out is not None:
         asked = f"tokenmill trace-step {options.run} --step {step}"
@@ -106,7 +94,7 @@ def open_training_set(run: Path, place: Path | str) -> ShardSet:
 
 
 def find_step_documents(
-    shard_set: ShardSet, train: TrainConfig, step: int, *, limit: int | None
+    shard_set: ShardSet, train: TrainConfig, step: int, *, limit: int
 ) -> tuple[Row, list[RowDocument], list[str]]:
     """Find the documents of a step's global batch.
 
@@ -114,7 +102,7 @@ def find_step_documents(
         shard_set: the set that the run was trained on.
         train: the settings of the run, which decide the order.
         step: the step, from 1 as in metrics, taken or not.
-        limit: how many documents to describe; all if None. All are counted.
+        limit: how many documents to describe. All are counted.
 
     Returns:
         The batch: its `step`, `rows`, `tokens` and `documents`, for each of its `sources` the `documents`, each counted
@@ -150,7 +138,7 @@ def find_step_documents(
             counts["documents"] += place.hash not in hashes
             hashes.add(place.hash)
             parts += 1
-            if limit is None or len(found) < limit:
+            if len(found) < limit:
                 _, excerpt = read_excerpt(shards[window.shard], place, first, last, vocabulary=vocabulary)
                 at = {"batch_row": number, "epoch": window.epoch}
                 at |= {"window_start": window.start, "window_stop": window.stop}

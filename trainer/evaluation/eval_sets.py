@@ -20,6 +20,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from shards import ShardSet, open_set
-from shards.errors import InputError, path_remedy, plural, remedy_of
+from shards.errors import InputError, any_remedy, plural
 from shards.format.content_hash import split_column
 from shards.format.document_table import iter_checked_documents, iter_documents
 from shards.format.manifest import MANIFEST_FILE, Split
@@ -242,8 +243,8 @@ def build_text_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) 
             _run_build(config.name, folder)
             yield open_set(folder / SET_FOLDER)
     except OSError as error:
-        remedy = remedy_of(error) or path_remedy(error)
-        message = f"{folder}: cannot be used for the eval set {config.name}: {error.strerror or error}{remedy}"
+        found = f"{error.strerror or error}{any_remedy(error)}"
+        message = f"{folder}: cannot be used for the eval set {config.name}: {found}"
         raise InputError(f"{message} XDG_CACHE_HOME chooses another cache.") from error
 
 
@@ -291,19 +292,14 @@ def _word_problem(problem: str, place: str) -> str:
     return problem if problem.startswith(place) else f"{place}: {problem}"
 
 
-@contextlib.contextmanager
-def _open_shard_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -> Generator[ShardSet]:
+def _open_shard_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -> AbstractContextManager[ShardSet]:
     """Open the shard set of an eval set: the one that it names, or one that the pipeline makes of its text."""
     if config.shards is None:
-        with build_text_set(config, evaluated, say) as shard_set:
-            yield shard_set
-        return
+        return build_text_set(config, evaluated, say)
     try:
-        shard_set = open_set(parse_place(config.shards))
-        shard_set.manifest  # noqa: B018  # read here, so that a place without a set is told as such
+        return contextlib.nullcontext(open_set(parse_place(config.shards)))
     except (InputError, OSError) as error:
         raise InputError(f"eval.sets.{config.name}.shards = {config.shards!r}: {error}") from error
-    yield shard_set
 
 
 def find_held_documents(

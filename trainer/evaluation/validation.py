@@ -28,7 +28,6 @@ import torch
 import torch.nn.functional as F
 
 from shards import ShardSet
-from shards.errors import InputError
 from shards.format.document_table import number_token_sources
 from shards.terminal.program import Row
 from shards.torch.batch import number_documents
@@ -82,7 +81,7 @@ def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) ->
     names = [source.name for source in shard_set.manifest.sources]
     sums = np.zeros((3, len(names)))  # of each source the loss in nats, the targets, the bytes of their text
     losses: list[npt.NDArray[np.float64]] = []
-    token_bytes, text_scales = find_token_bytes(shard_set), find_text_scales(shard_set)
+    token_bytes, text_scales = shard_set.vocabulary.text_lengths(), find_text_scales(shard_set)
     for shard in shard_set.splits["val"]:
         targets = min(shard.num_tokens - 1, max_tokens)
         if targets <= 0:
@@ -92,10 +91,8 @@ def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) ->
         content = shard.read(0, targets + 1).astype(np.int64)
         losses.append(_token_losses(evaluated, torch.from_numpy(content)))
         sources = number_token_sources(shard, names, targets + 1)[1:]
-        sizes = token_bytes[content[1:]] if token_bytes is not None else np.zeros(targets)
-        sums += [
-            np.bincount(sources, weights, minlength=len(names)) for weights in (losses[-1], np.ones(targets), sizes)
-        ]
+        weights = (losses[-1], np.ones(targets), token_bytes[content[1:]])
+        sums += [np.bincount(sources, own, minlength=len(names)) for own in weights]
     # Where the tokenizer rewrote text, its tokens have other bytes than the text of the source.
     sums[2] *= [text_scales.get(name, 1.0) for name in names]
     parts = np.array_split(np.concatenate(losses), PARTS)
@@ -110,20 +107,6 @@ def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) ->
         "val_loss_by_source": {name: float(row[0] / row[1]) for name, row in by_source.items()},
         "val_bits_per_byte_by_source": {name: _bits(row) for name, row in by_source.items()},
     }
-
-
-def find_token_bytes(shard_set: ShardSet) -> npt.NDArray[np.int64] | None:
-    """Return for validation the bytes of text of each id, int64 `(vocab_size,)`; None if entries have no fixed bytes.
-
-    Raises:
-        InputError: the set is damaged.
-    """
-    try:
-        return shard_set.vocabulary.text_lengths()
-    except InputError:
-        raise
-    except ValueError:
-        return None
 
 
 def find_text_scales(shard_set: ShardSet) -> dict[str, float]:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 
 from shards import ShardSetError
-from shards.errors import InputError, RunError, plural, remedy_of
+from shards.errors import InputError, RunError, any_remedy, plural
 from shards.format.windows.window_reader import account_tokens
 from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
@@ -94,7 +94,7 @@ def train_model(
         began = Path(start) if start else None
         session = open_session(loaded, place, Path(run), say=show, start=began, cache=kept)
     except OSError as error:  # such as a disk too small for a checkpoint
-        raise InputError(f"{error}{remedy_of(error)}") from error
+        raise InputError(f"{error}{any_remedy(error)}") from error
     with closing(session):
         # From here on a failure leaves a run that can be resumed.
         return _describe_end(run_training(session, show, go_on=go_on, progress=progress))

@@ -170,11 +170,6 @@ class WindowOrder:
         windows = int(self.windows[shard])
         return Visit(epoch, shard, epoch * self.per_epoch + int(ends[turn]) - windows, windows)
 
-    def locate(self, window: int) -> Window:
-        """Map a global window number of the order to its place."""
-        ((visit, _, starts),) = self.group_by_visit(np.array([window]))
-        return Window(visit.epoch, visit.shard, int(starts[0]), int(starts[0]) + self.seq_len + 1)
-
     def group_by_visit(self, windows: Int64s) -> Iterator[tuple[Visit, Int64s, Int64s]]:
         """Yield windows of any numbers visit by visit: their indices in `windows`, and their first tokens."""
         order = np.argsort(windows, kind="stable")

@@ -15,7 +15,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ DECODED_SHARDS = 2
 """Shards held decoded: the one in use and the next."""
 
 
-class WindowReader(AbstractContextManager["WindowReader"]):
+class WindowReader:
     """Reads windows by number. Safe to share between threads, which take turns; not between processes."""
 
     def __init__(self, shards: Sequence[Shard], order: WindowOrder, *, vocab_size: int, stop: int | None = None):
@@ -60,9 +59,6 @@ class WindowReader(AbstractContextManager["WindowReader"]):
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="decode-ahead")
         self._last: tuple[Visit, int] | None = None
         self._forward = 0
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop the decoding thread of the windows' reader and what it fetches, and free the shards."""
