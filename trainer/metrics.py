@@ -77,7 +77,7 @@ class MetricsLog:
     def __init__(self, run: Path, *, step: int, write: bool = True):
         """Open the metrics of a run that continues after `step`; without `write` (other ranks) they are only read."""
         path = run / METRICS_FILE
-        found, others = read_lines(run) if path.exists() else ([], 0)
+        found, others = read_lines(run)
         # A resumed run forgets the steps that its checkpoint has not seen.
         self.records = [record for record in found if record["step"] <= step]
         self.removed = others + len(found) - len(self.records)
@@ -127,13 +127,16 @@ def read_metrics(run: Path) -> list[Record]:
 def read_lines(run: Path) -> tuple[list[Record], int]:
     """Return every whole line of a run's metrics, in order, and how many others there are: a crash may have cut one.
 
+    There are none without the file.
+
     Raises:
         InputError: a line is not metrics.
         OSError: the file cannot be read.
     """
     path, number = run / METRICS_FILE, 0
     records: list[Record] = []
-    for number, line in enumerate(read_file(path, MAX_METRICS_BYTES).splitlines(keepends=True), 1):
+    content = read_file(path, MAX_METRICS_BYTES) if path.exists() else b""
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
         record: Any = None
         try:
             # A crash may have cut the last line; a whole line must be metrics.
@@ -156,7 +159,7 @@ def read_lines(run: Path) -> tuple[list[Record], int]:
 
 def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:
     """Begin a run's metrics with another run's lines up to a step; nothing is done if the run has metrics already."""
-    if (source / METRICS_FILE).is_file() and not (run / METRICS_FILE).exists():
+    if not (run / METRICS_FILE).exists():
         lines = [json.dumps(record) for record in read_metrics(source) if record["step"] <= until_step]
         write_text(run / METRICS_FILE, "".join(f"{line}\n" for line in lines))
 

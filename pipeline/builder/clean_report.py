@@ -239,7 +239,7 @@ class _Documents:
         if evaluation is not None:
             item = next(item for item in found["items"] if item["evaluation"] == evaluation)
             excerpt = cut_excerpt(data, item["start"], item["stop"], around=EXCERPT_BYTES)
-            document |= {"item": item, "found": excerpt.to_dict()}
+            document |= {"item": item, "found": asdict(excerpt)}
         return document | {"text": text[:TEXT_CHARACTERS]}
 
 

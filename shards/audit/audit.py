@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -240,7 +240,7 @@ def _excerpt(shard: Shard, place: Place, example: Example, vocabulary: Vocabular
     before, hit, after = (
         vocabulary.decode(part) for part in (tokens[low:first], tokens[first:last], tokens[last:high])
     )
-    return {"position": first} | cut_excerpt(before + hit + after, len(before), len(before) + len(hit)).to_dict()
+    return {"position": first} | asdict(cut_excerpt(before + hit + after, len(before), len(before) + len(hit)))
 
 
 TOKENS_FILE = "tokens.parquet"

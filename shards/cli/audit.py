@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _SHOWN_CHARACTERS = 60
 _STYLES = {"ok": "green", "look": "yellow", "bad": "bold red"}
 
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `audit`."""
     parser.epilog = _explain_rules()

@@ -36,7 +36,6 @@ class DocumentBlock:
     Attributes:
         shard: the shard's number in the manifest.
         document: number of the first document in the shard.
-        start: first token in the shard.
         tokens: uint16 or uint32 `(tokens,)`, read only.
         starts: int64 `(documents,)`, each document's first token in `tokens`.
         ends: int64 `(documents,)`, one past its last, which is EOS.
@@ -46,7 +45,6 @@ class DocumentBlock:
 
     shard: int
     document: int
-    start: int
     tokens: Tokens
     starts: Int64s
     ends: Int64s
@@ -104,9 +102,7 @@ def iter_blocks(shard_set: ShardSet, number: int) -> Iterator[DocumentBlock]:
             taken = parts[0] if len(parts) == 1 else np.concatenate(parts)
             taken, left = taken[:count], parts[-1][len(parts[-1]) + missing :]
             here = slice(first, last)
-            yield DocumentBlock(
-                number, document, start, taken, stops - lengths[here], stops, sources[here], hashes[here]
-            )
+            yield DocumentBlock(number, document, taken, stops - lengths[here], stops, sources[here], hashes[here])
             document += last - first
             start += count
     if start != shard.num_tokens:

@@ -57,7 +57,6 @@ class Spelling:
         prefix: the text that the tokenizer may put before a document: a space, or nothing.
         keeps: what the tokens of a document keep of it.
         unknown: the id of all that the vocabulary does not have; None if it has everything.
-        normalizers: the types of the normalizers, other than those that spell spaces.
     """
 
     space: str = ""
@@ -65,7 +64,6 @@ class Spelling:
     prefix: bytes = b""
     keeps: Keeps = "bytes"
     unknown: int | None = None
-    normalizers: tuple[str, ...] = ()
 
     def decode_entry(self, text: str) -> bytes:
         """Return the bytes of an entry of a `tokenizer.json`, by its spelling.
@@ -238,14 +236,11 @@ def find_spelling(tokenizer: Part) -> Spelling:
     marks = [part.get("replacement", "\u2581") for part in metaspaces]
     marks += [part.get("content") for part in normalizers if _pattern(part) == " "]
     space = str(marks[0]) if marks and not is_byte_level(tokenizer) else ""
+    prepends = [part for part in normalizers if part.get("type") == "Prepend" and part.get("prepend") == space]
     # What else the normalizers do changes the text.
-    rewriting = tuple(
-        str(part.get("type"))
-        for part in normalizers
-        if not (space and (_pattern(part) == " " or (part.get("type") == "Prepend" and part.get("prepend") == space)))
-    )
+    rewriting = any(not (space and (_pattern(part) == " " or part in prepends)) for part in normalizers)
     # A space before the document may come from either of them, too.
-    prefixed = any(part.get("type") == "Prepend" and part.get("prepend") == space for part in normalizers) or any(
+    prefixed = prepends or any(
         part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never") != "never"
         for part in metaspaces
     )
@@ -260,7 +255,7 @@ def find_spelling(tokenizer: Part) -> Spelling:
     if (space and not byte_fallback) or not all(text in entries for text in bytes_as):
         unigram = model.get("type") == "Unigram"
         unknown = model.get("unk_id") if unigram else entries.get(model.get("unk_token") or "")
-    return Spelling(space, byte_fallback, b" " if space and prefixed else b"", keeps, unknown, rewriting)
+    return Spelling(space, byte_fallback, b" " if space and prefixed else b"", keeps, unknown)
 
 
 def is_byte_level(tokenizer: Part) -> bool:

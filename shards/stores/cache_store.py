@@ -79,7 +79,7 @@ class CacheStore:
         return self.files[name][0] if name in self.files else self.remote.size(name)
 
     def read(self, name: str) -> bytes:
-        return self.metadata[name] if name in self.metadata else self.read_range(name, 0, self.size(name))
+        return self.read_range(name, 0, self.size(name))
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Return the bytes [start, stop) of a file; the whole file is fetched first. Raises what `hold` raises."""

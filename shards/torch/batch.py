@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import overload
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,11 +28,7 @@ class WindowBatch(Sequence[Sample]):
     def __len__(self) -> int:
         return len(self._fields["input_ids"])
 
-    @overload
-    def __getitem__(self, index: int) -> Sample: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
-    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
+    def __getitem__(self, index: Any) -> Any:
         return self._samples[index]
 
     def stacked(self) -> Sample:

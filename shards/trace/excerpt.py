@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from shards.errors import set_error
 from shards.format.reader import Shard
@@ -25,10 +24,6 @@ class Excerpt:
     hit: str
     after: str
     left_out: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the excerpt."""
-        return asdict(self)
 
 
 def read_excerpt(shard: Shard, place: Place, first: int, last: int, *, vocabulary: Vocabulary) -> tuple[int, Excerpt]:

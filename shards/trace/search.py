@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -67,7 +67,7 @@ class Hit:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the hit of a search."""
         numbers = {"hits": self.hits, "position": self.position, "byte": self.byte}
-        return self.place.to_dict() | numbers | self.excerpt.to_dict()
+        return self.place.to_dict() | numbers | asdict(self.excerpt)
 
 
 ShardHits = tuple[Int64s, UInt8s, list[Hit]]

@@ -8,13 +8,11 @@ import random
 from pathlib import Path
 
 import pytest
-import tokenizers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from tests.support.servers.objects import ObjectServer, aws_environment
-from tests.support.shard_sets import Plan, plan_set, write_set
+from tests.support.shard_sets import Plan, plan_set, train_tokenizer, write_set
 
-SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
 TEXT = "the shard holds tokens of every document in hash order and ends with naïve café 中文 🙂 déjà-vu\n"
 WORDS = TEXT.split(" ")
 
@@ -22,17 +20,7 @@ WORDS = TEXT.split(" ")
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
     """Return a byte-level BPE of 300 entries, the last two of them special."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=298, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
-    )
-    tokenizer.train_from_iterator([" ".join(WORDS)] * 50, trainer)
-    vocabulary = json.loads(tokenizer.to_str())
-    assert len(vocabulary["model"]["vocab"]) == 298
-    tokenizer.add_special_tokens([tokenizers.AddedToken(text, special=True) for text in SPECIAL_TOKENS])
-    return tokenizer
+    return train_tokenizer([TEXT] * 50, 298)
 
 
 @pytest.fixture(scope="session")

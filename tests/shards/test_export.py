@@ -17,7 +17,7 @@ from shards.convert.layouts import layout as layouts
 from shards.errors import InputError
 from shards.format.token_set import write_token_set
 from shards.validation.validate import validate
-from tests.support.shard_sets import Document, write_set
+from tests.support.shard_sets import Document, files_of, write_set
 from tests.support.token_sets import count_up
 from tokenmill.__main__ import main
 
@@ -66,10 +66,6 @@ def truth(plan):
         split: (np.concatenate([d.tokens for d in group]), np.array([len(d.tokens) for d in group]))
         for split, group in documents.items()
     }
-
-
-def files_of(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 # The three training documents: 1 2 EOS | EOS | 258 258 EOS, the first two in shard 0.

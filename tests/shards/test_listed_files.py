@@ -70,7 +70,11 @@ def damaged(request, good_set, tmp_path_factory):
 def test_a_shard_of_another_size_or_none_is_told_when_the_set_is_opened(damaged):
     folder, damage = damaged
     with record_opened() as opened:
-        for read in (open_set, partial(TokenWindows, seq_len=SEQ_LEN), partial(trace, query=Query("token", "5"))):
+        for read in (
+            open_set,
+            partial(TokenWindows, seq_len=SEQ_LEN),
+            partial(trace, query=Query("token", "5"), limit=1),
+        ):
             with pytest.raises(ShardSetError, match=told(damage, folder)) as caught:
                 read(folder)
     (problem,) = caught.value.problems

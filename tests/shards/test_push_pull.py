@@ -23,7 +23,7 @@ from tests.support.faults import edit
 from tests.support.servers.hub import TOKEN, Hub, use_hub
 from tests.support.servers.hub_writes import WRITER
 from tests.support.servers.snapshots import Entry, blob_id, hashed, snapshot_from
-from tests.support.shard_sets import cut_train, write_set
+from tests.support.shard_sets import cut_train, files_of, write_set
 from tokenmill.__main__ import main
 
 # How huggingface_hub hands a file to its own transport.
@@ -67,10 +67,6 @@ def run(capsys):
 
 def push_json(run, folder, repo=REPO, *arguments):
     return run("push", folder, repo, "--json", *arguments)
-
-
-def files_of(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def sha_of(folder, name):

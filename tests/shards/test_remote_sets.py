@@ -11,12 +11,11 @@ import pytest
 
 import shards
 from shards.errors import ShardSetError
-from shards.stores.object_store import open_objects
 from shards.validation.validate import validate
 from tests.support.builds import one_worker
 from tests.support.servers.http11 import Request, Response
 from tests.support.servers.hub import Hub, use_hub
-from tests.support.servers.objects import BUCKET, Proxy, aws_environment
+from tests.support.servers.objects import BUCKET, Proxy, aws_environment, upload
 from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
@@ -25,17 +24,9 @@ pytestmark = pytest.mark.long
 PLACE = f"s3://{BUCKET}/sets/good"
 
 
-def upload(folder: Path, place: str = PLACE) -> None:
-    store = open_objects(place)
-    store.delete_all()
-    for path in folder.rglob("*"):
-        if path.is_file():
-            store.put(path.relative_to(folder).as_posix(), path)
-
-
 @pytest.fixture
 def remote(server, good_set) -> str:
-    upload(good_set)
+    upload(good_set, PLACE)
     return PLACE
 
 

@@ -10,7 +10,7 @@ from shards import ShardSet, ShardSetError, open_set
 from shards.format.token_set import write_token_set
 from shards.stores.object_store import open_objects
 from shards.torch import TokenStream, TokenWindows
-from tests.support.servers.objects import BUCKET
+from tests.support.servers.objects import BUCKET, upload
 from tests.support.token_sets import count_up
 
 pytestmark = pytest.mark.long
@@ -30,9 +30,7 @@ def small_set(tmp_path_factory) -> ShardSet:
 @pytest.fixture
 def bucket(server, small_set) -> None:
     """The server has the set at `PLACE`."""
-    store = open_objects(PLACE)
-    for path in small_set.path.iterdir():
-        store.put(path.name, path)
+    upload(small_set.path, PLACE)
 
 
 def all_labels(shard_set: ShardSet) -> torch.Tensor:

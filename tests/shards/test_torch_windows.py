@@ -24,7 +24,7 @@ from shards.format.token_set import write_token_set
 from shards.format.windows.order import WindowOrder
 from shards.format.windows.window_reader import READS_FORWARD
 from shards.torch import TokenStream, TokenWindows, collate_windows
-from tests.support.faults import edit
+from tests.support.faults import edit, flip
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.token_sets import EOS_ID, count_up, locate
 
@@ -176,9 +176,7 @@ def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set, tmp_path):
     place = locate(windows.order, 2)
     shard = shard_set.splits["train"][place.shard]
     frame = shard.frames[place.start * 2 // 128]
-    content = bytearray((folder / shard.tokens_file.name).read_bytes())
-    content[frame.file_stop - 1] ^= 1  # in the frame's checksum
-    (folder / shard.tokens_file.name).write_bytes(content)
+    flip(folder / shard.tokens_file.name, frame.file_stop - 1)  # in the frame's checksum
     with pytest.raises(ShardSetError, match=rf"{shard.name}.bin.zst: .*frame_corrupt"):
         windows[2]
     # The same of a thread that decodes ahead: the next read has its error.

@@ -5,6 +5,7 @@ import itertools
 import json
 import random
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from shards.trace.search import Query, check_query
 from shards.trace.trace import trace
 from tests.support.shard_sets import write_set
 from tokenmill.__main__ import main
+
+ALL = sys.maxsize
 
 
 def all_documents(plan):
@@ -45,7 +48,7 @@ def test_text_is_found_however_it_is_cut(good_set, plan):
     everything = list(all_documents(plan))
     for needle in needles(plan):
         holding = [(name, number, document) for name, number, document in everything if needle in document.text]
-        found = trace(good_set, Query("text", needle.decode("utf-8", "surrogateescape")), limit=None)
+        found = trace(good_set, Query("text", needle.decode("utf-8", "surrogateescape")), limit=ALL)
         assert [(hit.place.shard, hit.place.document) for hit in found.shown] == [entry[:2] for entry in holding]
         assert [bytes(row) for row in found.hashes] == [document.hash for _, _, document in holding]
         for hit, (_, _, document) in zip(found.shown, holding, strict=True):
@@ -82,7 +85,7 @@ def test_position_is_the_token_that_the_text_begins_in(good_set, plan, needle):
     "pattern", [r"\bcafé\b", "[中文]{2}", "(?i)THE  ?shard ends", "hash.*order$", "nothing here", "é+"]
 )
 def test_pattern_is_found_as_re_finds_it(good_set, plan, pattern):
-    found = trace(good_set, Query("regex", pattern), limit=None)
+    found = trace(good_set, Query("regex", pattern), limit=ALL)
     holding = []
     for name, number, document in all_documents(plan):
         matches = list(re.finditer(pattern, document.text.decode()))
@@ -100,7 +103,7 @@ def test_token_is_found_wherever_it_is(good_set, plan):
     table = open_set(good_set).vocabulary.entries
     everything = list(all_documents(plan))
     for token in (32, 270, 297, plan.eos_id, plan.eos_id + 1):
-        found = trace(good_set, Query("token", str(token)), limit=None)
+        found = trace(good_set, Query("token", str(token)), limit=ALL)
         holding = [
             (name, number, document) for name, number, document in everything if (document.tokens == token).any()
         ]
@@ -114,8 +117,8 @@ def test_token_is_found_wherever_it_is(good_set, plan):
 
 def test_neither_workers_nor_the_limit_change_what_is_counted(good_set):
     query = Query("text", "naïve café")
-    whole = trace(good_set, query, limit=None)
-    for workers, limit in ((2, None), (1, 3), (2, 3)):
+    whole = trace(good_set, query, limit=ALL)
+    for workers, limit in ((2, ALL), (1, 3), (2, 3)):
         other = trace(good_set, query, limit=limit, workers=workers)
         assert other.shown == whole.shown[:limit]
         assert (other.documents, other.hits, other.sources) == (whole.documents, whole.hits, whole.sources)

@@ -6,16 +6,30 @@ import dataclasses
 import hashlib
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import xxhash
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from shards.format import token_set
 from shards.format.document_table import document_schema
 from shards.format.manifest import Manifest, Split
+
+
+def train_tokenizer(texts: Iterable[str], entries: int) -> Tokenizer:
+    """Train a byte-level BPE; two more entries are special."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=entries, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in ("<|endoftext|>", "<|pad|>")])
+    assert tokenizer.get_vocab_size() == entries + 2
+    return tokenizer
 
 
 @dataclasses.dataclass
@@ -146,6 +160,11 @@ def write_set(folder: Path, plan: Plan) -> Manifest:
         epochs=plan.epochs,
         train_tokens=TRAIN_TOKENS,
     ).manifest
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of every file in a folder, by its path in it."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def sha256(path: Path) -> str:

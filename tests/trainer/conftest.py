@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from shards import ShardSet, open_set
 from shards.format.manifest import Split
+from tests.support import shard_sets
+from tests.support.eval_task_rows import write_lines
 from tests.support.recipes import overrides
 from tests.support.shard_sets import Document, Plan, write_set
 from tokenmill.__main__ import main
@@ -36,7 +38,6 @@ TEXTS = {
     "prose": "the mill turns a stream of words into flour and naïve café bread while the river sings 中文 🙂",
     "code": "def grind ( grain ) : return [ stone . press ( g ) for g in grain if g ]",
 }
-SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
 
 RECIPE = """
 name = "tiny"
@@ -69,6 +70,19 @@ keep_last = 2
 """
 
 
+def make_config(kind: str = "llama", **changes: Any) -> ModelConfig:
+    """Return the settings of a tiny model."""
+    settings: dict[str, Any] = {
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2 if kind == "llama" else 4,
+        "intermediate_size": 80,
+        "max_position_embeddings": 48,
+    }
+    return ModelConfig(kind=kind, **(settings | changes))
+
+
 def make_text(source: str, rng: random.Random) -> str:
     """Return a document: sentences of a few words, each likely followed by the one after it in the list."""
     words = TEXTS[source].split()
@@ -82,23 +96,26 @@ def make_text(source: str, rng: random.Random) -> str:
 
 def train_tokenizer() -> Tokenizer:
     """Train a byte-level BPE of 320 entries, the last two of them special."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=318, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
-    )
     rng = random.Random(3)
-    tokenizer.train_from_iterator([make_text(source, rng) for source in WEIGHTS for _ in range(200)], trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
-    assert tokenizer.get_vocab_size() == 320
-    return tokenizer
+    return shard_sets.train_tokenizer([make_text(source, rng) for source in WEIGHTS for _ in range(200)], 318)
+
+
+def encode(tokenizer: Tokenizer, text: str, source: str, unit: str, row: int) -> Document:
+    """Return a document of a set."""
+    ids = [*tokenizer.encode(text, add_special_tokens=False).ids, tokenizer.token_to_id("<|endoftext|>")]
+    return Document(text.encode(), np.array(ids, "<u2"), source, unit, row)
+
+
+def write_documents(folder: Path, shards: dict[str, list[list[Document]]], tokenizer: Tokenizer) -> ShardSet:
+    """Write documents as a shard set, and open it."""
+    eos_id, names = tokenizer.token_to_id("<|endoftext|>"), dict.fromkeys(WEIGHTS, 1)
+    write_set(folder, Plan(shards, tokenizer.to_str(), eos_id, 320, WEIGHTS, '{"name": "tiny"}', names))
+    return open_set(folder)
 
 
 def build_set(folder: Path, *, shard_tokens: dict[Split, list[int]], seed: int = 11) -> ShardSet:
     """Write a shard set whose shards hold about so many tokens, 3 to 1 from two sources, cut at documents."""
     tokenizer = train_tokenizer()
-    eos_id = tokenizer.token_to_id("<|endoftext|>")
     rng = random.Random(seed)
     shards: dict[str, list[list[Document]]] = {}
     row = 0
@@ -109,19 +126,16 @@ def build_set(folder: Path, *, shard_tokens: dict[Split, list[int]], seed: int =
             for source, weight in WEIGHTS.items():
                 target = sum(sizes[: index + 1]) * weight / sum(WEIGHTS.values())
                 while taken[source] < target:
-                    text = make_text(source, rng)
-                    ids = np.array([*tokenizer.encode(text, add_special_tokens=False).ids, eos_id], "<u2")
-                    if taken[source] + len(ids) - target > target - taken[source]:
+                    document = encode(tokenizer, make_text(source, rng), source, "unit", row)
+                    size = len(document.tokens)
+                    if taken[source] + size - target > target - taken[source]:
                         break
-                    documents.append(Document(text.encode(), ids, source, "unit", row))
-                    taken[source] += len(ids)
+                    documents.append(document)
+                    taken[source] += size
                     row += 1
             rng.shuffle(documents)
             shards[split].append(documents)
-    write_set(
-        folder, Plan(shards, tokenizer.to_str(), eos_id, 320, WEIGHTS, '{"name": "tiny"}', dict.fromkeys(WEIGHTS, 1))
-    )
-    return open_set(folder)
+    return write_documents(folder, shards, tokenizer)
 
 
 @pytest.fixture(scope="session")
@@ -196,11 +210,11 @@ def train(trainer: Trainer, shard_set: ShardSet, recipe_file: Path) -> Train:
         run: Path,
         *changes: str,
         more: tuple[object, ...] = (),
-        shards: ShardSet = shard_set,
+        shards: ShardSet | Path | str = shard_set,
         status: int = 0,
     ) -> Done:
-        arguments = ("train", recipe_file, "--shards", shards.path, "--run", run, *overrides(*changes), *more)
-        done = trainer.run(*arguments)
+        place = shards.path if isinstance(shards, ShardSet) else shards
+        done = trainer.run("train", recipe_file, "--shards", place, "--run", run, *overrides(*changes), *more)
         assert done.returncode == status, done.stderr
         return done
 
@@ -240,9 +254,7 @@ def texts(shard_set: ShardSet) -> list[str]:
 @pytest.fixture(scope="session")
 def text_file(texts: list[str], tmp_path_factory) -> Path:
     """The texts as JSON lines."""
-    path = tmp_path_factory.mktemp("texts") / "web.jsonl"
-    path.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
-    return path
+    return write_lines(tmp_path_factory.mktemp("texts") / "web.jsonl", [{"body": text} for text in texts])
 
 
 @pytest.fixture(scope="session")
@@ -258,9 +270,7 @@ def item_file(tmp_path_factory) -> Path:
         rng.shuffle(choices)
         question = " ".join(words[place : place + 3])
         rows.append({"question": question, "choices": choices, "answer": choices.index(right)})
-    path = tmp_path_factory.mktemp("items") / "items.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_lines(tmp_path_factory.mktemp("items") / "items.jsonl", rows)
 
 
 @pytest.fixture(scope="session")
@@ -281,16 +291,9 @@ def loaded(run: Path) -> TrainedModel:
 @pytest.fixture(scope="session")
 def evaluated(shard_set: ShardSet) -> EvaluatedModel:
     """A model whose losses differ much between tokens, as an untrained one's would not."""
-    config = ModelConfig(
-        kind="llama",
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-    )
-    model = build_model(config, 320, seed=3).eval()
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 32}
+    more = {"num_hidden_layers": 1, "max_position_embeddings": 64, "tie_word_embeddings": True}
+    model = build_model(make_config(**sizes, **more), 320, seed=3).eval()
     with torch.no_grad():
         model.model.embed_tokens.weight.mul_(30)
     assert shard_set.path is not None

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from shards.errors import InputError
+from tests.support.faults import flip
 from trainer.checkpoint.folders import (
     CheckpointState,
     clear_leftovers,
@@ -53,9 +54,7 @@ def run(tmp_path) -> Path:
 
 
 def flip_byte(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    flip(path, path.stat().st_size // 2)
 
 
 def test_everything_comes_back_bit_for_bit_without_a_pickle(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.recipes import overrides
 from tokenmill.__main__ import main
 from trainer.checkpoint.folders import list_checkpoints, read_checkpoint
 
@@ -49,15 +50,13 @@ def count_lines(run: Path) -> int:
 
 
 def test_a_run_killed_at_random_moments_equals_one_that_never_was(
-    start, trainer, shard_set, recipe_file, read_lines, disk_path
+    start, train, shard_set, recipe_file, read_lines, disk_path
 ):
     # Every other step is saved, so that about half of the moments are in a save; in memory it is a tenth.
     settings = ("train.steps=120", "checkpoint.every_steps=2", "eval.every_steps=30", "train.log_every=3")
-    options = [part for setting in settings for part in ("--set", setting)]
-    whole = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", disk_path / "whole", *options)
-    assert whole.returncode == 0, whole.stderr
+    train(disk_path / "whole", *settings)
     run, moments = disk_path / "run", random.Random(20)
-    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", run, *options)
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", run, *overrides(*settings))
     kills = half_saves = 0
     while kills < MIN_KILLS or (not half_saves and kills < MAX_KILLS):
         kills += 1
@@ -73,8 +72,7 @@ def test_a_run_killed_at_random_moments_equals_one_that_never_was(
         for path in list_checkpoints(run):
             read_checkpoint(path)  # raises if it is not whole
     assert half_saves, "no kill hit a save"
-    done = trainer.run(*arguments)
-    assert done.returncode == 0, done.stderr
+    train(run, *settings)
     assert read_lines(run) == read_lines(disk_path / "whole")
     kept = [{path.name for path in (folder / "checkpoints").iterdir()} for folder in (run, disk_path / "whole")]
     assert {"step-00000118", "step-00000120"} <= kept[0]

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shards import ShardSet, open_set
+from shards import ShardSet
+from tests.support.eval_task_rows import write_lines
 from tests.support.recipes import to_toml
-from tests.support.shard_sets import Document, Plan, write_set
-from tests.trainer.conftest import TEXTS, WEIGHTS, make_text, train_tokenizer
+from tests.support.shard_sets import Document
+from tests.trainer.conftest import TEXTS, encode, make_text, train_tokenizer, write_documents
 from trainer.metrics import read_metrics
 
 BROKEN = "Ã¢Â€Â™ Ã‚Â» ÃƒÂ© Ã¢Â€Âœ Ã‚Â§ Ã„Â— Ã…Âž " * 8
@@ -23,25 +24,14 @@ BROKEN = "Ã¢Â€Â™ Ã‚Â» ÃƒÂ© Ã¢Â€Âœ Ã‚Â§ Ã„Â— �
 def broken_set(tmp_path_factory) -> ShardSet:
     """A set whose validation split has a few documents of a corrupted source: text that was decoded twice."""
     tokenizer, rng, texts = train_tokenizer(), random.Random(4), dict[str, list[tuple[str, str]]]()
-    eos_id = tokenizer.token_to_id("<|endoftext|>")
     texts["train"] = [("prose", make_text("prose", rng)) for _ in range(60)]
     texts["val"] = [("prose", make_text("prose", rng)) for _ in range(12)]
     texts["val"][5:5] = [("code", f"{BROKEN}{number}") for number in range(3)]
-
-    def encode(split: str) -> list[Document]:
-        rows = enumerate(texts[split])
-        return [
-            Document(
-                text.encode(), np.array([*tokenizer.encode(text).ids, eos_id], "<u2"), source, f"{source}.jsonl", row
-            )
-            for row, (source, text) in rows
-        ]
-
-    shards = {split: [encode(split)] for split in texts}
-    folder = tmp_path_factory.mktemp("broken") / "set"
-    names = dict.fromkeys(WEIGHTS, 1)
-    write_set(folder, Plan(shards, tokenizer.to_str(), eos_id, 320, WEIGHTS, '{"name": "tiny"}', names))
-    return open_set(folder)
+    shards = {
+        split: [[encode(tokenizer, text, source, f"{source}.jsonl", row) for row, (source, text) in enumerate(rows)]]
+        for split, rows in texts.items()
+    }
+    return write_documents(tmp_path_factory.mktemp("broken") / "set", shards, tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +80,8 @@ def test_a_corrupted_source_is_at_the_top_of_the_worst(trainer, trained):
 def test_eval_sets_and_tasks_are_shown_together_and_a_set_may_be_named_as_a_split(
     trainer, trained, shard_set, tmp_path
 ):
-    items = tmp_path / "items.jsonl"
     rows = [{"question": "the mill", "choices": ["holds tokens", "is"], "answer": number % 2} for number in range(6)]
-    items.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    items = write_lines(tmp_path / "items.jsonl", rows)
     recipe = tmp_path / "both.toml"
     sets = [{"name": "val", "shards": str(shard_set.path), "max_tokens": 500}]
     tasks = [{"name": "own", "files": [str(items)], "prompt": "{question}"}]
@@ -110,43 +99,33 @@ def test_eval_sets_and_tasks_are_shown_together_and_a_set_may_be_named_as_a_spli
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set", "eval.sets.web.txt=1"], "eval.sets.web.txt: unknown key"),
-        (["--set", "eval.sets.web.name=''"], "eval.sets"),
-        (["--shards", "SET"], "the run was trained on"),
-        (["--recipe", "MISSPELT"], "evals: unknown key. Did you mean 'eval'?"),
+        (["EMPTY"], "no checkpoints"),
+        (["RUN", "--set", "eval.sets.web.txt=1"], "eval.sets.web.txt: unknown key"),
+        (["RUN", "--set", "eval.sets.web.name=''"], "eval.sets"),
+        (["RUN", "--shards", "SET"], "the run was trained on"),
+        (["RUN", "--recipe", "MISSPELT"], "evals: unknown key. Did you mean 'eval'?"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(trainer, trained, shard_set, tmp_path, arguments, message):
     (tmp_path / "misspelt.toml").write_text("[evals]\nmax_tokens = 5\n")
-    places = {"SET": shard_set.path, "MISSPELT": tmp_path / "misspelt.toml"}
-    given = [places.get(part, part) for part in arguments]
-    done = trainer.run("eval", trained, *given)
+    places = {"RUN": trained, "EMPTY": tmp_path, "SET": shard_set.path, "MISSPELT": tmp_path / "misspelt.toml"}
+    done = trainer.run("eval", *(places.get(part, part) for part in arguments))
     assert done.returncode == 2
     assert message in done.stderr
 
 
-def test_a_folder_without_a_run_is_refused(trainer, tmp_path):
-    done = trainer.run("eval", tmp_path)
-    assert (done.returncode, "no checkpoints" in done.stderr) == (2, True)
-
-
 def test_a_spike_names_the_document_that_it_comes_from(train, tmp_path):
     tokenizer, rng = train_tokenizer(), random.Random(6)
-    eos_id = tokenizer.token_to_id("<|endoftext|>")
-    documents = []
-    for row in range(120):
-        ids = tokenizer.encode(make_text("prose", rng)).ids
-        if row == 77:  # bytes that no other document has
-            rare = sorted(set(range(256)) - {token for text in TEXTS.values() for token in tokenizer.encode(text).ids})
-            ids = rng.choices(rare, k=900)
-        text = tokenizer.decode(ids).encode()
-        documents.append(Document(text, np.array([*ids, eos_id], "<u2"), "prose", "crawl.jsonl", row))
-    shards = {"train": [documents], "val": [[documents[0]]]}
-    names = dict.fromkeys(WEIGHTS, 1)
-    write_set(tmp_path / "set", Plan(shards, tokenizer.to_str(), eos_id, 320, WEIGHTS, '{"name": "tiny"}', names))
+    texts = [make_text("prose", rng) for _ in range(120)]
+    documents = [encode(tokenizer, text, "prose", "crawl.jsonl", row) for row, text in enumerate(texts)]
+    # Bytes that no other document has.
+    rare = sorted(set(range(256)) - {token for text in TEXTS.values() for token in tokenizer.encode(text).ids})
+    ids = np.array([*rng.choices(rare, k=900), documents[0].tokens[-1]], "<u2")
+    documents[77] = Document(tokenizer.decode(ids[:-1]).encode(), ids, "prose", "crawl.jsonl", 77)
+    shard_set = write_documents(tmp_path / "set", {"train": [documents], "val": [[documents[0]]]}, tokenizer)
     rare = ("train.smoke_steps=0", "eval.every_steps=999")
     changes = ("train.global_batch=4", "train.steps=200", "train.spike_nats=1", *rare)
-    done = train(tmp_path / "run", *changes, shards=open_set(tmp_path / "set"), status=1)
+    done = train(tmp_path / "run", *changes, shards=shard_set, status=1)
     lines = done.stderr.splitlines()
     spike = next(index for index, line in enumerate(lines) if "a spike over" in line)
     assert "The documents that raise its loss most" in lines[spike]

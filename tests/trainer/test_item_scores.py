@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from shards.eval_tasks.prompts import Item
-from tests.trainer.conftest import TEXTS, train_tokenizer
+from tests.trainer.conftest import TEXTS, make_config, train_tokenizer
 from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items
 from trainer.evaluation.likelihoods import measure_likelihoods
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
-from trainer.recipe import ModelConfig
 
 CONTEXT = 48
 EOS = 318
@@ -24,16 +23,8 @@ EOS = 318
 @pytest.fixture(scope="module", params=["llama", "gpt2"])
 def trained(request) -> TrainedModel:
     """A model whose likelihoods differ much between tokens, as an untrained one's would not."""
-    config = ModelConfig(
-        kind=request.param,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2 if request.param == "llama" else 4,
-        intermediate_size=32,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-    )
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "max_position_embeddings": CONTEXT}
+    config = make_config(request.param, **sizes, tie_word_embeddings=True)
     model = build_model(config, 320, seed=3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -17,25 +17,13 @@ import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask
 
 from shards.torch.batch import number_documents
+from tests.trainer.conftest import make_config
 from trainer.model.attention import KeyValueCache, attend, document_mask, rotary_tables, rotate
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token, padded_vocab_size
-from trainer.recipe import ModelConfig, load_train_recipe
+from trainer.recipe import load_train_recipe
 
 ROOT = Path(__file__).parents[2]
 VOCAB_SIZE = 200
-
-
-def make_config(**changes: Any) -> ModelConfig:
-    settings: dict[str, Any] = {
-        "kind": "llama",
-        "hidden_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 80,
-        "max_position_embeddings": 32,
-    }
-    return ModelConfig(**(settings | changes))
 
 
 def make_ids(*shape: int) -> torch.Tensor:

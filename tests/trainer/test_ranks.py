@@ -23,22 +23,18 @@ def one_rank(train, tmp_path_factory) -> Path:
 
 
 def test_one_rank_then_two_then_one_equals_one_rank_throughout(
-    trainer, shard_set, recipe_file, one_rank, read_lines, tmp_path
+    train, shard_set, recipe_file, one_rank, read_lines, tmp_path
 ):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
 
     # Stopped where goals are missed that cannot be met: the schedule stays that of 24 steps.
-    def stop_at(step: int) -> tuple[str, str]:
-        return "--set", f"phases=[{{name='a', until_step={step}, goal='loss < 0'}}]"
-
-    first = trainer.run(*arguments, *stop_at(8), "--set", "train.micro_batch=1")
-    assert first.returncode == 3, first.stderr
-    second = run_ranks(*arguments, *stop_at(16), "--set", "train.micro_batch=2", "--set", "train.log_every=3")
+    at_8, at_16 = (f"phases=[{{name='a', until_step={step}, goal='loss < 0'}}]" for step in (8, 16))
+    train(tmp_path, at_8, "train.micro_batch=1", status=3)
+    second = run_ranks(*arguments, *overrides(at_16, "train.micro_batch=2", "train.log_every=3"))
     assert "2 x cpu" in second.stderr
     assert second.stderr.count("resumed from") == 1
     assert second.stderr.count("step 16 with loss") == 1, second.stderr
-    third = trainer.run(*arguments, "--set", "train.micro_batch=8")
-    assert third.returncode == 0, third.stderr
+    train(tmp_path, "train.micro_batch=8")
     assert_near(tmp_path, one_rank, read_lines)
 
 
@@ -85,13 +81,13 @@ sys.exit(status)
 
 
 def test_two_ranks_share_eval_sets_and_tasks_and_have_the_scores_of_one(
-    trainer, shard_set, recipe_file, text_file, item_file, tmp_path, monkeypatch
+    train, shard_set, recipe_file, text_file, item_file, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     table = f"eval.sets=[{{name='web', paths=['{text_file}'], text='body'}}]"
     tasks = f"eval.tasks=[{{name='own', files=['{item_file}']}}]"
-    changes = overrides(table, tasks, "train.steps=4")
-    arguments = ("train", recipe_file, "--shards", shard_set.path, *changes)
+    changes = (table, tasks, "train.steps=4")
+    arguments = ("train", recipe_file, "--shards", shard_set.path, *overrides(*changes))
     (tmp_path / "train.py").write_text(COUNT_THREADS)
     ranks = ("--run", tmp_path / "both", "--set", "train.parallel=fsdp")
     both = run_ranks(*arguments, *ranks, script=tmp_path / "train.py")
@@ -99,7 +95,7 @@ def test_two_ranks_share_eval_sets_and_tasks_and_have_the_scores_of_one(
     assert both.stdout.count("threads of gloo: 0") == 2, both.stdout
     assert both.stderr.count("step 4  web_bpb") == 1
     assert len(list((tmp_path / "cache" / "tokenmill" / "eval_sets").iterdir())) == 1
-    assert trainer.run(*arguments, "--run", tmp_path / "one").returncode == 0
+    train(tmp_path / "one", *changes)
     scores = [read_metrics(tmp_path / run)[-1]["scores"] for run in ("both", "one")]
     assert scores[0].keys() == {"web_bpb", "own_acc", "own_acc_norm", "own_bpb"}
     for name, score in scores[0].items():

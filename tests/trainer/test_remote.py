@@ -6,7 +6,7 @@ The set lies on a Hub on loopback, and in a bucket of moto's S3 server.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,8 @@ import pytest
 
 from shards import ShardSet
 from shards.format.windows.order import WindowOrder
-from shards.stores.open import open_writable_store
 from tests.support.servers.hub import Hub, use_hub
-from tests.support.servers.objects import BUCKET, Proxy, aws_environment
-from tests.trainer.conftest import Done
+from tests.support.servers.objects import BUCKET, Proxy, aws_environment, upload
 from trainer.recipe import load_train_recipe
 
 pytestmark = pytest.mark.long
@@ -51,28 +49,16 @@ def bucket(moto, shard_set, monkeypatch, tmp_path) -> Iterator[Proxy]:
     moto.empty_bucket()
     with Proxy(moto) as proxy:
         aws_environment(monkeypatch, proxy.url)
-        store = open_writable_store(S3)
-        for path in shard_set.path.iterdir():
-            store.put(path.name, path)
+        upload(shard_set.path, S3)
         proxy.forget()
         yield proxy
-
-
-@pytest.fixture(scope="module")
-def train(trainer, recipe_file) -> Callable[..., Done]:
-    def train_with(place: object, run: Path, *more: object, status: int = 0) -> Done:
-        done = trainer.run("train", recipe_file, "--shards", place, "--run", run, *more)
-        assert done.returncode == status, done.stderr
-        return done
-
-    return train_with
 
 
 @pytest.fixture(scope="module")
 def from_disk(train, shard_set, tmp_path_factory) -> Path:
     """A run from disk that never stopped. Read only."""
     run = tmp_path_factory.mktemp("runs") / "disk"
-    train(shard_set.path, run)
+    train(run, shards=shard_set.path)
     return run
 
 
@@ -98,7 +84,7 @@ def test_training_from_a_remote_store_is_training_from_disk(
     trainer, train, shard_set, recipe_file, from_disk, bucket, read_lines, tmp_path
 ):
     run = tmp_path / "run"
-    done = train(S3, run)
+    done = train(run, shards=S3)
     assert f"shards are kept in {tmp_path / 'xdg/tokenmill/shards'}, at most " in done.stderr
     assert read_lines(run) == read_lines(from_disk)
     assert weights(run) == weights(from_disk)
@@ -124,7 +110,7 @@ def test_a_run_goes_on_where_the_set_lies_now(train, shard_set, from_disk, hub, 
     run = tmp_path / "run"
     for place, until in ((URL, 4), (shard_set.path, 10), (S3, 16), (shard_set.path, 24)):
         stop = f"phases=[{{name='a', until_step={until}, goal='loss < 0'}}]"
-        done = train(place, run, "--set", stop, status=3)
+        done = train(run, stop, shards=place, status=3)
         assert ("resumed from" in done.stderr) == (until > 4)
     lines, whole = ([line for line in read_lines(one) if line["step"] != 10] for one in (run, from_disk))
     assert [line for line in lines if "phase" not in line] == whole
@@ -136,7 +122,7 @@ def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_r
 ):
     third = visited(shard_set, recipe_file)[2]
     hub.faults.on(f"/cdn/.*/{third}.bin.zst", status=503)
-    done = train(URL, tmp_path / "run", "--json", status=1)
+    done = train(tmp_path / "run", more=("--json",), shards=URL, status=1)
     told = json.loads(done.stdout)
     assert told["status"] == "failed"
     (problem,) = told["problems"]
@@ -145,7 +131,7 @@ def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_r
     assert all(text in problem for text in said)
     assert "Stopped after step 0." not in problem
     hub.faults.off()
-    train(URL, tmp_path / "run")
+    train(tmp_path / "run", shards=URL)
     assert read_lines(tmp_path / "run") == read_lines(from_disk)
     assert weights(tmp_path / "run") == weights(from_disk)
 
@@ -158,7 +144,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(train, shard_
         (("--cache-limit", "much"), "--cache-limit much: expected a size such as 80GB"),
         (("--cache", tmp_path / "file"), f"{tmp_path / 'file'}: cannot be used as a cache: "),
     ):
-        assert expected in train(URL, tmp_path / "run", *arguments, status=2).stderr
+        assert expected in train(tmp_path / "run", more=arguments, shards=URL, status=2).stderr
         assert not (tmp_path / "run").exists()
-    absent = train(URL + "-absent", tmp_path / "run", status=2)
+    absent = train(tmp_path / "run", shards=URL + "-absent", status=2)
     assert "no such dataset, or it is private" in absent.stderr

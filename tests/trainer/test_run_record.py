@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.shard_sets import files_of
 from trainer.optim import learning_rate
 from trainer.recipe import load_train_recipe
 from trainer.results.comparison import compare_runs
 from trainer.results.runs import read_run, read_runs
 
 NEW = ("optimizer.lr=0.5", "eval.max_tokens=500", "schedule.min_lr_ratio=0.9", 'log.wandb_project="other"')
-
-
-def read_files(run: Path) -> dict[Path, bytes]:
-    return {path.relative_to(run): path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
 def list_differences(*runs: Path) -> dict[str, list[Any]]:
@@ -41,9 +38,9 @@ def assert_rates_are_those_of_the_record(run: Path) -> None:
 @pytest.mark.parametrize("extra", [(), ("train.steps=20",)], ids=["", "fewer steps"])
 def test_a_finished_run_keeps_its_record(train, run, extra, tmp_path):
     shutil.copytree(run, copy := tmp_path / "run")
-    before = read_files(copy)
+    before = files_of(copy)
     done = train(copy, "train.steps=40", *NEW, *extra)
-    assert read_files(copy) == before
+    assert files_of(copy) == before
     assert "not changed, as all 40 steps are done: optimizer.lr = 0.01, not 0.5" in done.stderr
     assert "Raise train.steps to go on with them, or begin a new run" in done.stderr
     assert not list_differences(run, copy)
@@ -51,7 +48,7 @@ def test_a_finished_run_keeps_its_record(train, run, extra, tmp_path):
     wrong = load_train_recipe(copy / "recipe.json", ["optimizer.lr=0.5"])
     (copy / "recipe.json").write_text(wrong.model_dump_json())
     train(copy, "train.steps=40", "optimizer.lr=0.7")
-    assert read_files(copy) == before
+    assert files_of(copy) == before
 
 
 def test_keys_changed_in_the_middle_hold_from_a_step_on(train, trainer, tmp_path):
@@ -104,6 +101,6 @@ def test_a_run_that_began_from_another_one_has_its_changes_too(train, tmp_path):
 
 def test_a_refused_resume_records_nothing(train, run, tmp_path):
     shutil.copytree(run, copy := tmp_path / "run")
-    before = read_files(copy)
+    before = files_of(copy)
     train(copy, "train.steps=50", "optimizer.lr=0.5", "eval.sets=[{name='x', glob='/gone.txt'}]", status=2)
-    assert read_files(copy) == before
+    assert files_of(copy) == before

@@ -8,9 +8,9 @@ import shutil
 import pytest
 import torch
 
+from tests.trainer.conftest import make_config
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.model.generate import SamplingOptions, generate_texts, iter_tokens
-from trainer.recipe import ModelConfig
 
 VOCAB_SIZE, EOS = 200, 0
 GREEDY = SamplingOptions(max_new_tokens=30, temperature=0.0, repetition_penalty=1.0)
@@ -19,16 +19,7 @@ PROMPTS = [[0], [0, 5, 9, 3, 7, 11, 2], [0, 8, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 @pytest.fixture(scope="module", params=["llama", "gpt2"])
 def model(request) -> LanguageModel:
-    config = ModelConfig(
-        kind=request.param,
-        hidden_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=80,
-        num_key_value_heads=2 if request.param == "llama" else 4,
-        max_position_embeddings=48,
-    )
-    model = build_model(config, VOCAB_SIZE, seed=1)
+    model = build_model(make_config(request.param, num_hidden_layers=3), VOCAB_SIZE, seed=1)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -68,6 +59,7 @@ def test_the_command_continues_several_prompts(trainer, run):
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert [result["prompt"] for result in results] == ["the mill", "def"]
+    assert all(1 <= len(result["token_ids"]) <= 6 for result in results)
     assert trainer.run(*arguments).stdout == "\n".join(r["prompt"] + r["text"] + "\n" for r in results)
     alone = trainer.run("sample", run, "--prompt", "def", "--max-new-tokens", 6)
     assert alone.stdout == "def" + results[1]["text"] + "\n"

@@ -15,6 +15,7 @@ import trainer
 from shards.errors import InputError, RunError
 from shards.torch import TokenWindows
 from shards.torch.batch import number_documents
+from tests.support.token_sets import locate
 from trainer import optim
 from trainer.metrics import MetricsLog, read_metrics
 from trainer.optim import learning_rate
@@ -22,7 +23,6 @@ from trainer.recipe import PhaseConfig
 from trainer.session import Session
 from trainer.train.step import fetch_losses, open_training_windows, take_step
 from trainer.train.train_model import run_training
-from tests.support.token_sets import locate
 
 
 def take_steps(session: Session, steps: int) -> list[dict[str, float]]:

@@ -164,7 +164,7 @@ def show_scores(scores: Sequence[Row]) -> list[Row]:
             difference = f"{row['difference']:+.4f}{interval}"
         shown = {"score": row["score"], "arm": row["arm"], "mean": show_score(row["mean"], row["spread"])}
         rows.append(shown | {"difference": difference, "answer": row["answer"]})
-    return name_once(rows, "score")
+    return name_once(rows)
 
 
 def show_tables(answer: Row) -> dict[str, list[Row]]:

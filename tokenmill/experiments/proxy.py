@@ -125,8 +125,7 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
 
 def _count_tokens(run: Path) -> int:
     """Return the tokens that a proxy has been trained on so far, by its metrics."""
-    records = read_metrics(run) if (run / METRICS_FILE).is_file() else []
-    return int(last_record(records, "tokens").get("tokens", 0))
+    return int(last_record(read_metrics(run), "tokens").get("tokens", 0))
 
 
 def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tuple[str, bool]:

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Collection, Mapping, Set
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import safetensors
 import safetensors.torch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,7 +144,7 @@ def find_step_documents(
                 at = {"batch_row": number, "epoch": window.epoch}
                 at |= {"window_start": window.start, "window_stop": window.stop}
                 part = {"position": first, "in_window": last - first}
-                found.append(({**at, **place.to_dict(), **part, **excerpt.to_dict()}, place, excerpt))
+                found.append(({**at, **place.to_dict(), **part, **asdict(excerpt)}, place, excerpt))
     # Counts are of all documents, whatever is shown.
     tokens = sum(counts["tokens"] for counts in sources.values())
     batch: Row = {"step": step, "rows": rows, "tokens": tokens, "documents": len(hashes)}
@@ -152,10 +153,10 @@ def find_step_documents(
 
 def _check_step(run: Path, train: TrainConfig, step: int) -> None:
     """Refuse to trace a step that the run does not have."""
-    from trainer.metrics import METRICS_FILE, read_metrics
+    from trainer.metrics import read_metrics
 
     # A recipe that was shortened later does not hide steps that were taken.
-    records = read_metrics(run) if (run / METRICS_FILE).is_file() else []
+    records = read_metrics(run)
     taken = records[-1]["step"] if records else 0
     if step > max(train.steps, taken):
         raise InputError(f"no step {step} in {run}; its recipe has {train.steps}, counted from 1")

@@ -173,7 +173,7 @@ def show_tables(comparison: Row) -> dict[str, list[Row]]:
         for row in comparison["scores"]
     ]
     return {
-        "scores": name_once(scores, "score"),
+        "scores": name_once(scores),
         "runs": [{key: value for key, value in row.items() if key != "folder"} for row in comparison["runs"]],
         "changes": [
             {key: _show_setting(value) if isinstance(value, list | dict) else value for key, value in row.items()}
@@ -189,10 +189,12 @@ def _show_setting(value: Any) -> str:
     return "; ".join(texts) or json.dumps(value)
 
 
-def name_once(rows: Sequence[Row], key: str) -> list[Row]:
-    """Return rows of a comparison's table, of which those with the same name as the row before have an empty one."""
-    before = [None, *(row[key] for row in rows)]
-    return [row | {key: "" if row[key] == name else row[key]} for row, name in zip(rows, before, strict=False)]
+def name_once(rows: Sequence[Row]) -> list[Row]:
+    """Return rows of a comparison's table, of which those with the same score as the row before do not name it."""
+    before = [None, *(row["score"] for row in rows)]
+    return [
+        row | {"score": "" if row["score"] == name else row["score"]} for row, name in zip(rows, before, strict=False)
+    ]
 
 
 def write_comparison(

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from shards.stores.object_store import open_objects
 from tests.support.ports import find_free_ports
 from tests.support.servers import moto_s3
 from tests.support.servers.http11 import FileSpan, Request, Response
@@ -133,6 +134,15 @@ class Proxy(Server):
             return Response(answer.status, kept, body)
         finally:
             connection.close()
+
+
+def upload(folder: Path, place: str) -> None:
+    """Put the files of a folder into a bucket, in the place of those that are there."""
+    store = open_objects(place)
+    store.delete_all()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store.put(path.relative_to(folder).as_posix(), path)
 
 
 def aws_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
