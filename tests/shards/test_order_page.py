@@ -125,7 +125,8 @@ def test_the_samples_are_those_of_the_page(row):
     assert {len(epoch) for epoch in epochs} == {per_epoch}
     assert [place for places in epochs for place in places][first : first + len(expected)] == expected
     order = WindowOrder(shards, seq_len=length, seed=seed, phases=phases)
-    assert [(at.shard, at.start) for at in map(order.locate, range(first, first + len(expected)))] == expected
+    found = [locate(order, number) for number in range(first, first + len(expected))]
+    assert [(at.shard, at.start) for at in found] == expected
 
 
 # Sets of any sizes
