@@ -137,6 +137,10 @@ def _lines(recipe: Recipe, estimate: Estimate) -> Iterator[str]:
     )
     if estimate.most_tokens is not None:
         yield f"limited by {estimate.scarcest}: at these weights the sources allow about {estimate.most_tokens:,}"
+        total = sum(source.tokens for source in estimate.sources)
+        if not estimate.phases and not any(source.has_more for source in estimate.sources):
+            weights = ", ".join(f"{source.name} {100 * source.tokens / total:.1f}" for source in estimate.sources)
+            yield f"weights that use all {total:,} tokens once: {weights}"
     for source in estimate.sources:
         yield from _source_lines(recipe, source, estimate.val_tokens)
     if sampled := [source.name for source in estimate.sources if source.is_sample]:

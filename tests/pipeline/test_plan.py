@@ -270,6 +270,13 @@ def test_the_command_prints_the_plan(run_cli: Any, twice: Path) -> None:
     data = json.loads(run_cli("plan", twice, "--json", "--tokens", "5_000", "--workers", "64").stdout)
     assert (data["train_tokens"], data["workers"]) == (5000, 64)
     printed = run_cli("plan", twice, "--usd-per-hour", "2").stdout
-    for expected in ("1,000 validation tokens in ", "limited by first", "66.7%", "time: about", "US dollars"):
+    for expected in (
+        "1,000 validation tokens in ",
+        "limited by first",
+        "weights that use all ",
+        "66.7%",
+        "time: about",
+        "US dollars",
+    ):
         assert expected in printed
     assert sorted(twice.parent.iterdir()) == before
