@@ -354,8 +354,8 @@ def check_overlap(totals: Totals, val_rate: int) -> Check:
     sample = "" if val_rate == 1 else f" (1 in {val_rate} searched for)"
     summary = (
         f"{len(leaked):,} of {plural(len(begins), 'validation document')}{sample} "
-        f"{'is a near-duplicate' if len(leaked) == 1 else 'are near-duplicates'} of training ({LEAKED:.0%} of their "
-        f"{NGRAM_TOKENS}-token passages occur there). {total_seen:.1%} of all validation passages also occur in "
+        f"{'is' if len(leaked) == 1 else 'are'} nearly whole in training ({LEAKED:.0%} of the {NGRAM_TOKENS}-token "
+        f"passages occur there, perhaps in other documents). {total_seen:.1%} of all validation passages also occur in "
         "training"
     )
     if verdict != "ok":

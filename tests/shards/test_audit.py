@@ -215,7 +215,7 @@ def test_validation_seen_in_training(small_plan, tmp_path):
     assert row.values["seen"] >= 0.8
     assert check.verdict == "look", "near-duplicates of a few documents flatter the loss; they do not spoil the model"
     assert "1 of " in check.summary
-    assert "is a near-duplicate of training (80%" in check.summary
+    assert "is nearly whole in training (80%" in check.summary
 
 
 def test_the_rate_bounds_the_sample_of_validation(good_set):
