@@ -216,7 +216,7 @@ def hub_errors(what: str) -> Generator[None]:
                 host = cause.request.url.netloc.decode()
                 raise TransientError(
                     f"{what}: no connection to {host} ({said}). Is HF_ENDPOINT right? Does this machine need a proxy "
-                    "(HTTPS_PROXY)? HF_HUB_OFFLINE=1 builds from the cache alone",
+                    "(HTTPS_PROXY)? With HF_HUB_OFFLINE=1, a build reads only its cache",
                     no_connection_to=host,
                 ) from error
             case httpx2.TransportError() | ConnectionError() | TimeoutError():  # the builtin ones are Xet's
