@@ -1,6 +1,6 @@
 #!/bin/sh
 # The whole product on this machine, without a network: corpus, plan, shards, validation, report, training, plot, samples.
-# Called by `make demo` with PYTHON set. A second run skips whatever is already there and whole.
+# Called by `make demo` with PYTHON set. A second run skips what is already complete.
 set -eu
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-.venv/bin/python}
@@ -22,7 +22,7 @@ run() {
 headline "Gather real text from this installation: prose, mathematics, code"
 run demo-corpus "$CORPUS"
 
-headline "Plan: what the recipe will read and write, before anything runs"
+headline "Plan: what the build will read and write"
 run plan recipes/data/demo.toml
 
 headline "Build: train the tokenizer, encode, mix 87/10/3 by tokens, write the shards"
@@ -34,16 +34,16 @@ run validate "$SHARDS"
 headline "Inspect: what is in the set"
 run inspect "$SHARDS"
 
-headline "Report: a page and a data card, with an audit of the tokens, before the first GPU hour"
+headline "Report: an HTML page, a data card, and an audit of the tokens"
 run report "$SHARDS"
 
 headline "Train: 1.4 million parameters for about a minute on the CPU"
 run train recipes/train/demo.toml --shards "$SHARDS" --run "$RUN"
 
-headline "Plot: losses and scores with their errors, learning rate and throughput, with the phases marked"
+headline "Plot: losses, scores, learning rate and throughput, by phase"
 run plot "$RUN"
 
-headline "Sample: what the model has learnt from one look at some documentation"
+headline "Sample: what the model writes after one minute of training"
 for prompt in "Return the number of" "The following methods can be defined to" "import os"; do
     printf '$ tokenmill sample %s --max-new-tokens 100 --prompt "%s"\n' "$RUN" "$prompt"
     "$PYTHON" -m tokenmill sample "$RUN" --max-new-tokens 100 --prompt "$prompt"
@@ -51,16 +51,16 @@ done
 
 headline "What to look at next"
 cat <<EOF
-  $SHARDS/manifest.json            what was asked for and what was achieved, side by side
-  $SHARDS/train-00000.docs.parquet where every document of a shard came from
-  $SHARDS.report/index.html        the set as a page: mix, tokenizer, lengths, audit, samples; open it in a browser
+  $SHARDS/manifest.json            the requested and the achieved mix
+  $SHARDS/train-00000.docs.parquet the source of every document in a shard
+  $SHARDS.report/index.html        the set as an HTML page: mix, tokenizer, lengths, audit, samples
   $RUN/metrics.jsonl        loss, tokens per second and validation loss by source, step by step
-  $RUN/metrics.png          the same as a picture
+  $RUN/metrics.png          the same as a plot
 
-  tokenmill compare $RUN out/other-run --out out/comparison    two runs: scores, cost, recipes, curves
-  tokenmill inspect $SHARDS --shard train-00000 --document 0    read a document back from its tokens
-  tokenmill build recipes/data/demo.toml --out $SHARDS        again: nothing is left to do
+  tokenmill compare $RUN out/other-run --out out/comparison    compares two runs: scores, cost, recipes, curves
+  tokenmill inspect $SHARDS --shard train-00000 --document 0    decodes a document from its tokens
+  tokenmill build recipes/data/demo.toml --out $SHARDS        a second build: nothing is left to do
   tokenmill build recipes/data/demo.toml --out out/demo-half --set mix.tokens=1_000_000
-  recipes/README.md                         the keys of a recipe; copy recipes/data/demo.toml and name your own files
+  recipes/README.md                         how to write a recipe: copy recipes/data/demo.toml and name your own files
   shards/FORMAT.md                          the format of a shard set
 EOF

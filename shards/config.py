@@ -209,7 +209,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) != len(pairs):
         seen = set[str]()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise ValueError(f"the key {twice[:80]!r} is there twice; expected it once")
+        raise ValueError(f"the key {twice[:80]!r} occurs twice; expected once")
     return made
 
 

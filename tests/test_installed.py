@@ -117,7 +117,7 @@ def test_a_package_of_the_same_name_is_named(own: Installed, project: Path) -> N
     (own.site / "trainer/__init__.py").write_text("from trainer.trainer import Trainer\n")
     done = own.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/small", status=2)
     assert "trainer/__init__.py is not the file that tokenmill installed" in done.stderr
-    assert "an environment of its own" in done.stderr
+    assert "a separate environment" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -30,7 +30,7 @@ COMMANDS = [
     "train {train} --shards {set} --run {out}",
 ]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL]
-TOLD = "error: interrupted. Run it again: builds, trainings and transfers go on.\n"
+TOLD = "error: interrupted. Run it again: builds, training and transfers resume.\n"
 pytestmark = pytest.mark.long
 
 

@@ -60,7 +60,7 @@ def test_a_wrong_value_is_refused_in_plain_words(
     for value in VALUES:
         faults = find_faults(model, put(recipe, place, value))
         refused += bool(faults)
-        for fault in (one for one in faults if "cannot be used so" not in one):  # datatrove's own words
+        for fault in (one for one in faults if "cannot be used like this" not in one):  # datatrove's own words
             assert not UNTRANSLATED.search(fault), f"{value!r}: {fault}"
             assert "surrogates" not in fault
     assert refused > 5

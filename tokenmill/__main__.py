@@ -28,30 +28,30 @@ from typing import NoReturn
 WAY = {
     "Build a set": {
         "init": ("pipeline.cli.init", "look at files, and write a recipe for them"),
-        "plan": ("pipeline.cli.plan", "price a build: what it reads, writes and takes; writes nothing"),
+        "plan": ("pipeline.cli.plan", "estimate what a build reads, writes and takes"),
         "build": ("pipeline.cli.build", "build a shard set from a recipe; run it again to resume"),
         "clean-report": ("pipeline.cli.clean_report", "show what each limit of the presets drops, to choose limits"),
     },
     "Look at it and share it": {
         "validate": ("shards.cli.validate", "check every checksum, id, document and share"),
         "inspect": ("shards.cli.inspect_set", "show what is in a set, or one document with its origin"),
-        "audit": ("shards.cli.audit", "find strange and rare tokens, repeats and leaks before the first GPU hour"),
-        "trace": ("shards.cli.trace", "find the documents that contain a text, and where they are from"),
-        "report": ("tokenmill.commands.report", "write a page and a data card about the set"),
-        "push": ("shards.cli.push", "send a set to the Hugging Face Hub"),
-        "pull": ("shards.cli.pull", "download a set from there, every file verified"),
+        "audit": ("shards.cli.audit", "find unusual and rare tokens, repeats and leaks before you train"),
+        "trace": ("shards.cli.trace", "find the documents that contain a text, and their sources"),
+        "report": ("tokenmill.commands.report", "write an HTML page and a data card about the set"),
+        "push": ("shards.cli.push", "upload a set to the Hugging Face Hub"),
+        "pull": ("shards.cli.pull", "download a set from the Hub, and verify every file"),
         "export": ("shards.cli.export_set", "write a set in the layout of another trainer"),
     },
     "Train, look at the run, compare": {
-        "fit": ("trainer.commands.fit", "say what fits on each card, how fast, and for how much"),
+        "fit": ("trainer.commands.fit", "say what fits on each GPU, how fast it is, and what it costs"),
         "train": ("trainer.commands.train", "train a model on a set; run it again to resume"),
         "plot": ("trainer.commands.plot", "draw loss, learning rate, throughput and dollars"),
         "sample": ("trainer.commands.sample", "continue prompts with the model"),
-        "eval": ("trainer.commands.eval", "score a model on eval sets and tasks; find the text that it finds hardest"),
+        "eval": ("trainer.commands.eval", "score a model on eval sets and tasks; list the text that is hardest for it"),
         "compare": ("trainer.commands.compare", "compare runs: scores, differences, cost, recipes, pictures"),
         "trace-step": ("trainer.commands.trace", "show the documents that a training step read"),
         "export-model": ("trainer.commands.export", "write the model for other libraries"),
-        "ablate": ("tokenmill.commands.ablate", "find out which data is better, by small models with error bars"),
+        "ablate": ("tokenmill.commands.ablate", "find out which data is better with small models and error bars"),
         "mix-search": ("tokenmill.commands.mix_search", "find the best shares of the sources, with intervals"),
     },
     "For programs": {
@@ -64,20 +64,20 @@ WAY = {
 COMMANDS = {name: command for group in WAY.values() for name, command in group.items()}
 
 EXAMPLES = """\
-the whole way, without a network:
+the whole pipeline, without a network:
   tokenmill build demo --out out/demo
   tokenmill report out/demo
   tokenmill train demo --shards out/demo --run out/demo-run
   tokenmill sample out/demo-run --prompt "Return the number of"
 
-exit status: 0 done, 1 failed on the way or the set has problems, 2 could not run, 3 training stopped at an off-ramp
+exit status: 0 done, 1 failed partway or the set has problems, 2 could not run, 3 training stopped at an off-ramp
 """
 
 PACKAGES = ("pipeline", "shards", "trainer")
 DISTRIBUTION = "tokenmill"
 REMEDY = (
     "Another distribution has a package of this name. "
-    "Install tokenmill into an environment of its own: python -m venv tokenmill-env, then pip install there."
+    "Install tokenmill into a separate environment: python -m venv tokenmill-env, then pip install there."
 )
 
 COULD_NOT_RUN = 2
@@ -134,7 +134,7 @@ def help_text() -> str:
         lines.append(f"{group}:")
         lines += [f"  {name:<13} {summary}" for name, (_, summary) in commands.items()]
         lines.append("")
-    lines.append("`tokenmill COMMAND --help` explains a command, `--help-all` its rare flags, too.")
+    lines.append("`tokenmill COMMAND --help` explains a command, `--help-all` also lists rare flags.")
     return "\n".join(lines) + "\n\n" + EXAMPLES
 
 

@@ -45,7 +45,7 @@ def find_resume_start(run: Path, start: Path, say: Note) -> Checkpoint:
     if has_begun and (record is None or record.checkpoint != str(start.resolve())):
         began = "from step 0" if record is None else f"from {record.checkpoint}"
         raise InputError(
-            f"{run}: has begun {began}, not from {start}. Choose another run folder, or leave --from out to resume it."
+            f"{run}: began {began}, not from {start}. Choose another run folder, or leave --from out to resume it."
         )
     return newest or read_checkpoint(start)
 

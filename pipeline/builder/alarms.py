@@ -212,7 +212,7 @@ def note_near_duplicates(build: RunningBuild) -> None:
         if settings and step and step.reports and step.found.documents:
             build.note(
                 f"near-duplicates: {source.name}: {_describe_near(step)} "
-                f"{'is' if step.found.documents == 1 else 'are'} similar to one that stays, by "
+                f"{'is' if step.found.documents == 1 else 'are'} similar to a kept document, by "
                 f'{settings.min_jaccard} or more; action = "report" keeps them'
             )
 

@@ -182,6 +182,6 @@ def _check_tokenizer_file(data: dict[str, Any], folder: Path) -> Iterator[str]:
         found = f"Give its file {str(inside)!r}." if inside.is_file() else explain_making(located)
         yield f"tokenizer.file: {str(located)!r} is a folder, not a tokenizer.json. {found}"
     elif located.exists() and not located.is_file():
-        yield f"tokenizer.file: {str(located)!r} is {PIPE}. Write what it gives to one."
+        yield f"tokenizer.file: {str(located)!r} is {PIPE}. Write its contents to a file."
     elif not located.is_file():
         yield f"tokenizer.file: no file {str(located)!r}. {explain_path(folder, file)}"

@@ -138,8 +138,8 @@ class _Outcomes:
             return []
         twin = self._describe(found["twin_run"], found["twin_index"])
         text = (
-            f"it is a near-duplicate, by a Jaccard similarity of {found['jaccard']:.4f}, of a document of the source "
-            f"{twin['source']!r} that stays: {twin['unit']} row {twin['row']}, hash {twin['hash']}"
+            f"it is a near-duplicate (Jaccard similarity {found['jaccard']:.4f}) of a kept document in source "
+            f"{twin['source']!r}: {twin['unit']} row {twin['row']}, hash {twin['hash']}"
             + ('; action = "report" keeps both' if reported else "")
         )
         return [_reason("near_duplicate", text)]
@@ -217,8 +217,8 @@ class _Inquiry:
         of_set = self._build.manifest == self._question.manifest_sha256
         if not of_set:
             self._lines.append(
-                f"{self._build.work}: its last build did not make this set as it is now: the recipe or the sources "
-                "were changed since, or the build stopped. What follows is about that build."
+                f"{self._build.work}: its last build did not make this set: the recipe or the sources "
+                "have changed since, or the build stopped. What follows is about that build."
             )
         if copies:
             self._data |= self._describe_copies(copies)
@@ -328,6 +328,6 @@ class _Inquiry:
             lines.append(f"  it is in a part of {', '.join(map(repr, unread))} that was not read")
         lines += [
             "  no source has it",
-            "`--document FILE`, a file with its text, in place of --hash shows what cleaning does to it.",
+            "`--document FILE` instead of --hash, with a file of its text, shows what cleaning does to it.",
         ]
         self._lines += lines

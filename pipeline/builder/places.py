@@ -43,8 +43,8 @@ def check_places(out: WritableStore, work: WritableStore, recipe: Recipe, *, pro
         raise InputError(f"{work}: the work folder is inside the set's folder. Choose another --work.")
     if work.folder is None and needs_fetch(recipe):
         raise InputError(
-            f"{work}: what is fetched from Software Heritage is kept in the work folder, which must be a folder of "
-            "this machine then. Give one with --work; --out may be in the store."
+            f"{work}: files from Software Heritage are kept in the work folder, so it must be a folder of "
+            "this machine. Give one with --work; --out may be in the store."
         )
     # An object store must create a name once only, and list what was written.
     for store in (work, out):
@@ -191,7 +191,7 @@ class Lease:
         owner = str(holder.get("owner", ""))
         if age < STALE_SECONDS and not is_abandoned(owner):
             raise InputError(
-                f"{self._place}: another build is at work here: {owner}, seen {max(0.0, age):.0f} s ago. Wait for it "
+                f"{self._place}: another build is running here: {owner}, seen {max(0.0, age):.0f} s ago. Wait for it "
                 f"to end, or choose another place. If it was killed, try again in {STALE_SECONDS - age:.0f} s."
             )
 

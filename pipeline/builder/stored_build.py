@@ -115,7 +115,7 @@ def read_build(work: WritableStore) -> Build:
     """
     stored = _read(work)
     if stored is None:
-        found = "no build here has mixed"
+        found = "no build here has reached the mix"
         if next(work.list(), None) is None:
             found = "is empty" if work.folder is None or work.folder.is_dir() else "no such folder"
         raise InputError(
@@ -153,7 +153,7 @@ def stored_build_errors() -> Generator[None]:
         yield
     except WorkFileDamagedError as error:
         raise RunError(
-            f"{error.where}: {error.reason}. Run the build command again: it makes again what is missing or damaged."
+            f"{error.where}: {error.reason}. Run the build command again: it rebuilds what is missing or damaged."
         ) from error
 
 

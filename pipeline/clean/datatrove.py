@@ -26,7 +26,7 @@ REFUSED = {
     "Put words into drop_if_matches",
     "FastTextClassifierFilter": "it drops parts of documents by a model that may change unnoticed. "
     "[sources.clean.language] takes a fastText model",
-    "LambdaFilter": "its function is code, which a recipe does not hold. [[clean.python]] takes it from a module",
+    "LambdaFilter": "its function is code, which a recipe cannot contain. [[clean.python]] takes it from a module",
     "LanguageFilter": "it fetches its model from the network. [sources.clean.language] takes a model file",
     "SamplerFilter": "it draws at random in the order of the documents, which another number of workers changes. "
     "mix.tokens takes a part of the sources",
@@ -71,7 +71,7 @@ def check_filter(name: str, arguments: Any) -> Iterator[str]:
         try:
             ask_datatrove(known[name](**arguments), [_TRIAL])
         except Exception as error:  # noqa: BLE001 (code of others)
-            yield f"{name} cannot be used so: {type(error).__name__}: {printable(str(error))}"
+            yield f"{name} cannot be used like this: {type(error).__name__}: {printable(str(error))}"
 
 
 @lru_cache

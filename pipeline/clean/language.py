@@ -93,7 +93,7 @@ def list_languages(path: str) -> list[str]:
     )
     if found.returncode:
         raise InputError(
-            "no fastText model, or one that was cut off. Expected a file such as lid.176.ftz or lid.176.bin: fetch it "
+            "not a fastText model, or a truncated one. Expected a file such as lid.176.ftz or lid.176.bin: fetch it "
             "again"
         )
     return [label.removeprefix(_LABEL) for label in found.stdout.split()]

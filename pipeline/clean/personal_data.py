@@ -1,7 +1,7 @@
 """Personal data in Arrow columns of documents: it is found, counted by kind, and masked, or its document dropped.
 
 One pass of RE2 over all text finds the documents that may have some, at 400 to 800 MB of text per second and core; only
-these, 7 % of web pages and 20 % of source files, are searched. What takes the place of a hit is chosen by the hit and
+these, 7% of web pages and 20% of source files, are searched. What takes the place of a hit is chosen by the hit and
 by the content hash of the document's original text: never by a counter, so that no order of work changes the output.
 """
 

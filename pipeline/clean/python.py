@@ -3,7 +3,7 @@
 The text of the modules is read once, before a build begins. It counts in the digests of tasks and travels with them: so
 no worker or node opens the files, and an edit changes no running build. The modules are loaded from this text, under
 names with its digest: an edit between two builds of one process counts, too. The batches depend on the files, so a
-function must decide on each text alone; a part of every batch is asked twice to check that, at 6 % of its time.
+function must decide on each text alone; a part of every batch is asked twice to check that, at 6% of its time.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

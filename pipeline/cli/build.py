@@ -40,13 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scratch",
         type=parse_path,
         metavar="DIR",
-        help="where tasks write until a file is whole (default: in WORK, or with s3:// the system's temporary folder)",
+        help="where tasks write unfinished files (default: in WORK, or with s3:// the system's temporary folder)",
     )
     parser.add_argument(
         "--validate",
         choices=["quick", "full"],
         default="full",
-        help="how to check the finished set (default: full; quick if full has already found this very set whole)",
+        help="how to check the finished set (default: full; quick if this very set has passed full before)",
     )
     parser.add_argument(
         "--prune",
@@ -142,7 +142,7 @@ def show_build(report: BuildResult, out: str, work: str) -> Iterator[Part]:
         )
         yield f"block list {entry.file}: {found}"
     yield from (f"files of {name}: {describe_empty(names)}" for name, names in report.empty.items())
-    yield from (f"not read of {name}: {unread}" for name, unread in report.unread.items() if unread.bytes)
+    yield from (f"not read from {name}: {unread}" for name, unread in report.unread.items() if unread.bytes)
     tokens = sum(split.tokens for split in manifest.splits.values())
     size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)
     yield f"{plural(len(manifest.shards), 'shard')}, {plural(tokens, 'token')}, {format_size(size)} in {_near(out)}"
@@ -153,10 +153,10 @@ def show_build(report: BuildResult, out: str, work: str) -> Iterator[Part]:
     if not problems:
         built, kept = (shlex.quote(_near(place)) for place in (out, work))
         yield "validated: no problems. Next:"
-        yield f"  tokenmill report {built}                   a page about the set"
+        yield f"  tokenmill report {built}                   an HTML page about the set"
         if drops:
             yield f"  tokenmill clean-report {kept}        what each limit drops"
-        yield f"  tokenmill trace {built} --document FILE    what became of a text"
+        yield f"  tokenmill trace {built} --document FILE    what happened to a text"
 
 
 def _near(place: str) -> str:
@@ -172,4 +172,4 @@ def _speed(report: BuildResult) -> str:
     if encode.ran < len(encode.results):
         return ""
     speed = report.text_bytes / 1e6 / report.seconds
-    return f": {speed:.0f} MB of text a second" if speed >= 10 else f": {speed:.2g} MB of text a second"
+    return f", {speed:.0f} MB of text per second" if speed >= 10 else f", {speed:.2g} MB of text per second"

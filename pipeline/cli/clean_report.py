@@ -1,4 +1,4 @@
-"""Show what the last mix dropped or reported, with example documents, to choose limits by looking.
+"""Show what the last mix dropped or reported, with example documents, to help you choose limits.
 
 One table has each reason of each source, and of limits with when = "mix" how many documents they would drop at other
 values. The build need not have finished.

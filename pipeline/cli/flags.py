@@ -118,7 +118,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--workers",
         type=positive_number,
         metavar="N",
-        help="tasks that run at the same time (default: one per core of this machine; all that Ray has CPUs for)",
+        help="tasks that run at the same time (default: one per core of this machine, or per CPU of Ray)",
     )
     parser.add_argument(
         "--ray-address",

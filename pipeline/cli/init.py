@@ -1,4 +1,4 @@
-"""Look at files, and write a recipe that builds a shard set of them: a beginning, with comments, to edit.
+"""Inspect files, and write a recipe with comments that builds a shard set from them. Edit it as you need.
 
 Folders, files, globs and data sets on the Hub (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Only the heads of
 files are read. Files that hold no text are left out and counted. No encoding is guessed.
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> Outcome:
     out: Path = options.out
     folder = out.absolute().parent
     if os.path.lexists(out):
-        raise InputError(f"{out}: exists already; nothing is overwritten. Give another file by --out, or delete it.")
+        raise InputError(f"{out}: already exists and is not overwritten. Give another file by --out, or delete it.")
     check_own_folder(folder)
     hub = [path for path in options.paths if path.startswith("hf://")]
     left_out: dict[str, str] = {}
@@ -145,20 +145,20 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
 def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
     """Yield the lines of the recipe."""
     total = sum(keys["weight"] for keys, *_ in found)
-    yield "# Written by `tokenmill init`, to be edited. docs/keys.md has all keys; docs/cleaning.md, what to drop."
+    yield "# Written by `tokenmill init`. Edit it: docs/keys.md lists every key, and docs/cleaning.md what to drop."
     yield from (f"# {printable(line)}" for line in lines)
     yield f'name = "{name}"'
     comments = {
         "kind": "a data set on the Hub; the first build pins its commit",
-        "exclude": "no text, or read by other keys",
-        "delimiter": "the first row is taken as the header",
-        "separator": "the text between two documents of a file",
-        "weight": "the share of its text; `plan` says which source limits the mix",
+        "exclude": "not text, or read with other keys",
+        "delimiter": "the first row is the header",
+        "separator": "the text between two documents in a file",
+        "weight": "its share of the text; `plan` says which source limits the mix",
     }
     for keys, files, texts in found:
         yield f"\n# {plural(len(files), 'file')}, about {format_size(keys['weight'])} of text\n[[sources]]"
         others = [column for column in texts if column != keys.get("text")]
-        comments["text"] = f"has most text; the others: {', '.join(others) or 'none'}"
+        comments["text"] = f"the column with most text; the others: {', '.join(others) or 'none'}"
         whole = 'each file is one document; or format = "text" with a separator'
         comments["format"] = whole if keys["format"] == "file" else ""
         for key, value in (keys | {"weight": float(f"{100 * keys['weight'] / total:.3g}")}).items():
@@ -166,7 +166,7 @@ def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
                 comment = f"  # {printable(about)}" if (about := comments.pop(key, "")) else ""
                 yield f"{key} = {json.dumps(value, ensure_ascii=False)}{comment}"
     yield f"\n[tokenizer]\nvocab_size = {min(1 << 16, max(_LEAST_VOCABULARY, 8 << 2 * total.bit_length() // 5))}"
-    yield '\n[mix]\ntokens = "max"  # all that the sources give at these weights; or a number, such as "100M"'
-    yield f"\n[split]\nval_tokens = {min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100)}  # about 1 %"
-    yield "\n[clean.near_duplicates]  # equal documents are dropped in any case"
+    yield '\n[mix]\ntokens = "max"  # as many as the sources allow at these weights; or a number, such as "100M"'
+    yield f"\n[split]\nval_tokens = {min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100)}  # about 1%"
+    yield "\n[clean.near_duplicates]  # exact duplicates are always dropped"
     yield 'action = "drop"  # or "report", which counts them'

@@ -1,7 +1,6 @@
 """Estimate what a build reads, writes, takes and costs. Keeps nothing.
 
-The estimate comes from the files' footers and from a few megabytes of every source that go through the stages of a
-build.
+The estimate comes from the files' footers, and from running a few megabytes of every source through a build.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--usd-per-hour",
         type=number_in(0, 10**6),
         metavar="USD",
-        help="price of what is rented while the build runs, all machines together: also estimate its cost",
+        help="price of all rented machines together: also estimate the cost",
     )
     add_network(parser)
 
@@ -101,7 +100,7 @@ def _print_plan(recipe: Recipe, estimate: Estimate) -> None:
                 "shards": phase["shards"],
                 "source": name,
                 "share": f"{share:.2%}",
-                "tokens, about": f"{round(phase['tokens'] * share):,}",
+                "estimated tokens": f"{round(phase['tokens'] * share):,}",
             }
             for phase in estimate.phases
             for name, share in phase["sources"].items()
@@ -126,7 +125,7 @@ def _source_row(source: SourceEstimate) -> dict[str, Any]:
         "text": format_size(source.text_bytes),
         "bytes per token": f"{source.bytes_per_token:.2f}",
         "duplicates": f"{'at least ' if source.is_sample else ''}{duplicates:.1%}",
-        "tokens, about": f"{source.tokens:,}",
+        "estimated tokens": f"{source.tokens:,}",
     }
 
 
@@ -136,7 +135,7 @@ def _lines(recipe: Recipe, estimate: Estimate) -> Iterator[str]:
         f"{plural(estimate.shards, 'shard')}"
     )
     if estimate.most_tokens is not None:
-        yield f"limited by {estimate.scarcest}: at these weights the sources allow about {estimate.most_tokens:,}"
+        yield f"limited by {estimate.scarcest} to about {estimate.most_tokens:,} training tokens at these weights"
         total = sum(source.tokens for source in estimate.sources)
         if not estimate.phases and not any(source.has_more for source in estimate.sources):
             weights = ", ".join(f"{source.name} {100 * source.tokens / total:.1f}" for source in estimate.sources)
@@ -167,14 +166,14 @@ def _source_lines(recipe: Recipe, source: SourceEstimate, val_tokens: int) -> It
     asked = source.share * val_tokens
     if source.tokens and not source.has_more and asked > VALIDATION_PART * source.tokens:
         part = f"{asked / source.tokens:.1%} of {source.name}, more than {VALIDATION_PART:.0%}"
-        yield f"warning: validation takes {part}. Ask for fewer split.val_tokens, or add data"
+        yield f"warning: validation takes {part}. Lower split.val_tokens, or add data"
 
 
 def _cost_lines(estimate: Estimate) -> Iterator[str]:
     workers = plural(estimate.workers, "worker")
-    stages = [f"{stage} {format_duration(s)}" for stage, s in estimate.seconds.items() if s >= 1]
+    stages = ", ".join(f"{stage} {format_duration(s)}" for stage, s in estimate.seconds.items() if s >= 1)
     yield f"measured on {format_size(estimate.sample_bytes)} of text in {estimate.sample_s:.0f} s"
-    yield f"time: about {format_duration(estimate.total_s)} with {workers}{': ' * bool(stages)}{', '.join(stages)}"
+    yield f"time: about {format_duration(estimate.total_s)} with {workers}{stages and f' ({stages})'}"
     if estimate.usd is not None:
-        yield f"cost: {estimate.usd:,.2f} US dollars, if all machines are kept until the end"
+        yield f"cost: {estimate.usd:,.2f} US dollars, if all machines run until the end"
     yield f"disk: {format_size(estimate.scratch_bytes)} of scratch, {format_size(estimate.output_bytes)} for the set"

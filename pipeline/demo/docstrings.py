@@ -1,7 +1,7 @@
 """Docstrings of installed source files, read without importing anything: the demo's prose and mathematics.
 
 Files are parsed with `ast` in a few processes, and only those that look worth it: of the 118 MB of source in the demo's
-environment, the 50 MB that are at least a fifth documentation hold 85 % of all long docstrings. Strings handed to
+environment, the 50 MB that are at least a fifth documentation hold 85% of all long docstrings. Strings handed to
 `add_docstr` and `add_newdoc` count too: that is where torch and numpy document what they implement in C.
 """
 
@@ -22,7 +22,7 @@ MIN_CHARS = 300
 """Shorter docstrings say little more than the name they belong to."""
 
 MIN_SHARE = 0.2
-"""Files with less of their bytes in long triple-quoted strings are not parsed: half the time for 85 % of the text."""
+"""Files with less of their bytes in long triple-quoted strings are not parsed: half the time for 85% of the text."""
 
 MAX_PROCESSES = 4
 _FILES_PER_TASK = 64

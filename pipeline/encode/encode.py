@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pipeline.arrow_arrays import Float32s, Int64s, Rows, UInt32s, UIntegers
 
 CHECK_ONE_IN = 4096
-"""One document in this many, chosen by hash, is checked against the reference. The checks take 2 % of a build with
+"""One document in this many, chosen by hash, is checked against the reference. The checks take 2% of a build with
 units of 37 MB, measured."""
 CHECK_AT_LEAST = 4
 CHECK_MAX_BYTES = 1 << 20

@@ -188,8 +188,8 @@ def check_equal_attempts(task: str, first: Result, second: Result, name: str) ->
     if different := sorted({name for name, _ in _list_contents(first) ^ _list_contents(second)}):
         raise RunError(
             f"{task} ran twice and gave different files: {', '.join(different[:3])}. Attempts: "
-            f"{first.attempt or 'an earlier one'} and {name}. The source has changed while it was read, or the memory "
-            "of a host is failing. What the first attempt wrote is kept."
+            f"{first.attempt or 'an earlier one'} and {name}. The source changed while it was read, or the memory "
+            "of a host is failing. The files of the first attempt are kept."
         )
 
 

@@ -4,7 +4,7 @@ JSON values are sealed with a checksum, too.
 
 A disk that fails may give other bytes than were written, at the same size and with the same modification time. So a
 reader of the work folder asks for a range, and each block of that range is compared before a byte of it is used.
-xxh3 runs at about 10 GB/s on one core, 300 times the speed of encoding. 8 bytes for each `BLOCK_BYTES`: 0.05 % of the
+xxh3 runs at about 10 GB/s on one core, 300 times the speed of encoding. 8 bytes for each `BLOCK_BYTES`: 0.05% of the
 file.
 """
 

@@ -202,11 +202,11 @@ class Driver:
         """Print that the driver makes a file again; stop the build if that did not help before."""
         if damage.where in self._damaged:
             raise RunError(
-                f"{damage.where}: damaged again, after it was made anew. The disk or the memory of this machine "
+                f"{damage.where}: damaged again after it was rebuilt. The disk or the memory of this machine "
                 "is failing: check them, or choose another disk with --work."
             ) from damage
         self._damaged.add(damage.where)
-        self.progress.note(f"{damage.where}: damaged ({damage.reason}); it is made again")
+        self.progress.note(f"{damage.where}: damaged ({damage.reason}); rebuilding it")
 
 
 def _place(store: WritableStore, task: Task) -> str:

@@ -149,7 +149,7 @@ class LocalExecutor(Executor):
                 if losses[number] == MAX_LOSSES:
                     raise RunError(
                         f"{calls[number]}: its worker process died {MAX_LOSSES} times, the last time with no other "
-                        "task running. Most often memory ran out. Finished work is kept. Run again on a machine with "
+                        "task running. Usually memory ran out. Finished work is kept. Run again on a machine with "
                         "more memory, or read this part in smaller files."
                     )
 

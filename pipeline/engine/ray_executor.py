@@ -262,6 +262,6 @@ def count_loss(losses: Counter[str], call: Call, how: str) -> None:
     losses[call.task.digest] += 1
     if losses[call.task.digest] >= MAX_LOSSES:
         raise RunError(
-            f"{call}: lost {MAX_LOSSES} times, most often because memory ran out; the last time: {how}. Finished "
+            f"{call}: lost {MAX_LOSSES} times, usually because memory ran out; the last time: {how}. Finished "
             "work is kept. Run again with nodes that have more memory for each CPU, or read this part in smaller files."
         )

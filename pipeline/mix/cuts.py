@@ -233,7 +233,7 @@ def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ..
     scarce = demand.recipe.sources[grant.scarcest].name
     if wanted == "max":
         epochs = f" in {plural(demand.passes, 'epoch')}" if demand.passes > 1 else ""
-        return total, [f"{plural(total, 'training token')}: all that {scarce!r} allows{epochs}"]
+        return total, [f"{plural(total, 'training token')}, the most that {scarce!r} allows{epochs}"]
     return total, [f"shrunk from {wanted:,} to {plural(total, 'training token')}: {scarce!r} is too small"]
 
 

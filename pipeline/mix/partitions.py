@@ -82,7 +82,7 @@ class ScratchChunks:
         data = bytearray(self._file.read(size))
         # The set depends on these bytes: they are compared like those of the work folder.
         if len(data) != size or xxhash.xxh3_64_intdigest(data) != checksum:
-            message = "a scratch file of the mix differs from what was just written to it: the disk fails"
+            message = "a scratch file of the mix differs from what was just written to it: the disk is failing"
             raise RunError(f"{message}. Check it, or use --scratch on another disk, and run the same command again.")
         return data
 

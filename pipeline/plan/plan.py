@@ -1,6 +1,6 @@
 """`plan_set`, what `tokenmill plan` does: a small build, scaled up to the text that the footers state.
 
-Tokens, documents and drops are within 10 % of the build's on real text, if the sample is like the rest. Duplicates are
+Tokens, documents and drops are within 10% of the build's on real text, if the sample is like the rest. Duplicates are
 those in the sample: of a source that is sampled, the build drops more. A build takes 0.5 to 2 times the seconds if the
 link keeps its speed; waiting for the nodes of a cluster is not included.
 """
@@ -26,7 +26,7 @@ from pipeline.sources.selection import open_sources
 from pipeline.tokenizer.train import find_trainer
 
 DISK_MARGIN = 1.1
-"""Factor on the estimate of disk space, which is within 10 %."""
+"""Factor on the estimate of disk space, which is within 10%."""
 SURE = 1.1
 """A source may have this many times the tokens measured. A plan refuses a recipe only if even these are too few."""
 TRAIN_S = 2.0

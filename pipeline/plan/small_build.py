@@ -181,8 +181,8 @@ class SampledSelection(Selection):
     def sample_spans(self, text_bytes: int) -> list[Span]:
         """Return the spans for the small build's tokenizer: those of every second unit.
 
-        A BPE that is trained on all of a small sample takes 0.4 to 5 % too few tokens for it, one that has not seen it
-        1 to 7 % too many, measured. Half and half is within 6 % of the build's own tokenizer.
+        A BPE that is trained on all of a small sample takes 0.4 to 5% too few tokens for it, one that has not seen it
+        1 to 7% too many, measured. Half and half is within 6% of the build's own tokenizer.
         """
         if self.is_all:
             return super().sample_spans(text_bytes)
@@ -247,7 +247,7 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
     wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
     if not quiet:
         part = format_size(min(size, sum(wanted)))
-        say(f"plan: {part} of {format_size(size)} of text go through the stages of a build")
+        say(f"plan: a small build reads {part} of {format_size(size)} of text")
     parts = [SampledSelection(*each) for each in zip(selections, wanted, strict=True)]
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
         work = FolderStore(Path(name) / "work")

@@ -294,15 +294,15 @@ class CleanRecipe(Settings):
 
 
 class NearDuplicatesRecipe(Settings):
-    """Documents of all sources that are nearly equal, by their 5-grams of tokens. Turning the search on encodes nothing
-    again."""
+    """Documents of all sources that are nearly equal, by their 5-grams of tokens. Turning the search on re-encodes
+    nothing."""
 
     enabled: bool = Field(default=True, exclude_if=bool)
     """`false` turns the table off."""
     action: Literal["report", "drop"] = "report"
     """`report`: count near-duplicates and list the pairs. `drop`: of similar documents the longest stays."""
     min_jaccard: Annotated[float, Field(ge=0.5, le=1)] = 0.8
-    """The lowest similarity of near-duplicates. Of the pairs at 0.8, 92 % are found; at 0.85, 98.8 %; at 0.7, 56 %."""
+    """The lowest similarity of near-duplicates. Of the pairs at 0.8, 92% are found; at 0.85, 98.8%; at 0.7, 56%."""
     max_dropped: Proportion = 0.3
     """`drop`: the build stops and shows examples if a larger share of a source would be dropped."""
 

@@ -107,7 +107,7 @@ class Preset(CleanTable):
     model_config = ConfigDict(validate_default=True)
 
     when: Literal["mix", "encode"] = "mix"
-    """`mix`: documents are dropped when the set is mixed, so changing a limit encodes nothing again. `encode`: before
+    """`mix`: documents are dropped when the set is mixed, so changing a limit re-encodes nothing. `encode`: before
     encoding; for limits that drop most of a source."""
     max_dropped: Proportion = 0.3
     """The build stops and shows examples if the preset drops a larger share of a source's documents."""
@@ -246,7 +246,7 @@ class Code(Preset):
     max_encoded: Share = 0.5
     """Bytes in runs of base64 or hex (The Stack v2)."""
     min_code_letters: Share = 0.05
-    """Characters that are letters outside strings and numbers. Our number: tables and word lists have 0 to 2 %."""
+    """Characters that are letters outside strings and numbers. Our number: tables and word lists have 0 to 2%."""
 
 
 PRESETS: dict[str, type[Preset]] = {preset.name: preset for preset in (Gopher, C4, Fineweb, Code)}

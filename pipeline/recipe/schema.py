@@ -120,7 +120,7 @@ class ShardsRecipe(Settings):
     tokens: Annotated[int, Count, Field(gt=0)] = 100_000_000
     """The most tokens in a shard, give or take a document."""
     zstd_level: Annotated[int, Field(ge=1, le=19)] | None = None
-    """The level of Zstandard. None: parameters that fit tokens, at most 1 % larger than level 3."""
+    """The level of Zstandard. None: parameters that fit tokens, at most 1% larger than level 3."""
 
 
 class EvaluationRecipe(Settings):
@@ -144,8 +144,8 @@ class EvaluationRecipe(Settings):
     max_dropped: Proportion = 0.01
     """The build stops if `drop` would drop a larger share of a source: a wrong column matches everywhere."""
     action: Literal["report", "drop"] = "report"
-    """`report` counts and shows the documents that contain an item; `drop` also drops them. Changing this encodes
-    nothing again."""
+    """`report` counts and shows the documents that contain an item; `drop` also drops them. Changing this re-encodes
+    nothing."""
 
 
 class Recipe(Settings):

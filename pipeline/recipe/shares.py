@@ -166,7 +166,7 @@ class Demand:
         most = limits[scarcest]
         if most <= 0:
             name = self.recipe.sources[scarcest].name
-            fault = f"source {name!r}: validation takes all of it. Ask for fewer split.val_tokens, or "
+            fault = f"source {name!r}: validation takes all of it. Lower split.val_tokens, or "
             fault += f"{self._remedy(scarcest)}."
             return Grant(0, most, scarcest, fault)
         # What is asked if the sources allow it, else what they allow, else the fault.

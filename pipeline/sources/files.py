@@ -82,7 +82,7 @@ def _list_matches(source: FilesSource, note: Note) -> list[File]:
     if not files:
         without = f"without {source.exclude} " if source.exclude else ""
         raise SourceError(
-            f"source {source.name!r}: {source.paths} {without}match no file any more. "
+            f"source {source.name!r}: {source.paths} {without}no longer match any file. "
             f"Restore the files, or correct {'`paths` or `exclude`' if source.exclude else '`paths`'}."
         )
     folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})
@@ -288,7 +288,7 @@ def _explain_folder(glob: str, path: str) -> str:
             return ""
     elif not os.path.isdir(path := os.path.expanduser(path)):
         is_pipe = os.path.exists(path) and not os.path.isfile(path)
-        return f"{glob!r} is {PIPE}. Write what it gives to one." if is_pipe else ""
+        return f"{glob!r} is {PIPE}. Write its contents to a file." if is_pipe else ""
     elif os.path.isfile(splits := os.path.join(path, "dataset_dict.json")):
         names = json.loads(Path(splits).read_bytes()).get("splits", [])
         first = f"{glob.rstrip('/')}/{names[0] if names else 'train'}"
@@ -344,7 +344,7 @@ def _check_keys(place: str, source: dict[str, Any], glob: str, files: list[File]
     for key, format_ in (("separator", "text"), ("delimiter", "csv")):
         if source.get(key) and not any(found in FORMATS and key in FORMATS[found].keys for found in formats.values()):
             yield (
-                f"{place}.{key}: only files that are read as {format_} have a use for it; {glob!r} is "
+                f"{place}.{key}: only files that are read as {format_} use it; {glob!r} is "
                 f"read as {read_as}. Leave `{key}` out, or give these files a source of their own"
                 + (f', or set format = "{format_}"' if None in formats.values() else "")
             )

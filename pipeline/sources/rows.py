@@ -83,4 +83,4 @@ def _write_groups(file: BinaryIO, rows: Any, where: str) -> None:
         if writer:  # left open, it would print a traceback when it is collected
             writer.close()
     if writer is None:
-        raise InputError(f"{where}: there is no row. An iterator that was read before is empty: make it anew.")
+        raise InputError(f"{where}: there are no rows. An iterator can be read only once: make a new one.")

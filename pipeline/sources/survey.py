@@ -46,7 +46,7 @@ _SEPARATORS = (_MARK, "\n\n", "\r\n\r\n", "\r\n", "\n")
 _RECORD_START = re.compile(r"[\s,\[]*(?=\{)")
 _ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
 _IN_LIST = "[]"
-_NOT_UTF8 = 'not UTF-8: give it a [[sources]] of its own with encoding = "cp1252", or what it is'
+_NOT_UTF8 = 'not UTF-8: give it a separate [[sources]] with encoding = "cp1252", or its real encoding'
 
 Keys = dict[str, Any]
 """Keys of a source and their values, as a recipe has them."""

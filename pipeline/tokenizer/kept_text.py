@@ -117,9 +117,9 @@ class KeptCounter:
         if held not in (normalized, self._spelling.prefix + normalized):
             expected, found = _show(normalized, held)
             raise TokenizerError(
-                f"the tokenizer does not keep text: its normalizers make {expected!r} of a document, and its tokens "
-                f"say {found!r}. The document begins with {text.decode()[:80]!r}. Use a tokenizer whose pre-tokenizer "
-                "drops and replaces no character."
+                f"the tokenizer does not keep text: its normalizers turn a document into {expected!r}, but it "
+                f"decodes to {found!r}. The document begins with {text.decode()[:80]!r}. Use a tokenizer whose "
+                "pre-tokenizer drops and replaces no character."
             )
 
     def _show_unknown(self, text: str) -> str:

@@ -54,7 +54,7 @@ _BLOCK_BYTES = 1 << 18
 _SMALL_SAMPLE_BYTES = 1 << 22
 """What training takes a second or two for."""
 _OFFSET = 4
-"""Measured: with 1 to 32, sizes of books, mathematics and code differ by 0.8 % at most."""
+"""Measured: with 1 to 32, sizes of books, mathematics and code differ by 0.8% at most."""
 
 # The split patterns of the published tokenizers, as their tokenizer.json files and tiktoken state them.
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"

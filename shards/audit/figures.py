@@ -42,7 +42,7 @@ def _cut_doublings(parts: int) -> Int64s:
 
 
 EDGES = _cut_doublings(32)
-"""The edges of the bins in which lengths are counted: a bin's middle is within 1.1 % of every length in it."""
+"""The edges of the bins in which lengths are counted: a bin's middle is within 1.1% of every length in it."""
 BINS = len(EDGES) - 1
 COARSE_EDGES = _cut_doublings(4)
 """The edges of the bins of a histogram that is shown."""

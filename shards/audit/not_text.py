@@ -74,7 +74,7 @@ def _is_chat(text: str) -> bool:
 
 _EXTRACTOR = "as extractors of PDF such as `pymupdf4llm` do"
 KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
-    "HTML": (_is_html, "Take the text out of the pages, as `trafilatura` does"),
+    "HTML": (_is_html, "Extract the text of the pages, as `trafilatura` does"),
     "words hyphenated at line ends": (_is_hyphenated, f"Join the lines, {_EXTRACTOR}"),
     "headers of pages": (_has_page_numbers, f"Leave them out, {_EXTRACTOR}"),
     "chat records": (_is_chat, "Write each conversation as one text, in the form that the model will see"),
@@ -103,7 +103,7 @@ def describe_not_text(found: NotText) -> list[str]:
     looked = found.get("", (0, ""))[0]
     return [
         f"{kind} in {count:,} of {plural(looked, 'document')} looked at, such as {where}. {KINDS[kind][1]}, before "
-        "Tokenmill"
+        "you run Tokenmill"
         for kind, (count, where) in found.items()
         if kind and count >= max(min(2, looked), SHARE_TOLD * looked)
     ]

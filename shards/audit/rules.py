@@ -28,7 +28,7 @@ VERDICT_ADVICE: dict[Verdict, str] = {
 
 MIN_EXAMPLES = 100
 """Source: Gowda and May (2020), Finding the Optimal Vocabulary Size for Neural Machine Translation: take the largest
-vocabulary of which at least 95 % of the entries have 100 training examples or more."""
+vocabulary of which at least 95% of the entries have 100 training examples or more."""
 
 RARE_SHARE = 1e-8
 """In a large set, an id is rare below this share of its tokens: less than once in 190 batches of 524,288 tokens. AdamW
@@ -41,7 +41,7 @@ MAX_RARE_SHARE = 0.5
 """A vocabulary with a larger share of rare or never-seen ids is bad: most of the embedding would not be trained."""
 
 MAX_UNSEEN_SHARE = 0.05
-"""A vocabulary with a larger share of never-seen ids is bad, by the 95 % of Gowda and May. In a set too small for its
+"""A vocabulary with a larger share of never-seen ids is bad, by the 95% of Gowda and May. In a set too small for its
 vocabulary, it is worth a look: up to this share are entries that occur only as parts of longer ones."""
 
 SUSPICIOUS_BITS = 6.0
@@ -79,7 +79,7 @@ MAX_LONGEST_SHARE = 0.05
 """A source of 100 documents or more with a larger share of its tokens in one of them is worth a look."""
 
 LEAKED = 0.8
-"""A validation document counts as seen if this share of its n-grams is. Source: "dirty" at 80 % in Llama 2
+"""A validation document counts as seen if this share of its n-grams is. Source: "dirty" at 80% in Llama 2
 (arXiv:2307.09288, appendix A.6)."""
 
 BAD_LEAKED_SHARE = 0.5

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> Outcome:
         )
     found, written = report.concentrated, dict[str, Any]()
     if found is not None and path is not None:
-        asked = "audit --write-block-list: documents full of ids that few others have"
+        asked = "audit --write-block-list: documents full of rare ids"
         hashes = write_block_list(path, found.hashes, open_set(options.set), asked=asked, reasons=found.reasons())
         written = {"block_list": {"file": str(path), "hashes": hashes} | found.to_dict()}
     data = report.to_dict() | {"out": str(report.out), "seconds": round(report.seconds, 3)} | written

@@ -160,7 +160,7 @@ def mix_rows(manifest: Manifest) -> Table:
             "achieved": f"{mix.achieved:.4%}",
             "train_tokens": train.tokens,
             "val_tokens": val.tokens,
-            "val_off_share": f"{val.tokens / asked - 1:+.1%}" if asked else None,
+            "val_deviation": f"{val.tokens / asked - 1:+.1%}" if asked else None,
             "documents_read": source.documents_available + dropped,
             "dropped": dropped,
             # Documents that were left after drops and are in no split; a source that is repeated is used whole.
@@ -209,13 +209,13 @@ def mix_warnings(manifest: Manifest) -> list[str]:
             lines.append(
                 f"validation takes {val.tokens / source.tokens_available:.1%} of {source.name} ({val.documents:,} of "
                 f"{plural(source.documents_available, 'document')}), more than {VALIDATION_PART:.0%}: less is left to "
-                "train on. Split long files by a separator, add data, or ask for fewer split.val_tokens (0: none)"
+                "train on. Split long files by a separator, add data, or lower split.val_tokens (0: none)"
             )
         elif abs(val.tokens - asked) > VALIDATION_DEVIATION * asked:
             lines.append(
                 f"validation holds {plural(val.tokens, 'token')} of {source.name}, and its share is {asked:,.0f}: a "
-                f"split ends at the end of a document, and validation has only {val.documents:,} of this source. Ask "
-                "for more split.val_tokens"
+                f"split ends at the end of a document, and validation has only {val.documents:,} of this source. Raise "
+                "split.val_tokens"
             )
     return lines
 

@@ -1,4 +1,4 @@
-"""Fetch a set from the Hugging Face Hub into a new folder, every file verified against the manifest.
+"""Fetch a set from the Hugging Face Hub into a new folder, and verify every file against the manifest.
 
 If it is stopped, run the same command again to resume; a folder that already holds the set is verified again.
 """

@@ -95,7 +95,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
 def _show_preview(address: HubAddress, told: dict[str, Any]) -> Iterator[str]:
     yield f"{address}: {'to be created' if told['created'] else 'reached'}; nothing was sent"
     counts = f"{len(told['added']):,} of {plural(told['files'], 'file')}"
-    yield f"{counts} to send, {told['added_bytes']:,} of {told['bytes']:,} bytes; the others are there"
+    yield f"{counts} to send, {told['added_bytes']:,} of {told['bytes']:,} bytes; the rest is already there"
     if told["replaces"] is not None:
         yield f"the set {told['replaces']!r} would be replaced"
 

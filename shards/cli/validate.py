@@ -38,8 +38,8 @@ def run(options: argparse.Namespace) -> Outcome:
 def _show(report: ValidationResult) -> Shown:
     """Yield what `validate` prints: the problems, then one line that sums up."""
     yield from (f"error: {problem}" for problem in first_of(report.problems))
-    verdict = "whole" if report.ok else plural(len(report.problems), "problem")
+    verdict = "valid" if report.ok else plural(len(report.problems), "problem")
     held = f"{plural(report.tokens, 'token')}, {plural(report.documents, 'document')}"
-    figures = f" ({report.level}: {plural(report.shards, 'shard')}, {held}, {report.seconds:.2f} s)"
+    figures = f" ({report.level} check: {plural(report.shards, 'shard')}, {held}, {report.seconds:.2f} s)"
     # Of a place without a manifest nothing was counted.
     yield f"{report.path}: {verdict}{figures if report.shards else ''}"

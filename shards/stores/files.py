@@ -227,7 +227,7 @@ def lock_folder(folder: Path, *, wait: str = "") -> Generator[int]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if not wait:
-                message = f"{folder}: another process is at work here. Wait for it to end, or choose another folder."
+                message = f"{folder}: another process is running here. Wait for it to end, or choose another folder."
                 raise InputError(message) from error
             report(wait)
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -209,7 +209,7 @@ def list_file(what: str, name: str, size: Any, version: Any) -> ListedFile:
     if type(size) is int and size >= 0 and isinstance(version, str) and _DIGEST.fullmatch(version):
         return ListedFile(name, size, version)
     found = f"size {size!r:.80} and digest {version!r:.80}"
-    raise StoreError(f"{what}: the Hub lists {name!r:.300} with {found}, which are none. Is HF_ENDPOINT right?")
+    raise StoreError(f"{what}: the Hub lists {name!r:.300} with {found}, which are not valid. Is HF_ENDPOINT right?")
 
 
 def check_commit(what: str, commit: Any) -> str:
@@ -220,7 +220,7 @@ def check_commit(what: str, commit: Any) -> str:
     """
     if isinstance(commit, str) and COMMIT.fullmatch(commit):
         return commit
-    raise StoreError(f"{what}: the Hub names the commit {commit!r:.80}, which is none. Is HF_ENDPOINT right?")
+    raise StoreError(f"{what}: the Hub names the commit {commit!r:.80}, which is not one. Is HF_ENDPOINT right?")
 
 
 def blob_id(content: bytes) -> str:

@@ -172,7 +172,7 @@ def _call_within(seconds: float, attempt: Callable[[], Result]) -> Result:
     except TimeoutError:
         if answer.done():
             raise
-        raise TransientError("no whole answer came") from None
+        raise TransientError("no complete answer arrived") from None
 
 
 def _report_silence(sentence: str, started: float, last_s: float) -> None:

@@ -34,7 +34,7 @@ WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 """The statuses that a shell reports when these signals end a program."""
 
-_INTERRUPTED = "interrupted. Run it again: builds, trainings and transfers go on."
+_INTERRUPTED = "interrupted. Run it again: builds, training and transfers resume."
 
 
 Row = dict[str, Any]
@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
         for action in hidden:
             action.help = argparse.SUPPRESS
         if hidden:
-            self.add_argument("--help-all", action="store_true", help="explain the rare flags, too")
+            self.add_argument("--help-all", action="store_true", help="also explain the rare flags")
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]  the overloads of typeshed
         self, args: Any = None, namespace: Any = None

@@ -77,7 +77,7 @@ class Meter:
         """Return of progress share, time left, amount, figures and speed, most important first; empty if unknown."""
         seconds, worked = time.monotonic() - self.started, self.done - self.before
         known = 0 < self.total >= self.done  # totals may be estimates: past one, neither share nor time left is known
-        share = f"{100 * self.done // self.total} %" if known else ""
+        share = f"{100 * self.done // self.total}%" if known else ""
         left = ""
         if known and worked > 0 and self.done < self.total:
             left = f"about {format_duration(max(1, seconds * (self.total - self.done) / worked))} left"

@@ -128,7 +128,7 @@ def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
         ([PLAIN], {}, "arms: expected a list of 2 or more"),
         ([PLAIN, {"name": "same"}], {}, "arms.same: does not differ from arm 'plain'"),
         ([PLAIN, {"name": "same", "train": {"checkpoint": {"every_steps": 4}}}], {}, "arms.same: does not differ"),
-        ([PLAIN, {**SUMS, "name": "plain"}], {}, "arms: 2 arms are named 'plain'. Give each a name of its own."),
+        ([PLAIN, {**SUMS, "name": "plain"}], {}, "arms: 2 arms are named 'plain'. Give each a unique name."),
         ([PLAIN, {"name": "../up"}], {}, "arms.../up.name: expected"),
         (
             [PLAIN, {"name": "typo", "data": {"sources": {"sum": {"weight": 3}}}}],

@@ -67,7 +67,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         json.dumps({"k" * 70_000: 1} | {f"key{n}": 1 for n in range(3000)}).encode(),
         r"there are k{60}\.\.\., key0, .{,200} and 2,981 more\. Correct",
     ),
-    "a.csv old line ends": (b"text,n\rone,1\rtwo,2\r", "its lines end in a carriage return alone"),
+    "a.csv old line ends": (b"text,n\rone,1\rtwo,2\r", "its lines end in a bare carriage return"),
     "a.csv twins": (csv_of("text,n,text", "a,1,b"), "has 'text' as the name of 2 columns"),
     "data by content": (csv_of("text\tn", "a\t1", "b\t2"), 'Set `format` to "csv"'),
     "a.arrow file cut": (ipc_bytes(pa.ipc.new_file)[:-300], "not whole Arrow IPC.*Restore the file"),

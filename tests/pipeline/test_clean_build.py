@@ -171,7 +171,7 @@ def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(folder:
         file.write_bytes(file.read_bytes()[:-40])
         refused = report(work, expect=1).stderr
         assert f"{file}: " in refused
-        assert "Run the build command again: it makes again what is missing or damaged." in refused
+        assert "Run the build command again: it rebuilds what is missing or damaged." in refused
         build_here(folder / "recipe.toml", tmp_path / "set")
         assert json.loads(report(work, "--json").stdout) == whole
 

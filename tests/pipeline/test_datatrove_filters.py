@@ -121,7 +121,7 @@ def recipe(tmp_path: Path) -> Callable[..., Path]:
         ('filter = "GopherQualityFilter"\narguments = { min_words = 3 }', "unexpected keyword argument 'min_words'"),
         (
             'filter = "RegexFilter"\narguments = { regex_exp = "(" }',
-            "cannot be used so: error: missing ), unterminated",
+            "cannot be used like this: error: missing ), unterminated",
         ),
         ('filter = "RegexFilter"', "missing 1 required positional argument: 'regex_exp'"),
         ('filter = "C4ParagraphFilter"\narguments = { exclusion_writer = 1 }', "exclusion_writer cannot be given"),

@@ -20,7 +20,7 @@ LINES = "".join(json.dumps({"text": f"document {n}", "url": "https://example.org
 REFUSED = {
     "indented": ("a.json", json.dumps({"text": "a", "b": [1]}, indent=1).encode(), "neither one object a line nor"),
     "tsv by content": ("data", b"text\tlabel\na\t1\nb\t2\n", "looks like CSV or TSV"),
-    "text in gzip": ("dump.gz", gzip.compress(b"one document\nor many?\n"), "name does not tell its format"),
+    "text in gzip": ("dump.gz", gzip.compress(b"one document\nor many?\n"), "name does not give its format"),
     "gzip without its ending": ("a.json", gzip.compress(LINES), "holds gzip data|is compressed (gzip)"),
     "zip by content": ("a.docx", b"PK\x03\x04\x14\x00", "is a zip archive"),
     "tar by content": ("a", bytes(257) + b"ustar" + bytes(250), "is a tar archive"),

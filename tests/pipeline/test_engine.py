@@ -200,7 +200,7 @@ def test_a_damaged_file_is_made_anew_once(tmp_path: Path) -> None:
         return damage.value
 
     driver.forget(read_it())
-    with pytest.raises(RunError, match=r"a\.bin: damaged again, after it was made anew\. The disk or the memory"):
+    with pytest.raises(RunError, match=r"a\.bin: damaged again after it was rebuilt\. The disk or the memory"):
         driver.forget(read_it())
     assert stage_tasks.CALLS == ["a", "a"]
     elsewhere = WorkFileDamagedError("/elsewhere/encode/x", "a.bin", "differs")
@@ -239,7 +239,7 @@ def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(InputError, match=r"another process is at work here\. Wait for it"), lock_folder(tmp_path):
+        with pytest.raises(InputError, match=r"another process is running here\. Wait for it"), lock_folder(tmp_path):
             pass
         holder.kill()
     with lock_folder(tmp_path):

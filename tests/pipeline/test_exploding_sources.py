@@ -138,5 +138,5 @@ def test_too_little_memory_names_the_record(tmp_path: Path, source: Any, monkeyp
     recipe = source(tmp_path / "a.jsonl")
     (span,) = files.list_spans(recipe, files.list_files(recipe))
     monkeypatch.setattr("pipeline.sources.formats.jsonl.parse_lines", fail)
-    with pytest.raises(SourceError, match=r"a\.jsonl: record 0 or one soon after takes more memory than there is"):
+    with pytest.raises(SourceError, match=r"a\.jsonl: record 0 or one soon after needs more memory than there is"):
         list(files.read_span(recipe, span))

@@ -215,7 +215,7 @@ def test_too_many_missing_stop_the_build_and_are_asked_for_again(
         server.remove(key)
     said = build(recipe, out, server, expect=2)["said"]
     rows = len(small.ids)
-    assert f"source 'code': 11 of {rows:,} files ({11 / rows:.2%}) cannot be had from {server.url}/content" in said
+    assert f"source 'code': 11 of {rows:,} files ({11 / rows:.2%}) cannot be fetched from {server.url}/content" in said
     assert "max_missing = 0.02" in said
     assert "1 content not UTF-8" in said
     assert "10 content missing" in said

@@ -209,11 +209,11 @@ def test_a_file_that_changes_on_the_way_stops_the_build(
     ("kind", "place", "said"),
     [
         ("endless", "/api/datasets/HuggingFaceTB/finemath", "more bytes than were asked for"),
-        ("drip", "/api/datasets/HuggingFaceTB/finemath", "no whole answer came"),
-        ("pages", "/api/datasets/HuggingFaceTB/finemath/tree/", "no whole answer came"),
-        ("drip-head", "/resolve/.*/finemath-4plus/", "no whole answer came"),
+        ("drip", "/api/datasets/HuggingFaceTB/finemath", "no complete answer arrived"),
+        ("pages", "/api/datasets/HuggingFaceTB/finemath/tree/", "no complete answer arrived"),
+        ("drip-head", "/resolve/.*/finemath-4plus/", "no complete answer arrived"),
         ("endless", "^/cdn/", "more bytes than were asked for"),
-        ("drip", "^/cdn/", "no whole answer came"),
+        ("drip", "^/cdn/", "no complete answer arrived"),
     ],
 )
 def test_an_answer_without_end_is_given_up(

@@ -89,7 +89,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
         "(my data/rows/pa\\nge.pdf): holds PDF, not text",
         "(my data/rows/chat.json): each record holds a list, 'messages'; write one text per record first",
         "web-file: HTML in 16 of 16",
-        '(my data/notes/latin.txt): not UTF-8: give it a [[sources]] of its own with encoding = "cp1252"',
+        '(my data/notes/latin.txt): not UTF-8: give it a separate [[sources]] with encoding = "cp1252"',
         "(my data/rows/empty.parquet): no column of text",
         "(my data/readme): one document",
         "(my data/notes/empty.txt): is empty",
@@ -98,7 +98,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     ]:
         assert said in written
         assert said in done.stdout
-    for comment in ("the first row is taken as the header", 'each file is one document; or format = "text" with'):
+    for comment in ("the first row is the header", 'each file is one document; or format = "text" with'):
         assert f"  # {comment}" in written
     assert done.stdout.splitlines()[-4:] == [
         "tokenmill plan recipe.toml",
@@ -111,7 +111,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     assert "would stop" not in planned.stdout
     twins = call_here(main, "init", "../lines.jsonl", "big.txt", "rows/lines.jsonl", cwd=tmp_path / "my data")
     assert "lines-jsonl-2 " in twins.stdout
-    assert "nothing is overwritten" in call_here(main, "init", "my data", cwd=tmp_path).stderr
+    assert "is not overwritten" in call_here(main, "init", "my data", cwd=tmp_path).stderr
 
 
 def test_more_files_than_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def test_a_second_build_in_the_same_folder_is_refused(recipe: Path, tmp_path: Pa
     (tmp_path / held).mkdir()
     with lock_folder(tmp_path / held):  # what another build would hold
         refused = run_build(recipe, tmp_path / "set", expect=2)
-    assert f"{tmp_path / held}: another process is at work here" in refused["stderr"]
+    assert f"{tmp_path / held}: another process is running here" in refused["stderr"]
     assert not (tmp_path / "set.work" / "encode").exists()
 
 

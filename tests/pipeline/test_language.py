@@ -105,9 +105,9 @@ def test_the_model_of_the_extra_is_taken_without_a_key(recipe: Callable[..., Pat
     ("keys", "fault"),
     [
         ('model = "none.ftz"\nkeep = ["en"]', "none.ftz cannot be read: No such file or directory"),
-        ('model = "a.jsonl"\nkeep = ["en"]', "a.jsonl: no fastText model, or one that was cut off"),
-        ('model = "empty"\nkeep = ["en"]', "empty: no fastText model, or one that was cut off"),
-        ('model = "cut"\nkeep = ["en"]', "cut: no fastText model, or one that was cut off"),
+        ('model = "a.jsonl"\nkeep = ["en"]', "a.jsonl: not a fastText model, or a truncated one"),
+        ('model = "empty"\nkeep = ["en"]', "empty: not a fastText model, or a truncated one"),
+        ('model = "cut"\nkeep = ["en"]', "cut: not a fastText model, or a truncated one"),
         ('model = "lid.ftz"\nkeep = ["eng"]', "the model has no language 'eng'. Did you mean 'en'?"),
         ('model = "lid.ftz#sha256=12"\nkeep = ["en"]', "expected 12: it is another model"),
     ],

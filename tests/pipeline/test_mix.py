@@ -289,7 +289,7 @@ def test_repeat_is_exact(runs_of: Any) -> None:
     times = Counter(key for items in place_documents(plan, runs, index).values() for s, _, key, _ in items if s == 0)
     assert set(times.values()) == {3}
     assert len(times) == 50
-    assert plan.notes == ("3,000 training tokens: all that 's0' allows in 3 epochs",)
+    assert plan.notes == ("3,000 training tokens, the most that 's0' allows in 3 epochs",)
 
 
 def test_too_small_names_sources_and_numbers(runs_of: Any) -> None:

@@ -80,7 +80,7 @@ def test_few_documents_are_not_told() -> None:
     look_for_not_text(found, as_page("x"), "row 1000")
     look_for_not_text(found, as_page("x"), "row 1001")
     (line,) = describe_not_text(found)
-    assert line.startswith("HTML in 6 of 1,002 documents looked at, such as row 0. Take the text out of the pages")
+    assert line.startswith("HTML in 6 of 1,002 documents looked at, such as row 0. Extract the text of the pages")
 
 
 def test_said_by_plan_build_and_audit(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_rows_of_a_program_are_a_source(tmp_path: Path) -> None:
     assert other != kept[0]
     for error, match, call in [
         (RecursionError, "half-way", lambda: build(rows(5, lambda: exec("raise RecursionError('half-way')")))),
-        (InputError, r"sources\['my.rows'\]: there is no row", lambda: build([])),
+        (InputError, r"sources\['my.rows'\]: there are no rows", lambda: build([])),
         (InputError, r"sources\['my.rows'\]: row 2 is 'x'; expected a dict", lambda: build([{"text": "a"}, "x"])),
         (InputError, r"sources\['mine'\]: no 'mine' in this file", lambda: build(map(asked.append, [1]), "mine")),
         (InputError, r"rows 1 to 2: .*Expected in each", lambda: build([{"text": "a"}, {"text": 3}])),

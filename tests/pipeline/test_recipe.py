@@ -79,7 +79,7 @@ EXPECTED = [
     "sources.1.max_bytes: expected bytes as a number, or as text such as",
     "sources.1.min_bytes: expected bytes as a number, or as text such as",
     "sources.1.separator: required to cut '{folder}/a.txt' into documents. Give `separator`",
-    "sources.1.delimiter: only files that are read as csv have a use for it; '{folder}/*.txt' is read as text. ",
+    "sources.1.delimiter: only files that are read as csv use it; '{folder}/*.txt' is read as text. ",
     "sources.third.paths: an empty list; expected at least one item",
     "sources.third.weight: expected a finite number; got nan",
     "sources.third.format: expected 'auto', 'parquet', ",

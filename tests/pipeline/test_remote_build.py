@@ -86,7 +86,7 @@ def test_damaged_objects_are_made_again(recipe: Path, expected: dict[str, str], 
         work.put(name, b"~" + work.read(name)[1:])
     open_writable_store(built).delete_all()
     said = build_here(recipe, built)["stderr"]
-    assert said.count("is made again") == 2
+    assert said.count("rebuilding it") == 2
     assert digests_in(built) == expected
 
 
@@ -105,7 +105,7 @@ def test_a_second_driver_is_refused(recipe: Path, built: str) -> None:
     lease = Lease(open_writable_store(f"{built}.work"))
     open_writable_store(built).delete_all()
     refused = build_here(recipe, built, expect=2)
-    assert f"{built}.work: another build is at work here: " in refused["stderr"]
+    assert f"{built}.work: another build is running here: " in refused["stderr"]
     assert not list(open_writable_store(built).list())
     lease.close()
     build_here(recipe, built)
@@ -124,7 +124,7 @@ def test_leases(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, records = open_writable_store(f"{bucket}/work"), open_writable_store(f"{bucket}/work.lease")
     first = Lease(place)
     first.check()
-    with pytest.raises(InputError, match=r"another build is at work here: \S+, seen \d s ago"):
+    with pytest.raises(InputError, match=r"another build is running here: \S+, seen \d s ago"):
         Lease(place)
     # Another host takes over a lease that it finds stale: the first one notices.
     owner = unique_name().replace(unique_name().split("-")[0], "elsewhere")
@@ -161,5 +161,5 @@ def test_fetched_files_need_a_folder(recipe: Path, bucket: str) -> None:
     fetching = recipe.with_name("fetching.toml")
     fetching.write_text(text.replace('text = "body.content"\n', ""))
     refused = build_here(fetching, f"{bucket}/set", expect=2)
-    assert "which must be a folder of this machine" in refused["stderr"]
+    assert "so it must be a folder of this machine" in refused["stderr"]
     assert not list(open_writable_store(bucket).list())

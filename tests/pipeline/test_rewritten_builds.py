@@ -207,7 +207,7 @@ def test_a_tokenizer_that_drops_white_space_and_characters(corpus: Path, tmp_pat
     assert "stand for characters that the tokenizer does not know, more than tokenizer.max_unknown = 0.001" in refused
     assert not (tmp_path / "set" / "manifest.json").exists()
     options = given(corpus, "t5", max_unknown="0.5")
-    slow = "so `tokenizers` encodes, about 1 MB of text a second and core"
+    slow = "so `tokenizers` encodes, at about 1 MB of text per second and core"
     assert slow in call_here(main, "plan", corpus / "small.toml", *options).stdout
     said = build_here(corpus / "small.toml", tmp_path / "set", *options)["stderr"]
     assert "gigatoken cannot run it" in said

@@ -181,6 +181,6 @@ KEY = hashlib.sha1(b"9").digest()
 def test_a_journal_that_the_disk_altered_is_not_used(tmp_path: Path, body: bytes) -> None:
     with Journal(tmp_path / "journal") as journal:
         journal.add(KEY, body)
-        with pytest.raises(SourceError, match=r"was damaged since it was written, and is deleted\. Run the same"):
+        with pytest.raises(SourceError, match=r"was damaged after it was written, and has been deleted\. Run the same"):
             journal.read(KEY)
     assert not (tmp_path / "journal").exists()

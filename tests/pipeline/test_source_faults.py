@@ -204,7 +204,7 @@ def test_a_file_that_changes_or_goes_away_stops(tmp_path: Path, source: Any) -> 
     path.unlink()
     with pytest.raises(SourceError, match=r"a\.txt"):
         next(files.read_span(recipe, span))
-    assert "match no file any more" in resolve_error(recipe)
+    assert "no longer match any file" in resolve_error(recipe)
 
 
 def test_a_file_name_that_is_not_utf8(tmp_path: Path, source: Any) -> None:

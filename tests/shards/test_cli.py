@@ -69,7 +69,7 @@ def test_every_error_has_one_prefix(tmp_path, capsys, command):
 def test_inspect_prints_tables(good_set):
     result = run("inspect", good_set)
     assert result.returncode == 0
-    for word in ("prose", "75.0000%", "val off share", "train-00001", "val"):
+    for word in ("prose", "75.0000%", "val deviation", "train-00001", "val"):
         assert word in result.stdout
     described = json.loads(run("inspect", good_set, "--json").stdout)
     assert [shard["name"] for shard in described["shards"]] == ["train-00000", "train-00001", "val-00000"]

@@ -235,7 +235,9 @@ def test_a_hub_that_does_not_answer_is_given_up_after_the_given_time(run, tmp_pa
         status, told, err = run("pull", REPO, "--out", tmp_path / "back", "--json", "--give-up-after", "0.5")
     assert (status, told["status"]) == (2, "refused")
     assert re.search(
-        rf"^error: {URL}: gave up after \d s and \d attempts?; the last one: (ReadTimeout: |no whole answer)", err, re.M
+        rf"^error: {URL}: gave up after \d s and \d attempts?; the last one: (ReadTimeout: |no complete answer)",
+        err,
+        re.M,
     )
     assert not (tmp_path / "back").exists()
 
@@ -486,7 +488,7 @@ def test_a_listing_that_names_other_places_is_not_followed(hub, run, whole, tmp_
 INFO, TREE = r"^/api/datasets/tester/set(/revision/\w+)?$", r"^/api/datasets/tester/set/tree/"
 MANIFEST, HEAD, SHARDS = r"/resolve-cache/.*/manifest", r"/resolve/.*/train-", r"^/cdn/"
 BOMB = gzip.compress(bytes(100 << 20))
-UNENDING, LARGER, COMPRESSED = "no whole answer came", "more bytes than were asked for", "the answer is compressed"
+UNENDING, LARGER, COMPRESSED = "no complete answer", "more bytes than were asked for", "the answer is compressed"
 
 
 @pytest.mark.long
@@ -529,12 +531,12 @@ LISTED = {"type": "file", "path": "manifest.json", "oid": 40 * "a", "size": 5}
     ("place", "answer", "said"),
     [
         *[
-            (INFO, {"id": REPO, "sha": commit, "private": False}, "which is none")
+            (INFO, {"id": REPO, "sha": commit, "private": False}, "which is not one")
             for commit in (None, 7, "main", "../../evil", 39 * "a", 40 * "A", f"{40 * 'a'}\n", [40 * "a"])
         ],
         *[(INFO, answer, "") for answer in ([], 7, None, "text", {}, {"id": REPO, "sha": {}}, [[[]]])],
-        *[(TREE, [LISTED | {"size": size}], "which are none") for size in ("5", -1, 1.5, True, None, [5])],
-        *[(TREE, [LISTED | {"oid": digest}], "which are none") for digest in (None, 7, "", 40 * "z", 4096 * "a")],
+        *[(TREE, [LISTED | {"size": size}], "which are not valid") for size in ("5", -1, 1.5, True, None, [5])],
+        *[(TREE, [LISTED | {"oid": digest}], "which are not valid") for digest in (None, 7, "", 40 * "z", 4096 * "a")],
         *[(TREE, [LISTED | {"lfs": lfs}], "") for lfs in (7, {"size": 5, "oid": 7}, {"oid": 64 * "a"}, {"size": "x"})],
         *[(TREE, answer, "") for answer in ([7], 7, "text", [LISTED | {"path": 7}], [{"type": "file"}], {"a": []})],
     ],

@@ -72,7 +72,7 @@ def test_an_attempt_that_does_not_end_is_left_and_sees_the_context_of_its_caller
             seen.append(retry_module._stop.get())
             end.wait(60)
 
-        with pytest.raises(StoreError, match="gave up after 0 s and 1 attempt; the last one: no whole answer came"):
+        with pytest.raises(StoreError, match="gave up after 0 s and 1 attempt; the last one: no complete answer"):
             retry("GET /x", attempt, give_up_s=0.1, interrupt=True)
         assert seen == [end]
         assert retry("GET /x", lambda: "answer", interrupt=True) == "answer"

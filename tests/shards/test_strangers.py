@@ -84,10 +84,10 @@ def test_of_many_missing_shards_the_first_are_told_and_the_others_counted(
 def test_a_key_that_is_there_twice_is_refused(good_set: Path) -> None:
     text = (good_set / "manifest.json").read_text()
     twice = text.replace('"vocab_size":', '"vocab_size": 9,\n  "vocab_size":', 1).encode()
-    with pytest.raises(ShardSetError, match="the key 'vocab_size' is there twice"):
+    with pytest.raises(ShardSetError, match="the key 'vocab_size' occurs twice"):
         parse_json(Manifest, twice, where="manifest.json")
     tokenizer = re.sub(r'("vocab": *\{)', r'\1"a":5,"a":6,', (good_set / "tokenizer.json").read_text(), count=1)
-    with pytest.raises(ValueError, match="the key 'a' is there twice"):
+    with pytest.raises(ValueError, match="the key 'a' occurs twice"):
         parse_tokenizer(tokenizer.encode())
 
 

@@ -100,7 +100,7 @@ def test_a_damaged_file_is_found_and_the_previous_checkpoint_used(run, name, dam
 def test_when_all_are_corrupt_it_says_so(run):
     for path in list_checkpoints(run):
         flip_byte(path / "model.safetensors")
-    with pytest.raises(InputError, match="no whole checkpoint is left") as caught:
+    with pytest.raises(InputError, match="no complete checkpoint is left") as caught:
         find_newest_checkpoint(run, lambda message: None)
     assert len(caught.value.problems) == 4
 

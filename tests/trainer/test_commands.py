@@ -116,7 +116,7 @@ def test_an_interrupt_at_once_is_one_line(train, tmp_path, monkeypatch, place):
     monkeypatch.setattr(place, interrupt)
     done = train(tmp_path / "run", more=("--json",), status=130)
     assert json.loads(done.stdout)["status"] == "interrupted"
-    assert done.stderr.splitlines()[-1] == "error: interrupted. Run it again: builds, trainings and transfers go on."
+    assert done.stderr.splitlines()[-1] == "error: interrupted. Run it again: builds, training and transfers resume."
 
 
 def test_special_tokens_in_a_prompt_are_text(loaded, monkeypatch):

@@ -130,7 +130,7 @@ LR, SURE = "optimizer.lr=0.5", "0.0200 ± 0.0033 than that of a: more than the n
     ("other", "key", "verdict"),
     [
         ([], LR, "0.0200 than that of a: the noise of the scored text is not known; what another seed would"),
-        ([2.0, 4.0, 2.9], LR, "0.0200 ± 0.0333 than that of a: not more than the noise of the scored text, so no"),
+        ([2.0, 4.0, 2.9], LR, "0.0200 ± 0.0333 than that of a: within the noise of the scored text, so no"),
         ([1.98, 3.97, 2.98], LR, f"{SURE}; what another seed would do is not known"),
         ([1.98, 3.97, 2.98], "train.seed=5", f"{SURE}; only the seeds differ, so this is chance"),
     ],

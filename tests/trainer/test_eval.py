@@ -88,7 +88,7 @@ def test_eval_sets_and_tasks_are_shown_together_and_a_set_may_be_named_as_a_spli
     recipe.write_text(f"[eval]\nsets = {to_toml(sets)}\ntasks = {to_toml(tasks)}\n")
     shown = trainer.run("eval", trained, "--recipe", recipe, "--worst", 100)
     assert (shown.returncode, shown.stderr.count("Traceback")) == (0, 0)
-    assert re.search(r"^val: \d+ documents? of ", shown.stdout, re.MULTILINE)
+    assert re.search(r"^val: \d+ documents? \(", shown.stdout, re.MULTILINE)
     why = "the training set's build did not search for these items"
     assert f"\nown: 6 items of {items}, in the training text: not known, because {why}\n" in shown.stdout
     assert {"own_acc", "own_acc_norm", "own_bpb", "val_bpb"} <= set(shown.stdout.split())

@@ -83,7 +83,7 @@ def test_documents_that_training_holds_are_left_out_and_counted(evaluated, texts
     assert sorted(found) == sorted(text.encode() for text in texts[:20])
     assert eval_set.documents.text_bytes.tolist() == list(map(len, found))
     assert (eval_set.notes["documents"], eval_set.notes["held_by_training"]) == (20, 10)
-    assert said[-1].endswith("10 documents of the training text not scored")
+    assert said[-1].endswith("10 documents not scored (in the training text)")
     assert [texts[row] for row in eval_set.documents.rows["row"].to_pylist()] == [text.decode() for text in found]
 
     scores = evaluate_scores([eval_set], evaluated, lambda name: contextlib.nullcontext(no_progress))
@@ -150,7 +150,7 @@ def test_all_documents_of_text_are_in_a_count_and_dropped_records_too(evaluated,
     counts = [notes[key] for key in ("documents", "held_by_training", "past_max_tokens", "unread_bytes")]
     assert sum(counts) == len(texts) + len(own) == 40
     assert min(counts[:3]) > 0
-    assert f"{counts[2]} documents past max_tokens not scored" in said[-1]
+    assert f"{counts[2]} documents not scored (past max_tokens)" in said[-1]
     assert notes["dropped"] == {"duplicate": 1, "malformed record": 1}
     assert said[-1].endswith(", 2 records dropped (duplicate: 1, malformed record: 1)")
 

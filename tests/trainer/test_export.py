@@ -138,5 +138,5 @@ def test_another_dtype_and_a_folder_that_exists(trainer, exported, tmp_path):
     assert half < 0.55 * whole
     again = trainer.run(*arguments)
     assert again.returncode == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["bf16"]

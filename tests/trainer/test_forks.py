@@ -74,7 +74,7 @@ def test_a_run_that_began_otherwise_is_refused_and_left_as_it_is(train, cool_dow
         before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
         refused = train(run, *WSD, more=("--from", start, "--json"), status=2)
         (problem,) = json.loads(refused.stdout)["problems"]
-        assert problem.startswith(f"{run}: has begun {began}, not from {start}. ")
+        assert problem.startswith(f"{run}: began {began}, not from {start}. ")
         assert {path: path.stat().st_mtime_ns for path in before} == before
 
 

@@ -99,7 +99,7 @@ def test_a_step_that_is_not_taken_yet_is_told(copied_run, trace):
     (copied_run / "recipe.json").write_text(json.dumps(recipe))
     status, found, err = trace(copied_run, "--step", STEPS + 1)
     assert (status, found["rows"]) == (0, BATCH)
-    assert f"step {STEPS + 1} is not taken yet" in err
+    assert f"step {STEPS + 1} has not run yet" in err
     status, _, err = trace(copied_run, "--step", STEPS + 2)
     assert status == 2
     assert f"no step {STEPS + 2} in {copied_run}; its recipe has {STEPS + 1}" in err

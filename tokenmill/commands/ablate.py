@@ -1,7 +1,7 @@
-"""Train small models on alternatives of a recipe, with several seeds, and say which data is better, and how surely.
+"""Train small models on variants of a recipe, with several seeds, and say which is better, and how certain that is.
 
 FILE names a data recipe, a train recipe, seeds and arms, which each change some keys. Equal work is done once, the same
-command resumes, and the answer is a table of differences from the first arm with their 95 % intervals.
+command resumes, and the answer is a table of differences from the first arm with their 95% intervals.
 
 `--dry-run` builds the sets, and says what each arm's mix is and how many trainings are missing.
 """

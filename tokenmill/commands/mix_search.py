@@ -1,8 +1,8 @@
-"""Search the shares of the sources that give the best scores, by small models on mixes within bounds.
+"""Search the shares of the sources that give the best scores, by training small models on mixes within bounds.
 
 FILE names a data recipe, a train recipe, bounds, the scores to lower, a budget, and the tokens of the real run. The
-search fits the scores of its mixes, and trains the best mix beside the recipe's own. It prints the found shares with
-their 95 % intervals, and writes the recipe with them, ready for `tokenmill build`. The same command resumes.
+search fits the scores of its mixes, and trains the best mix beside the recipe's own. It prints these shares with
+their 95% intervals, and writes the recipe with them, ready for `tokenmill build`. The same command resumes.
 
 `--dry-run` says how many trainings are missing.
 """

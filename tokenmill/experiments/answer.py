@@ -129,11 +129,11 @@ def _list_notes(ablation: Ablation, answer: Row) -> Iterator[str]:
         yield "one seed: a difference may be chance, and no interval is known. Give at least three seeds."
     else:
         yield (
-            f"difference: the mean over {plural(seeds, 'seed')} of arm less {ablation.arms[0].name}, paired by seed; "
-            f"in brackets its {CONFIDENCE:.0%} interval (Student's t). One of twenty comparisons of equal arms claims "
+            f"difference: the mean over {plural(seeds, 'seed')} of arm minus {ablation.arms[0].name}, paired by seed; "
+            f"in brackets its {CONFIDENCE:.0%} interval (Student's t). One in twenty comparisons of equal arms shows "
             f"a difference by chance. The spread of the differences has {plural(seeds - 1, 'degree')} of freedom "
-            f"(t-factor {find_factor(seeds):.1f}): a difference is shown from "
-            f"{find_factor(seeds) / math.sqrt(seeds):.1f} times it on, and the seeds that would show one are as rough."
+            f"(t-factor {find_factor(seeds):.1f}): only a difference of at least "
+            f"{find_factor(seeds) / math.sqrt(seeds):.1f} times it is shown. The seeds named are a rough estimate."
         )
     # One of twenty comparisons claims a difference by chance.
     compared = sum(row["difference"] is not None and row["low"] is not None for row in answer["scores"])

@@ -25,7 +25,7 @@ def find_difference(first: Sequence[float], other: Sequence[float]) -> Row:
 
     Returns:
         `difference`: the mean over the seeds of the arm's value less that of the first arm. `low` and `high`: the ends
-        of its 95 % interval, that of Student's t for paired samples. `difference_spread`: the standard deviation of
+        of its 95% interval, that of Student's t for paired samples. `difference_spread`: the standard deviation of
         the differences over the seeds. `seeds_needed`: about how many seeds would show a difference of this size with
         this spread. One seed shows nothing but the first.
     """

@@ -73,7 +73,7 @@ def _check_arms(tables: dict[str, Any]) -> Iterator[str]:
     arms = [read_partly(ArmConfig, arm) for arm in cast("list[Any]", given)] if isinstance(given, list) else []
     for name, count in Counter(str(arm.name) for arm in arms).items():
         if count > 1:
-            yield f"arms: {count} arms are named {name!r}. Give each a name of its own."
+            yield f"arms: {count} arms are named {name!r}. Give each a unique name."
     for arm in arms:
         if "seed" in table_of(table_of(arm.train).get("train")):
             yield f"arms.{arm.name}.train.train.seed: each training has one of the `seeds`. Leave it out."

@@ -157,8 +157,8 @@ def _list_notes(search: MixSearch, answer: Row) -> Iterator[str]:
     for row in answer["fits"]:
         if row["noise"] and row["error"] > _FAR_OFF * row["noise"]:
             yield (
-                f"{row['score']}: it misses the arms by {row['error']:.4f}; their noise is {row['noise']:.4f}. "
-                "The fit is rough for it: trust what is measured, and search again within narrower bounds."
+                f"{row['score']}: the fit misses the arms by {row['error']:.4f}; their noise is {row['noise']:.4f}. "
+                "This fit is rough: trust the measured scores, and search again within narrower bounds."
             )
     if not search.space.holds(search.space.own):
         yield "the recipe's own mix is out of the bounds"

@@ -198,7 +198,7 @@ def fit_scores(
 
 
 def find_interval(values: Sequence[Any] | Values) -> tuple[Values, Values]:
-    """Return the ends of the 95 % bootstrap interval of resampled values, along their first axis."""
+    """Return the ends of the 95% bootstrap interval of resampled values, along their first axis."""
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(np.asarray(values), [tail, 1 - tail], axis=0)
     return low, high

@@ -94,7 +94,7 @@ def list_checkpoints(run: Path) -> list[Path]:
     """Return a run's checkpoint folders, oldest first. Temporary and corrupt ones have other names."""
     folder = run / FOLDER
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is no folder; expected that of a run's checkpoints. Give a new run folder.")
+        raise InputError(f"{folder}: is not a folder; expected one of checkpoints. Give a new run folder.")
     found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(found, key=step_of_checkpoint)
 
@@ -115,7 +115,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except OSError as error:
         if remedy_of(error):
             raise
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror}): no whole checkpoint") from error
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror}): no complete checkpoint") from error
 
 
 def read_state(path: Path) -> CheckpointState:
@@ -129,7 +129,7 @@ def read_state(path: Path) -> CheckpointState:
     content = _load(file)
     if (version := table_of(content).get("format_version", VERSION)) != VERSION:
         found = f"{file}: a checkpoint of version {version!r:.80}; expected version {VERSION}"
-        raise InputError(f"{found}. Go on with the Tokenmill that wrote it, or train anew in a new run folder.")
+        raise InputError(f"{found}. Continue with the Tokenmill that wrote it, or train in a new run folder.")
     state = check_settings(CheckpointState, content, where=f"{file}: not the state of a checkpoint")
     if _NAME.fullmatch(path.name) and step_of_checkpoint(path) != state.step:
         raise InputError(f"{file}: step {state.step}; expected that of the folder's name")
@@ -164,10 +164,10 @@ def find_newest_checkpoint(run: Path, say: Note) -> Checkpoint | None:
         try:
             return read_checkpoint(path)
         except InputError as error:
-            say(f"{error}. Trying the checkpoint before it.")
+            say(f"{str(error).rstrip('.')}. Trying the previous checkpoint.")
             problems.extend(error.problems)
     if problems:
-        raise InputError([*problems, f"{run}: no whole checkpoint is left. Start again in a new run folder."])
+        raise InputError([*problems, f"{run}: no complete checkpoint is left. Start again in a new run folder."])
     return None
 
 

@@ -35,7 +35,7 @@ from trainer.checkpoint.folders import (
 )
 from trainer.optim import STATE
 
-_REMEDY = "Take another copy of the checkpoint, or an earlier one."
+_REMEDY = "Use another copy of the checkpoint, or an earlier one."
 
 
 def save_checkpoint(
@@ -101,7 +101,7 @@ def check_disk(folder: Path, needed: int, what: Path | str) -> None:
     needed += 1 << 20
     free = shutil.disk_usage(folder).free
     if free < needed:
-        found = f"{format_size(needed)} are needed, {format_size(free)} are free. Delete something"
+        found = f"{format_size(needed)} are needed, {format_size(free)} are free. Delete some files"
         raise OSError(errno.ENOSPC, found, str(what))
 
 

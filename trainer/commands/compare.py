@@ -1,9 +1,9 @@
-"""Compare runs: their scores with standard errors, the differences from the first run, and what they took.
+"""Compare runs: their scores with standard errors, the differences from the first run, and their costs.
 
-Scores are compared after as many training tokens: the last point at which all runs were scored. A verdict, then tables
+Scores are compared at the same number of training tokens: the last at which all were scored. A verdict, then tables
 on the terminal: each score of each run; steps, tokens, hours, dollars and tokens a second; the keys of the recipes that
 differ. `--out` also writes a picture of each score over steps, tokens, time and dollars, and a page with all of it.
-Runs may be still going, and of other tokenizers: their losses in nats a token are then not subtracted.
+Runs may still be training, and may have different tokenizers: losses per token are then not compared.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Write a run's model as a folder that transformers loads with no code of ours.
+"""Write a run's model as a folder that transformers loads without Tokenmill.
 
     AutoModelForCausalLM.from_pretrained(DIR)      AutoTokenizer.from_pretrained(DIR)
 
 The parts of a `llama` choose its class in transformers: Llama, Qwen3 (norms of queries and keys), Arcee (squared ReLU)
 or Apertus (both). Rows that pad the vocabulary are cut off; a `gpt2` gets GPT-2's own parameter names, with query, key
-and value in one matrix and matrices transposed. Text begins after an end of document, as in training: `generate` starts
-so from no prompt. The tokenizer gives the ids of training: BOS if the set has it, and special tokens spelled in a text
-as text, unless it is called with `split_special_tokens=False`. That is proved on probes and on documents of the set;
-`export.json` has the receipt. The weights are in memory twice at most.
+and value in one matrix and matrices transposed. Text begins after an end of document, as in training, and
+`generate` without a prompt does the same. The tokenizer gives the ids of training: BOS if the set has it, and special
+tokens spelled in a text as text, unless it is called with `split_special_tokens=False`. That is proved on probes and on
+documents of the set; `export.json` has the receipt. The weights are in memory twice at most.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
     out: Path = options.out
     if out.exists():
-        raise InputError(f"{out}: exists already; nothing is overwritten. Choose another folder, or delete it.")
+        raise InputError(f"{out}: already exists and is not overwritten. Choose another folder, or delete it.")
     loaded = load_model(options.run, say, options.checkpoint)
     config, vocab_size, dtype = loaded.model.config, loaded.model.vocab_size, getattr(torch, options.dtype)
     weights = export_weights(loaded.model.state_dict(), config, vocab_size)
@@ -119,8 +119,8 @@ def run(options: argparse.Namespace) -> Outcome:
     tokens = {token.content: index for index, token in loaded.tokenizer.get_added_tokens_decoder().items()}
     for name, index in (("eos_id", loaded.eos_id), ("bos_id", loaded.bos_id)):
         if index is not None and index not in tokens.values():
-            found = f"{name} = {index} of the checkpoint's {STATE_FILE} is none of its added tokens"
-            raise InputError(f"{options.run / TOKENIZER_FILE}: {found}. Take another copy of the run.")
+            found = f"{name} = {index} of the checkpoint's {STATE_FILE} is not one of its added tokens"
+            raise InputError(f"{options.run / TOKENIZER_FILE}: {found}. Use another copy of the run.")
     files = describe_export_files(config, vocab_size, loaded.eos_id, tokens, options.dtype, bos_id=loaded.bos_id)
     with write_folder(out) as folder:
         for name, content in files.items():

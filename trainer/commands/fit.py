@@ -1,16 +1,16 @@
-"""Say what a recipe takes on each usual card: the micro-batch that fits, tokens a second, hours and dollars.
+"""Estimate what a recipe takes on each common GPU: the micro-batch that fits, tokens a second, hours and dollars.
 
 Speed is what we measured with the recipe on that card, with the date. Else it is an estimate: the card's peak, at the
 share of its peak at which we measured the recipe whose tokens take about as many operations.
 
 Memory is estimated with the recipe's own model and no GPU: a step runs on tensors that have shapes but no storage, at
 two depths and two micro-batches. Its memory is linear in layers and in micro-batch, so four runs give the rest. One GPU
-is assumed, and bf16 unless the recipe says fp32. Takes some fifteen seconds. `--gpu-memory` shows every part of it.
+is assumed, and bf16 unless the recipe says fp32. It takes about fifteen seconds. `--gpu-memory` shows every part of it.
 
 With recomputation, the memory without the compiler is counted; a compiled model needs less. Not counted: what kernels
 allocate inside, buffers of several ranks, and the masks of `document_mask`. The margin for these and for fragmentation
-is 5 % of the card, and 0.75 GB for the CUDA context and cuBLAS. Fragmentation grows with recomputation; GMLake
-(arXiv:2401.08156) measured 15 % on average in fine-tuning that also offloads.
+is 5% of the card, and 0.75 GB for the CUDA context and cuBLAS. Fragmentation grows with recomputation; GMLake
+(arXiv:2401.08156) measured 15% on average in fine-tuning that also offloads.
 `PYTORCH_ALLOC_CONF=expandable_segments:True` lowers it.
 
 `--measure` takes real steps on this machine, on one GPU or the CPU, and made-up tokens. MFU counts 6 * weights in
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `fit`."""
     add_recipe(parser, "a train recipe (TOML)", "--set model.vocab_size=32_000")
     parser.add_argument("--gpu-memory", metavar="SIZE", help="show the memory of a step for a GPU of this size: 80GB")
-    parser.add_argument("--measure", action="store_true", help="take steps here, and say how fast they are")
+    parser.add_argument("--measure", action="store_true", help="run training steps on this machine and measure them")
     parser.add_argument(
         "--steps", type=positive_number, default=20, metavar="N", help="steps to measure (default: %(default)s)"
     )

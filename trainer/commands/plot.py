@@ -2,7 +2,7 @@
 
 Training loss, smoothed with the raw one behind it, and validation loss; validation loss and bits per byte by source;
 scores of eval sets and tasks; learning rate, throughput and dollars; where each phase of the run ends, and where keys
-of its recipe changed. Works while the run is going on. About a second. `compare` draws several runs.
+of its recipe changed. It works during training, and takes about a second. `compare` draws several runs.
 """
 
 # pyright: reportUnknownMemberType=false

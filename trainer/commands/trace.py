@@ -161,7 +161,7 @@ def _check_step(run: Path, train: TrainConfig, step: int) -> None:
     if step > max(train.steps, taken):
         raise InputError(f"no step {step} in {run}; its recipe has {train.steps}, counted from 1")
     if step > taken:
-        say(f"step {step} is not taken yet; it would have this batch")
+        say(f"step {step} has not run yet; it would read this batch")
 
 
 def _show(data: Row, documents: list[RowDocument]) -> Iterator[Part]:

@@ -117,8 +117,8 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
         *describe_counts({task: note for task, note in notes if "held_by_training" in note}),
         f"checkpoint: {result.checkpoint}",
         "Next:",
-        f"  tokenmill compare {run}                 its scores, and what it took",
-        f"  tokenmill plot {run}                    a picture of it",
-        f"  tokenmill sample {run} --prompt TEXT    what the model writes",
+        f"  tokenmill compare {run}                 scores, time and cost",
+        f"  tokenmill plot {run}                    the training curves",
+        f"  tokenmill sample {run} --prompt TEXT    text from the model",
     ]
     return Outcome(figures, shown, exit_status)

@@ -124,9 +124,7 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
         split: Split = "val" if given == "val" or (given is None and shard_set.splits.get("val")) else "train"
         documents = read_documents(shard_set, split, config.max_tokens, place)
         if shard_set.vocabulary.keeps != "bytes" and not find_text_scales(shard_set):
-            say(
-                f"eval set {config.name}: its bytes are those of rewritten text: its set does not count the text before"
-            )
+            say(f"eval set {config.name}: its bytes count the rewritten text; its set does not count the original")
         # Text is built only until `max_tokens`: what it has beyond is in the counts of the build.
         built = shard_set.manifest.sources[0] if config.shards is None else None
         in_split = sum(shard.num_documents for shard in shard_set.splits.get(split, ()))
@@ -154,16 +152,16 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
 
 def describe_notes(notes: Row) -> str:
     """Return in words what an eval set counts."""
-    size = f"{plural(notes['bytes'], 'byte')} in {plural(notes['tokens'], 'token')}"
-    parts = [f"{plural(notes['documents'], 'document')} of {size}"]
+    size = f"{plural(notes['bytes'], 'byte')}, {plural(notes['tokens'], 'token')}"
+    parts = [f"{plural(notes['documents'], 'document')} ({size})"]
     if notes["held_by_training"] is None:
-        parts.append("whether its documents are in the training text is not known")
+        parts.append("not known whether they are in the training text")
     elif notes["held_by_training"]:
-        parts.append(f"{plural(notes['held_by_training'], 'document')} of the training text not scored")
+        parts.append(f"{plural(notes['held_by_training'], 'document')} not scored (in the training text)")
     if notes["past_max_tokens"]:
-        parts.append(f"{plural(notes['past_max_tokens'], 'document')} past max_tokens not scored")
+        parts.append(f"{plural(notes['past_max_tokens'], 'document')} not scored (past max_tokens)")
     if notes.get("unread_bytes"):
-        parts.append(f"{plural(notes['unread_bytes'], 'stored byte')} past max_tokens not read")
+        parts.append(f"{plural(notes['unread_bytes'], 'stored byte')} not read (past max_tokens)")
     if dropped := notes.get("dropped"):
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
         parts.append(f"{plural(sum(dropped.values()), 'record')} dropped ({reasons})")
@@ -236,7 +234,7 @@ def build_text_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) 
         folder.mkdir(parents=True, exist_ok=True)
         with lock_folder(folder, wait=f"eval set {config.name}: another process builds it in {folder}"):
             if not (folder / SET_FOLDER / MANIFEST_FILE).is_file():
-                say(f"eval set {config.name}: encoding its text in {folder}")
+                say(f"eval set {config.name}: encoding the text into {folder}")
             with atomic_open(folder / TOKENIZER_FILE) as file:
                 file.write(evaluated.tokenizer_json)
             write_text(folder / RECIPE_FILE, content)

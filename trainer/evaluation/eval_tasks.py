@@ -137,7 +137,7 @@ def describe_task(notes: Row) -> str:
 COUNTED = {
     "cut": "cut at their beginning, longer than the model's context",
     "too_long": "left out, with a choice longer than the model's context",
-    "empty": "left out, with a choice of no text or no token",
+    "empty": "left out, with a choice that has no text or no token",
     "rewritten": "whose text the tokenizer changes",
     "not_searched_for": "too short to be searched for in the training text",
 }

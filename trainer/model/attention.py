@@ -1,6 +1,6 @@
 """Causal attention: rotary positions, masks of documents, the cache of keys and values, grouped queries; norms.
 
-Nothing but weights lives in the module: rotary tables are computed in every forward pass (measured: under 1 % of a
+Nothing but weights lives in the module: rotary tables are computed in every forward pass (measured: under 1% of a
 step), so there is no buffer to lose when weights are saved, loaded or moved.
 """
 

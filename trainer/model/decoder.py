@@ -178,7 +178,7 @@ class LanguageModel(nn.Module):
         logits = F.linear(self.model.norm(x), head)
         if targets is None:
             return logits[..., : self.vocab_size].float()
-        # Written in place: to cut the padded columns off takes 8 % more of a step on an H200 (docs/lab/training.md) and
+        # Written in place: to cut the padded columns off takes 8% more of a step on an H200 (docs/lab/training.md) and
         # a copy of all logits on a CPU. The gradient of a logit of -inf is 0.
         logits.detach()[..., self.vocab_size :] = -torch.inf
         logits = logits.float()

@@ -158,7 +158,7 @@ def iter_tokens(
         with torch.inference_mode():  # not across a yield: the mode would leak to the caller
             logits = model.forward(torch.tensor(fed, device=device), cache=cache)[:, -1].cpu()
         if not logits.isfinite().all():
-            raise RunError("the model's logits are not finite: its weights are too large. Take an earlier checkpoint.")
+            raise RunError("the model's logits are not finite: its weights are too large. Use an earlier checkpoint.")
         for row in sorted(going):
             if len(texts[row]) > cache.length:
                 continue  # still in its prompt

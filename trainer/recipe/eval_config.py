@@ -179,7 +179,7 @@ def check_eval(tables: dict[str, Any]) -> Iterator[str]:
     # Scores are told apart by name alone.
     for name, count in Counter(one.name for one in (*config.sets, *config.tasks)).items():
         if count > 1:
-            yield f"eval: {count} eval sets and tasks are named {name!r}. Give each a name of its own."
+            yield f"eval: {count} eval sets and tasks are named {name!r}. Give each a unique name."
 
 
 def _check_eval_task(one: EvalTaskConfig) -> Iterator[str]:

@@ -118,7 +118,7 @@ def _judge(run: str, first: str, scores: Sequence[Row], changes: Sequence[Row]) 
     side = f"{'lower' if difference < 0 else 'higher'} by {show_score(abs(difference), error)}"
     text = f"{run}: at step {row['at_step']:,}, after {row['at_tokens']:,} tokens, {row['score']} is {side}"
     if not abs(difference) > SURE * (error or 0.0):
-        return f"{text} than that of {first}: not more than the noise of the scored text, so no difference is seen"
+        return f"{text} than that of {first}: within the noise of the scored text, so no difference is shown"
     noise = "more than the noise of the scored text" if error else "the noise of the scored text is not known"
     if {change["key"] for change in changes if change[run] != change[first]} == {"train.seed"}:
         return f"{text} than that of {first}: {noise}; only the seeds differ, so this is chance"

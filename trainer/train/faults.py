@@ -75,7 +75,7 @@ def find_loss_fault(
         mean = statistics.fmean([*recent[-(SMOKE_MEAN_STEPS - 1) :], loss])
         if mean >= first["loss"]:
             return f"smoke test: the loss did not fall, from {first['loss']:.3f} to {mean:.3f}. {REMEDY}"
-        say(f"smoke test passed: loss {first['loss']:.3f} at step 1 (guessing: {guess:.3f}), {mean:.3f} at step {step}")
+        say(f"smoke test passed: loss {first['loss']:.3f} at step 1 (chance: {guess:.3f}), {mean:.3f} at step {step}")
     return None
 
 

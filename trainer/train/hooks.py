@@ -107,7 +107,7 @@ def close_phase(loop: TrainingLoop, *, say: Note, go_on: bool) -> str | None:
             missed = f"ended at step {session.step} with {key} {value:.4f}; its goal is {phase.goal}"
             reason = f"phase {phase.name!r} {missed}"
         elif phase.goal and row.get("goal_met") is None:
-            say(f"phase {phase.name!r}: metrics.jsonl lacks what its goal, {phase.goal}, is about: not judged")
+            say(f"phase {phase.name!r}: metrics.jsonl has no value for its goal, {phase.goal}: not judged")
 
     began = phases[index - 1].until_step if index else 0
     if reason is None and phase.budget_usd is not None:

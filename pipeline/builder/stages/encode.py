@@ -54,7 +54,7 @@ def run_encode(build: RunningBuild) -> None:
     distinct = list({task.digest: task for task in tasks}.values())
     results = build.run_stage("encode", encode.encode_unit, distinct, before=check_disk).results
     if why := next((result.slow_encoder for result in results if result.slow_encoder), ""):
-        build.say(f"tokenizer: {why}, so `tokenizers` encodes, about 1 MB of text a second and core")
+        build.say(f"tokenizer: {why}, so `tokenizers` encodes, at about 1 MB of text per second and core")
     # The runs, in the order of the units; the list of them is written when a task needs it.
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     build.runs = [

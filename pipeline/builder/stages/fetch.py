@@ -91,7 +91,7 @@ def check_missing(source: SourceRecipe, folder: Path, results: dict[str, FetchRe
             (folder / digest / RECEIPT_FILE).unlink(missing_ok=True)
     listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
     raise SourceError(
-        f"source {source.name!r}: {lost:,} of {plural(rows, 'file')} ({lost / rows:.2%}) cannot be had from "
+        f"source {source.name!r}: {lost:,} of {plural(rows, 'file')} ({lost / rows:.2%}) cannot be fetched from "
         f"{network_settings().content_endpoint}, more than max_missing = {source.max_missing} allows: {listed}. "
         "Run again to ask for these once more (the others are kept), or raise `max_missing` to go on without."
     )

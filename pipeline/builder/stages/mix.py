@@ -62,7 +62,7 @@ def run_mix(build: RunningBuild) -> bool:
     # Take more of the sources that are too short so far.
     for source, needed, found in result.short:
         selection = build.selections[source]
-        build.say(f"{selection.source.name}: {found:,} of {plural(needed, 'token')} so far; taking more of it")
+        build.say(f"{selection.source.name}: {found:,} of {plural(needed, 'token')} so far; reading more of it")
         selection.take_for(needed, found)
     if result.plan is None:
         return False

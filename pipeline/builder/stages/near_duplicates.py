@@ -53,8 +53,8 @@ def run_near_duplicates(build: RunningBuild) -> None:
     paired = build.run_stage("pairs", pairs.find_pairs, tasks, before=build.write_run_list).results
     if left_out := sum(result.left_out for result in paired):
         build.note(
-            f"near-duplicates: {plural(left_out, 'pair')} left out: of more than {pairs.MOST_MEMBERS} documents with "
-            f"an equal band, each is compared with the {pairs.CENTERS} longest"
+            f"near-duplicates: {plural(left_out, 'pair')} skipped: if more than {pairs.MOST_MEMBERS} documents "
+            f"share a band, each is compared with the {pairs.CENTERS} longest"
         )
     found = sum(result.pairs for result in paired)
 

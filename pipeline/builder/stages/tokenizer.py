@@ -46,7 +46,7 @@ def run_tokenizer(build: RunningBuild) -> None:
     def check_disk(pending: list[Task]) -> None:
         if pending:
             if train.find_trainer(section.pretokenizer) == "tokenizers":
-                build.say(f"tokenizer: learning the merges for {section.pretokenizer}: about 4 MB of text a second")
+                build.say(f"tokenizer: learning the merges for {section.pretokenizer}: about 4 MB of text per second")
             build.check_disk([unit for own in build.units for unit in own])
             prepare_measures(build)
 
@@ -61,9 +61,9 @@ def run_tokenizer(build: RunningBuild) -> None:
     if left_out := sum(own.left_out for own in result.sample.values()):
         were, most = "was" if left_out == 1 else "were", format_size(sample.MOST_UNBROKEN_BYTES)
         build.note(
-            f"tokenizer: {plural(left_out, 'document')} {were} not sampled, or not in full: of documents with "
-            f"{sample.MAX_WORD_BYTES:,} bytes and more without spaces a sample takes {most}, as training needs much "
-            "memory for them. Give a tokenizer `file` if most of your text is of this kind."
+            f"tokenizer: {plural(left_out, 'document')} {were} not sampled in full: of documents with "
+            f"{sample.MAX_WORD_BYTES:,} bytes or more without spaces, a sample takes at most {most}, because training "
+            "needs much memory for them. Give a tokenizer `file` if most of your text is of this kind."
         )
     drawn_with = _note_kept_sample(build, result)
     build.recipe = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})

@@ -65,7 +65,7 @@ def _count_repeated(keys: Keys, chars_before: Ints) -> tuple[int, int]:
 def measure_ngrams(words: Words) -> Float64s:
     """Measure the n-grams of each size that occur more than once.
 
-    Longer n-grams are looked for only if a shorter one repeats, here and at the next word: at size 3, 5 % of the words
+    Longer n-grams are looked for only if a shorter one repeats, here and at the next word: at size 3, 5% of the words
     of prose are left, and a third of the words of code.
     """
     shares = np.zeros(_LARGEST - 1)

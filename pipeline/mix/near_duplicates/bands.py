@@ -2,7 +2,7 @@
 
 `bands.bin` has 14 rows per document, of equal documents of the run only for the first; `edges.bin` tells where each
 4096th part of the key space begins. The tokens are read from the run: encoding needs to know nothing of it, and a build
-that looks for near-duplicates later encodes nothing again. Memory: 240 bytes per document, and a chunk of tokens.
+that looks for near-duplicates later re-encodes nothing. Memory: 240 bytes per document, and a chunk of tokens.
 Scratch: 280 bytes per document.
 
 Shingles are the 5-grams of a document's tokens, as 64-bit hashes; two documents are compared by their sets of them. EOS

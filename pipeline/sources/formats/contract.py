@@ -130,11 +130,11 @@ def read_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
             raise SourceError(
                 f"{describe_place(span, int(batch.rows[-1]))}: {plural(span.stored_bytes, 'stored byte')} become more "
                 f"than {allowed:,} bytes of text here. If that is right, decompress the file, or raise the source's "
-                "`max_document_bytes`, which is the least limit for this, too; else leave the file out."
+                "`max_document_bytes`; otherwise leave the file out."
             )
         yield batch
 
 
 def _no_memory(span: Span, row: int) -> SourceError:
-    remedy = "Make more memory free, split the document, or leave the file out"
-    return SourceError(f"{describe_place(span, row)} or one soon after takes more memory than there is. {remedy}.")
+    remedy = "Free some memory, split the document, or leave the file out"
+    return SourceError(f"{describe_place(span, row)} or one soon after needs more memory than there is. {remedy}.")

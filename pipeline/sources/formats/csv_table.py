@@ -79,7 +79,7 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
                 line = piece[start:stop].decode("utf-8", "replace").rstrip("\r\n")
                 if "\r" in line:
                     raise SourceError(
-                        f"{span.name}: its lines end in a carriage return alone, as on old Macs; expected a line feed. "
+                        f"{span.name}: its lines end in a bare carriage return, as on old Macs; expected a line feed. "
                         f"Convert it: tr '\\r' '\\n' < OLD > NEW."
                     )
                 names = next(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter))

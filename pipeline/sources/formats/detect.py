@@ -123,12 +123,12 @@ def detect_format(file: File, encoding: str, head: bytes | None = None) -> str:
         )
     if not ending and _is_table(head):
         raise SourceError(
-            f'{name}: looks like CSV or TSV, which its name does not tell. Set `format` to "csv" (and `delimiter`, if '
+            f'{name}: looks like CSV or TSV, but its name does not say so. Set `format` to "csv" (and `delimiter`, if '
             f"it is not a comma), {_AS_FILES}."
         )
     if not ending and is_compressed(name) and head:
         raise SourceError(
-            f'{name}: compressed text whose name does not tell its format. Set `format`: "text" with a `separator`, '
+            f'{name}: compressed text whose name does not give its format. Set `format`: "text" with a `separator`, '
             'or "file" to make each file one document.'
         )
     return "file"
@@ -144,7 +144,7 @@ def _not_text(name: str, kind: str) -> SourceError:
     if kind in ("gzip", "Zstandard", "bzip2"):
         endings = ", ".join(COMPRESSION)
         return SourceError(
-            f"{name}: is compressed ({kind}), which its name does not tell. Rename it: {endings} are read."
+            f"{name}: is compressed ({kind}), but its name does not say so. Rename it: {endings} are read."
         )
     return SourceError(
         f"{name}: holds {kind}, not text. Leave it out of `paths`, convert it to parquet or JSON lines, {_AS_FILES}."

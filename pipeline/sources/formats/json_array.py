@@ -106,7 +106,7 @@ class _Elements:
             if data[self._start - 1 : self._start] != b"[":
                 raise SourceError(
                     f"{self._name}: starts with {excerpt(data[self._start - 1 :])}; expected an array of objects. "
-                    "Write the array alone (`jq '.KEY'` does, of an object), or JSON lines."
+                    "Write only the array (`jq '.KEY'` extracts it), or JSON lines."
                 )
         # Strings are skipped whole, so that brackets and commas in them do not count.
         depth = 1

@@ -201,7 +201,7 @@ def _read_tables(file: pq.ParquetFile, data: Any, index: int, columns: list[str]
     chunks = [chunk for name, chunk in _chunks(group).items() if name in columns]
     stated = sum(chunk.total_uncompressed_size for chunk in chunks)
     rows = min(BATCH_BYTES * group.num_rows // max(1, stated), _BATCH_ROWS)
-    # Values that Arrow copies for each row that has them: a few rows are read at a time, which takes 1 % more.
+    # Values that Arrow copies for each row that has them: a few rows are read at a time, which takes 1% more.
     largest = max(_largest_copied(file.schema_arrow, data, chunk) for chunk in chunks)
     rows = max(1, min(rows, _COPIED_BYTES // max(1, largest)))
     parts: list[pa.RecordBatch] = []

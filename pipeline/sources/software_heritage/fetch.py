@@ -105,7 +105,7 @@ class Journal:
         if hashlib.sha1(data, usedforsecurity=False).digest() != key:
             self.path.unlink()
             raise SourceError(
-                f"{self.path}: was damaged since it was written, and is deleted. Run the same command again."
+                f"{self.path}: was damaged after it was written, and has been deleted. Run the same command again."
             )
         return data
 
