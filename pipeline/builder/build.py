@@ -18,7 +18,6 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -155,16 +154,14 @@ def build_set(
     with contextlib.ExitStack() as stack:
         cache = (work_store.folder or (Path(scratch) if scratch else default_scratch())) / "cache"
         stack.enter_context(with_cache(network, cache=cache))
-        if sources:
-            if not hasattr(sources, "items") or isinstance(recipe, Recipe) or dry_run or work_store.folder is None:
-                raise InputError(
-                    "sources: expected a dict of rows by the name of their source, a recipe's file, name or tables, a "
-                    "work folder on disk, and no dry_run: the rows are written there."
-                )
-            load = partial(load_checked_recipe, recipe, overrides=overrides, allow_code=allow_code)
-            loaded = _load_with_rows(load, sources, work_store.folder / "rows")
-        else:
-            loaded = load_recipe(recipe, overrides=overrides, progress=progress, allow_code=allow_code)
+        loaded = load_with_rows(
+            recipe,
+            sources,
+            None if dry_run else work_store.folder,
+            overrides=overrides,
+            progress=progress,
+            allow_code=allow_code,
+        )
         if executor is None:
             measures = any(source.clean.presets() for source in loaded.sources)
             local = LocalExecutor(workers or count_cores(), measures=measures)
@@ -262,15 +259,35 @@ def _is_known_valid(build: RunningBuild) -> bool:
         return False
 
 
-def _load_with_rows(load: Callable[..., Recipe], sources: RowsByName, folder: Path) -> Recipe:
-    """Write the rows of some sources to a folder, and load the recipe with these files."""
+def load_with_rows(
+    recipe: AnyRecipe,
+    sources: RowsByName | None,
+    work: Path | None,
+    *,
+    overrides: Sequence[str],
+    progress: bool,
+    allow_code: bool = False,
+) -> Recipe:
+    """Write the rows of some sources to the folder `rows` of a work folder, and load the recipe with these files.
+
+    Raises:
+        InputError: with every fault of the recipe and of the overrides; or these are no rows, or cannot be written.
+    """
+    if not sources:
+        return load_recipe(recipe, overrides=overrides, progress=progress, allow_code=allow_code)
+    if not hasattr(sources, "items") or isinstance(recipe, Recipe) or work is None:
+        raise InputError(
+            "sources: expected a dict of rows by the name of their source, a recipe's file, name or tables, a work "
+            "folder on disk, and no dry_run: the rows are written there."
+        )
 
     def load_with(find: Callable[[str], Any]) -> Recipe:
-        return load(changes=[(f"sources[{name!r}]", ["sources", name, "paths"], [str(find(name))]) for name in sources])
+        changes = [(f"sources[{name!r}]", ["sources", name, "paths"], [str(find(name))]) for name in sources]
+        return load_checked_recipe(recipe, overrides=overrides, changes=changes, allow_code=allow_code)
 
     # With any file at first: a fault of the recipe is found before the first row is asked for.
     load_with(lambda _: __file__)
-    return load_with(lambda name: write_rows(sources[name], folder / name, name))
+    return load_with(lambda name: write_rows(sources[name], work / "rows" / name, name))
 
 
 def load_recipe(

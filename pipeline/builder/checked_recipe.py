@@ -90,8 +90,9 @@ def load_checked_recipe(
     if other := find_other_kind(data, "data"):
         raise settings_error(where, [other])
     folder = Path(os.path.abspath(folder or Path()))  # without `..`: the same paths from any working directory
-    faults = apply_changes(data, changes)
-    faults += [fault for override in overrides for fault in apply_override(data, override, _mark_typed)]
+    if faults := apply_changes(data, changes):
+        raise settings_error(where, faults)
+    faults = [fault for override in overrides for fault in apply_override(data, override, _mark_typed)]
     # All faults of the recipe and of the files that it names come in one report.
     on_files = (_check_tokenizer_file, _check_filters, check_globs, check_entries)
     checks = (*CHECKS, *(partial(check, folder=folder) for check in on_files))

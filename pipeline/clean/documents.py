@@ -15,8 +15,10 @@ from pipeline.arrow_arrays import as_large_binary
 from pipeline.clean.drops import check_malformed
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
-from pipeline.sources.base import SHOWN_MALFORMED, TextBatch
+from pipeline.sources.base import SHOWN_MALFORMED, SourceError, TextBatch
 from pipeline.sources.files import read_span
+from pipeline.sources.formats.byte_io import is_local
+from shards.errors import first_of
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import UInt32s
@@ -36,6 +38,8 @@ class DocumentStream:
         self._source, self._spans, self._most_bytes = source, spans, most_bytes
         self._open: dict[int, Span] = {}
         """The spans of the batches that wait to be cleaned, by index."""
+        self._faults: list[str] = []
+        """Of local files that cannot be read: those of one batch are told together."""
         self.tally = Tally(self._locate)
         """What was dropped so far."""
         self.documents = 0
@@ -55,7 +59,7 @@ class DocumentStream:
         for index, span in enumerate(self._spans):
             # Small batches wait for each other, with the spans that they are of.
             self._open[index], before = span, read_bytes
-            for batch in read_span(self._source, span):
+            for batch in self._read(span):
                 if batch.rejected:  # of small files there are many batches
                     self.tally.drops.count_rows(batch.rejected)
                 if batch.undivided is not None:
@@ -75,7 +79,7 @@ class DocumentStream:
                     pending, size = [], 0
                     self._open = {index: span}
             self.stated_bytes += span.text_bytes
-        if pending:
+        if pending or self._faults:
             yield self._clean(pending)
 
     def refuse_malformed(self) -> None:
@@ -92,7 +96,18 @@ class DocumentStream:
     def _locate(self, place: int) -> tuple[Span, int]:
         return self._open[place >> _SPAN_SHIFT], place & ((1 << _SPAN_SHIFT) - 1)
 
+    def _read(self, span: Span) -> Iterator[TextBatch]:
+        """Yield the batches of a span; keep the fault of a local file, to read on for those of others."""
+        try:
+            yield from read_span(self._source, span)
+        except SourceError as error:
+            self._faults.append(str(error))
+            if not is_local(span.url):
+                raise
+
     def _clean(self, pending: list[TextBatch]) -> tuple[UInt32s, Documents]:
+        if self._faults:
+            raise SourceError("\n".join(first_of(self._faults)))
         # One batch of all that waited, cleaned at once.
         batch = pending[0]
         if len(pending) > 1:

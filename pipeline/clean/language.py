@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pipeline.clean.tally import Documents, Tally
-from pipeline.recipe.clean_recipe import Language
-from shards.errors import InputError, import_extra
+from pipeline.recipe.clean_recipe import PACKAGED_MODEL, Language, find_model
+from shards.errors import InputError, MissingExtraError, import_extra
 from shards.stores.files import hash_file
 from shards.terminal.gone import nearest
 
 _LABEL = "__label__"
 _LOADING_BYTES = 512 << 20
 """Memory that loading a model may take beside twice its file's size."""
+_COUNTED_CHARACTERS = 2000
+_SURE = 0.65
+"""The score from which a language is counted; the default of `min_score`."""
 _LIST_LABELS = """
 import resource, sys, fasttext
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
@@ -56,6 +60,17 @@ def apply(table: Language, documents: Documents, tally: Tally) -> Documents:
             low = ", score below min_score" if best in wanted else ""
             found[index] = f"{table.step}: {best.removeprefix(_LABEL)}{low}"
     return tally.drop(table.step, documents, found)
+
+
+def count_languages(texts: Iterable[str]) -> Counter[str]:
+    """Count texts by language, as far as their beginnings tell; none if the extra `clean` is not installed."""
+    try:
+        model = _open_model(find_model(PACKAGED_MODEL), "")
+    except MissingExtraError:
+        return Counter()
+    lines = (text[:_COUNTED_CHARACTERS].encode("utf-8", "ignore").decode().replace("\n", " ") for text in texts)
+    found = (model.predict(line, k=1, threshold=_SURE)[0] for line in lines)
+    return Counter(label.removeprefix(_LABEL) for labels in found for label in labels)
 
 
 def check_model(path: str, sha256: str, keep: list[Any]) -> Iterator[str]:

@@ -145,6 +145,8 @@ def read_function(table: PythonFilter) -> PythonFilter:
         # A folder of data may have the name of an installed package.
         data = [name for name in os.listdir(folder) if not os.path.exists(f"{folder}/{name}/__init__.py")]
         finder = ModuleFinder([folder], excludes=[name for name in data if f"{name}.py" not in data])
+        # A syntax error in a module that it imports is only told to `msg`, which stops at it here.
+        vars(finder)["msg"] = _raise_syntax_error
         finder.import_hook(module)
         files = sorted(file for one in finder.modules.values() if (file := vars(one)["__file__"]))
         found = {file: decode_source(read_file(Path(file), MAX_RECIPE_BYTES)) for file in files}
@@ -160,6 +162,11 @@ def read_function(table: PythonFilter) -> PythonFilter:
             "build from a recipe without its SHA-256."
         )
     return table.pinned(now, found, _pin_packages(table))
+
+
+def _raise_syntax_error(_level: int, what: str, *_: object) -> None:
+    if what == "SyntaxError:":
+        raise
 
 
 def installed_version(package: str) -> str | None:

@@ -101,13 +101,13 @@ def _make_name(text: str) -> str:
 
 def _count_bytes(source: Found) -> int:
     """Return about how many bytes of text a source has."""
-    from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
+    from pipeline.sources.formats.byte_io import measure_compression
     from pipeline.sources.formats.parquet import open_parquet
     from pipeline.sources.survey import count_characters
 
     keys, files, texts = source
     share = count_characters(texts, keys.get("text", "")) / max(1, sum(count_characters(texts, name) for name in texts))
-    size = sum(file.stored_bytes for file in files) * (TEXT_PER_STORED_BYTE if is_compressed(files[0].name) else 1)
+    size = sum(file.stored_bytes for file in files) * measure_compression(files[0])
     if keys["format"] == "parquet":  # a footer says how well the text is compressed
         with open_parquet(files[0].url, files[0].name, files[0].version) as (opened, _, _):
             groups = map(opened.metadata.row_group, range(opened.num_row_groups))
@@ -144,6 +144,8 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
 
 def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
     """Yield the lines of the recipe."""
+    from pipeline.clean.language import count_languages
+
     total = sum(keys["weight"] for keys, *_ in found)
     yield "# Written by `tokenmill init`. Edit it: docs/keys.md lists every key, and docs/cleaning.md what to drop."
     yield from (f"# {printable(line)}" for line in lines)
@@ -156,7 +158,11 @@ def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
         "weight": "its share of the text; `plan` says which source limits the mix",
     }
     for keys, files, texts in found:
-        yield f"\n# {plural(len(files), 'file')}, about {format_size(keys['weight'])} of text\n[[sources]]"
+        yield f"\n# {plural(len(files), 'file')}, about {format_size(keys['weight'])} of text"
+        if languages := count_languages(text for _, text in texts[keys.get("text", "")]):
+            shares = ", ".join(f"{language} {count:,}" for language, count in languages.most_common(5))
+            yield f"# languages of {plural(languages.total(), 'document')}: {shares}"
+        yield "[[sources]]"
         others = [column for column in texts if column != keys.get("text")]
         comments["text"] = f"the column with most text; the others: {', '.join(others) or 'none'}"
         whole = 'each file is one document; or format = "text" with a separator'

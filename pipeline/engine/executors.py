@@ -98,7 +98,10 @@ class Executor(ABC):
 
 
 class LocalExecutor(Executor):
-    """Worker processes of this machine. They are started when a stage has more than one task."""
+    """Worker processes of this machine. They are started when a stage has more than one task, or for `functions`."""
+
+    functions = ""
+    """The functions of the recipe that tasks run, for messages. They may end a worker process, and not the build."""
 
     def __init__(self, workers: int, *, measures: bool = False):
         """Start to load the libraries of the local executor's workers, while this process reads recipe and footers.
@@ -133,7 +136,7 @@ class LocalExecutor(Executor):
 
         Calls that were at work when a process died run again one at a time, to find the one that took it along.
         """
-        if self.workers == 1 or len(calls) == 1:
+        if (self.workers == 1 or len(calls) == 1) and not self.functions:
             from pipeline.engine.tasks import run_call
 
             for number, call in enumerate(calls):
@@ -147,10 +150,11 @@ class LocalExecutor(Executor):
             for number in self._run_in_pool(calls, suspects[:1] or waiting, ended, advance):
                 losses[number] += 1
                 if losses[number] == MAX_LOSSES:
+                    ended_it = f", or {self.functions} ended it (os._exit, a crash in a library): correct that"
                     raise RunError(
                         f"{calls[number]}: its worker process died {MAX_LOSSES} times, the last time with no other "
-                        "task running. Usually memory ran out. Finished work is kept. Run again on a machine with "
-                        "more memory, or read this part in smaller files."
+                        f"task running. Usually memory ran out{self.functions and ended_it}. Finished work is kept. "
+                        "Run again on a machine with more memory, or read this part in smaller files."
                     )
 
     def _run_in_pool(self, calls: Sequence[Call], numbers: list[int], ended: set[int], advance: Advance) -> list[int]:
@@ -198,6 +202,7 @@ class LocalExecutor(Executor):
         if self._pool is not None and self._pool[1].processes < processes:
             self.close()
         if self._pool is None:
+            start_server(_PRELOADED)
             slots = _Slots(processes, self.workers)
             self._pool = open_pool(processes, _take_row, slots), slots
         return self._pool

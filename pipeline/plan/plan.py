@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.builder.build import AnyRecipe, load_recipe
+from pipeline.builder.build import AnyRecipe, RowsByName, load_with_rows
 from pipeline.builder.running_build import FETCH_SCRATCH_SHARE
 from pipeline.engine.executors import count_cores
 from pipeline.mix.index import describe_take
@@ -131,6 +131,7 @@ def plan_set(
     usd_per_hour: float | None = None,
     network: Network | None = None,
     progress: bool = False,
+    sources: RowsByName | None = None,
 ) -> Estimate:
     """Estimate what a build reads, writes, takes and costs, from footers and a small build. Keeps nothing.
 
@@ -143,6 +144,7 @@ def plan_set(
         usd_per_hour: the price of all machines that are rented while the build runs.
         network: how sources are read over a network; the defaults when None.
         progress: print progress on stderr.
+        sources: the rows of sources, as for `build_set`. An iterator is used up: give a list, or make it anew.
 
     Returns:
         Tokens, documents and bytes of each source, seconds of each stage, and bytes of disk. Its `refusal` says why the
@@ -153,7 +155,7 @@ def plan_set(
     """
     # Footers are read more than once.
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache, with_cache(network, cache=Path(cache)):
-        loaded = pin_revisions(load_recipe(recipe, overrides=overrides, progress=progress))
+        loaded = pin_revisions(load_with_rows(recipe, sources, Path(cache), overrides=overrides, progress=progress))
         selections = open_sources(loaded)
         built = build_sample(loaded, selections, quiet=not progress)
         return estimate(loaded, built, workers or count_cores(), usd_per_hour)

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -249,9 +249,9 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
         part = format_size(min(size, sum(wanted)))
         say(f"plan: a small build reads {part} of {format_size(size)} of text")
     parts = [SampledSelection(*each) for each in zip(selections, wanted, strict=True)]
-    with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
+    with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name, closing(LocalExecutor(1)) as executor:
         work = FolderStore(Path(name) / "work")
-        driver = Driver(work, LocalExecutor(1), Progress(quiet=quiet, lines=False))
+        driver = Driver(work, executor, Progress(quiet=quiet, lines=False))
         out, kept = FolderStore(Path(name) / "set"), SpanCache(work)
         build = _SampleBuild(work, _change(recipe, parts), out, driver, [*parts], kept)
         run_evaluations(build)

@@ -26,7 +26,7 @@ import pyarrow as pa
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.files import expand_glob
 from pipeline.sources.formats.arrow_ipc import is_file
-from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, open_file
+from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, compression_of, open_file
 from pipeline.sources.formats.detect import detect_format, is_binary, read_head
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
@@ -168,7 +168,7 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
             except BROKEN_FILE_ERRORS as error:
                 left_out[file.name] = re.split(r"\. |, which", text_of(error).removeprefix(f"{file.name}: "))[0]
                 continue
-            key = label + json.dumps(keys)
+            key = f"{label} {keys} {compression_of(file.name)}"
             parts[key].append(file)
             *_, shown = sources.setdefault(
                 key, ({"name": label, "paths": [], "exclude": [], **keys}, [], defaultdict(list))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.clean.documents import DocumentStream
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats import byte_io
@@ -66,6 +67,17 @@ def test_a_file_without_the_mark_that_its_encoding_needs_names_the_encoding(
     with pytest.raises(SourceError, match=r"does not decode as utf-16: .*BOM\. Correct `encoding`") as caught:
         read_all(source(tmp_path / "a.txt", encoding="utf-16", separator="--"))
     assert str(caught.value).startswith("a.txt: ")
+
+
+def test_faults_of_several_files_are_told_together(tmp_path: Path, source: Any) -> None:
+    for number in range(30):
+        (tmp_path / f"{number:02}.txt").write_text("text", encoding="utf-16" if number == 5 else "ascii")
+    recipe = source(tmp_path / "*.txt", encoding="utf-16", format="file")
+    with pytest.raises(SourceError, match="UTF-16 stream does not start with BOM") as caught:
+        list(DocumentStream(recipe, list_spans_of(recipe)))
+    *told, last = str(caught.value).split("\n")
+    assert [line[:6] for line in told] == [f"{n:02}.txt" for n in range(21) if n != 5]
+    assert last.startswith("the last of 9 more: 29.txt")
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "windows-1252", "koi8-r", "cp037", "utf-16", "shift_jis", "gb18030"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import tomllib
@@ -11,9 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from pipeline.sources import survey
+from shards import errors
+from shards.terminal.amounts import format_size
 from tests.support.builds import call_here, real_documents
+from tests.support.cleaned_recipe import language_model
 from tests.support.hub_builds import Command
 from tests.support.servers.hub import Hub
 from tokenmill.__main__ import main
@@ -112,6 +117,20 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     twins = call_here(main, "init", "../lines.jsonl", "big.txt", "rows/lines.jsonl", cwd=tmp_path / "my data")
     assert "lines-jsonl-2 " in twins.stdout
     assert "is not overwritten" in call_here(main, "init", "my data", cwd=tmp_path).stderr
+
+
+def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in real_documents()[:4000] * 3)
+    (tmp_path / "a.jsonl").write_text(lines)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "the same words"}\n' * 100_000))
+    found = json.loads(call_here(main, "init", ".", "--json", cwd=tmp_path).stdout)["sources"]
+    assert [source["size"] for source in found] == [*[format_size(len(lines))] * 2, "2.7 MB"]
+    said = "# languages of 54 documents: en 54\n"
+    assert (said in (tmp_path / "recipe.toml").read_text()) == (language_model() is not None)
+    monkeypatch.setattr(errors.importlib.util, "find_spec", {}.get)
+    assert call_here(main, "init", ".", "--out", "b.toml", cwd=tmp_path).returncode == 0
+    assert "# languages" not in (tmp_path / "b.toml").read_text()
 
 
 def test_more_files_than_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

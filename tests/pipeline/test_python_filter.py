@@ -109,6 +109,15 @@ def test_the_bytes_depend_on_no_worker_and_no_kill(recipe: Path, tmp_path: Path)
     assert digests(tmp_path / "one") == digests(tmp_path / "four") == digests(tmp_path / "killed")
 
 
+@pytest.mark.parametrize("command", [["build", "--out", "set", "--workers", "1"], ["plan"]])
+def test_a_function_that_ends_its_process_is_named(recipe: Path, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "rules.py").write_text("import os\ndef keep(texts):\n    os._exit(3)\n")
+    ended = call_here(main, *command, recipe, cwd=tmp_path)
+    assert ended.returncode == 1, ended.stdout
+    assert "died 3 times" in ended.stderr
+    assert "or rules:keep ended it (os._exit, a crash in a library): correct that." in ended.stderr
+
+
 def test_a_changed_module_runs_again(recipe: Path, tmp_path: Path) -> None:
     first = pipeline.build_set(recipe, out=tmp_path / "set")
     assert pipeline.build_set(recipe, out=tmp_path / "set").tasks_run == 0
@@ -165,6 +174,7 @@ def of_each(answer: str) -> str:
         (of_each("(False, t)"), "row 0: rules:keep returned over 100 different reasons"),
         (of_each("len(seen) < 2"), "row 100: rules:keep returned True, and False when asked again. A rule must"),
         ("def keep(", r"cannot read the module of rules:keep: '\(' was never closed \(rules.py, line 1\)"),
+        ("import broken", r"cannot read the module of rules:keep: invalid syntax \(broken.py, line 2\)"),
         ("import no_such_package", r"cannot be imported: ModuleNotFoundError: .*rules.py, line 1"),
         ("raise SystemExit", "cannot be imported: SystemExit"),
         ("", "rules:keep: rules.py has no function 'keep'"),
@@ -178,6 +188,7 @@ def of_each(answer: str) -> str:
 def test_what_is_no_such_function_is_refused(tmp_path: Path, given: Any, fault: str) -> None:
     """The code of the module is wrong, or keys of the table of `clean`."""
     code, keys = ("", given) if isinstance(given, dict) else (given, {})
+    (tmp_path / "broken.py").write_text("\ndef is_long(:\n")
     with pytest.raises(InputError, match=fault):
         clean(pin(tmp_path, code, **keys))
 
@@ -229,7 +240,7 @@ def test_rows_of_a_program_are_a_source(tmp_path: Path) -> None:
         (RecursionError, "half-way", lambda: build(rows(5, lambda: exec("raise RecursionError('half-way')")))),
         (InputError, r"sources\['my.rows'\]: there are no rows", lambda: build([])),
         (InputError, r"sources\['my.rows'\]: row 2 is 'x'; expected a dict", lambda: build([{"text": "a"}, "x"])),
-        (InputError, r"sources\['mine'\]: no 'mine' in this file", lambda: build(map(asked.append, [1]), "mine")),
+        (InputError, r"sources\['mine'\]: no 'mine' in [^\n]*\Z", lambda: build(map(asked.append, [1]), "mine")),
         (InputError, r"rows 1 to 2: .*Expected in each", lambda: build([{"text": "a"}, {"text": 3}])),
         (InputError, "is 7; expected an iterable of dicts", lambda: build(7)),
         (InputError, "expected a dict of rows", lambda: pipeline.build_set(tables, out=tmp_path, sources="abc")),
@@ -239,3 +250,4 @@ def test_rows_of_a_program_are_a_source(tmp_path: Path) -> None:
             call()
         assert [*folder.iterdir()] == [other]
     assert not asked
+    assert pipeline.plan_set(tables, sources={"my.rows": [*rows()]}).sources[0].documents == 450

@@ -48,7 +48,7 @@ def run_encode(build: RunningBuild) -> None:
             )
         build.check_disk([task.payload.unit for task in pending])
         if pending:
-            prepare_measures(build)
+            prepare_cleaning(build)
 
     # Two sources may read the same files in the same way, and then share a run.
     distinct = list({task.digest: task for task in tasks}.values())
@@ -85,11 +85,16 @@ def run_encode(build: RunningBuild) -> None:
                 raise InputError(f"source {source.name!r}: no document is left: {why}. {drop_remedy()}.")
 
 
-def prepare_measures(build: RunningBuild) -> None:
-    """Compile the presets' measures before the encode stage: its worker processes would each do so at the same time."""
-    presets = any(source.clean.presets() for source in build.recipe.sources)
-    if presets and isinstance(build.driver.executor, LocalExecutor):
-        measure.compile_measures(build.say)
+def prepare_cleaning(build: RunningBuild) -> None:
+    """Compile the presets' measures before the encode stage: its worker processes would each do so at the same time.
+
+    Tell the executor of the recipe's functions.
+    """
+    cleaning, executor = [source.clean for source in build.recipe.sources], build.driver.executor
+    if isinstance(executor, LocalExecutor):
+        executor.functions = " or ".join({table.step: "" for clean in cleaning for table in clean.python or ()})
+        if any(clean.presets() for clean in cleaning):
+            measure.compile_measures(build.say)
 
 
 def _name_unit(source: SourceRecipe, unit: Unit) -> str:

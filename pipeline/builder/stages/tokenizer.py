@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
-from pipeline.builder.stages.encode import prepare_measures
+from pipeline.builder.stages.encode import prepare_cleaning
 from pipeline.clean.drops import describe_drops
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import Task, make_task
@@ -48,7 +48,7 @@ def run_tokenizer(build: RunningBuild) -> None:
             if train.find_trainer(section.pretokenizer) == "tokenizers":
                 build.say(f"tokenizer: learning the merges for {section.pretokenizer}: about 4 MB of text per second")
             build.check_disk([unit for own in build.units for unit in own])
-            prepare_measures(build)
+            prepare_cleaning(build)
 
     stage = build.run_stage("tokenizer", train.train_tokenizer, [task], before=check_disk)
     # Say what it was drawn from, if that is not what the recipe leads one to expect.
