@@ -111,7 +111,7 @@ def test_the_bytes_depend_on_no_worker_and_no_kill(recipe: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("command", [["build", "--out", "set", "--workers", "1"], ["plan"]])
 def test_a_function_that_ends_its_process_is_named(recipe: Path, tmp_path: Path, command: list[str]) -> None:
-    (tmp_path / "rules.py").write_text("import os\ndef keep(texts):\n    os._exit(3)\n")
+    (tmp_path / "rules.py").write_text("import os\ndef keep(texts):\n    os._exit(1)\n")
     ended = call_here(main, *command, recipe, cwd=tmp_path)
     assert ended.returncode == 1, ended.stdout
     assert "died 3 times" in ended.stderr
