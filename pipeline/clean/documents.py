@@ -38,7 +38,7 @@ class DocumentStream:
         self._source, self._spans, self._most_bytes = source, spans, most_bytes
         self._open: dict[int, Span] = {}
         """The spans of the batches that wait to be cleaned, by index."""
-        self._faults: list[str] = []
+        self._faults = list[str]()
         """Of local files that cannot be read: those of one batch are told together."""
         self.tally = Tally(self._locate)
         """What was dropped so far."""

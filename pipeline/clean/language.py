@@ -25,9 +25,6 @@ from shards.terminal.gone import nearest
 _LABEL = "__label__"
 _LOADING_BYTES = 512 << 20
 """Memory that loading a model may take beside twice its file's size."""
-_COUNTED_CHARACTERS = 2000
-_SURE = 0.65
-"""The score from which a language is counted; the default of `min_score`."""
 _LIST_LABELS = """
 import resource, sys, fasttext
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
@@ -63,13 +60,16 @@ def apply(table: Language, documents: Documents, tally: Tally) -> Documents:
 
 
 def count_languages(texts: Iterable[str]) -> Counter[str]:
-    """Count texts by language, as far as their beginnings tell; none if the extra `clean` is not installed."""
+    """Count texts by the language of their first 2,000 characters if it scores 0.65, the default of `min_score`.
+
+    Without the extra `clean`, none is counted.
+    """
     try:
         model = _open_model(find_model(PACKAGED_MODEL), "")
     except MissingExtraError:
         return Counter()
-    lines = (text[:_COUNTED_CHARACTERS].encode("utf-8", "ignore").decode().replace("\n", " ") for text in texts)
-    found = (model.predict(line, k=1, threshold=_SURE)[0] for line in lines)
+    lines = (text[:2000].encode("utf-8", "ignore").decode().replace("\n", " ") for text in texts)
+    found = (model.predict(line, k=1, threshold=0.65)[0] for line in lines)
     return Counter(label.removeprefix(_LABEL) for labels in found for label in labels)
 
 

@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -179,8 +180,9 @@ def train_merges(
     Raises:
         ChildProcessError: training took more memory than there is.
     """
-    # Native code returns after minutes, and an interrupt waits for it: a large sample has a process of its own.
-    here = sample_path.stat().st_size <= _SMALL_SAMPLE_BYTES
+    # Native code returns after minutes, and an interrupt waits for it: a large sample has a process of its own, unless
+    # this is a worker already, which a build ends at once.
+    here = sample_path.stat().st_size <= _SMALL_SAMPLE_BYTES or parent_process() is not None
     recipe = vocab_size, special_tokens, pretokenizer
     [(_, merges)] = map_tasks(_train_merges, sample_path, [recipe], 1, here=here)
     return merges
