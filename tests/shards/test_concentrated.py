@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -126,6 +126,7 @@ def test_ids_and_documents_are_those_of_plain_loops(flooded, found):
         max_size=30,
     )
 )
+@example([{0: 2}, {0: 1}, {0: 1}])  # exactly half
 def test_halves_are_what_their_definition_says(documents):
     spread, held = np.zeros((3, 3, SPREAD_BINS), np.int64), defaultdict(dict)
     lengths = {number: sum(own.values()) + 1 for number, own in enumerate(documents)}
