@@ -26,39 +26,39 @@ S3 = f"s3://{BUCKET}/sets/tiny"
 
 
 @pytest.fixture(scope="module")
-def shard_set(make_set, tmp_path_factory) -> ShardSet:
+def six_shards(make_set, tmp_path_factory) -> ShardSet:
     """A set of six train shards and one val shard. Read only."""
     folder = tmp_path_factory.mktemp("remote") / "set"
     return make_set(folder, shard_tokens={"train": [1_500] * 6, "val": [1_500]})
 
 
 @pytest.fixture
-def hub(shard_set, monkeypatch, tmp_path) -> Iterator[Hub]:
+def hub(six_shards, monkeypatch, tmp_path) -> Iterator[Hub]:
     """Return a Hub with the set, which is the Hub of this process and of those it starts; the cache is a new one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     with Hub() as server:
-        server.publish("tester/set", shard_set.path)
+        server.publish("tester/set", six_shards.path)
         use_hub(server.url, monkeypatch)
         yield server
 
 
 @pytest.fixture
-def bucket(moto, shard_set, monkeypatch, tmp_path) -> Iterator[Proxy]:
+def bucket(moto, six_shards, monkeypatch, tmp_path) -> Iterator[Proxy]:
     """Return the proxy in front of a bucket that holds the set at `S3`; the cache is a new one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     moto.empty_bucket()
     with Proxy(moto) as proxy:
         aws_environment(monkeypatch, proxy.url)
-        upload(shard_set.path, S3)
+        upload(six_shards.path, S3)
         proxy.forget()
         yield proxy
 
 
 @pytest.fixture(scope="module")
-def from_disk(train, shard_set, tmp_path_factory) -> Path:
+def from_disk(train, six_shards, tmp_path_factory) -> Path:
     """A run from disk that never stopped. Read only."""
     run = tmp_path_factory.mktemp("runs") / "disk"
-    train(run, shards=shard_set.path)
+    train(run, shards=six_shards.path)
     return run
 
 
@@ -67,21 +67,21 @@ def weights(run: Path) -> bytes:
     return (run / "checkpoints/step-00000024/model.safetensors").read_bytes()
 
 
-def visited(shard_set, recipe_file) -> list[str]:
+def visited(six_shards, recipe_file) -> list[str]:
     """Return the names of the train shards in the order in which the first epoch visits them."""
-    train, shards = load_train_recipe(recipe_file).train, shard_set.splits["train"]
+    train, shards = load_train_recipe(recipe_file).train, six_shards.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=train.seq_len, seed=train.seed)
     return [shards[visit.shard].name for visit, *_ in order.group_by_visit(np.arange(order.per_epoch))]
 
 
-def two_largest(shard_set) -> int:
+def two_largest(six_shards) -> int:
     """Return the least limit that a cache for the set may have."""
-    sizes = [file.bytes for shard in shard_set.shards for file in shard.entry.files.entries]
+    sizes = [file.bytes for shard in six_shards.shards for file in shard.entry.files.entries]
     return sum(sorted(sizes)[-2:])
 
 
 def test_training_from_a_remote_store_is_training_from_disk(
-    trainer, train, shard_set, recipe_file, from_disk, bucket, read_lines, tmp_path
+    trainer, train, six_shards, recipe_file, from_disk, bucket, read_lines, tmp_path
 ):
     run = tmp_path / "run"
     done = train(run, shards=S3)
@@ -89,7 +89,7 @@ def test_training_from_a_remote_store_is_training_from_disk(
     assert read_lines(run) == read_lines(from_disk)
     assert weights(run) == weights(from_disk)
     record = json.loads((run / "set.json").read_text())
-    assert record == {"path": S3, "manifest_sha256": shard_set.manifest_sha256}
+    assert record == {"path": S3, "manifest_sha256": six_shards.manifest_sha256}
     assert (run / "tokenizer.json").read_bytes() == (from_disk / "tokenizer.json").read_bytes()
     # No sidecar was read, and each shard once.
     read = [one.path for one in bucket.requests if one.method == "GET" and one.status in (200, 206)]
@@ -103,12 +103,12 @@ def test_training_from_a_remote_store_is_training_from_disk(
     assert found | {"run": ""} == expected | {"run": ""}
 
     fitting = trainer.run("fit", recipe_file, "--shards", S3, "--gpu-memory", "1GB", "--json")
-    assert json.loads(fitting.stdout)["memory"]["vocab_size"] == shard_set.vocab_size
+    assert json.loads(fitting.stdout)["memory"]["vocab_size"] == six_shards.vocab_size
 
 
-def test_a_run_goes_on_where_the_set_lies_now(train, shard_set, from_disk, hub, bucket, read_lines, tmp_path):
+def test_a_run_goes_on_where_the_set_lies_now(train, six_shards, from_disk, hub, bucket, read_lines, tmp_path):
     run = tmp_path / "run"
-    for place, until in ((URL, 4), (shard_set.path, 10), (S3, 16), (shard_set.path, 24)):
+    for place, until in ((URL, 4), (six_shards.path, 10), (S3, 16), (six_shards.path, 24)):
         stop = f"phases=[{{name='a', until_step={until}, goal='loss < 0'}}]"
         done = train(run, stop, shards=place, status=3)
         assert ("resumed from" in done.stderr) == (until > 4)
@@ -118,9 +118,9 @@ def test_a_run_goes_on_where_the_set_lies_now(train, shard_set, from_disk, hub, 
 
 
 def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_resumes(
-    train, shard_set, recipe_file, from_disk, hub, read_lines, tmp_path
+    train, six_shards, recipe_file, from_disk, hub, read_lines, tmp_path
 ):
-    third = visited(shard_set, recipe_file)[2]
+    third = visited(six_shards, recipe_file)[2]
     hub.faults.on(f"/cdn/.*/{third}.bin.zst", status=503)
     done = train(tmp_path / "run", more=("--json",), shards=URL, status=1)
     told = json.loads(done.stdout)
@@ -136,8 +136,8 @@ def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_r
     assert weights(tmp_path / "run") == weights(from_disk)
 
 
-def test_what_cannot_be_used_is_refused_before_anything_is_written(train, shard_set, hub, tmp_path):
-    needed = two_largest(shard_set)
+def test_what_cannot_be_used_is_refused_before_anything_is_written(train, six_shards, hub, tmp_path):
+    needed = two_largest(six_shards)
     (tmp_path / "file").write_text("")
     for arguments, expected in (
         (("--cache-limit", f"{needed - 1}B"), f"limit is {needed - 1:,} bytes, less than two shards of {URL}"),
