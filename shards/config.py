@@ -258,9 +258,10 @@ def set_key(data: Document, key: Sequence[str], value: Any, *, shown: str) -> It
     *parents, last = key
     place: Any = data
     for part in parents:
-        place = _descend(place, part)
+        above, place = place, _descend(place, part)
         if place is None:
-            yield f"{shown}: no {part!r} in this file"
+            names = [name for item in list_of(above) if isinstance(name := table_of(item).get("name"), str)]
+            yield f"{shown}: no {part!r} in this file.{nearest(part, names) if names else ''}"
             return
     if isinstance(place, list):
         yield f"{shown}: {'.'.join(parents)} is a list; name one of its items first"

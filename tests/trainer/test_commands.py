@@ -18,6 +18,7 @@ from shards.errors import InputError
 from tests.support.faults import flip
 from trainer.model.generate import SamplingOptions, choose_token, generate_texts
 from trainer.results.trained_model import load_model
+from trainer.train.step import take_step
 
 WITHOUT_EXTRA = """
 import sys
@@ -117,6 +118,17 @@ def test_an_interrupt_at_once_is_one_line(train, tmp_path, monkeypatch, place):
     done = train(tmp_path / "run", more=("--json",), status=130)
     assert json.loads(done.stdout)["status"] == "interrupted"
     assert done.stderr.splitlines()[-1] == "error: interrupted. Run it again: builds, training and transfers resume."
+
+
+def test_an_interrupted_run_names_the_command_that_resumes_it(train, tmp_path, monkeypatch):
+    def interrupt(*arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return take_step(*arguments)
+
+    monkeypatch.setattr("trainer.train.loop.take_step", interrupt)
+    monkeypatch.setattr("sys.argv", ["/bin/tokenmill", "train", "my recipe.toml"])
+    done = train(tmp_path / "run", status=130)
+    assert "Next:\n  tokenmill train 'my recipe.toml'    resumes it\n" in done.stdout
 
 
 def test_special_tokens_in_a_prompt_are_text(loaded, monkeypatch):

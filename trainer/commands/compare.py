@@ -2,7 +2,8 @@
 
 Scores are compared at the same number of training tokens: the last at which all were scored. A verdict, then tables
 on the terminal: each score of each run; steps, tokens, hours, dollars and tokens a second; the keys of the recipes that
-differ. `--out` also writes a picture of each score over steps, tokens, time and dollars, and a page with all of it.
+differ. Of one run, its scores and costs. `--out` also writes a picture of each score over steps, tokens, time and
+dollars, and a page with all of it.
 Runs may still be training, and may have different tokenizers: losses per token are then not compared.
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from shards.errors import InputError
 from shards.terminal.arguments import add_runs, parse_path
 from shards.terminal.program import Outcome, Part, Row
 
@@ -28,8 +28,6 @@ def run(options: argparse.Namespace) -> Outcome:
     from trainer.results.comparison import compare_runs, write_comparison
     from trainer.results.runs import read_runs
 
-    if len(options.runs) < 2:
-        raise InputError(f"{options.runs[0]}: is one run. Expected two or more; `plot` draws one.")
     runs = read_runs(options.runs)
     data = compare_runs(runs) | {"files": list[str]()}
     if options.out is not None:
@@ -44,6 +42,7 @@ def _show(data: Row) -> Iterator[Part]:
     yield from data["verdict"]
     yield tables["scores"]
     yield tables["runs"]
-    yield tables["changes"] or "no key of the recipes differs"
+    if len(data["runs"]) > 1:
+        yield tables["changes"] or "no key of the recipes differs"
     yield from data["notes"]
     yield from data["files"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
 from typing import TYPE_CHECKING
 
 from shards.errors import plural
@@ -117,6 +118,7 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
         *describe_counts({task: note for task, note in notes if "held_by_training" in note}),
         f"checkpoint: {result.checkpoint}",
         "Next:",
+        *[f"  {shlex.join(('tokenmill', *sys.argv[1:]))}    resumes it"] * (result.status == "interrupted"),
         f"  tokenmill compare {run}                 scores, time and cost",
         f"  tokenmill plot {run}                    the training curves",
         f"  tokenmill sample {run} --prompt TEXT    text from the model",

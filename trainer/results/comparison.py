@@ -152,7 +152,7 @@ def _list_notes(runs: Sequence[TrainingRun], points: list[Record], scores: list[
             yield f"{run.name} {found}: the last after as many tokens in all validated runs"
     if any(row["why_no_difference"] for row in scores):
         yield f"{OTHER_TEXT}: other documents, another number of tokens, or the validation split of another set"
-    if any(row["stderr"] is not None for row in scores):
+    if len(runs) > 1 and any(row["stderr"] is not None for row in scores):
         yield (
             "±: one standard error. For validation, that of the paired differences of its parts; otherwise the runs "
             "are treated as independent."
@@ -172,6 +172,8 @@ def show_tables(comparison: Row) -> dict[str, list[Row]]:
         }
         for row in comparison["scores"]
     ]
+    if len(comparison["runs"]) == 1:
+        scores = [{key: value for key, value in row.items() if key != "difference"} for row in scores]
     return {
         "scores": name_once(scores),
         "runs": [{key: value for key, value in row.items() if key != "folder"} for row in comparison["runs"]],
