@@ -29,7 +29,8 @@ class WindowBatch(Sequence[Sample]):
         return len(self._fields["input_ids"])
 
     def __getitem__(self, index: Any) -> Any:
-        return self._samples[index]
+        samples: Any = self._samples
+        return samples[index]
 
     def stacked(self) -> Sample:
         """Return the batch's tensors, `(batch, seq_len)` each; `cu_seqlens` is of the rows laid end to end."""
