@@ -318,7 +318,8 @@ class Encoder:
     def _find_cut(self, data: memoryview, end: int) -> int:
         """Return a place a little before `end` where the encoder may cut text and change no token; 0 if there is none.
 
-        A word begins there, after a letter, and the text around it has the same tokens with and without the cut.
+        A word begins there, or white space that the tokenizer drops, after a letter, and the text around it has the
+        same tokens with and without the cut.
         """
         for middle in range(end - _WINDOW_BYTES, end - PIECE_BYTES // 32, -_WINDOW_BYTES):
             begin = middle - _WINDOW_BYTES
@@ -329,8 +330,9 @@ class Encoder:
             if match is None:
                 continue
             at, encoding = match.start(), self._run(self._reference.encode, window)
-            words = zip(encoding.word_ids, encoding.word_ids[1:], encoding.offsets[1:], strict=False)
-            is_word = any(start == at and before != own for before, own, (start, _) in words)
+            words, places = encoding.word_ids, encoding.offsets
+            pairs = zip(words, words[1:], places, places[1:], strict=False)
+            is_word = any(stop <= at <= start and last != own for last, own, (_, stop), (start, _) in pairs)
             if is_word and encoding.ids == self.encode_reference(window[:at]) + self.encode_reference(window[at:]):
                 return begin + len(window[:at].encode())
         return 0
@@ -353,8 +355,6 @@ class Encoder:
         # What may be far before a cut: a character of each kind of those since the last white space.
         run = text if _OPEN.search(tail) else "".join([*head.rsplit(None, 1)[-1:], tail])
         far = {c if c.isspace() else unicodedata.category(c): c for c in sorted(set(run))}.values()
-        if not self._is_inside(data, middle, far):
-            return None
         ids, _ = self._encode_fast(_wrap(text[-reach:]))
         ends = begin + len(text[:-reach].encode()) + np.cumsum(self._entry_lengths[ids])
         for last in np.flatnonzero((ends[:-1] >= middle) & (ends[:-1] < end - _WINDOW_BYTES))[:99].tolist():
