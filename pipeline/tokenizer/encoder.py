@@ -5,9 +5,9 @@ token in a document are encoded as characters. What gigatoken cannot run, `token
 ids are the same as from `tokenizers` in both cases, however much of the text the tokenizer keeps.
 
 Memory: gigatoken keeps every word that it has seen, so it is made anew when the process has grown by `GROWTH_BYTES`.
-Long documents are encoded in pieces if their words can be told from the text around a cut; gigatoken's are also cut
-inside words. A text of 100 MB without such a place is encoded whole: gigatoken then takes up to 40 times its size,
-`tokenizers` 130 times.
+Long documents are encoded in pieces if their words can be told from the text around a cut; of a byte-level BPE they are
+also cut inside words. A text of 100 MB without such a place is encoded whole: gigatoken then takes up to 40 times its
+size, `tokenizers` 130 times. So are long runs of slashes, and of letters if the tokenizer spells spaces as `▁`.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -348,14 +348,16 @@ class Encoder:
         import numpy as np
 
         middle = end - 2 * _WINDOW_BYTES
-        if self._fast is None or not is_byte_level(self._tokenizer) or end - begin > 4 * PIECE_BYTES:
+        is_bpe = self._tokenizer["model"].get("type", "BPE") == "BPE"
+        if not is_bpe or not is_byte_level(self._tokenizer) or end - begin > 4 * PIECE_BYTES:
             return None
         text = str(data[begin:end], "utf-8", "ignore")
         head, tail = text[: middle - end], text[middle - end :]
         # What may be far before a cut: a character of each kind of those since the last white space.
         run = text if _OPEN.search(tail) else "".join([*head.rsplit(None, 1)[-1:], tail])
         far = {c if c.isspace() else unicodedata.category(c): c for c in sorted(set(run))}.values()
-        ids, _ = self._encode_fast(_wrap(text[-reach:]))
+        encode = self._encode_slowly if self._fast is None else self._encode_fast
+        ids, _ = encode(_wrap(text[-reach:]))
         ends = begin + len(text[:-reach].encode()) + np.cumsum(self._entry_lengths[ids])
         for last in np.flatnonzero((ends[:-1] >= middle) & (ends[:-1] < end - _WINDOW_BYTES))[:99].tolist():
             place = int(ends[last])

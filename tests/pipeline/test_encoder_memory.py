@@ -138,8 +138,10 @@ def test_a_cut_inside_a_word_changes_no_token(monkeypatch: pytest.MonkeyPatch) -
     cases.append((composed, [hangul, "\u0301" * 600 + "\u0323"]))
     cases += [(tokenizer | {"normalizer": {"type": "NFC"}}, texts) for tokenizer, texts in cases[2:12]]
     cuts = 0
-    for tokenizer, texts in cases:
+    for number, (tokenizer, texts) in enumerate(cases):
         encoder, array = Encoder(tokenizer), pa.array(texts, pa.large_string())
+        if number % 4 == 1:
+            encoder._fast = None
         cuts += len(encoder._cut(array, 99)[2])
         ids, offsets = encoder.encode(array)
         whole = [encoder.encode_reference(text) for text in texts]
