@@ -356,8 +356,7 @@ class Encoder:
         # What may be far before a cut: a character of each kind of those since the last white space.
         run = text if _OPEN.search(tail) else "".join([*head.rsplit(None, 1)[-1:], tail])
         far = {c if c.isspace() else unicodedata.category(c): c for c in sorted(set(run))}.values()
-        encode = self._encode_slowly if self._fast is None else self._encode_fast
-        ids, _ = encode(_wrap(text[-reach:]))
+        ids, _ = self._encode_pieces(_wrap(text[-reach:]))
         ends = begin + len(text[:-reach].encode()) + np.cumsum(self._entry_lengths[ids])
         for last in np.flatnonzero((ends[:-1] >= middle) & (ends[:-1] < end - _WINDOW_BYTES))[:99].tolist():
             place = int(ends[last])
