@@ -7,8 +7,10 @@ encoding is in no run: then the document's text tells. Costs a receipt and a rea
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,10 @@ from pipeline.engine.tasks import last_part
 from pipeline.mix.cuts import MixResult
 from pipeline.mix.evidence import Evidence
 from pipeline.mix.index import describe_take, find_take_end
-from pipeline.sources.base import TextBatch
+from pipeline.recipe.sources import FilesSource
+from pipeline.sources.base import SourceError, TextBatch
+from pipeline.sources.files import list_files, list_spans_of_file
+from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local
 from pipeline.sources.formats.encodings import decode_whole
 from shards.errors import InputError, plural
 from shards.format.content_hash import hash_document
@@ -257,13 +262,44 @@ class _Inquiry:
 
     def _try_sources(self, text: bytes) -> None:
         self._sources = pin_models(self._build.recipe).sources
-        self._data["tried"] = [{"source": name} | self._try(number, text) for number, name in enumerate(self._names)]
+        formats = self._find_formats()
+        wholes = [number for number, format_ in formats.items() if format_ in ("file", "text")]
+        if formats and not wholes:
+            raise InputError(
+                f"--document {self._question.file}: holds rows ({', '.join({*formats.values()})}). Give a file with "
+                "the text of one row; --text finds the documents that contain a text."
+            )
+        tried, told = list[dict[str, Any]](), dict[tuple[str, ...], list[str]]()
+        for number in wholes or range(len(self._sources)):
+            start = len(self._lines)
+            tried.append({"source": self._names[number]} | self._try(number, text))
+            told.setdefault(tuple(self._lines[start:]), []).append(self._names[number])
+            del self._lines[start:]
+        # What is the same for several sources is told once.
+        for lines, names in told.items():
+            self._lines += [f"{', '.join(names)}: {line}" for line in lines[:1]] + [*lines[1:]]
+        self._data["tried"] = tried
         if self._unseen:
             self._lines.append(
                 f"no document of {', '.join(self._unseen)} has this text: cleaning keeps it, but it was not in what "
                 "the build read; or a row with it was rejected by `keep`, or the files have changed"
             )
         self._raise_to("never seen")
+
+    def _find_formats(self) -> dict[int, str]:
+        """Return the sources that list the file to explain, by number, and the format in which each reads it.
+
+        Of sources that are not on this machine nothing is known.
+        """
+        found: dict[int, str] = {}
+        file = self._question.file or ""
+        for number, source in enumerate(self._sources):
+            if isinstance(source, FilesSource) and all(map(is_local, source.paths)):
+                with suppress(SourceError, *BROKEN_FILE_ERRORS):
+                    for own in list_files(source):
+                        if os.path.basename(own.url) == os.path.basename(file) and os.path.samefile(own.url, file):
+                            found.update((number, span.format) for span in list_spans_of_file(source, own, None))
+        return found
 
     def _try(self, source: int, text: bytes) -> dict[str, Any]:
         """Explain a text in a source's encoding: put it through the cleaning; if its hash changes, look for that.
@@ -283,7 +319,7 @@ class _Inquiry:
                 details = [f"{reason}: it has {len(text):,} bytes, limit {limit:,}"]
             elif reason == invalid_reason(recipe):
                 details = [f"{reason}; above max_malformed = {recipe.max_malformed}, such records stop the build"]
-            self._lines.append(f"{recipe.name}: this text: would be dropped before encoding")
+            self._lines.append("this text: would be dropped before encoding")
             self._lines += [f"  {line}" for line in details or [reason]]
             self._raise_to("would be dropped before encoding")
             return {"dropped": reason, "details": details, "masked": masked}
@@ -295,8 +331,7 @@ class _Inquiry:
             how = [f"changed by clean.{label}" for label in tally.edited if label.startswith("python.")]
             how += [f"masked ({kinds})"] * bool(masked)
             self._lines.append(
-                f"{recipe.name}: this text: {' and '.join(how) or f'decoded from {recipe.encoding}'}, and then has the "
-                f"hash {digest}"
+                f"this text: {' and '.join(how) or f'decoded from {recipe.encoding}'}, and then has the hash {digest}"
             )
             if copies := self._search(digest):
                 return tried | self._describe_copies(copies, "  ")

@@ -157,16 +157,22 @@ def _find_hash(options: argparse.Namespace) -> Outcome:
         lines, build = answer or ([] if places else [missing], None)
     shown = [describe_found_hash(shard_set, place) for place in places]
     data = {"query": digits, "in_set": bool(places), "places": shown, "build": build}
-    return Outcome(data, _show_places(shown, digits, lines))
+    return Outcome(data, _show_places(shown, digits, lines, build))
 
 
 def _read_text(path: Path) -> bytes:
-    from shards.stores.files import read_file
+    import pyarrow as pa
+
+    from shards.stores.files import COMPRESSION, read_file
 
     try:
-        return read_file(path, MOST_TEXT_BYTES)
+        data = read_file(path, MOST_TEXT_BYTES)
+        if codec := COMPRESSION.get(path.suffix):
+            data = pa.CompressedInputStream(pa.BufferReader(data), codec).read(MOST_TEXT_BYTES)
+        return data
     except OSError as error:
-        raise InputError(f"--document {path}: {error.strerror}. Give a file that holds the document's text.") from error
+        fault = error.strerror or error
+        raise InputError(f"--document {path}: {fault}. Give a file that holds the document's text.") from error
 
 
 def _ask(
@@ -180,17 +186,22 @@ def _ask(
         if options.work is not None:
             raise InputError("--work: nothing installed reads work folders. Install the package that built the set.")
         return None, "The package that built the set can say why: install it, and give --work."
-    question = Question(str(options.set), shard_set.manifest_sha256, digits, options.work, text)
+    file = None if text is None else str(options.document)
+    question = Question(str(options.set), shard_set.manifest_sha256, digits, options.work, text, file)
     return explain(question), "The build's work folder can say why: give it with --work. By default it is SET.work."
 
 
-def _show_places(places: list[dict[str, Any]], wanted: str, told: list[str]) -> Iterator[str]:
+def _show_places(
+    places: list[dict[str, Any]], wanted: str, told: list[str], build: dict[str, Any] | None
+) -> Iterator[str]:
     """Yield what `trace --hash` prints: the places of a document, and what the work folder tells."""
     for place in places:
         tokens = f"tokens [{place['start']:,}, {place['start'] + place['tokens']:,})"
         origin = f"source {place['source']}, file {place['file']}, unit {place['unit']}, row {place['row']}"
         where = f"{place['shard']} document {place['document']} ({place['split']})"
         yield f"# {where}, {tokens}: {origin}, hash {place['hash']}"
-    if not places:
+    if not places and build and build["of_this_set"] and build["answer"] == "in the set":
+        yield f"in the set, changed before encoding; this text has the hash {wanted}"
+    elif not places:
         yield f"not in the set: {wanted}"
     yield from told

@@ -195,6 +195,8 @@ class Question:
     """The work folder; None for the default one of the set."""
     text: bytes | None = field(default=None, repr=False)
     """The document's text, if it is known."""
+    file: str | None = None
+    """The file that holds the text, if it is in one."""
 
 
 Answer = tuple[list[str], dict[str, Any]]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -354,7 +356,8 @@ def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path
     (tmp_path / "old.txt").write_bytes("Grüße aus der alten Zeit".encode("latin-1"))
     pipeline.build_set(recipe, out=tmp_path / "set", workers=1, validate="quick")
     assert trace(tmp_path / "set", "--hash", "ab" * 16, "--json")["build"]["answer"] == "never seen"
-    told = trace(tmp_path / "set", "--document", str(tmp_path / "old.txt"))["stdout"]
+    shutil.copy(tmp_path / "old.txt", tmp_path / "copy.txt")
+    told = trace(tmp_path / "set", "--document", str(tmp_path / "copy.txt"))["stdout"]
     for part in ("not valid UTF-8; above max_malformed = 0", "decoded from iso8859-1", "#file row 0: in the set"):
         assert part in told
     # The work folder of another build of the set: it says so.
@@ -381,6 +384,31 @@ def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path
     assert "give it with --work" in lost
     refused = trace(tmp_path / "set", "--hash", "ab" * 16, "--work", str(tmp_path), expect=2)
     assert "no build here has reached the mix" in refused["stderr"]
+
+
+def test_of_a_file_that_a_source_lists_that_source_alone_is_asked(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [(text, 0) for text in sentences(40, 0)])
+    for name, text in (("plain", "A page of old news"), ("sent", "Write to anna.berg@gmail.com or ben@gmail.com")):
+        (tmp_path / f"{name}.txt.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "sent.copy").write_text(text)
+    rows = {"name": "a", "paths": [f"{tmp_path}/a.jsonl"], "weight": 1}
+    mail = rows | {"name": "mail", "paths": [f"{tmp_path}/*.txt.gz"], "format": "file"}
+    recipe = {"name": "mail", "sources": [rows, mail], "clean": {"personal_data": {}}, "tokenizer": {"vocab_size": 300}}
+    pipeline.build_set(recipe, out=tmp_path / "set", workers=1, validate="quick")
+    assert "# train-00000 document" in trace(tmp_path / "set", "--document", f"{tmp_path}/plain.txt.gz")["stdout"]
+    first, *rest = trace(tmp_path / "set", "--document", f"{tmp_path}/sent.txt.gz")["stdout"].splitlines()
+    assert re.fullmatch(r"in the set, changed before encoding; this text has the hash \w{32}", first)
+    assert re.fullmatch(r"mail: this text: masked \(2 times email\), and then has the hash \w{32}", rest[0])
+    assert re.fullmatch(r"  mail: sent.txt.gz@\w+#file row 0: in the set, train-00000", rest[1])
+    assert len(rest) == 2
+    # Any other text is put through each source's cleaning; what they have in common is told once.
+    told = trace(tmp_path / "set", "--document", f"{tmp_path}/sent.copy")["stdout"]
+    assert told.splitlines() == [first, rest[0].replace("mail:", "a, mail:"), rest[1]]
+    refused = trace(tmp_path / "set", "--document", f"{tmp_path}/a.jsonl", expect=2)["stderr"]
+    assert "a.jsonl: holds rows (jsonl). Give a file with the text of one row" in refused
+    (tmp_path / "broken.txt.gz").write_bytes(b"no gzip")
+    refused = trace(tmp_path / "set", "--document", f"{tmp_path}/broken.txt.gz", expect=2)["stderr"]
+    assert "broken.txt.gz: zlib inflate failed" in refused
 
 
 @pytest.mark.parametrize(
