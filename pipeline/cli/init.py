@@ -1,12 +1,14 @@
 """Inspect files, and write a recipe with comments that builds a shard set from them. Edit it as you need.
 
 Folders, files, globs and data sets on the Hub (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Only the heads of
-files are read. Files that hold no text are left out and counted. No encoding is guessed.
+and tails of files are read. Files that hold no text are left out and counted. Sources of files that are not UTF-8 are
+commented out, if others are found or their text does not look right as cp1252.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -38,29 +40,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Write a recipe, and return what was found and the next commands."""
-    from pipeline.sources.survey import survey
+    from pipeline.builder.publish import RECIPE_FILE
+    from pipeline.builder.records import RECORDS_FILE
+    from pipeline.sources.span_cache import SPANS_FILE
+    from pipeline.sources.survey import GUESSED, MOST_LOOKED_AT, is_western, survey
+    from pipeline.tokenizer.train import TOKENIZER_FILE
+    from shards.audit.audit import REPORT_FILE, TOKENS_FILE
+    from shards.format.manifest import MANIFEST_FILE
+    from shards.report.write import CARD_FILE, PAGE_FILE
     from shards.stores.files import check_own_folder, write_text
 
     out: Path = options.out
     folder = out.absolute().parent
+    hub = [path for path in options.paths if path.startswith("hf://")]
+    left_out: dict[str, str] = {}
+    marks = {
+        "a shard set": {MANIFEST_FILE, TOKENIZER_FILE},
+        "the work folder of a build": {RECORDS_FILE, SPANS_FILE},
+        "a training run": {RECIPE_FILE, "metrics.jsonl"},
+        "an audit": {REPORT_FILE, TOKENS_FILE},
+        "a report": {".report", PAGE_FILE, CARD_FILE},
+    }
+    found = survey([path for path in options.paths if path not in hub], left_out, marks)
     if os.path.lexists(out):
         raise InputError(f"{out}: already exists and is not overwritten. Give another file by --out, or delete it.")
     check_own_folder(folder)
-    hub = [path for path in options.paths if path.startswith("hf://")]
-    left_out: dict[str, str] = {}
-    found = survey([path for path in options.paths if path not in hub], left_out)
     found += map(_look_at_hub, hub)
+    guessed = [source for source in found if source[0].get("encoding") == GUESSED]
+    found = [source for source in found if source not in guessed]
+    odd = [file.name for _, files, _ in guessed for file in files]
+    if not found and all(is_western(text) for *_, texts in guessed for _, text in itertools.chain(*texts.values())):
+        found, guessed = guessed, []
+        left_out = {name: why for name, why in left_out.items() if name not in {*odd}}
+    else:
+        said = "not UTF-8; the recipe has a source for them, commented out: give it their encoding"
+        left_out |= dict.fromkeys(odd, said)
+    kinds = {name: (why, "folder" if os.path.isdir(name) else "file") for name, why in left_out.items()}
     lines = [
-        f"left out: {plural(len(names), 'file')} ({', '.join(map(os.path.relpath, names[:_SHOWN]))}): {why}"
-        for why in sorted({*left_out.values()})
-        for names in [[name for name in sorted(left_out) if left_out[name] == why]]
+        f"left out: {plural(len(names), kind)} ({', '.join(map(os.path.relpath, names[:_SHOWN]))}): {why}"
+        for why, kind in sorted({*kinds.values()})
+        for names in [[name for name in sorted(kinds) if kinds[name] == (why, kind)]]
     ]
-    if not found:
+    if (count := sum(len(files) for _, files, _ in found) + len(left_out)) > MOST_LOOKED_AT:
+        lines.append(f"looked at {MOST_LOOKED_AT:,} of {count:,} files, and at all of a kind where one is not UTF-8")
+    if odd and not guessed:
+        said = f"read as {GUESSED}, a guess: read some of the text, or give its real encoding"
+        lines.append(f"{plural(len(odd), 'file')} not UTF-8: {said}")
+    if not found + guessed:
         raise InputError([f"no text in {', '.join(options.paths)}", *lines])
     name = _make_name(Path(os.path.abspath(options.paths[0])).stem)
     names: list[str] = []
-    rows = [_finish(source, names, folder, lines) for source in found]
-    recipe = "\n".join(_write(name, found, lines)) + "\n"
+    rows = [_finish(source, names, folder, lines) for source in found + guessed][: len(found)]
+    recipe = "\n".join(_write(name, found, guessed, lines)) + "\n"
     write_text(out, recipe.encode("utf-8", "replace").decode().replace("\x7f", "\\u007f"))
     commands = [
         f"tokenmill plan {out}",
@@ -112,7 +143,7 @@ def _count_bytes(source: Found) -> int:
         with open_parquet(files[0].url, files[0].name, files[0].version) as (opened, _, _):
             groups = map(opened.metadata.row_group, range(opened.num_row_groups))
             size *= sum(group.total_byte_size for group in groups) / files[0].stored_bytes
-    return int(share * size / (2 if "encoding" in keys else 1)) + 1
+    return int(share * size / (2 if keys.get("encoding", "").startswith("utf") else 1)) + 1
 
 
 def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> dict[str, str]:
@@ -124,12 +155,18 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
 
     keys, files, texts = source
     keys["weight"] = _count_bytes(source)
-    name = _make_name("-".join([keys["name"], keys["format"], keys.get("encoding", "")]))
+    format_ = "tsv" if keys.get("delimiter") == "\t" else keys["format"]
+    name = _make_name("-".join([keys["name"], format_, keys.get("encoding", "")]))
     names.append(name)
     twins = names.count(name)
     keys["name"] = f"{name}-{twins}" if twins > 1 else name
     for key in ("paths", "exclude"):
         keys[key] = [path if "://" in path else os.path.relpath(path, folder) for path in keys.get(key, [])]
+    if found := [text for _, text in texts.get("", ()) if "separator" in keys and text.strip()]:
+        size = sum(len(text) + len(keys["separator"]) for text in found)
+        count = max(1, round(keys["weight"] * len(found) / size))
+        cut = f"cut at {json.dumps(keys['separator'])} into about {plural(count, 'document')}"
+        lines.append(f'{keys["name"]}: {cut}; format = "file" without a separator makes each file one document.')
     noticed: NotText = {}
     for file, text in texts[keys.get("text", "")]:
         look_for_not_text(noticed, text, os.path.relpath(file))
@@ -142,11 +179,11 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
     }
 
 
-def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
-    """Yield the lines of the recipe."""
+def _write(name: str, found: list[Found], guessed: list[Found], lines: list[str]) -> Iterator[str]:
+    """Yield the lines of the recipe; guessed sources are commented out."""
     from pipeline.clean.language import count_languages
 
-    total = sum(keys["weight"] for keys, *_ in found)
+    total = sum(keys["weight"] for keys, *_ in found or guessed)
     yield "# Written by `tokenmill init`. Edit it: docs/keys.md lists every key, and docs/cleaning.md what to drop."
     yield from (f"# {printable(line)}" for line in lines)
     yield f'name = "{name}"'
@@ -155,14 +192,16 @@ def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
         "exclude": "not text, or read with other keys",
         "delimiter": "the first row is the header",
         "separator": "the text between two documents in a file",
+        "encoding": "by the byte order mark, or cp1252 as a guess: read some of the text, or give its real encoding",
         "weight": "its share of the text; `plan` says which source limits the mix",
     }
-    for keys, files, texts in found:
+    for number, (keys, files, texts) in enumerate(found + guessed):
+        mark = "" if number < len(found) else "#"
         yield f"\n# {plural(len(files), 'file')}, about {format_size(keys['weight'])} of text"
         if languages := count_languages(text for _, text in texts[keys.get("text", "")]):
             shares = ", ".join(f"{language} {count:,}" for language, count in languages.most_common(5))
             yield f"# languages of {plural(languages.total(), 'document')}: {shares}"
-        yield "[[sources]]"
+        yield f"{mark}[[sources]]"
         others = [column for column in texts if column != keys.get("text")]
         comments["text"] = f"the column with most text; the others: {', '.join(others) or 'none'}"
         whole = 'each file is one document; or format = "text" with a separator'
@@ -170,7 +209,7 @@ def _write(name: str, found: list[Found], lines: list[str]) -> Iterator[str]:
         for key, value in (keys | {"weight": float(f"{100 * keys['weight'] / total:.3g}")}).items():
             if value not in ([], None):
                 comment = f"  # {printable(about)}" if (about := comments.pop(key, "")) else ""
-                yield f"{key} = {json.dumps(value, ensure_ascii=False)}{comment}"
+                yield f"{mark}{key} = {json.dumps(value, ensure_ascii=False)}{comment}"
     yield f"\n[tokenizer]\nvocab_size = {min(1 << 16, max(_LEAST_VOCABULARY, 8 << 2 * total.bit_length() // 5))}"
     yield '\n[mix]\ntokens = "max"  # as many as the sources allow at these weights; or a number, such as "100M"'
     yield f"\n[split]\nval_tokens = {min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100)}  # about 1%"

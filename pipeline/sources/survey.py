@@ -1,7 +1,8 @@
 """A survey of files that no recipe describes yet: which hold text, and by which keys a source reads them.
 
 At most `MOST_LOOKED_AT` files are opened, and of each only its head or footer is read. The others are taken to be like
-those of the same folder and ending. No encoding is guessed, but UTF-16 and UTF-32 are recognised.
+those of the same folder and ending, but if one of these is not UTF-8, all are opened. UTF-16 and UTF-32 are recognised;
+other files that are not UTF-8 get a source with the encoding `GUESSED`.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -19,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from glob import escape
+from operator import attrgetter
 from typing import Any, cast
 
 import pyarrow as pa
@@ -34,7 +36,7 @@ from shards.errors import InputError, text_of
 
 MOST_LOOKED_AT = 4096
 """Files of which a survey reads the head: about a second."""
-MOST_FOLDERS = 8
+MOST_FOLDERS = 12
 """A folder with more folders in it is one source for each format, not one for each folder."""
 WHOLE_BYTES = 1 << 20
 """Of several text files, a smaller one is a document; a separator cuts larger ones."""
@@ -46,7 +48,12 @@ _SEPARATORS = (_MARK, "\n\n", "\r\n\r\n", "\r\n", "\n")
 _RECORD_START = re.compile(r"[\s,\[]*(?=\{)")
 _ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
 _IN_LIST = "[]"
+_AGAIN = "a link to a folder that is read already"
+_name = attrgetter("name")
 _NOT_UTF8 = 'not UTF-8: give it a separate [[sources]] with encoding = "cp1252", or its real encoding'
+GUESSED = "cp1252"
+"""The encoding of sources of files that are not UTF-8. A guess: whoever writes a recipe says so."""
+_WESTERN = re.compile("[À-ÿ‘’“”–—…«»]")
 
 Keys = dict[str, Any]
 """Keys of a source and their values, as a recipe has them."""
@@ -79,8 +86,12 @@ def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
             head = read_head(file, _LONG_HEAD_BYTES)
         try:
             text = codecs.getincrementaldecoder(encoding or "utf-8-sig")().decode(head, len(head) < HEAD_BYTES)
-        except UnicodeDecodeError as error:
-            raise SourceError(f"{file.name}: {_NOT_UTF8}") from error
+            if not encoding and keys["format"] in ("text", "file") and not compression_of(file.name):
+                _read_tail(file).decode()
+        except UnicodeDecodeError:
+            if encoding:
+                raise
+            text = head.decode(keys.setdefault("encoding", GUESSED), "replace")
         if not text.strip():
             raise SourceError(f"{file.name}: is empty")
         if keys["format"] == "text":
@@ -109,6 +120,23 @@ def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
 def count_characters(texts: Texts, column: str) -> int:
     """Return the characters of the texts that a survey has of a column."""
     return sum(len(text) for _, text in texts[column])
+
+
+def is_western(text: str) -> bool:
+    """Return whether text that was decoded as `GUESSED` looks right: few letters and quotes beyond ASCII, no UTF-8."""
+    if "\ufffd" in text or not text.encode(GUESSED).decode("utf-8", "ignore").isascii():
+        return False
+    count = sum(not character.isascii() for character in text)
+    return count <= len(text) // 4 and count <= 2 * len(_WESTERN.findall(text))
+
+
+def _read_tail(file: File) -> bytes:
+    """Return the last bytes of a file after its head, without those of a character that is cut."""
+    if file.stored_bytes <= HEAD_BYTES:
+        return b""
+    with open_file(file.url, file.version) as raw:
+        raw.seek(max(HEAD_BYTES, file.stored_bytes - HEAD_BYTES))
+        return raw.read(HEAD_BYTES).lstrip(bytes(range(0x80, 0xC0)))
 
 
 def _list_rows(file: File, format_: str) -> Iterator[Any]:
@@ -147,27 +175,35 @@ def _collect(texts: Texts, file: str, name: str, value: Any) -> None:
             _collect(texts, file, f"{name}.{key}".lstrip("."), item)
 
 
-def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
+def survey(places: list[str], left_out: dict[str, str], marks: dict[str, set[str]]) -> list[Found]:
     """Survey files, and return the sources that read those with text.
 
     Args:
         places: folders, files and globs.
-        left_out: the names of files that no source reads are added, with the reason of each.
+        left_out: the names of files and folders that no source reads are added, with the reason of each; and those of
+            files that are not UTF-8.
+        marks: kinds of folders that are left out, and of each the names by which it is known.
 
     Raises:
         InputError: a place is not there, or cannot be listed.
     """
-    cells = [cell for place in places for cell in _list_cells(place, left_out)]
+    cells = [cell for place in places for cell in _list_cells(place, left_out, marks)]
     step = max(1, -(-sum(len(files) for *_, files in cells) // MOST_LOOKED_AT))
     sources: dict[str, Found] = {}
     for label, pattern, files in cells:
         parts: dict[str, list[File]] = defaultdict(list)
-        for file in files[::step]:
+        looked = files[::step]
+        for file in looked:
             try:
                 keys, texts = look_at(file, among=len(files))
             except BROKEN_FILE_ERRORS as error:
-                left_out[file.name] = re.split(r"\. |, which", text_of(error).removeprefix(f"{file.name}: "))[0]
+                said = f"cannot be read: {error.strerror}" if isinstance(error, PermissionError) else text_of(error)
+                left_out[file.name] = re.split(r"\. |, which", said.removeprefix(f"{file.name}: "))[0]
                 continue
+            if keys.get("encoding") == GUESSED:
+                left_out[file.name] = _NOT_UTF8
+                if len(looked) < len(files):  # such files are few, and `plan` refuses those that a sample misses
+                    looked += sorted({*files} - {*looked}, key=_name)
             key = f"{label} {keys} {compression_of(file.name)}"
             parts[key].append(file)
             *_, shown = sources.setdefault(
@@ -177,30 +213,42 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
                 shown[column] += texts[column]
         # The glob is for the keys of most files; the others are left out of it, and named.
         for place, (key, own) in enumerate(sorted(parts.items(), key=lambda part: -len(part[1]))):
-            others = {*files[::step]} - {*own}
+            others = {*looked} - {*own}
             table, listed, _ = sources[key]
-            table["paths"] += [escape(file.name) for file in own] if place else [pattern]
-            table["exclude"] += [] if place else sorted(escape(file.name) for file in others)
+            table["paths"] += sorted(escape(file.name) for file in own) if place else [pattern]
+            exclude = [] if place else [*_exclude(left_out, pattern), *sorted(escape(file.name) for file in others)]
+            table["exclude"] += [glob for glob in exclude if glob not in table["exclude"]]
             listed += own if place else [file for file in files if file not in others]
-    for key, (table, own, _) in [*sources.items()]:
+    for key, (table, own, shown) in [*sources.items()]:
         if len(own) == 1:  # no longer among others like it
-            table.update(look_at(own[0])[0])
+            keys, texts = look_at(own[0])
+            table.update(keys)
+            shown.update(texts)
             if table["format"] == "file":
-                left_out[own[0].name] = "one document; a source needs two"
+                left_out.setdefault(own[0].name, "one document; a source needs two")
                 del sources[key]
     return [*sources.values()]
 
 
-def _list_cells(place: str, left_out: dict[str, str]) -> list[tuple[str, str, list[File]]]:
+def _exclude(left_out: dict[str, str], pattern: str) -> Iterator[str]:
+    """Yield globs of the folders that are left out though a pattern reads files in them."""
+    folder, _, ending = pattern.partition("/**/*")
+    for path in map(escape, left_out):
+        is_below = ending and path.startswith(f"{folder}/") and not posixpath.basename(path).startswith(".")
+        if is_below and any(name.endswith(ending) for *_, names in os.walk(path) for name in names):
+            yield f"{path}/**/*"
+
+
+def _list_cells(place: str, left_out: dict[str, str], marks: dict[str, set[str]]) -> list[tuple[str, str, list[File]]]:
     """Return a name, a glob and the files that it matches, for each part of a folder or for a file or a glob."""
     root = os.path.abspath(place)
     is_folder = os.path.isdir(root)
     again = set[str]()
     try:
-        files = expand_glob(f"{escape(root)}/**/*" if is_folder else place, left_out, again)
+        files = sorted(_walk(root, left_out, marks), key=_name) if is_folder else expand_glob(place, left_out, again)
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         raise InputError(f"{place}: cannot be listed: {text_of(error)}") from error
-    left_out |= dict.fromkeys(again, "a link to a folder that is read already")
+    left_out |= dict.fromkeys(again, _AGAIN)
     if not files and not os.path.exists(root):
         raise InputError(f"{place}: no such file or folder")
     name = posixpath.basename(root).partition(".")[0]
@@ -215,3 +263,27 @@ def _list_cells(place: str, left_out: dict[str, str]) -> list[tuple[str, str, li
         ending = _ENDING.search(file.name)
         cells[label or name, glob + ending[0] if ending else escape(file.name)].append(file)
     return [(label, glob, own) for (label, glob), own in sorted(cells.items())]
+
+
+def _walk(root: str, left_out: dict[str, str], marks: dict[str, set[str]]) -> Iterator[File]:
+    """Yield the files of a folder and of those below, without following links to folders."""
+
+    def say(error: OSError) -> None:
+        left_out[error.filename] = f"cannot be read: {error.strerror}"
+
+    real = os.path.join(os.path.realpath(root), "")
+    for folder, below, names in os.walk(root, onerror=say):
+        known = {*names, os.path.splitext(folder)[1]}
+        if what := next((what for what, of in marks.items() if of <= known), ""):
+            left_out[folder] = what
+            below.clear()
+            continue
+        for path in [os.path.join(folder, name) for name in below + names]:
+            if os.path.islink(path) and not os.path.exists(path):
+                left_out[path] = "a broken link"
+            elif os.path.islink(path) and os.path.isdir(path):
+                is_within = os.path.join(os.path.realpath(path), "").startswith(real)
+                left_out[path] = _AGAIN if is_within else "a link that leads out of the given folder"
+        left_out |= {os.path.join(folder, name): "hidden folder" for name in below if name.startswith(".")}
+        below[:] = [name for name in below if not name.startswith(".")]
+        yield from expand_glob(f"{escape(folder)}/*", left_out, set())

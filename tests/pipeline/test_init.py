@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from tests.support.cleaned_recipe import language_model
 from tests.support.hub_builds import Command
 from tests.support.servers.hub import Hub
 from tokenmill.__main__ import main
+from trainer.metrics import METRICS_FILE
+from trainer.run_folder import RECIPE_FILE
 
 PAGE = "<!DOCTYPE html><html><body><p>{}</p><p>Another one.</p></body></html>"
 CHAT = [{"messages": [{"role": "user", "content": "Which way?"}, {"role": "assistant", "content": "This way. " * 9}]}]
@@ -54,7 +57,9 @@ def write_files(folder: Path) -> None:
     pq.write_table(pa.table({"url": ["http://a"] * 50, "text": texts[400:450]}), folder / "rows/part.parquet")
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), folder / "rows/empty.parquet")
     os.mkfifo(folder / "notes/pipe.txt")
-    (folder / "web/again").symlink_to("../notes")
+    (folder / "rows/tabs.tsv").write_text("n\tstory\n1\tOne story.\n2\tAnother one.\n")
+    for link, to in {"web/again": "../notes", "gone.txt": "nowhere", "notes/up": "../.."}.items():
+        (folder / link).symlink_to(to)
 
 
 def read_sources(recipe: Path) -> dict[str, dict[str, Any]]:
@@ -73,13 +78,15 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
         "my-data-text": {"paths": ["my data/*.txt"], "format": "text", "separator": "\r\n\r\n"},
         "notes-file": {
             "paths": ["my data/notes/**/*.md", "my data/notes/**/*.txt"],
-            "exclude": [f"my data/notes/{name}.txt" for name in ("binary", "empty", "latin", "wide")],
+            "exclude": ["my data/notes/up/**/*"]
+            + [f"my data/notes/{name}.txt" for name in ("binary", "empty", "latin", "wide")],
             "format": "file",
         },
         "notes-text-utf-16": {"paths": ["my data/notes/wide.txt"], "format": "text"}
         | {"encoding": "utf-16", "separator": "\n\n"},
         "rows-csv": {"paths": ["my data/rows/**/*.csv"], "format": "csv", "delimiter": ";", "text": "story"},
         "rows-jsonl": {"paths": ["my data/rows/**/*.jsonl"], "format": "jsonl", "text": "body.text"},
+        "rows-tsv": {"paths": ["my data/rows/**/*.tsv"], "format": "csv", "delimiter": "\t", "text": "story"},
         "rows-parquet": {
             "paths": ["my data/rows/**/*.parquet"],
             "exclude": ["my data/rows/empty.parquet"],
@@ -94,7 +101,10 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
         "(my data/rows/pa\\nge.pdf): holds PDF, not text",
         "(my data/rows/chat.json): each record holds a list, 'messages'; write one text per record first",
         "web-file: HTML in 16 of 16",
-        '(my data/notes/latin.txt): not UTF-8: give it a separate [[sources]] with encoding = "cp1252"',
+        "(my data/notes/latin.txt): not UTF-8; the recipe has a source for them, commented out",
+        'my-data-text: cut at "\\r\\n\\r\\n" into about 80 documents; format = "file" without a separator makes each',
+        "1 file (my data/gone.txt): a broken link",
+        "1 folder (my data/notes/up): a link that leads out of the given folder",
         "(my data/rows/empty.parquet): no column of text",
         "(my data/readme): one document",
         "(my data/notes/empty.txt): is empty",
@@ -117,6 +127,50 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     twins = call_here(main, "init", "../lines.jsonl", "big.txt", "rows/lines.jsonl", cwd=tmp_path / "my data")
     assert "lines-jsonl-2 " in twins.stdout
     assert "is not overwritten" in call_here(main, "init", "my data", cwd=tmp_path).stderr
+    assert "nothere: no such file" in call_here(main, "init", "nothere", cwd=tmp_path).stderr
+
+
+def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in ten is looked at, and one that is not UTF-8 has all looked at; what the product wrote is left out."""
+    monkeypatch.setattr(survey, "MOST_LOOKED_AT", 10)
+    (tmp_path / "texts/old").mkdir(parents=True)
+    for number, text in enumerate(real_documents()[:100]):
+        place = f"old/{number}.txt" if 10 <= number < 16 else f"{number}.txt"
+        is_odd = "old" in place or number % 9 == 5
+        data = f"{text}\ncafé".encode("cp1252" if is_odd else "utf-8", "ignore")
+        (tmp_path / "texts" / place).write_bytes(data.rjust(70_000 * (number == 14), b"."))
+    assert call_here(main, "init", ".", "--out", "a.toml", cwd=tmp_path).returncode == 0
+    odd = [f"texts/{number}.txt" for number in range(100) if number % 9 == 5 and number != 14]
+    odd += [f"texts/old/{number}.txt" for number in range(10, 16)]
+    expected = {"paths": ["texts/**/*.txt"], "exclude": sorted(odd), "format": "file"}
+    assert read_sources(tmp_path / "a.toml") == {"texts-file": expected}
+    written = (tmp_path / "a.toml").read_text()
+    (tmp_path / "b.toml").write_text(uncommented := re.sub("^#(?! )", "", written, flags=re.M))
+    assert tomllib.loads(uncommented)["sources"][1]["paths"] == sorted(odd)
+    for arguments in ("plan a.toml", "build b.toml --out out/b", "audit out/b", "report out/b"):
+        assert call_here(main, *arguments.split(), cwd=tmp_path).returncode == 0, arguments
+    (tmp_path / "run").mkdir()
+    for name in (RECIPE_FILE, METRICS_FILE):
+        (tmp_path / "run" / name).write_text('{"text": "not read"}')
+    said = call_here(main, "init", ".", "--out", "c.toml", cwd=tmp_path).stdout
+    assert "looked at 10 of" in said
+    for name in (
+        "out/b): a shard",
+        "out/b.work): the work",
+        "out/b.audit): an aud",
+        "out/b.report): a rep",
+        "run): a tr",
+    ):
+        assert f"left out: 1 folder ({name}" in said
+    for encoding, text, is_read in (
+        ("cp1252", "Le café noir de l’été.\nNon", True),
+        ("sjis", "日本語の文。\n文", False),
+    ):
+        (tmp_path / encoding).mkdir()
+        (tmp_path / encoding / "a.txt").write_bytes(text.encode(encoding))
+        said = call_here(main, "init", encoding, "--out", f"{encoding}.toml", cwd=tmp_path).stdout
+        assert ("read as cp1252, a guess" in said) is is_read
+        assert ('\nencoding = "cp1252"  # ' in (tmp_path / f"{encoding}.toml").read_text()) is is_read
 
 
 def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
