@@ -269,16 +269,8 @@ class _Inquiry:
                 f"--document {self._question.file}: holds rows ({', '.join({*formats.values()})}). Give a file with "
                 "the text of one row; --text finds the documents that contain a text."
             )
-        tried, told = list[dict[str, Any]](), dict[tuple[str, ...], list[str]]()
-        for number in wholes or range(len(self._sources)):
-            start = len(self._lines)
-            tried.append({"source": self._names[number]} | self._try(number, text))
-            told.setdefault(tuple(self._lines[start:]), []).append(self._names[number])
-            del self._lines[start:]
-        # What is the same for several sources is told once.
-        for lines, names in told.items():
-            self._lines += [f"{', '.join(names)}: {line}" for line in lines[:1]] + [*lines[1:]]
-        self._data["tried"] = tried
+        numbers = wholes or range(len(self._sources))
+        self._data["tried"] = [{"source": self._names[number]} | self._try(number, text) for number in numbers]
         if self._unseen:
             self._lines.append(
                 f"no document of {', '.join(self._unseen)} has this text: cleaning keeps it, but it was not in what "
@@ -319,7 +311,7 @@ class _Inquiry:
                 details = [f"{reason}: it has {len(text):,} bytes, limit {limit:,}"]
             elif reason == invalid_reason(recipe):
                 details = [f"{reason}; above max_malformed = {recipe.max_malformed}, such records stop the build"]
-            self._lines.append("this text: would be dropped before encoding")
+            self._lines.append(f"{recipe.name}: this text: would be dropped before encoding")
             self._lines += [f"  {line}" for line in details or [reason]]
             self._raise_to("would be dropped before encoding")
             return {"dropped": reason, "details": details, "masked": masked}
@@ -331,7 +323,8 @@ class _Inquiry:
             how = [f"changed by clean.{label}" for label in tally.edited if label.startswith("python.")]
             how += [f"masked ({kinds})"] * bool(masked)
             self._lines.append(
-                f"this text: {' and '.join(how) or f'decoded from {recipe.encoding}'}, and then has the hash {digest}"
+                f"{recipe.name}: this text: {' and '.join(how) or f'decoded from {recipe.encoding}'}, and then has the "
+                f"hash {digest}"
             )
             if copies := self._search(digest):
                 return tried | self._describe_copies(copies, "  ")

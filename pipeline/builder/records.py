@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -36,7 +37,17 @@ AFTER = "after"
 _FILE = "\0"
 """Stands before a file's name in the name of a part: file names have dots."""
 _SHORT = 60
-_SHOWN = 3
+_SHOWN, _MOST_CAUSES = 3, 5
+"""Files and causes that are shown."""
+_SOURCE = re.compile(r"sources\.(.+)\.(kind|weight)$")
+"""A key that each source has."""
+_SAID = {
+    "order": "sources or evaluation sets have another order",
+    "sources": "the list of sources has changed",
+    "after.selection": "other parts of the sources are read",
+    "clean.near_duplicates.places": "similar has a new result",
+}
+"""Parts of other names than a person would use."""
 
 
 StageRecord = tuple[str, dict[str, str], int]
@@ -60,8 +71,10 @@ class StageForecast:
         number = "all tasks" if self.run is None else plural(self.run, "task")
         if self.tasks is not None and self.run != self.tasks:
             number = f"{self.run:,} of {plural(self.tasks, 'task')}"
-        said = f"{self.stage}: runs {number}: {'; '.join(self.causes) or 'for the first time'}"
-        if self.stage == "tokenizer" and any(cause.startswith("sources.") for cause in self.causes):
+        more = len(self.causes) - _MOST_CAUSES
+        causes = [*self.causes[:_MOST_CAUSES], *[f"and {more} more"] * (more > 0)]
+        said = f"{self.stage}: runs {number}: {'; '.join(causes) or 'for the first time'}"
+        if self.stage == "tokenizer" and any(cause.startswith("source") for cause in self.causes):
             said += (
                 ". Another tokenizer encodes all text again. To keep the set's, copy its tokenizer.json, and give it: "
                 "--set 'tokenizer={file=\"tokenizer.json\"}'"
@@ -158,18 +171,28 @@ def _hash(text: str) -> str:
 
 
 def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the differences between the parts of a stage then and now, each as a phrase; earlier stages last."""
-    # Files are grouped by source and by what became of them; keys are named one by one.
+    """Return the differences between the parts of a stage then and now, each as a phrase.
+
+    A source that is new or gone is one of them, and first; so is a table with several keys. Earlier stages are last.
+    """
+    sources = [{found[1] for name in parts if (found := _SOURCE.match(name))} for parts in (before, now)]
+    tables = [{table for name in parts for table in _list_tables(name)} for parts in (before, now)]
+    moved = {name: "new" if name in sources[1] else "gone" for name in sorted(sources[0] ^ sources[1])}
+    # Files are grouped by source and by what became of them; keys by a table that is new or gone.
     files: dict[str, dict[str, list[str]]] = {}
-    keys: list[str] = []
+    keys: dict[str, list[str]] = {}
     code: list[str] = []
     after: list[str] = []
     for name in (name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)):
         key, is_file, file = name.partition(_FILE)
         first, _, rest = key.partition(".")
+        if key.startswith(tuple(f"sources.{source}." for source in moved)):
+            continue
         if is_file:
             how = "added" if name not in before else "changed" if name in now else "gone"
             files.setdefault(key.removesuffix(f".{FILES}"), {}).setdefault(how, []).append(file)
+        elif key in _SAID:
+            after += [_SAID[key]] * (key != "order" or not moved)
         elif first == AFTER:
             after.append(f"{rest} has a new result")
         elif first == "code" and rest == "tokenmill":
@@ -177,8 +200,22 @@ def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
         elif first == "code":
             code.append(f"{rest} is {now.get(name, 'gone')} (was {before.get(name, 'nothing')})")
         else:
-            keys.append(_describe_key(key, before.get(key), now.get(key)))
-    return [*keys, *(f"{owner}: {_describe_files(own)}" for owner, own in files.items()), *code, *after]
+            how = "gone" if name in before else "new"
+            table = next((table for table in _list_tables(key) if table not in tables[how == "gone"]), key)
+            keys.setdefault(f"{table} is {how}", []).append(_describe_key(key, before.get(key), now.get(key)))
+    return [
+        *(f"source {name} is {how}" for name, how in moved.items()),
+        *(own[0] if len(own) == 1 else table for table, own in keys.items()),
+        *(f"{owner}: {_describe_files(own)}" for owner, own in files.items()),
+        *code,
+        *after,
+    ]
+
+
+def _list_tables(name: str) -> list[str]:
+    """Return the tables that a part of a stage is in, the outer ones first, without the outermost."""
+    key = name.partition(_FILE)[0]
+    return [key[: dot.start()] for dot in re.finditer(r"\.", key)][1:]
 
 
 def _describe_key(key: str, before: str | None, now: str | None) -> str:

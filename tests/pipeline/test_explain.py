@@ -390,7 +390,6 @@ def test_of_a_file_that_a_source_lists_that_source_alone_is_asked(tmp_path: Path
     write(tmp_path / "a.jsonl", [(text, 0) for text in sentences(40, 0)])
     for name, text in (("plain", "A page of old news"), ("sent", "Write to anna.berg@gmail.com or ben@gmail.com")):
         (tmp_path / f"{name}.txt.gz").write_bytes(gzip.compress(text.encode()))
-    (tmp_path / "sent.copy").write_text(text)
     rows = {"name": "a", "paths": [f"{tmp_path}/a.jsonl"], "weight": 1}
     mail = rows | {"name": "mail", "paths": [f"{tmp_path}/*.txt.gz"], "format": "file"}
     recipe = {"name": "mail", "sources": [rows, mail], "clean": {"personal_data": {}}, "tokenizer": {"vocab_size": 300}}
@@ -401,9 +400,6 @@ def test_of_a_file_that_a_source_lists_that_source_alone_is_asked(tmp_path: Path
     assert re.fullmatch(r"mail: this text: masked \(2 times email\), and then has the hash \w{32}", rest[0])
     assert re.fullmatch(r"  mail: sent.txt.gz@\w+#file row 0: in the set, train-00000", rest[1])
     assert len(rest) == 2
-    # Any other text is put through each source's cleaning; what they have in common is told once.
-    told = trace(tmp_path / "set", "--document", f"{tmp_path}/sent.copy")["stdout"]
-    assert told.splitlines() == [first, rest[0].replace("mail:", "a, mail:"), rest[1]]
     refused = trace(tmp_path / "set", "--document", f"{tmp_path}/a.jsonl", expect=2)["stderr"]
     assert "a.jsonl: holds rows (jsonl). Give a file with the text of one row" in refused
     (tmp_path / "broken.txt.gz").write_bytes(b"no gzip")

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.assemble import AssembleTask
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.builder.records import find_changes, name_parts
+from pipeline.builder.records import StageForecast, find_changes, name_parts
 from pipeline.clean.decontamination.items import EvaluationsTask
 from pipeline.encode.encode import EncodeTask
 from pipeline.engine import tasks
@@ -65,7 +65,7 @@ def test_what_a_change_runs_again_and_why(recipe: Path, tmp_path: Path) -> None:
         ("--tokens", "3000"): ("mix", 'mix.tokens = 3000 (was "max")'),
         ("--set", "split.val_tokens=200"): ("mix", "split.val_tokens = 200 (was 0)"),
         ("--set", "shards.tokens=4000"): ("mix", "shards.tokens = 4000 (was 2000)"),
-        ("--set", "clean.code.max_dropped=1"): ("tokenizer", "sources.notes.clean.code = "),
+        ("--set", "clean.code.max_dropped=1"): ("tokenizer", "sources.notes.clean is new"),
     }.items():
         stages = forecast(recipe, out, *options)
         assert next(iter(stages)) == expected[0], options
@@ -156,6 +156,20 @@ def test_parts_of_tasks_are_joined_by_name(monkeypatch: pytest.MonkeyPatch) -> N
         f'numpy is "numpy of tomorrow" (was {version})',
     ]
     assert all(len(value) < 62 for value in one.values())
+    # A source, and a table, that is new or gone is one change, and explains what lists sources.
+    old = {"order": "#1", "sources.web.weight": "1.0", "sources.web.take": "1.0"}
+    new = {"order": "#2", "sources.web.v2.weight": "1.0", "sources.web.v2.take": "1.0", "after.selection": "[true]"}
+    new |= {f"clean.near_duplicates.{key}": "1" for key in ("places", "action", "min_jaccard")}
+    assert find_changes(old, old | new) == [
+        "source web.v2 is new",
+        "clean.near_duplicates is new",
+        "other parts of the sources are read",
+        "similar has a new result",
+    ]
+    assert find_changes(old | new, new | old)[0] == "sources or evaluation sets have another order"
+    assert find_changes(old | new, old)[:2] == ["source web.v2 is gone", "clean.near_duplicates is gone"]
+    shown = str(StageForecast("mix", 1, 1, tuple("abcdefg")))
+    assert shown == "mix: runs 1 task: a; b; c; d; e; and 2 more"
     assert os.sep not in "".join(one)
 
 
