@@ -304,7 +304,7 @@ def _describe(model: type[BaseModel], details: list[Document]) -> str:
         return "an empty list; expected at least one item. Leave the key out, or name one."
     own = [str(detail["ctx"]["error"]) for detail in details if detail["type"] == "value_error"]
     if own:  # of a check of ours: the value has the right type
-        return f"{own[0]}; got {_show(value)}"
+        return f"{own[0]}; got {show_value(value)}"
     expected = list(dict.fromkeys(_expected(detail) for detail in details))
     names = [name for detail in details for name in re.findall("'([^']*)'", detail.get("ctx", {}).get("expected", ""))]
     # A wrong word first, then a value with or without quotes that it should not have.
@@ -312,8 +312,8 @@ def _describe(model: type[BaseModel], details: list[Document]) -> str:
     if not hint and isinstance(value, str) and _is_of_type(value, details):
         hint = f" Write it without quotes: {value.strip()}"
     elif not hint and isinstance(value, bool | int | float) and "string_type" in {detail["type"] for detail in details}:
-        hint = f' Write it in quotes: "{_show(value)}"'
-    return f"expected {' or '.join(expected)}; got {_show(value)}{hint and '.'}{hint}"
+        hint = f' Write it in quotes: "{show_value(value)}"'
+    return f"expected {' or '.join(expected)}; got {show_value(value)}{hint and '.'}{hint}"
 
 
 _EXPECTED = {
@@ -366,21 +366,21 @@ def _is_of_type(text: str, details: list[Document]) -> bool:
 
 
 def show_value(value: Any) -> str:
+    """Return a config's value for a message, as a recipe has it, cut where it is long."""
+    text = _write_value(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _write_value(value: Any) -> str:
     """Return a config's value as a recipe has it."""
     if isinstance(value, bool) or value is None:
         return "null" if value is None else str(value).lower()
     if isinstance(value, list):
-        return f"[{', '.join(map(show_value, cast('list[Any]', value)))}]"
+        return f"[{', '.join(map(_write_value, cast('list[Any]', value)))}]"
     if isinstance(value, dict):
-        text = ", ".join(f"{key} = {show_value(item)}" for key, item in cast("Document", value).items())
+        text = ", ".join(f"{key} = {_write_value(item)}" for key, item in cast("Document", value).items())
         return f"{{ {text} }}" if text else "{}"
     return str(value) if isinstance(value, date | time) else repr(value)
-
-
-def _show(value: Any) -> str:
-    """Return a config's value for a message, cut where it is long."""
-    text = show_value(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def item_names(items: list[Any]) -> list[str]:

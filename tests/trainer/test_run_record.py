@@ -35,7 +35,7 @@ def assert_rates_are_those_of_the_record(run: Path) -> None:
         assert line["lr"] == learning_rate(line["step"] - 1, load_train_recipe(run / "recipe.json", held))
 
 
-@pytest.mark.parametrize("extra", [(), ("train.steps=20",)], ids=["", "fewer steps"])
+@pytest.mark.parametrize("extra", [(), ("train.steps=20", f"name={'x' * 9_999}")], ids=["", "fewer steps"])
 def test_a_finished_run_keeps_its_record(train, run, extra, tmp_path):
     shutil.copytree(run, copy := tmp_path / "run")
     before = files_of(copy)
@@ -43,6 +43,7 @@ def test_a_finished_run_keeps_its_record(train, run, extra, tmp_path):
     assert files_of(copy) == before
     assert "not changed, as all 40 steps are done: optimizer.lr = 0.01, not 0.5" in done.stderr
     assert "Raise train.steps to go on with them, or begin a new run" in done.stderr
+    assert len(done.stderr) < 5_000, "long values are cut"
     assert not list_differences(run, copy)
     # A record that an earlier version wrote over is put right.
     wrong = load_train_recipe(copy / "recipe.json", ["optimizer.lr=0.5"])
