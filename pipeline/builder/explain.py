@@ -284,12 +284,11 @@ class _Inquiry:
         Of sources that are not on this machine nothing is known.
         """
         found: dict[int, str] = {}
-        file = self._question.file or ""
         for number, source in enumerate(self._sources):
             if isinstance(source, FilesSource) and all(map(is_local, source.paths)):
                 with suppress(SourceError, *BROKEN_FILE_ERRORS):
                     for own in list_files(source):
-                        if os.path.basename(own.url) == os.path.basename(file) and os.path.samefile(own.url, file):
+                        if os.path.samefile(own.url, self._question.file or ""):
                             found.update((number, span.format) for span in list_spans_of_file(source, own, None))
         return found
 

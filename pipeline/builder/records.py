@@ -42,6 +42,7 @@ _SHOWN, _MOST_CAUSES = 3, 5
 _SOURCE = re.compile(r"sources\.(.+)\.(kind|weight)$")
 """A key that each source has."""
 _SAID = {
+    "code.tokenmill": "Tokenmill's code of this stage has changed",
     "order": "sources or evaluation sets have another order",
     "sources": "the list of sources has changed",
     "after.selection": "other parts of the sources are read",
@@ -181,7 +182,6 @@ def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
     # Files are grouped by source and by what became of them; keys by a table that is new or gone.
     files: dict[str, dict[str, list[str]]] = {}
     keys: dict[str, list[str]] = {}
-    code: list[str] = []
     after: list[str] = []
     for name in (name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)):
         key, is_file, file = name.partition(_FILE)
@@ -195,10 +195,8 @@ def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
             after += [_SAID[key]] * (key != "order" or not moved)
         elif first == AFTER:
             after.append(f"{rest} has a new result")
-        elif first == "code" and rest == "tokenmill":
-            code.append("Tokenmill's code of this stage has changed")
         elif first == "code":
-            code.append(f"{rest} is {now.get(name, 'gone')} (was {before.get(name, 'nothing')})")
+            after.append(f"{rest} is {now.get(name, 'gone')} (was {before.get(name, 'nothing')})")
         else:
             how = "gone" if name in before else "new"
             table = next((table for table in _list_tables(key) if table not in tables[how == "gone"]), key)
@@ -207,7 +205,6 @@ def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
         *(f"source {name} is {how}" for name, how in moved.items()),
         *(own[0] if len(own) == 1 else table for table, own in keys.items()),
         *(f"{owner}: {_describe_files(own)}" for owner, own in files.items()),
-        *code,
         *after,
     ]
 
