@@ -72,9 +72,9 @@ class StageForecast:
         number = "all tasks" if self.run is None else plural(self.run, "task")
         if self.tasks is not None and self.run != self.tasks:
             number = f"{self.run:,} of {plural(self.tasks, 'task')}"
-        more = len(self.causes) - _MOST_CAUSES
-        causes = [*self.causes[:_MOST_CAUSES], *[f"and {more} more"] * (more > 0)]
-        said = f"{self.stage}: runs {number}: {'; '.join(causes) or 'for the first time'}"
+        said = f"{self.stage}: runs {number}: {'; '.join(self.causes[:_MOST_CAUSES]) or 'for the first time'}"
+        if (more := len(self.causes) - _MOST_CAUSES) > 0:
+            said += f"; and {more} more"
         if self.stage == "tokenizer" and any(cause.startswith("source") for cause in self.causes):
             said += (
                 ". Another tokenizer encodes all text again. To keep the set's, copy its tokenizer.json, and give it: "

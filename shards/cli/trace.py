@@ -163,13 +163,11 @@ def _find_hash(options: argparse.Namespace) -> Outcome:
 def _read_text(path: Path) -> bytes:
     import pyarrow as pa
 
-    from shards.stores.files import COMPRESSION, read_file
+    from shards.stores.files import read_file
 
     try:
-        data = read_file(path, MOST_TEXT_BYTES)
-        if codec := COMPRESSION.get(path.suffix):
-            data = pa.CompressedInputStream(pa.BufferReader(data), codec).read(MOST_TEXT_BYTES)
-        return data
+        read_file(path, MOST_TEXT_BYTES)  # refuses a pipe, too
+        return pa.input_stream(str(path), compression="detect").read(MOST_TEXT_BYTES)
     except OSError as error:
         fault = error.strerror or error
         raise InputError(f"--document {path}: {fault}. Give a file that holds the document's text.") from error

@@ -23,7 +23,7 @@ import stat
 import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 from shards.errors import InputError, RunError
 from shards.terminal.amounts import format_size
@@ -31,8 +31,6 @@ from shards.terminal.reporter import report
 
 TMP_SUFFIX = ".tmp"
 STAGING_SUFFIX = ".unfinished"
-COMPRESSION: dict[str, Literal["gzip", "zstd", "bz2"]] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-"""Suffixes of compressed files, and Arrow's names of their codecs."""
 PIPE = "a pipe or a device; expected a regular file"
 
 

@@ -402,9 +402,8 @@ def test_of_a_file_that_a_source_lists_that_source_alone_is_asked(tmp_path: Path
     assert len(rest) == 2
     refused = trace(tmp_path / "set", "--document", f"{tmp_path}/a.jsonl", expect=2)["stderr"]
     assert "a.jsonl: holds rows (jsonl). Give a file with the text of one row" in refused
-    (tmp_path / "broken.txt.gz").write_bytes(b"no gzip")
-    refused = trace(tmp_path / "set", "--document", f"{tmp_path}/broken.txt.gz", expect=2)["stderr"]
-    assert "broken.txt.gz: zlib inflate failed" in refused
+    (tmp_path / "sent.txt.gz").write_bytes(b"no gzip")
+    assert "zlib inflate" in trace(tmp_path / "set", "--document", f"{tmp_path}/sent.txt.gz", expect=2)["stderr"]
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,7 @@ def test_parts_of_tasks_are_joined_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     assert find_changes(old | new, new | old)[0] == "sources or evaluation sets have another order"
     assert find_changes(old | new, old)[:2] == ["source web.v2 is gone", "clean.near_duplicates is gone"]
-    shown = str(StageForecast("mix", 1, 1, tuple("abcdefg")))
-    assert shown == "mix: runs 1 task: a; b; c; d; e; and 2 more"
+    assert str(StageForecast("mix", 1, 1, tuple("abcdefg"))) == "mix: runs 1 task: a; b; c; d; e; and 2 more"
     assert os.sep not in "".join(one)
 
 

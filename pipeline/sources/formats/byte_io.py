@@ -21,9 +21,10 @@ import pyarrow as pa
 
 from pipeline.sources.base import BATCH_BYTES, File, SourceError, Span
 from pipeline.sources.formats.encodings import UTF8, decode_blocks, is_cuttable, refuse_wide
-from shards.stores.files import COMPRESSION
 from shards.terminal.display import printable
 
+COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+"""Suffixes of compressed files, and Arrow's names of their codecs."""
 TEXT_PER_STORED_BYTE = 3.5
 """zstd and gzip on English prose: 2.5 to 4; only for estimates."""
 MOST_BYTES = (1 << 31) - 2

@@ -16,10 +16,9 @@ import re
 from typing import Any
 
 from pipeline.sources.base import File, SourceError
-from pipeline.sources.formats.byte_io import HEAD_BYTES, is_compressed, open_decompressed, open_file
+from pipeline.sources.formats.byte_io import COMPRESSION, HEAD_BYTES, is_compressed, open_decompressed, open_file
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.encodings import UTF8, decode_whole, refuse_wide
-from shards.stores.files import COMPRESSION
 
 _COMPRESSED = r"(\.(gz|zst|bz2|xz))?"
 PACKED = (
