@@ -288,7 +288,7 @@ class _Inquiry:
             if isinstance(source, FilesSource) and all(map(is_local, source.paths)):
                 with suppress(SourceError, *BROKEN_FILE_ERRORS):
                     for own in list_files(source):
-                        if os.path.samefile(own.url, self._question.file or ""):
+                        if os.path.samefile(own.url, self._question.file):
                             found.update((number, span.format) for span in list_spans_of_file(source, own, None))
         return found
 

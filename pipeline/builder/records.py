@@ -211,8 +211,7 @@ def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 
 def _list_tables(name: str) -> list[str]:
     """Return the tables that a part of a stage is in, the outer ones first, without the outermost."""
-    key = name.partition(_FILE)[0]
-    return [key[: dot.start()] for dot in re.finditer(r"\.", key)][1:]
+    return [name[: dot.start()] for dot in re.finditer(r"\.", name.partition(_FILE)[0])][1:]
 
 
 def _describe_key(key: str, before: str | None, now: str | None) -> str:

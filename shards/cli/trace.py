@@ -184,7 +184,7 @@ def _ask(
         if options.work is not None:
             raise InputError("--work: nothing installed reads work folders. Install the package that built the set.")
         return None, "The package that built the set can say why: install it, and give --work."
-    file = None if text is None else str(options.document)
+    file = str(options.document or "")
     question = Question(str(options.set), shard_set.manifest_sha256, digits, options.work, text, file)
     return explain(question), "The build's work folder can say why: give it with --work. By default it is SET.work."
 

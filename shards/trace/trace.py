@@ -195,7 +195,7 @@ class Question:
     """The work folder; None for the default one of the set."""
     text: bytes | None = field(default=None, repr=False)
     """The document's text, if it is known."""
-    file: str | None = None
+    file: str = ""
     """The file that holds the text, if it is in one."""
 
 

@@ -172,8 +172,8 @@ def show_tables(comparison: Row) -> dict[str, list[Row]]:
         }
         for row in comparison["scores"]
     ]
-    if len(comparison["runs"]) == 1:
-        scores = [{key: value for key, value in row.items() if key != "difference"} for row in scores]
+    for row in scores if len(comparison["runs"]) == 1 else ():
+        del row["difference"]
     return {
         "scores": name_once(scores),
         "runs": [{key: value for key, value in row.items() if key != "folder"} for row in comparison["runs"]],
