@@ -26,7 +26,16 @@ from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, read_file_version, version_of_status
 from pipeline.sources.formats.contract import FORMATS, list_formats_with_columns
 from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, format_of_name
-from pipeline.sources.globs import HIDDEN, SPECIAL, LeftOut, count_links, describe_left_out, find_paths
+from pipeline.sources.globs import (
+    AGAIN,
+    HIDDEN,
+    SPECIAL,
+    UNREADABLE,
+    LeftOut,
+    count_links,
+    describe_left_out,
+    find_paths,
+)
 from pipeline.sources.network.settings import keep_fetched
 from shards.config import list_of, named_tables
 from shards.errors import InputError, first_of, remedy_of, text_of
@@ -63,13 +72,13 @@ def _list_matches(source: FilesSource, note: Note) -> list[File]:
     """
     try:
         # A file that several globs match is one file.
-        left_out, again = LeftOut(), set[str]()
-        files = {file.name: file for glob in source.paths for file in expand_glob(glob, left_out, again)}
+        left_out = LeftOut()
+        files = {file.name: file for glob in source.paths for file in expand_glob(glob, left_out)}
         if len(source.paths) > 1:
-            _leave_out_twins(files, again)
+            _leave_out_twins(files, left_out)
         said = left_out.keys() - files.keys()
         for glob in source.exclude:
-            for file in expand_glob(glob, {}, set()):
+            for file in expand_glob(glob, {}):
                 files.pop(file.name, None)
                 said.discard(file.name)
         if source.verify:
@@ -86,14 +95,15 @@ def _list_matches(source: FilesSource, note: Note) -> list[File]:
             f"Restore the files, or correct {'`paths` or `exclude`' if source.exclude else '`paths`'}."
         )
     folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})
-    for line in describe_left_out({_relative(name, folder): left_out[name] for name in said}, ()):
+    folders = {name: left_out.pop(name) for name in said if left_out[name] in (AGAIN, UNREADABLE)}
+    for line in describe_left_out({_relative(name, folder): left_out[name] for name in said - folders.keys()}):
         note(f"files of {source.name}: {line}")
-    for line in describe_left_out({}, again):
-        note(line)  # without the source: several may meet the same links
+    for line in describe_left_out(folders):
+        note(line)  # without the source: several may meet the same folders
     return [replace(file, name=_relative(name, folder)) for name, file in sorted(files.items())]
 
 
-def _leave_out_twins(files: dict[str, File], again: set[str]) -> None:
+def _leave_out_twins(files: dict[str, File], left_out: LeftOut) -> None:
     """Leave out the local files whose folder another glob reaches by a name with fewer links."""
     folders: dict[str, list[str]] = {}
     for name, file in files.items():
@@ -105,7 +115,7 @@ def _leave_out_twins(files: dict[str, File], again: set[str]) -> None:
         for name in folders[folder]:
             if (key := (facts.st_dev, facts.st_ino, posixpath.basename(name))) in seen:
                 del files[name]
-                again.add(folder)
+                left_out[folder] = AGAIN
             seen.add(key)
 
 
@@ -215,21 +225,21 @@ _STATE_FILE = "state.json"
 """What `datasets.save_to_disk` writes beside the files with the rows, and lists these in."""
 
 
-def expand_glob(glob: str, left_out: LeftOut, again: set[str]) -> list[File]:
+def expand_glob(glob: str, left_out: LeftOut) -> list[File]:
     """List the files that a source's glob matches, without folders, sorted by name. A name is an absolute path.
 
     A file's name has forward slashes and no scheme.
 
     Args:
         glob: a local path, or a URL.
-        left_out: the names of local files that it leaves out are added here.
-        again: local links to folders that are read already are added here.
+        left_out: the names of local files that it leaves out are added here, and paths of links to folders that are
+            read already and of folders that cannot be read.
 
     Raises:
         OSError, ValueError, ImportError: the URL cannot be listed, or its protocol is not installed.
     """
     if is_local(glob):
-        return sorted(_list_local(glob, left_out, again), key=lambda file: file.name)
+        return sorted(_list_local(glob, left_out), key=lambda file: file.name)
     if "::" in glob:  # fsspec's way to name a file in an archive
         raise ValueError("files in an archive are not read. Unpack it first, and name the files that it holds")
     import fsspec
@@ -249,7 +259,7 @@ def expand_glob(glob: str, left_out: LeftOut, again: set[str]) -> list[File]:
     return sorted(files, key=lambda file: file.name)
 
 
-def _list_local(glob: str, left_out: LeftOut, again: set[str]) -> Iterator[File]:
+def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
     """Yield the local files that a glob matches; of a folder of `datasets.save_to_disk`, those with its rows."""
     glob = os.path.expanduser(glob)
     state = Path(glob, _STATE_FILE)
@@ -257,14 +267,16 @@ def _list_local(glob: str, left_out: LeftOut, again: set[str]) -> Iterator[File]
         rows = json.loads(state.read_bytes())["_data_files"]
         found = ((os.path.join(glob, file["filename"]), False) for file in rows)
     else:
-        found = find_paths(os.path.join(glob, "*") if os.path.basename(glob) == "**" else glob, again)
+        found = find_paths(os.path.join(glob, "*") if os.path.basename(glob) == "**" else glob, left_out)
     # One call of the system for each file, as there may be many.
     folders: dict[str, str] = {}
     for path, is_hidden in found:
         try:
             status = os.stat(path)
-        except OSError:
-            continue  # a broken link, or gone meanwhile
+        except OSError as error:
+            if isinstance(error, PermissionError) and not is_hidden:
+                left_out[os.path.dirname(path)] = UNREADABLE
+            continue  # or a broken link, or gone meanwhile
         if stat.S_ISDIR(status.st_mode):
             continue
         folder, separator, base = path.rpartition(os.sep)
@@ -317,14 +329,14 @@ def _try_glob(key: str, glob: str, folder: Path) -> tuple[list[File], str]:
     path = locate(folder, glob)
     left_out = LeftOut()
     try:
-        files = expand_glob(path, left_out, set())
+        files = expand_glob(path, left_out)
         explained = _explain_folder(glob, path) if key == "paths" and not files else ""
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         return [], f"{glob!r} cannot be listed: {error}"
     if files or explained:
         return files, explained
     remedy = " Or leave it out." if key == "exclude" else ""
-    why = "".join(f" ({line})" for line in describe_left_out(left_out, ()))
+    why = "".join(f" ({line})" for line in describe_left_out(left_out))
     return [], f"{glob!r} matches no file{why}. {explain_path(folder, glob)}{remedy}"
 
 

@@ -17,24 +17,31 @@ from shards.terminal.display import printable
 
 _SHOWN = 5
 HIDDEN, SPECIAL = "hidden file", "special file"
+AGAIN, UNREADABLE = "a link to a folder that is read already", "cannot be read: Permission denied"
+_DESCRIPTIONS = {
+    HIDDEN: (HIDDEN, "left out", "; to read hidden files, write the dot in the glob: `.hidden/*`"),
+    SPECIAL: (SPECIAL, "left out", "; a pipe, a socket or a device is not read"),
+    AGAIN: ("link", "to a folder that is read already, not followed", ""),
+    UNREADABLE: ("folder", "left out", "; grant this user the permission to read, or change the glob"),
+}
 
 LeftOut = dict[str, str]
-"""The names of what globs leave out, and of each whether it is hidden or special."""
+"""The names of what globs leave out, and of each why: one of the four."""
 
 Found = tuple[str, bool]
 """A path, and whether the glob leaves it out: a name that it does not spell begins with a dot."""
 
 
-def find_paths(glob: str, again: set[str]) -> Iterator[Found]:
-    """Yield what a glob matches, files and folders; links to folders that were read before are added to `again`."""
+def find_paths(glob: str, left_out: LeftOut) -> Iterator[Found]:
+    """Yield what a glob matches, files and folders; links to folders that were read and what is unreadable is added."""
     if not has_magic(glob):
         if os.path.lexists(glob):
             yield glob, False
         return
     head, base = os.path.split(glob)
-    folders = _find_folders(head, again) if has_magic(head) else iter([(head, False)])
+    folders = _find_folders(head, left_out) if has_magic(head) else iter([(head, False)])
     if base == "**":
-        yield from _walk(folders, again)
+        yield from _walk(folders, left_out)
         return
     for folder, is_hidden in folders:
         if not has_magic(base):
@@ -42,14 +49,14 @@ def find_paths(glob: str, again: set[str]) -> Iterator[Found]:
             if os.path.lexists(path):
                 yield path, is_hidden
             continue
-        for entry in fnmatch.filter(_list_names(folder), base):
+        for entry in fnmatch.filter(_list_names(folder, left_out), base):
             yield os.path.join(folder, entry), is_hidden or (entry.startswith(".") and not base.startswith("."))
 
 
-def _find_folders(glob: str, again: set[str]) -> Iterator[Found]:
+def _find_folders(glob: str, left_out: LeftOut) -> Iterator[Found]:
     """Yield the folders that a glob matches, each once: by a name that is not hidden, with the fewest links in it."""
     found: dict[tuple[int, int], list[Found]] = {}
-    for path, is_hidden in find_paths(glob, again):
+    for path, is_hidden in find_paths(glob, left_out):
         try:
             facts = os.stat(path)
         except OSError:
@@ -59,7 +66,7 @@ def _find_folders(glob: str, again: set[str]) -> Iterator[Found]:
     for names in found.values():
         best, *others = names if len(names) == 1 else sorted(names, key=_rank)
         yield best
-        again.update(path for path, is_hidden in others if not is_hidden and count_links(path))
+        left_out |= {path: AGAIN for path, is_hidden in others if not is_hidden and count_links(path)}
 
 
 def _rank(found: Found) -> tuple[bool, int, str]:
@@ -73,14 +80,16 @@ def count_links(path: str) -> int:
     return sum(os.path.islink(os.sep.join(parts[:end])) for end in range(1, len(parts) + 1))
 
 
-def _list_names(folder: str) -> list[str]:
+def _list_names(folder: str, left_out: LeftOut) -> list[str]:
     try:
         return os.listdir(folder or ".")
-    except OSError:
-        return []  # a file, or gone meanwhile
+    except OSError as error:
+        if isinstance(error, PermissionError):
+            left_out[folder] = UNREADABLE
+        return []  # or a file, or gone meanwhile
 
 
-def _walk(folders: Iterable[Found], again: set[str]) -> Iterator[Found]:
+def _walk(folders: Iterable[Found], left_out: LeftOut) -> Iterator[Found]:
     """Yield the folders that a glob with `**` matches: the given ones and all below them, each once."""
     real, links, hidden = deque[str](), deque[str](), deque[str]()
     for folder, is_hidden in folders:
@@ -92,11 +101,13 @@ def _walk(folders: Iterable[Found], again: set[str]) -> Iterator[Found]:
             facts = os.stat(folder or ".")
             with os.scandir(folder or ".") as found:
                 entries = sorted(found, key=lambda entry: entry.name)
-        except OSError:
-            continue  # a file, a broken link, or gone meanwhile
+        except OSError as error:
+            if isinstance(error, PermissionError) and queue is not hidden:
+                left_out[folder] = UNREADABLE
+            continue  # or a file, a broken link, or gone meanwhile
         if (facts.st_dev, facts.st_ino) in seen:
             if queue is links:
-                again.add(folder)
+                left_out[folder] = AGAIN
             continue
         seen.add((facts.st_dev, facts.st_ino))
         yield folder, queue is hidden
@@ -108,18 +119,9 @@ def _walk(folders: Iterable[Found], again: set[str]) -> Iterator[Found]:
                 below.append(path)
 
 
-def describe_left_out(left_out: LeftOut, again: Iterable[str]) -> Iterator[str]:
-    """Yield what globs leave out, by name: hidden and special files, and links to folders that are read already."""
-    hint = {
-        HIDDEN: "to read hidden files, write the dot in the glob: `.hidden/*`",
-        SPECIAL: "a pipe, a socket or a device is not read",
-    }
-    for kind in hint:
-        if names := sorted(name for name in left_out if left_out[name] == kind):
-            yield f"{plural(len(names), kind)} left out: {_show(names)}; {hint[kind]}"
-    if names := sorted(again):
-        yield f"{plural(len(names), 'link')} to a folder that is read already, not followed: {_show(names)}"
-
-
-def _show(names: list[str]) -> str:
-    return ", ".join(map(printable, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+def describe_left_out(left_out: LeftOut) -> Iterator[str]:
+    """Yield what globs leave out, by name, a line for each reason."""
+    for why, (noun, rest, hint) in _DESCRIPTIONS.items():
+        if names := sorted(name for name in left_out if left_out[name] == why):
+            shown = ", ".join(map(printable, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+            yield f"{plural(len(names), noun)} {rest}: {shown}{hint}"

@@ -32,6 +32,7 @@ from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, com
 from pipeline.sources.formats.detect import detect_format, is_binary, read_head
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
+from pipeline.sources.globs import AGAIN
 from shards.errors import InputError, text_of
 
 MOST_LOOKED_AT = 4096
@@ -48,7 +49,6 @@ _SEPARATORS = (_MARK, "\n\n", "\r\n\r\n", "\r\n", "\n")
 _RECORD_START = re.compile(r"[\s,\[]*(?=\{)")
 _ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
 _IN_LIST = "[]"
-_AGAIN = "a link to a folder that is read already"
 _name = attrgetter("name")
 _NOT_UTF8 = 'not UTF-8: give it a separate [[sources]] with encoding = "cp1252", or its real encoding'
 GUESSED = "cp1252"
@@ -243,12 +243,10 @@ def _list_cells(place: str, left_out: dict[str, str], marks: dict[str, set[str]]
     """Return a name, a glob and the files that it matches, for each part of a folder or for a file or a glob."""
     root = os.path.abspath(place)
     is_folder = os.path.isdir(root)
-    again = set[str]()
     try:
-        files = sorted(_walk(root, left_out, marks), key=_name) if is_folder else expand_glob(place, left_out, again)
+        files = sorted(_walk(root, left_out, marks), key=_name) if is_folder else expand_glob(place, left_out)
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         raise InputError(f"{place}: cannot be listed: {text_of(error)}") from error
-    left_out |= dict.fromkeys(again, _AGAIN)
     if not files and not os.path.exists(root):
         raise InputError(f"{place}: no such file or folder")
     name = posixpath.basename(root).partition(".")[0]
@@ -283,7 +281,7 @@ def _walk(root: str, left_out: dict[str, str], marks: dict[str, set[str]]) -> It
                 left_out[path] = "a broken link"
             elif os.path.islink(path) and os.path.isdir(path):
                 is_within = os.path.join(os.path.realpath(path), "").startswith(real)
-                left_out[path] = _AGAIN if is_within else "a link that leads out of the given folder"
+                left_out[path] = AGAIN if is_within else "a link that leads out of the given folder"
         left_out |= {os.path.join(folder, name): "hidden folder" for name in below if name.startswith(".")}
         below[:] = [name for name in below if not name.startswith(".")]
-        yield from expand_glob(f"{escape(folder)}/*", left_out, set())
+        yield from expand_glob(f"{escape(folder)}/*", left_out)

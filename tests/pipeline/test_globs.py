@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from pipeline.sources.files import list_files
 from pipeline.sources.globs import find_paths
+from pipeline.sources.survey import survey
 from tests.support.recipes import source as table_of
 from tests.support.recipes import write_recipe
 
@@ -33,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 def test_globs_are_those_of_python(written: str, folder: Path) -> None:
     """Both list the same files, by the same paths; with what is hidden, also what Python lists if asked for it."""
     whole = f"{folder}/{written}" + ("/*" if written.endswith("**") else "")
-    found = [pair for pair in find_paths(whole, set()) if os.path.isfile(pair[0])]
+    found = [pair for pair in find_paths(whole, {}) if os.path.isfile(pair[0])]
     shown = {path for path, is_hidden in found if not is_hidden}
     files = {path for path in glob.glob(f"{folder}/{written}", recursive=True) if os.path.isfile(path)}
     every = glob.glob(f"{folder}/{written}", recursive=True, include_hidden=True)
@@ -86,6 +88,32 @@ def test_each_part_of_a_glob_follows_links_once(
     notes: list[str] = []
     assert [file.url.removeprefix("./") for file in list_files(source(*written.split()), notes.append)] == [found]
     assert notes[0].startswith(f"{links} link"), notes
+
+
+def test_what_this_user_cannot_read_is_said(source: Any) -> None:
+    """Links to, files in and folders below what has no permission are not skipped in silence."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for place in ("a/b/1.txt", "a/2.txt", "c/3.txt", "d/4.txt"):
+            (folder / place).parent.mkdir(parents=True, exist_ok=True)
+            (folder / place).write_text("Some text.")
+        modes = {"a/b": 0o000, "c": 0o444, "d/4.txt": 0o000}
+        for place, mode in modes.items():
+            (folder / place).chmod(mode)
+        user, left_out, notes = os.geteuid(), dict[str, str](), list[str]()
+        os.seteuid(user or 65534)
+        try:
+            files = list_files(source(folder / "**/*.txt", folder / "*/*/*.txt"), notes.append)
+            survey([name], left_out, {})
+        finally:
+            os.seteuid(user)
+            for place in modes:
+                (folder / place).chmod(0o755)
+    assert [file.name for file in files] == ["a/2.txt", "d/4.txt"]
+    assert [note[: note.index("; grant")] for note in notes] == [f"2 folders left out: {name}/a/b, {name}/c"]
+    expected = dict.fromkeys([f"{name}/{place}" for place in modes], "cannot be read: Permission denied")
+    assert left_out == expected | {f"{name}/a/2.txt": "one document; a source needs two"}
 
 
 def test_hidden_files_are_said(folder: Path, run_cli: Any, source: Any) -> None:
