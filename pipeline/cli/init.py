@@ -68,24 +68,18 @@ def run(options: argparse.Namespace) -> Outcome:
     found += map(_look_at_hub, hub)
     guessed = [source for source in found if source[0].get("encoding") == GUESSED]
     found = [source for source in found if source not in guessed]
-    odd = [file.name for _, files, _ in guessed for file in files]
     if not found and all(is_western(text) for *_, texts in guessed for _, text in itertools.chain(*texts.values())):
         found, guessed = guessed, []
-        left_out = {name: why for name, why in left_out.items() if name not in {*odd}}
-    else:
-        said = "not UTF-8; the recipe has a source for them, commented out: give it their encoding"
-        left_out |= dict.fromkeys(odd, said)
-    kinds = {name: (why, "folder" if os.path.isdir(name) else "file") for name, why in left_out.items()}
+    said = "not UTF-8; the recipe has a source for them, commented out: give it their encoding"
+    left_out |= {file.name: said for _, files, _ in guessed for file in files}
     lines = [
-        f"left out: {plural(len(names), kind)} ({', '.join(map(os.path.relpath, names[:_SHOWN]))}): {why}"
-        for why, kind in sorted({*kinds.values()})
-        for names in [[name for name in sorted(kinds) if kinds[name] == (why, kind)]]
+        f"left out: {plural(len(names), noun)} ({', '.join(map(os.path.relpath, names[:_SHOWN]))}): {why}"
+        for why in sorted({*left_out.values()})
+        for names in [[name for name in sorted(left_out) if left_out[name] == why]]
+        for noun in ["folder" if os.path.isdir(names[0]) else "file"]
     ]
-    if (count := sum(len(files) for _, files, _ in found) + len(left_out)) > MOST_LOOKED_AT:
-        lines.append(f"looked at {MOST_LOOKED_AT:,} of {count:,} files, and at all of a kind where one is not UTF-8")
-    if odd and not guessed:
-        said = f"read as {GUESSED}, a guess: read some of the text, or give its real encoding"
-        lines.append(f"{plural(len(odd), 'file')} not UTF-8: {said}")
+    if sum(len(files) for _, files, _ in found) > MOST_LOOKED_AT:
+        lines.append(f"looked at {MOST_LOOKED_AT:,} files, and at all of a folder and ending where one is not UTF-8")
     if not found + guessed:
         raise InputError([f"no text in {', '.join(options.paths)}", *lines])
     name = _make_name(Path(os.path.abspath(options.paths[0])).stem)
@@ -151,6 +145,7 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
 
     The weight is the bytes of text.
     """
+    from pipeline.sources.survey import GUESSED
     from shards.audit.not_text import NotText, describe_not_text, look_for_not_text
 
     keys, files, texts = source
@@ -162,11 +157,12 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
     keys["name"] = f"{name}-{twins}" if twins > 1 else name
     for key in ("paths", "exclude"):
         keys[key] = [path if "://" in path else os.path.relpath(path, folder) for path in keys.get(key, [])]
-    if found := [text for _, text in texts.get("", ()) if "separator" in keys and text.strip()]:
-        size = sum(len(text) + len(keys["separator"]) for text in found)
-        count = max(1, round(keys["weight"] * len(found) / size))
-        cut = f"cut at {json.dumps(keys['separator'])} into about {plural(count, 'document')}"
+    if separator := keys.get("separator"):
+        size = sum(len(text + separator) for _, text in texts[""]) / len(texts[""])
+        cut = f"cut at {json.dumps(separator)} into about {plural(round(keys['weight'] / size) or 1, 'document')}"
         lines.append(f'{keys["name"]}: {cut}; format = "file" without a separator makes each file one document.')
+    if keys.get("encoding") == GUESSED:
+        lines.append(f"{keys['name']}: {GUESSED} is a guess. Read some of the text, or give the real encoding.")
     noticed: NotText = {}
     for file, text in texts[keys.get("text", "")]:
         look_for_not_text(noticed, text, os.path.relpath(file))

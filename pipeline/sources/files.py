@@ -273,10 +273,8 @@ def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
     for path, is_hidden in found:
         try:
             status = os.stat(path)
-        except OSError as error:
-            if isinstance(error, PermissionError) and not is_hidden:
-                left_out[os.path.dirname(path)] = UNREADABLE
-            continue  # or a broken link, or gone meanwhile
+        except OSError:
+            continue  # a broken link, or gone meanwhile
         if stat.S_ISDIR(status.st_mode):
             continue
         folder, separator, base = path.rpartition(os.sep)

@@ -32,7 +32,7 @@ from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, com
 from pipeline.sources.formats.detect import detect_format, is_binary, read_head
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
-from pipeline.sources.globs import AGAIN
+from pipeline.sources.globs import AGAIN, UNREADABLE
 from shards.errors import InputError, text_of
 
 MOST_LOOKED_AT = 4096
@@ -50,7 +50,6 @@ _RECORD_START = re.compile(r"[\s,\[]*(?=\{)")
 _ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
 _IN_LIST = "[]"
 _name = attrgetter("name")
-_NOT_UTF8 = 'not UTF-8: give it a separate [[sources]] with encoding = "cp1252", or its real encoding'
 GUESSED = "cp1252"
 """The encoding of sources of files that are not UTF-8. A guess: whoever writes a recipe says so."""
 _WESTERN = re.compile("[À-ÿ‘’“”–—…«»]")
@@ -124,10 +123,9 @@ def count_characters(texts: Texts, column: str) -> int:
 
 def is_western(text: str) -> bool:
     """Return whether text that was decoded as `GUESSED` looks right: few letters and quotes beyond ASCII, no UTF-8."""
-    if "\ufffd" in text or not text.encode(GUESSED).decode("utf-8", "ignore").isascii():
-        return False
-    count = sum(not character.isascii() for character in text)
-    return count <= len(text) // 4 and count <= 2 * len(_WESTERN.findall(text))
+    odd = re.sub("[\0-\x7f]", "", text)
+    is_few = len(odd) <= min(len(text) // 4, 2 * len(_WESTERN.findall(odd)))
+    return is_few and "\ufffd" not in odd and odd.encode(GUESSED).decode("utf-8", "ignore") == ""
 
 
 def _read_tail(file: File) -> bytes:
@@ -180,8 +178,7 @@ def survey(places: list[str], left_out: dict[str, str], marks: dict[str, set[str
 
     Args:
         places: folders, files and globs.
-        left_out: the names of files and folders that no source reads are added, with the reason of each; and those of
-            files that are not UTF-8.
+        left_out: the names of files and folders that no source reads are added, with the reason of each.
         marks: kinds of folders that are left out, and of each the names by which it is known.
 
     Raises:
@@ -197,13 +194,11 @@ def survey(places: list[str], left_out: dict[str, str], marks: dict[str, set[str
             try:
                 keys, texts = look_at(file, among=len(files))
             except BROKEN_FILE_ERRORS as error:
-                said = f"cannot be read: {error.strerror}" if isinstance(error, PermissionError) else text_of(error)
+                said = UNREADABLE if isinstance(error, PermissionError) else text_of(error)
                 left_out[file.name] = re.split(r"\. |, which", said.removeprefix(f"{file.name}: "))[0]
                 continue
-            if keys.get("encoding") == GUESSED:
-                left_out[file.name] = _NOT_UTF8
-                if len(looked) < len(files):  # such files are few, and `plan` refuses those that a sample misses
-                    looked += sorted({*files} - {*looked}, key=_name)
+            if keys.get("encoding") == GUESSED and len(looked) < len(files):  # `plan` refuses what a sample misses
+                looked += sorted({*files} - {*looked}, key=_name)
             key = f"{label} {keys} {compression_of(file.name)}"
             parts[key].append(file)
             *_, shown = sources.setdefault(
@@ -216,8 +211,8 @@ def survey(places: list[str], left_out: dict[str, str], marks: dict[str, set[str
             others = {*looked} - {*own}
             table, listed, _ = sources[key]
             table["paths"] += sorted(escape(file.name) for file in own) if place else [pattern]
-            exclude = [] if place else [*_exclude(left_out, pattern), *sorted(escape(file.name) for file in others)]
-            table["exclude"] += [glob for glob in exclude if glob not in table["exclude"]]
+            table["exclude"] += [] if place else _list_unread(left_out, pattern)
+            table["exclude"] += [] if place else sorted(escape(file.name) for file in others)
             listed += own if place else [file for file in files if file not in others]
     for key, (table, own, shown) in [*sources.items()]:
         if len(own) == 1:  # no longer among others like it
@@ -225,18 +220,17 @@ def survey(places: list[str], left_out: dict[str, str], marks: dict[str, set[str
             table.update(keys)
             shown.update(texts)
             if table["format"] == "file":
-                left_out.setdefault(own[0].name, "one document; a source needs two")
+                left_out[own[0].name] = "one document; a source needs two"
                 del sources[key]
     return [*sources.values()]
 
 
-def _exclude(left_out: dict[str, str], pattern: str) -> Iterator[str]:
-    """Yield globs of the folders that are left out though a pattern reads files in them."""
+def _list_unread(left_out: dict[str, str], pattern: str) -> list[str]:
+    """Return globs of the files that a pattern matches in folders that are left out."""
     folder, _, ending = pattern.partition("/**/*")
-    for path in map(escape, left_out):
-        is_below = ending and path.startswith(f"{folder}/") and not posixpath.basename(path).startswith(".")
-        if is_below and any(name.endswith(ending) for *_, names in os.walk(path) for name in names):
-            yield f"{path}/**/*"
+    paths = (escape(path) for path in left_out if ending and not posixpath.basename(path).startswith("."))
+    globs = [f"{path}/**/*{ending}" for path in paths if path.startswith(f"{folder}/")]
+    return [glob for glob in globs if expand_glob(glob, {})]
 
 
 def _list_cells(place: str, left_out: dict[str, str], marks: dict[str, set[str]]) -> list[tuple[str, str, list[File]]]:
@@ -265,12 +259,8 @@ def _list_cells(place: str, left_out: dict[str, str], marks: dict[str, set[str]]
 
 def _walk(root: str, left_out: dict[str, str], marks: dict[str, set[str]]) -> Iterator[File]:
     """Yield the files of a folder and of those below, without following links to folders."""
-
-    def say(error: OSError) -> None:
-        left_out[error.filename] = f"cannot be read: {error.strerror}"
-
     real = os.path.join(os.path.realpath(root), "")
-    for folder, below, names in os.walk(root, onerror=say):
+    for folder, below, names in os.walk(root, onerror=lambda error: left_out.update({error.filename: UNREADABLE})):
         known = {*names, os.path.splitext(folder)[1]}
         if what := next((what for what, of in marks.items() if of <= known), ""):
             left_out[folder] = what
@@ -282,6 +272,6 @@ def _walk(root: str, left_out: dict[str, str], marks: dict[str, set[str]]) -> It
             elif os.path.islink(path) and os.path.isdir(path):
                 is_within = os.path.join(os.path.realpath(path), "").startswith(real)
                 left_out[path] = AGAIN if is_within else "a link that leads out of the given folder"
-        left_out |= {os.path.join(folder, name): "hidden folder" for name in below if name.startswith(".")}
+        left_out.update({os.path.join(folder, name): "hidden folder" for name in below if name.startswith(".")})
         below[:] = [name for name in below if not name.startswith(".")]
         yield from expand_glob(f"{escape(folder)}/*", left_out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 import os
 import tempfile
@@ -91,29 +92,23 @@ def test_each_part_of_a_glob_follows_links_once(
 
 
 def test_what_this_user_cannot_read_is_said(source: Any) -> None:
-    """Links to, files in and folders below what has no permission are not skipped in silence."""
+    codecs.lookup("utf-8-sig")  # Python's library may be unreadable to another user
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        for place in ("a/b/1.txt", "a/2.txt", "c/3.txt", "d/4.txt"):
-            (folder / place).parent.mkdir(parents=True, exist_ok=True)
-            (folder / place).write_text("Some text.")
-        modes = {"a/b": 0o000, "c": 0o444, "d/4.txt": 0o000}
-        for place, mode in modes.items():
-            (folder / place).chmod(mode)
+        os.chmod(name, 0o755)
+        for number, place in enumerate(shut := [f"{name}/a/b", f"{name}/a/c"]):
+            os.makedirs(place)
+            Path(place, "1.txt").write_text("Some text.")
+            os.chmod(Path(place, "1.txt") if number else place, 0)
         user, left_out, notes = os.geteuid(), dict[str, str](), list[str]()
         os.seteuid(user or 65534)
         try:
-            files = list_files(source(folder / "**/*.txt", folder / "*/*/*.txt"), notes.append)
+            list_files(source(f"{name}/**/*.txt", f"{name}/a/*/*.txt"), notes.append)
             survey([name], left_out, {})
         finally:
             os.seteuid(user)
-            for place in modes:
-                (folder / place).chmod(0o755)
-    assert [file.name for file in files] == ["a/2.txt", "d/4.txt"]
-    assert [note[: note.index("; grant")] for note in notes] == [f"2 folders left out: {name}/a/b, {name}/c"]
-    expected = dict.fromkeys([f"{name}/{place}" for place in modes], "cannot be read: Permission denied")
-    assert left_out == expected | {f"{name}/a/2.txt": "one document; a source needs two"}
+            os.chmod(shut[0], 0o700)
+    assert [note.partition(";")[0] for note in notes] == [f"1 folder left out: {name}/a/b"]
+    assert left_out == dict.fromkeys([f"{name}/a/b", f"{name}/a/c/1.txt"], "cannot be read: Permission denied")
 
 
 def test_hidden_files_are_said(folder: Path, run_cli: Any, source: Any) -> None:

@@ -78,7 +78,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
         "my-data-text": {"paths": ["my data/*.txt"], "format": "text", "separator": "\r\n\r\n"},
         "notes-file": {
             "paths": ["my data/notes/**/*.md", "my data/notes/**/*.txt"],
-            "exclude": ["my data/notes/up/**/*"]
+            "exclude": [f"my data/notes/up/**/*.{ending}" for ending in ("md", "txt")]
             + [f"my data/notes/{name}.txt" for name in ("binary", "empty", "latin", "wide")],
             "format": "file",
         },
@@ -93,7 +93,8 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
             "format": "parquet",
             "text": "text",
         },
-        "web-file": {"paths": ["my data/web/**/*.html"], "format": "file"},
+        "web-file": {"paths": ["my data/web/**/*.html"], "format": "file"}
+        | {"exclude": ["my data/web/again/**/*.html"]},
     }
     written = (tmp_path / "recipe.toml").read_text()
     for said in [
@@ -153,7 +154,7 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in (RECIPE_FILE, METRICS_FILE):
         (tmp_path / "run" / name).write_text('{"text": "not read"}')
     said = call_here(main, "init", ".", "--out", "c.toml", cwd=tmp_path).stdout
-    assert "looked at 10 of" in said
+    assert "looked at 10 files" in said
     for name in (
         "out/b): a shard",
         "out/b.work): the work",
@@ -162,15 +163,11 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "run): a tr",
     ):
         assert f"left out: 1 folder ({name}" in said
-    for encoding, text, is_read in (
-        ("cp1252", "Le café noir de l’été.\nNon", True),
-        ("sjis", "日本語の文。\n文", False),
-    ):
-        (tmp_path / encoding).mkdir()
-        (tmp_path / encoding / "a.txt").write_bytes(text.encode(encoding))
-        said = call_here(main, "init", encoding, "--out", f"{encoding}.toml", cwd=tmp_path).stdout
-        assert ("read as cp1252, a guess" in said) is is_read
-        assert ('\nencoding = "cp1252"  # ' in (tmp_path / f"{encoding}.toml").read_text()) is is_read
+    for encoding, text in (("cp1252", "Le café noir de l’été.\nNon"), ("sjis", "日本語の文。\n文")):
+        (tmp_path / f"{encoding}.txt").write_bytes(text.encode(encoding))
+        done = call_here(main, "init", f"{encoding}.txt", "--out", f"{encoding}.toml", cwd=tmp_path)
+        assert "cp1252 is a guess" in done.stdout
+        assert ('\nencoding = "cp1252"  # ' in (tmp_path / f"{encoding}.toml").read_text()) is (encoding == "cp1252")
 
 
 def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
