@@ -95,20 +95,23 @@ def test_what_this_user_cannot_read_is_said(source: Any) -> None:
     codecs.lookup("utf-8-sig")  # Python's library may be unreadable to another user
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
-        for number, place in enumerate(shut := [f"{name}/a/b", f"{name}/a/c"]):
-            os.makedirs(place)
-            Path(place, "1.txt").write_text("Some text.")
-            os.chmod(Path(place, "1.txt") if number else place, 0)
+        shut = [f"{name}/a/b", f"{name}/a/c/1.txt", f"{name}/d"]
+        for path in (f"{name}/a/b/1.txt", shut[1], f"{name}/d/1.txt"):
+            os.makedirs(os.path.dirname(path))
+            Path(path).write_text("Some text.")
         user, left_out, notes = os.geteuid(), dict[str, str](), list[str]()
+        for path in shut:
+            os.chmod(path, 0)
         os.seteuid(user or 65534)
         try:
-            list_files(source(f"{name}/**/*.txt", f"{name}/a/*/*.txt"), notes.append)
+            list_files(source(f"{name}/a/**/*.txt", f"{name}/*/*.txt"), notes.append)
             survey([name], left_out, {})
         finally:
             os.seteuid(user)
-            os.chmod(shut[0], 0o700)
-    assert [note.partition(";")[0] for note in notes] == [f"1 folder left out: {name}/a/b"]
-    assert left_out == dict.fromkeys([f"{name}/a/b", f"{name}/a/c/1.txt"], "cannot be read: Permission denied")
+            for path in shut:
+                os.chmod(path, 0o700)
+    assert [note.partition(";")[0] for note in notes] == [f"2 folders left out: {shut[0]}, {shut[2]}"]
+    assert left_out == dict.fromkeys(shut, "cannot be read: Permission denied")
 
 
 def test_hidden_files_are_said(folder: Path, run_cli: Any, source: Any) -> None:
