@@ -32,7 +32,7 @@ from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, com
 from pipeline.sources.formats.detect import detect_format, is_binary, read_head
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
-from pipeline.sources.globs import AGAIN, UNREADABLE
+from pipeline.sources.globs import UNREADABLE
 from shards.errors import InputError, text_of
 
 MOST_LOOKED_AT = 4096
@@ -259,7 +259,6 @@ def _list_cells(place: str, left_out: dict[str, str], marks: dict[str, set[str]]
 
 def _walk(root: str, left_out: dict[str, str], marks: dict[str, set[str]]) -> Iterator[File]:
     """Yield the files of a folder and of those below, without following links to folders."""
-    real = os.path.join(os.path.realpath(root), "")
     for folder, below, names in os.walk(root, onerror=lambda error: left_out.update({error.filename: UNREADABLE})):
         known = {*names, os.path.splitext(folder)[1]}
         if what := next((what for what, of in marks.items() if of <= known), ""):
@@ -270,8 +269,7 @@ def _walk(root: str, left_out: dict[str, str], marks: dict[str, set[str]]) -> It
             if os.path.islink(path) and not os.path.exists(path):
                 left_out[path] = "a broken link"
             elif os.path.islink(path) and os.path.isdir(path):
-                is_within = os.path.join(os.path.realpath(path), "").startswith(real)
-                left_out[path] = AGAIN if is_within else "a link that leads out of the given folder"
+                left_out[path] = "a link, not followed; give the folder itself if it is not below"
         left_out.update({os.path.join(folder, name): "hidden folder" for name in below if name.startswith(".")})
         below[:] = [name for name in below if not name.startswith(".")]
         yield from expand_glob(f"{escape(folder)}/*", left_out)
