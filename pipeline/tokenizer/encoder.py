@@ -13,6 +13,7 @@ size, `tokenizers` 130 times. So are long runs of slashes, and of letters if the
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import itertools
@@ -348,8 +349,8 @@ class Encoder:
         import numpy as np
 
         middle = end - 2 * _WINDOW_BYTES
-        is_bpe = self._tokenizer["model"].get("type", "BPE") == "BPE"
-        if not is_bpe or not is_byte_level(self._tokenizer) or end - begin > 4 * PIECE_BYTES:
+        kind = self._tokenizer["model"].get("type", "BPE")
+        if kind != "BPE" or not is_byte_level(self._tokenizer) or end - begin > 4 * PIECE_BYTES:
             return None
         text = str(data[begin:end], "utf-8", "ignore")
         head, tail = text[: middle - end], text[middle - end :]
@@ -387,7 +388,8 @@ class Encoder:
         memory = _resident_bytes()
         self._least_memory = min(self._least_memory, memory)
         if memory - self._least_memory > GROWTH_BYTES:
-            self._fast = None  # its memory goes back before another takes some
+            self._fast = None  # its memory goes back before another takes some, and to the system: malloc would keep it
+            getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
             self._fast, _ = _load_fast(self._described, {})
             self._least_memory = _resident_bytes()
         return _encode_fast(self._fast, text)

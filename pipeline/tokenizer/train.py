@@ -183,8 +183,8 @@ def train_merges(
     # Native code returns after minutes, and an interrupt waits for it: a large sample has a process of its own, unless
     # this is a worker already, which a build ends at once.
     here = sample_path.stat().st_size <= _SMALL_SAMPLE_BYTES or parent_process() is not None
-    recipe = vocab_size, special_tokens, pretokenizer
-    [(_, merges)] = map_tasks(_train_merges, sample_path, [recipe], 1, here=here)
+    tasks = [(vocab_size, special_tokens, pretokenizer)]
+    [(_, merges)] = map_tasks(_train_merges, sample_path, tasks, 1, here=here)
     return merges
 
 

@@ -47,9 +47,6 @@ _WORKER_ENVIRONMENT = {
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
 
-_PR_SET_PDEATHSIG = 1
-"""Of `prctl`: the signal that a process gets when its parent ends."""
-
 SharedT = TypeVar("SharedT")
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")
@@ -218,7 +215,7 @@ def _join(
     # ends, which then waits for this program alone.
     os.close(cast("Any", forkserver)._forkserver._forkserver_alive_fd)
     with contextlib.suppress(AttributeError):  # not Linux
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     threading.Thread(target=_end_with, args=(program,), daemon=True, name="end-with-program").start()
     report_to(say if reports else None)
     begin(*arguments)
