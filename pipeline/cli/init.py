@@ -72,11 +72,11 @@ def run(options: argparse.Namespace) -> Outcome:
         found, guessed = guessed, []
     said = "not UTF-8; the recipe has a source for them, commented out: give it their encoding"
     left_out |= {file.name: said for _, files, _ in guessed for file in files}
+    kinds = {name: (why, "folder" if os.path.isdir(name) else "file") for name, why in sorted(left_out.items())}
     lines = [
         f"left out: {plural(len(names), noun)} ({', '.join(map(os.path.relpath, names[:_SHOWN]))}): {why}"
-        for why in sorted({*left_out.values()})
-        for names in [[name for name in sorted(left_out) if left_out[name] == why]]
-        for noun in ["folder" if os.path.isdir(names[0]) else "file"]
+        for why, noun in sorted({*kinds.values()})
+        for names in [[name for name in kinds if kinds[name] == (why, noun)]]
     ]
     if sum(len(files) for _, files, _ in found) > MOST_LOOKED_AT:
         lines.append(f"looked at {MOST_LOOKED_AT:,} files, and at all of a folder and ending where one is not UTF-8")
