@@ -19,7 +19,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Show an error that ends a worker of the fork server, unless the program has ended while it began."""
-    if not issubclass(kind, FileNotFoundError):
+    if not issubclass(kind, FileNotFoundError | EOFError):
         sys.__excepthook__(kind, error, trace)
 
 
