@@ -9,7 +9,6 @@ by the content hash of the document's original text: never by a counter, so that
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -101,7 +100,7 @@ def _candidates(text: pa.LargeStringArray, names: tuple[PersonalKind, ...]) -> I
     """Yield the documents that a hint of personal data matches, in order, each with the kinds of its groups."""
     import pyarrow.compute as pc
 
-    groups = _groups_of(names)
+    groups = [own for group in GROUPS if (own := [kind for kind in group if kind.name in names])]
     # One pass with all hints; few documents match, and only those are asked for each group.
     left = np.flatnonzero(unwrap_mask(pc.match_substring_regex(text, _join_hints(kinds_of(names)))))
     if not len(left):
@@ -111,12 +110,6 @@ def _candidates(text: pa.LargeStringArray, names: tuple[PersonalKind, ...]) -> I
     for index, document, column in zip(left.tolist(), held, matches.T, strict=True):
         kinds = [kind for number in np.flatnonzero(column) for kind in groups[number]]
         yield index, document.as_buffer().to_pybytes(), kinds
-
-
-@lru_cache(maxsize=16)
-def _groups_of(names: tuple[PersonalKind, ...]) -> list[tuple[Kind, ...]]:
-    groups = (tuple(kind for kind in group if kind.name in names) for group in GROUPS)
-    return [group for group in groups if group]
 
 
 def _join_hints(kinds: Sequence[Kind]) -> str:

@@ -25,24 +25,29 @@ DOCUMENTS = 300
 _MOST_TOKENS = 1 << 16
 """Longer documents are left out."""
 _PROBES = (
-    *("", " ", "  ", " a", "a ", " a  b   c    d", "\t\ta\t", "\n\n  b\r\n c\r", "    def f(x):\n        return x\n"),
-    *(
-        "it's 12345 DON'T \u2019s 3.14e-10 v1.2.3",
-        "HTTPServer camelCase snake_case",
-        "naïve café e\u0301 \u212b \ufb01",
-    ),
-    *(
-        "中文 日本語 ไทย ខ្មែរ हिन्दी العربية עברית",
-        "👩\u200d👩\u200d👧 🙂🏽 🇩🇪",
-        "\x00\x01\x7f\ufeff\u00a0\u3000\u200b\u2028\ufffd",
-    ),
-    *(
-        "\u2581a \u2581\u2581b",
-        "<0x0A><0xFF>",
-        "\uff21\uff22 ẛ\u0323 İı ß ﬀ",
-        "\u088f \U00010940 \U000323b0 \U0001f642",
-    ),
-    *("[CLS] [SEP] <s></s> <unk> <pad> <|endoftext|><|im_start|>user", "a" * 300, " " * 300, "#" * 80 + "\n" * 40),
+    "",
+    " ",
+    "  ",
+    " a",
+    "a ",
+    " a  b   c    d",
+    "\t\ta\t",
+    "\n\n  b\r\n c\r",
+    "    def f(x):\n        return x\n",
+    "it's 12345 DON'T \u2019s 3.14e-10 v1.2.3",
+    "HTTPServer camelCase snake_case",
+    "naïve café e\u0301 \u212b \ufb01",
+    "中文 日本語 ไทย ខ្មែរ हिन्दी العربية עברית",
+    "👩\u200d👩\u200d👧 🙂🏽 🇩🇪",
+    "\x00\x01\x7f\ufeff\u00a0\u3000\u200b\u2028\ufffd",
+    "\u2581a \u2581\u2581b",
+    "<0x0A><0xFF>",
+    "\uff21\uff22 ẛ\u0323 İı ß ﬀ",
+    "\u088f \U00010940 \U000323b0 \U0001f642",
+    "[CLS] [SEP] <s></s> <unk> <pad> <|endoftext|><|im_start|>user",
+    "a" * 300,
+    " " * 300,
+    "#" * 80 + "\n" * 40,
 )
 
 

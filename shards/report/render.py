@@ -19,6 +19,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,7 +30,7 @@ from markupsafe import Markup
 from shards.audit.figures import COARSE_EDGES
 from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
 from shards.config import list_of, table_of
-from shards.format.manifest import BLOCK_LIST_REASON, Manifest, MixEntry
+from shards.format.manifest import BLOCK_LIST_REASON, Manifest
 from shards.report import visible_text
 from shards.terminal.amounts import compact, format_size
 from shards.terminal.display import Table, format_value
@@ -178,7 +179,7 @@ def make_render_environment(*folders: Path) -> jinja2.Environment:
     )
     filters: dict[str, Callable[..., str]] = {
         "visible": visible_text.visible,
-        "document": visible_text.visible_document,
+        "document": partial(visible_text.visible, keep=visible_text.KEPT_IN_DOCUMENTS),
         "token": visible_text.visible_token,
         "shorten": visible_text.shorten,
         "code": visible_text.code_span,
@@ -213,11 +214,8 @@ HUB_LICENSES = frozenset((
     "apache-2.0", "bsd-3-clause", "cc-by-3.0", "cc-by-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0", "cc-by-sa-3.0",
     "cc-by-sa-4.0", "cc0-1.0", "cdla-permissive-2.0", "gpl-3.0", "mit", "odc-by", "pddl", "unlicense",
 ))
-"""Identifiers of licences that the Hub accepts and corpora have; it refuses unknown ones, so any other is named."""
 # fmt: on
-
-_SCALES = {3: "1K", 4: "10K", 5: "100K", 6: "1M", 7: "10M", 8: "100M", 9: "1B", 10: "10B", 11: "100B", 12: "1T"}
-"""Numbers of rows in the Hub's words, by the power of ten."""
+"""Identifiers of licences that the Hub accepts and corpora have; it refuses unknown ones, so any other is named."""
 
 
 def card_header(manifest: Manifest, sources: Sequence[dict[str, Any]]) -> str:
@@ -245,7 +243,8 @@ def card_header(manifest: Manifest, sources: Sequence[dict[str, Any]]) -> str:
 def size_category(documents: int) -> str:
     """Return the size category of a rendered card, in the Hub's words, for a number of rows."""
     digits = min(len(str(documents)), 12)
-    return "n<1K" if digits < 4 else f"{_SCALES[digits - 1]}<n<{_SCALES[digits]}"
+    low, high = (f"{10 ** (power % 3)}{' KMBT'[power // 3]}" for power in (digits - 1, digits))
+    return "n<1K" if digits < 4 else f"{low}<n<{high}"
 
 
 def public_place(place: str) -> str:
@@ -302,13 +301,11 @@ def describe_sources(manifest: Manifest, recipe_text: str) -> list[dict[str, Any
     facts: list[dict[str, Any]] = []
     for entry in manifest.sources:
         own = stated.get(entry.name, {})
-        # A manifest that validation would refuse may lack a row of the mix.
-        share = MixEntry(source=entry.name, requested=0.0, achieved=0.0, requested_tokens=0, achieved_tokens=0)
         facts.append(
             {
                 "name": entry.name,
                 "entry": entry,
-                "share": mix.get(entry.name, share),
+                "share": mix[entry.name],
                 "train": manifest.count("train", entry.name),
                 "val": manifest.count("val", entry.name),
                 "kind": _text(own.get("kind")) or "",

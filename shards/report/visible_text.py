@@ -20,29 +20,8 @@ KEPT_IN_DOCUMENTS = "\n\t\u200c\u200d"
 """Line breaks, and the joiners that emoji and several scripts need; they only join the characters next to them."""
 
 
-def visible(text: str) -> Markup:
-    """Return a name or a short text for the page: invisible characters are spelt out and marked."""
-    return _mark(text, "")
-
-
-def visible_document(text: str) -> Markup:
-    """Return a document's text for the page, as `visible`, with its lines."""
-    return _mark(text, KEPT_IN_DOCUMENTS)
-
-
-def visible_token(text: str) -> Markup:
-    """Return a token's text for the page: spaces are shown as dots, and a long text is visibly shortened."""
-    length, shown = len(text), text[:MAX_TOKEN_CHARACTERS]
-    parts = [Markup('<i class="esc">·</i>') * len(run) if run[0] == " " else visible(run) for run in _spaces(shown)]
-    cut = Markup(' <i class="esc">… {} characters</i>').format(f"{length:,}") if length > len(shown) else ""
-    return Markup("").join(parts) + cut
-
-
-def _spaces(text: str) -> list[str]:
-    return re.findall(r" +|[^ ]+", text)
-
-
-def _mark(text: str, keep: str) -> Markup:
+def visible(text: str, keep: str = "") -> Markup:
+    """Return a text for the page: invisible characters are spelt out and marked, unless they are among `keep`."""
     if text.isascii() and text.isprintable():
         return Markup.escape(text)
     # Runs of characters that are spelt out, and runs that are not, in turn.
@@ -53,6 +32,15 @@ def _mark(text: str, keep: str) -> Markup:
             Markup('<i class="esc">{}</i>').format(printable(joined, keep=keep)) if hidden else Markup.escape(joined)
         )
     return Markup("").join(parts)
+
+
+def visible_token(text: str) -> Markup:
+    """Return a token's text for the page: spaces are shown as dots, and a long text is visibly shortened."""
+    length, shown = len(text), text[:MAX_TOKEN_CHARACTERS]
+    runs: list[str] = re.findall(" +|[^ ]+", shown)
+    parts = [Markup('<i class="esc">·</i>') * len(run) if run[0] == " " else visible(run) for run in runs]
+    cut = Markup(' <i class="esc">… {} characters</i>').format(f"{length:,}") if length > len(shown) else ""
+    return Markup("").join(parts) + cut
 
 
 def shorten(text: str, characters: int) -> str:

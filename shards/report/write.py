@@ -51,7 +51,7 @@ SHOWN_CHARACTERS = 700
 
 
 def report_to_dict(report: Report) -> dict[str, Any]:
-    """Return the JSON object of a report: every fact of the page but the manifest's, the samples' texts and curves."""
+    """Return the JSON object of a report: the facts of its set, its verdicts and where its samples are."""
     stated = ("name", "kind", "places", "license")
     return {
         "name": report.manifest.name,
@@ -65,9 +65,6 @@ def report_to_dict(report: Report) -> dict[str, Any]:
         "verdict": report.audit["verdict"],
         "checks": {check["name"]: check["verdict"] for check in report.audit["checks"]},
         "bytes_per_token": {"set": report.whole_bytes_per_token, "sources": report.bytes_per_token},
-        "lengths": report.by_source,
-        "longest_entries": report.vocabulary["longest"],
-        "rarest_entries": report.vocabulary["rarest"],
         "samples": {
             name: [sample["place"].to_dict() for sample in samples] for name, samples in report.samples.items()
         },

@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -179,7 +180,7 @@ KEY = hashlib.sha1(b"9").digest()
 
 @pytest.mark.parametrize("body", [gzip.compress(b"other bytes", mtime=0), b"no gzip", b""])
 def test_a_journal_that_the_disk_altered_is_not_used(tmp_path: Path, body: bytes) -> None:
-    with Journal(tmp_path / "journal") as journal:
+    with closing(Journal(tmp_path / "journal")) as journal:
         journal.add(KEY, body)
         with pytest.raises(SourceError, match=r"was damaged after it was written, and has been deleted\. Run the same"):
             journal.read(KEY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +24,7 @@ from shards.stores.store import WritableStore
 from tokenmill.experiments.proxy import scored_keys
 from tokenmill.experiments.schema import AblationConfig, ArmConfig, flatten_keys
 from trainer.recipe import TrainRecipe, load_train_recipe
-from trainer.recipe.eval_config import EVAL_PATH_KEYS, EvalSetConfig, EvalTaskConfig
+from trainer.recipe.eval_config import EVAL_PATH_KEYS
 
 _VALIDATION_PART, _VALIDATION_TOKENS = 0.02, 20_000
 """Of the tokens of a training; at least as many tokens: enough for a document of most corpora."""
@@ -183,7 +183,7 @@ def _shrink_validation(recipe: Recipe, tokens: int) -> Recipe:
 
 
 def _digest_eval_files(recipe: TrainRecipe) -> str:
-    """Return a digest of the local files of an arm's eval sets and tasks: content, or a set's manifest.
+    """Return a digest of the local files of an arm's eval sets and tasks: content, or a set's manifest; no addresses.
 
     Raises:
         InputError: a path of an eval set or task matches no file.
@@ -192,9 +192,14 @@ def _digest_eval_files(recipe: TrainRecipe) -> str:
     found: set[str] = set()
     for kind, tables in (("sets", recipe.eval.sets), ("tasks", recipe.eval.tasks)):
         for table in tables:
-            for key, paths in list_eval_files(table):
+            values = table.model_dump()
+            for key in EVAL_PATH_KEYS:
+                given: Any = values.get(key) or []
+                names = [given] if isinstance(given, str) else cast("list[str]", given)
+                local = [name for name in names if "://" not in name]
+                paths = [path for name in local for path in glob.glob(name, recursive=True)]
                 found.update(paths)
-                if not paths and key != "exclude":
+                if local and not paths and key != "exclude":
                     problems.append(f"eval.{kind}.{table.name}.{key}: matches no file. Correct the path.")
     if problems:
         raise InputError(problems)
@@ -202,26 +207,16 @@ def _digest_eval_files(recipe: TrainRecipe) -> str:
     return digest_of([hash_file(Path(path)) for path in contents if os.path.isfile(path)])
 
 
-def list_eval_files(table: EvalSetConfig | EvalTaskConfig) -> Iterator[tuple[str, list[str]]]:
-    """Yield each key of an arm's eval set or task that names local files, and the files; of addresses none."""
-    values = table.model_dump()
-    for key in EVAL_PATH_KEYS:
-        given: Any = values.get(key) or []
-        names = [given] if isinstance(given, str) else cast("list[str]", given)
-        local = [name for name in names if "://" not in name]
-        if local:
-            yield key, [path for name in local for path in glob.glob(name, recursive=True)]
-
-
 def _check_scores(file: Path, ablation: AblationConfig, arms: Sequence[Arm]) -> None:
     """Refuse scores that an arm's train recipe does not take."""
-    problems = [
-        f"{file}: scores: {score!r}: arm {arm.name!r} does not compute it. Expected one of: {', '.join(known)}."
-        for arm in arms
-        for known in [arm.train.eval.score_names]
-        for score in ablation.scores
-        if score not in known
-    ]
+    problems: list[str] = []
+    for arm in arms:
+        known = arm.train.eval.score_names
+        problems += [
+            f"{file}: scores: {score!r}: arm {arm.name!r} does not compute it. Expected one of: {', '.join(known)}."
+            for score in ablation.scores
+            if score not in known
+        ]
     if problems:
         raise InputError(problems)
 

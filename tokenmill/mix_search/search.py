@@ -79,7 +79,7 @@ class MixSearch:
         self._check_objective(load_train_recipe(locate_recipe(file, self.config.train)).eval.score_names)
         self.space = find_space(file, self.recipe, self.config.bounds)
         self.target = find_target(file, self.config, self.recipe)
-        self.sizes = measure_sources(file, self.config, self.recipe, self.space)
+        self.sizes = measure_sources(file, self.config, self.recipe, self.space, self.target)
         self.candidates = list_candidates(self.space)
         self.own = self._open_mixes({OWN: self.space.own}).arms[0]
         self._check_arms()
@@ -285,14 +285,15 @@ SourceSize = tuple[int | None, float]
 take within the bounds, and the part of its documents in the sets of the arms."""
 
 
-def measure_sources(file: Path, config: MixSearchConfig, recipe: Recipe, space: MixSpace) -> dict[str, SourceSize]:
+def measure_sources(
+    file: Path, config: MixSearchConfig, recipe: Recipe, space: MixSpace, target: int
+) -> dict[str, SourceSize]:
     """Return what each source of a search has for the real run, and the part of it that the arms take.
 
     Raises:
-        InputError: the target is unknown or too small, a bound repeats a source more often than `mix.max_epochs`
+        InputError: a bound repeats a source more often than `mix.max_epochs`
             allows, or an arm would see too few documents of a source.
     """
-    target = find_target(file, config, recipe)
     greatest = space.greatest()
     # A plan in which each source has its greatest share of the target tells whether that is more than it has.
     sources = [one.model_copy(update={"weight": max(greatest[one.name], 1e-9)}) for one in recipe.sources]

@@ -88,15 +88,9 @@ def compare_pairs(folder: Path, task: SimilarTask, report: Report) -> Result:
     # The candidate pairs of this task's partitions, from all ranges of keys.
     runs = distinct_runs(load_runs(task.runs))
     step = PARTITIONS // task.tasks
-    pairs = distinct_pairs(
-        np.concatenate(
-            [
-                read_pairs(open_store(f"{task.pairs}/{pairs_digest(task.runs, place, task.ranges)}"), first, last)
-                for place in range(task.ranges)
-                for first, last in [(task.number * step, (task.number + 1) * step)]
-            ]
-        )
-    )
+    begin = task.number * step
+    stores = [open_store(f"{task.pairs}/{pairs_digest(task.runs, place, task.ranges)}") for place in range(task.ranges)]
+    pairs = distinct_pairs(np.concatenate([read_pairs(store, begin, begin + step) for store in stores]))
     # Read and compare batch by batch: pairs of one document follow each other.
     documents = _Documents(runs, np.unique(np.concatenate([pairs["longer"], pairs["shorter"]])), task.vocab_size)
     longer, shorter = documents.find(pairs["longer"]), documents.find(pairs["shorter"])

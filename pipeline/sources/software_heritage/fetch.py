@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 import pyarrow as pa
 
@@ -78,10 +78,8 @@ class Journal:
         file.execute("CREATE TABLE IF NOT EXISTS objects (key BLOB PRIMARY KEY, body BLOB NOT NULL)")
         return file
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the journal's file."""
         self._file.close()
 
     def __contains__(self, key: bytes) -> bool:
@@ -141,7 +139,7 @@ def fetch_unit(folder: Path, task: FetchTask, report: Report) -> FetchResult:
     timer.lap("read_s")
 
     # Take files from earlier tasks, and fetch the others.
-    with Journal(Path(task.journal)) as journal:
+    with closing(Journal(Path(task.journal))) as journal:
         for span, (keys, _) in zip(task.unit.spans, wanted, strict=True):
             _use_again(folder.parent, _file_name(task.source, span), keys, journal)
         timer.lap("use_again_s")
@@ -198,12 +196,13 @@ def _thin_out(
 ) -> tuple[list[tuple[dict[int, bytes], Counter[str]]], float]:
     """Return an even part of the files to fetch that rows of spans name, at most so many, and how large it is."""
     # Neighbours are often files of one repository, so that the first files would tell less.
-    step = max(1, -(-sum(len(keys) for keys, _ in wanted) // most))
+    every = sum(len(keys) for keys, _ in wanted)
+    step = max(1, -(-every // most))
     thin = [
         (dict(list(keys.items())[::step]), Counter({reason: round(count / step) for reason, count in rejected.items()}))
         for keys, rejected in wanted
     ]
-    return thin, sum(len(keys) for keys, _ in thin) / max(1, sum(len(keys) for keys, _ in wanted))
+    return thin, sum(len(keys) for keys, _ in thin) / max(1, every)
 
 
 def _use_again(stage: Path, name: str, keys: dict[int, bytes], journal: Journal) -> None:

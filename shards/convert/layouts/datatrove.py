@@ -33,7 +33,9 @@ def write_split(open_file: OpenFile, reader: SplitReader) -> None:
                 position = int(ends[-1])
         count = shard.num_tokens
         with open_file(f"{name}.metadata") as file:
-            file.write(f"../tokenizer.json|{reader.dtype.itemsize}\n{count}\n{format_metric(count)}T".encode())
+            file.write(
+                f"../tokenizer.json|{reader.shard_set.dtype.itemsize}\n{count}\n{format_metric(count)}T".encode()
+            )
 
 
 def format_metric(count: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -43,11 +43,6 @@ class SplitReader:
     def shards(self) -> Shards:
         """The shards of the split that a layout writes, in order."""
         return self.shard_set.splits[self.split]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the tokens that a layout writes, little-endian."""
-        return self.shard_set.dtype
 
     def iter_tokens(self) -> Iterator[Tokens]:
         """Yield the tokens of the split for a layout, a frame at a time."""

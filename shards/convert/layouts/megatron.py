@@ -28,7 +28,7 @@ def write_split(open_file: OpenFile, reader: SplitReader) -> None:
         for tokens in reader.iter_tokens():
             file.write(tokens.data)
     # The index has one array after the other; each is one pass over the tables.
-    count, size = reader.shards.num_documents, reader.dtype.itemsize
+    count, size = reader.shards.num_documents, reader.shard_set.dtype.itemsize
     with open_file(f"{reader.split}.idx") as file:
         file.write(_HEADER.pack(_MAGIC, 1, _DTYPE_CODES[size], count, count + 1))
         for lengths in reader.iter_lengths():

@@ -38,7 +38,7 @@ def write_split(open_file: OpenFile, reader: SplitReader) -> None:
 
     schema = pa.schema(
         [
-            pa.field("input_ids", pa.list_(pa.from_numpy_dtype(reader.dtype))),
+            pa.field("input_ids", pa.list_(pa.from_numpy_dtype(reader.shard_set.dtype))),
             pa.field("source", pa.string()),
             pa.field("unit", pa.string()),
             pa.field("row", pa.uint32()),
