@@ -50,10 +50,7 @@ def read_memory_map(path: Path, samples: int, batch: int, seq_len: int) -> Calla
     return batches
 
 
-READERS = {
-    "tokenmill": read_tokenmill,
-    "memory_map": read_memory_map,
-}
+READERS = {"tokenmill": read_tokenmill, "memory_map": read_memory_map}
 
 
 def measure(kind: str, path: Path, samples: int, batch: int, seq_len: int) -> dict[str, float]:

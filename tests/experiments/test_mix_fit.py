@@ -68,14 +68,6 @@ def test_fit_finds_the_numbers_of_a_score_again(name: str) -> None:
     assert found.pure == pytest.approx(TRUTH[name].pure, abs=1e-4)
 
 
-def test_first_percent_of_a_source_may_count_most() -> None:
-    # Measured bits per byte of mathematics by its share, in small models: no log-linear fit comes near.
-    shares = np.array([0.0, 0.05, 0.1, 0.2, 0.3, 0.4])
-    values = np.array([5.65, 2.92, 2.66, 2.41, 2.21, 2.11])
-    found = fit_score(np.column_stack([1 - shares, shares]), values)
-    assert found.predict(np.column_stack([1 - shares, shares])) == pytest.approx(values, rel=0.03)
-
-
 def test_best_mix_is_the_lowest_within_the_bounds() -> None:
     # By symmetry: two scores that each fall with one source.
     pair = {

@@ -151,25 +151,6 @@ def test_the_page_gives_the_windows_of_the_code(sizes, length, seed):
         assert {place.epoch for place in found} <= {epoch}
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    tokens=st.integers(0, 5_000), length=st.integers(1, 300), seed=st.integers(0, 2**32 - 1), shard=st.integers(0, 9)
-)
-def test_an_epoch_predicts_all_but_two_windows_at_the_edges_once(tokens, length, seed, shard):
-    order = WindowOrder([0] * shard + [tokens], seq_len=length, seed=seed)
-    assert order.targets + order.cropped == tokens
-    if not order.per_epoch:
-        return
-    assert order.cropped < 2 * (length + 1)
-    for epoch in range(3):
-        first = epoch * order.per_epoch
-        starts = sorted(locate(order, number).start for number in range(first, first + order.per_epoch))
-        targets = [token for start in starts for token in range(start + 1, start + length + 1)]
-        assert targets == list(range(starts[0] + 1, starts[0] + 1 + order.targets))  # each once, without a gap
-        assert starts[0] >= 0
-        assert targets[-1] < tokens
-
-
 @settings(max_examples=100, deadline=None)
 @given(length=st.integers(8, 3_000), seed=st.integers(0, 2**32 - 1), shard=st.integers(0, 9))
 def test_the_first_epochs_cut_a_shard_far_from_each_other(length, seed, shard):

@@ -112,7 +112,7 @@ def check_harmless(html):
     return "".join(found.text)
 
 
-def test_facts_are_the_manifests(report, good_set, plan):
+def test_facts_are_the_manifests_and_samples_the_documents(report, good_set, plan):
     manifest = open_set(good_set).manifest
     facts = report_to_dict(report)
     assert (facts["name"], facts["tokens"]) == ("set", sum(shard.tokens for shard in manifest.shards))
@@ -129,9 +129,6 @@ def test_facts_are_the_manifests(report, good_set, plan):
     for number in (facts["tokens"], facts["documents"], *rows):
         assert f"{number:,}" in page
     assert validate(good_set, level="quick").ok
-
-
-def test_samples_are_the_documents(report, plan):
     for name in ("prose", "code"):
         assert len(report.samples[name]) == 2
         for sample in report.samples[name]:

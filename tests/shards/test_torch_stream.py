@@ -172,13 +172,6 @@ def test_an_even_end_gives_all_ranks_equally_many(small_set, ranks, batch):
     assert counts == {(N // stride, N // stride * stride)}
 
 
-def test_epochs_are_read_in_one_iteration_each_in_an_order_of_its_own(small_set):
-    stream = TokenStream(small_set, seq_len=SEQ_LEN, epochs=2)
-    parts = [part["input_ids"][0].item() for part in stream]
-    assert len(parts) == 2 * N
-    assert sorted(parts[:N]) != sorted(parts[N:])  # each epoch cuts shards at another offset
-
-
 # Real DataLoaders
 
 

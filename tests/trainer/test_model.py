@@ -18,7 +18,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from shards.torch.batch import number_documents
 from tests.trainer.conftest import make_config
-from trainer.model.attention import KeyValueCache, attend, document_mask, rotary_tables, rotate
+from trainer.model.attention import KeyValueCache, attend, document_mask, rotary_tables
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token, padded_vocab_size
 from trainer.recipe import load_train_recipe
 
@@ -119,15 +119,6 @@ def test_padded_ids_are_in_no_logits_and_no_loss():
     # As if the padded ids had a logit of minus infinity: the same bits.
     padded = F.pad(logits[:, :-1], (0, 256 - VOCAB_SIZE), value=-torch.inf)
     assert torch.equal(F.cross_entropy(padded.flatten(0, 1), ids[:, 1:].flatten()), loss)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rotation_is_that_of_whole_heads(dtype):
-    x = torch.randn(2, 64, 4, 32, generator=torch.Generator().manual_seed(3)).to(dtype)
-    cos, sin = rotary_tables(torch.arange(64), 32, 10_000.0)
-    first, second = x.chunk(2, dim=-1)
-    whole = x * torch.cat((cos, cos), -1) + torch.cat((-second, first), -1) * torch.cat((sin, sin), -1)
-    torch.testing.assert_close(rotate(x, cos, sin), whole.to(dtype), rtol=0, atol=3e-7)
 
 
 MODERN: dict[str, Any] = {"hidden_act": "relu2", "use_qk_norm": True}

@@ -86,13 +86,6 @@ def test_each_rule_is_checked(recipe_file, override, expected):
     assert "factory" not in faults
 
 
-def test_files_that_are_no_recipe_are_named(tmp_path):
-    broken = tmp_path / "broken.toml"
-    broken.write_text("[model\n")
-    assert "not valid TOML" in find_faults(broken)[0]
-    assert "cannot be read" in find_faults(tmp_path / "absent.toml")[0]
-
-
 def test_a_recipe_of_another_version_is_refused(recipe):
     tables = recipe.model_dump(mode="json")
     del tables["train"]["steps"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from shards.torch import TokenWindows
 from shards.torch.batch import number_documents
 from tests.support.token_sets import locate
 from trainer import optim
-from trainer.metrics import MetricsLog, read_metrics
+from trainer.metrics import read_metrics
 from trainer.optim import learning_rate
 from trainer.recipe import PhaseConfig
 from trainer.session import Session
@@ -92,16 +91,6 @@ def test_bf16_learns_like_fp32(open_run):
     assert losses[1] == pytest.approx(losses[0], abs=0.05)
 
 
-def test_steps_after_the_checkpoint_leave_the_log(tmp_path):
-    lines = ['{"step": 1, "loss": 3.0}', '{"step": 2, "loss": 2.0}', '{"step": 2, "val_loss": 2.5}']
-    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 3, "loss": 1.0}', '{"step": 4, "lo']))
-    with closing(MetricsLog(tmp_path, step=2)) as log:
-        assert log.removed == 2
-        assert log.last("val_loss") == {"step": 2, "val_loss": 2.5}
-        log.write({"step": 3, "loss": 1.5})
-    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 2, 3]
-
-
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run, kind):
     recipe = (f"optimizer.kind={kind}", "optimizer.lr=5e-3", "train.steps=10", "checkpoint.every_steps=5")
@@ -116,12 +105,6 @@ def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run, kind):
     outcome = run_training(again, lambda line: None)
     for key in ("loss", "grad_norm"):
         assert outcome.log.last("loss")[key] == whole.log.last("loss")[key]
-
-
-def test_muon_computes_in_the_precision_of_the_run(open_run):
-    for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        session = open_run("optimizer.kind=muon", f"train.precision={precision}", name=precision)
-        assert session.optimizers[0]._dtype is dtype
 
 
 def step_alone(weights, momenta, dtype, *, lr, decay):
