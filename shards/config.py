@@ -365,10 +365,10 @@ def _is_of_type(text: str, details: list[Document]) -> bool:
     )
 
 
-def show_value(value: Any) -> str:
-    """Return a config's value for a message, as a recipe has it, cut where it is long."""
+def show_value(value: Any, most: int = 80) -> str:
+    """Return a config's value for a message, as a recipe has it, cut if it has more than `most` characters."""
     text = _write_value(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _write_value(value: Any) -> str:

@@ -138,4 +138,4 @@ def record_changes(run: Path, found: Checkpoint, recipe: TrainRecipe) -> None:
 
 
 def _show(value: Any) -> str:
-    return "nothing" if value is None else show_value(value)
+    return "nothing" if value is None else show_value(value, 500)

@@ -78,7 +78,9 @@ class TrainingRun:
         """Return a text for each change of the recipe in the middle of the run, as its folder tells it."""
         return [
             f"from step {change.after_step + 1:,}: "
-            + ", ".join(f"{key} = {show_value(new)}, not {show_value(old)}" for key, (old, new) in change.keys.items())
+            + ", ".join(
+                f"{key} = {show_value(new, 500)}, not {show_value(old, 500)}" for key, (old, new) in change.keys.items()
+            )
             for change in self.changes
         ]
 
