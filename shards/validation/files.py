@@ -13,6 +13,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -54,12 +55,8 @@ def check_files(store: Store) -> tuple[ShardSet | None, list[Problem]]:
     """
     shard_set, problems, listing = check_set_files(store)
     if shard_set is not None:
-        manifest = shard_set.manifest
-
-        def check(shard: Shard) -> list[Problem]:
-            return check_shard_files(shard, manifest, listing)[0]
-
-        for found in map_in_threads(check, shard_set.shards, reads_at_once(store)):
+        check = partial(check_shard_files, manifest=shard_set.manifest, listing=listing)
+        for found, _ in map_in_threads(check, shard_set.shards, reads_at_once(store)):
             problems += found
     return shard_set, problems
 

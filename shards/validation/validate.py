@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from shards.errors import Problem, first_of, plural
 from shards.format.manifest import MANIFEST_FILE, Manifest, MixEntry, ShardEntry
-from shards.format.reader import Shard, Shards
+from shards.format.reader import Shards
 from shards.format.totals import count_by_source
 from shards.stores.open import AnyPath, open_store
 from shards.terminal.reporter import Progress, count_up, no_progress
@@ -112,10 +112,9 @@ def validate(
     else:
         manifest, advance = shard_set.manifest, count_up(progress, shards.num_tokens)
 
-        def check(shard: Shard) -> ShardFindings:
-            return find_shard_problems(shard, manifest, listing, advance, checksums)
-
-        findings = map_in_threads(check, shards, threads)
+        findings = map_in_threads(
+            lambda shard: find_shard_problems(shard, manifest, listing, advance, checksums), shards, threads
+        )
         report.tokens = sum(found.tokens for found in findings)
         report.documents = sum(found.documents for found in findings)
         for found in findings:

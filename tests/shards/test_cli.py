@@ -174,15 +174,12 @@ def test_a_stderr_that_cannot_be_written_to_stops_nothing(good_set, tmp_path, to
         assert run_in_shell(f"{{ sleep 0.2; {refused}; }} {to}").returncode == 2
 
 
-def test_a_broken_pipe_that_is_not_stdout_is_an_error(capsys):
+def test_what_the_process_lacks_is_said_with_the_remedy_and_a_broken_pipe_is_an_error(tmp_path, capsys):
     def work():
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     assert run_command(work, as_json=False) == 2
     assert capsys.readouterr().err == "error: [Errno 32] Broken pipe\n"
-
-
-def test_what_the_process_lacks_is_said_with_the_remedy(tmp_path, capsys):
     with no_more_files():
         assert run_command(lambda: len(Path(tmp_path / "x").read_bytes()), as_json=False) == 2
     said = f"error: [Errno 24] Too many open files: '{tmp_path / 'x'}'. This process has too many files open."

@@ -123,11 +123,6 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
     return result
 
 
-def _count_tokens(run: Path) -> int:
-    """Return the tokens that a proxy has been trained on so far, by its metrics."""
-    return int(last_record(read_metrics(run), "tokens").get("tokens", 0))
-
-
 def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tuple[str, bool]:
     """Train a proxy with `train` to its end. Return why it failed, and whether another attempt may not; or nothing."""
     # The command is the one that a person would call.
@@ -149,7 +144,7 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
     try:
         while process.poll() is None:
             time.sleep(_POLL_SECONDS)
-            done = _count_tokens(run)
+            done = int(last_record(read_metrics(run), "tokens").get("tokens", 0))
             report(done, done)
     finally:
         if process.poll() is None:

@@ -75,11 +75,6 @@ class SearchFit(NamedTuple):
     """How much each arm counts, `(arms,)`, 1 on average."""
 
 
-def count_parameters(dimensions: int) -> int:
-    """Return how many numbers the fit of a score has: a pure score for each dimension, and the exponent."""
-    return dimensions + 1
-
-
 def fit_score(mixes: Shares, values: Values, weights: Values | None = None, start: ScoreFit | None = None) -> ScoreFit:
     """Fit one score by weighted least squares of its logarithm: noise grows with the score.
 
@@ -179,7 +174,7 @@ def fit_scores(
     # Residuals of a fit with p parameters are smaller than its errors: weights that vary more make up for it. As many
     # equal arms as these unequal ones are worth (Kish 1965).
     worth = arms / (counts**2).mean()
-    spread = max(1, worth - count_parameters(mixes.shape[1])) / worth
+    spread = max(1, worth - space.parameters) / worth
     resampled: list[dict[str, ScoreFit]] = []
     for _ in range(resamples):
         arm_weights = generator.dirichlet(np.full(arms, spread)) * arms * counts

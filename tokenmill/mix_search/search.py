@@ -29,7 +29,7 @@ from tokenmill.experiments.ablation import Ablation, Training, list_failed
 from tokenmill.experiments.arms import locate_recipe
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import AblationConfig, ArmConfig
-from tokenmill.mix_search.fit import SearchFit, count_parameters, fit_scores
+from tokenmill.mix_search.fit import SearchFit, fit_scores
 from tokenmill.mix_search.schema import MixSearchConfig, load_mix_search
 from tokenmill.mix_search.space import DECIMALS, MixSpace, Shares, draw_near, find_space, list_candidates, spread_out
 from trainer.evaluation.scores import find_own
@@ -87,7 +87,7 @@ class MixSearch:
     @property
     def rounds(self) -> list[int]:
         """The arms of each round of the search, the recipe's own mix and the winner not counted."""
-        return split_rounds(self.config.arms, self.config.rounds, count_parameters(len(self.space.own)))
+        return split_rounds(self.config.arms, self.config.rounds, self.space.parameters)
 
     @property
     def trainings(self) -> list[Training]:
@@ -158,7 +158,7 @@ class MixSearch:
         failed = list_failed(self.ablation.trainings)
         without = {one["arm"] for one in failed}
         self.mixes = {name: mix for name, mix in mixes.items() if name not in without}
-        if len(self.mixes) < count_parameters(len(self.space.own)):
+        if len(self.mixes) < self.space.parameters:
             left = f"{plural(len(self.mixes), 'arm')} left: too few to fit"
             raise RunError(
                 [f"{one['arm']}, seed {one['seed']}: failed: {one['why']}" for one in failed]
@@ -238,12 +238,11 @@ class MixSearch:
 
     def _check_arms(self) -> None:
         """Refuse fewer arms of a search than its fit takes."""
-        shares, arms = len(self.space.own), self.config.arms
-        least = count_parameters(shares) + 2
+        arms, least = self.config.arms, self.space.parameters + 2
         if arms < least:
             raise InputError(
-                f"{self.file}: {plural(arms, 'arm')}: the fit of {shares} shares has "
-                f"{plural(count_parameters(shares), 'parameter')}: it takes at least {least} arms, the "
+                f"{self.file}: {plural(arms, 'arm')}: the fit of {len(self.space.own)} shares has "
+                f"{plural(self.space.parameters, 'parameter')}: it takes at least {least} arms, the "
                 "recipe's own mix and the winner among them. Give more, shorter trainings, or fewer bounds."
             )
 

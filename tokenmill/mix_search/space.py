@@ -42,6 +42,11 @@ class MixSpace:
         """The names of the dimensions of the mixes."""
         return [" + ".join(group) for group in self.groups]
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers the fit of a score over the mixes has: a pure score for each dimension, and the exponent."""
+        return len(self.own) + 1
+
     def weights(self, mix: Shares) -> dict[str, float]:
         """Return the weight of each source in a mix in percent; that of a share of 0 is `LEAST_WEIGHT`."""
         return {

@@ -153,7 +153,7 @@ BANDS_BYTES = BANDS * BAND_DTYPE.itemsize
 """Bytes of a document's rows."""
 EDGE_BITS = 12
 """A range of keys begins at a multiple of 2^-12 of the key space."""
-_EDGE_DTYPE = np.dtype("<u8")
+EDGE_DTYPE = np.dtype("<u8")
 
 CHUNK_TOKENS = 1 << 17
 """Tokens whose signatures are made at once, or one longer document."""
@@ -222,14 +222,14 @@ def write_bands(folder: Path, task: BandsTask, report: Report) -> BandsResult:
             sorted_rows["index"] = documents
             file.write(sorted_rows.view(np.uint8).data)
             counts += np.bincount((own >> np.uint64(64 - EDGE_BITS)).astype(np.int64), minlength=len(counts))
-    edges = np.append(0, np.cumsum(counts)).astype(_EDGE_DTYPE)
+    edges = np.append(0, np.cumsum(counts)).astype(EDGE_DTYPE)
     files = {BANDS_FILE: file.facts(), EDGES_FILE: write_checksummed(folder / EDGES_FILE, edges.tobytes())}
     return BandsResult(rows=int(edges[-1]), files=files)
 
 
 def find_range(bands: TaskOutput[Any], number: int, ranges: int) -> tuple[int, int]:
     """Return the rows [first, last) of a bands task that are in one of this many equal ranges of keys."""
-    edges = np.frombuffer(bands.read(EDGES_FILE), _EDGE_DTYPE)[:: (1 << EDGE_BITS) // ranges]
+    edges = np.frombuffer(bands.read(EDGES_FILE), EDGE_DTYPE)[:: (1 << EDGE_BITS) // ranges]
     return int(edges[number]), int(edges[number + 1])
 
 

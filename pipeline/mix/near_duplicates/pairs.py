@@ -29,6 +29,8 @@ from pipeline.mix.near_duplicates.bands import (
     BAND_DTYPE,
     BANDS,
     EDGE_BITS,
+    EDGE_DTYPE,
+    EDGES_FILE,
     BandsTask,
     bands_digest,
     find_range,
@@ -53,12 +55,10 @@ PART_PAIRS = 1 << 21
 """Pairs that are sorted at once."""
 
 PAIRS_FILE = "pairs.bin"
-EDGES_FILE = "edges.bin"
 PAIR_DTYPE = np.dtype([("longer", "<u8"), ("shorter", "<u8")])
 """Two documents, as `_document_number` gives them; of equally long ones the first has the lower hash."""
 PARTITIONS = 256
 """Pairs are divided by their longer document, evenly."""
-_EDGE_DTYPE = np.dtype("<u8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def find_pairs(folder: Path, task: PairsTask, report: Report) -> PairsResult:
             file.write(ordered.view(np.uint8).data)
             edges.append(own_edges + pairs)
             pairs += len(ordered)
-    table = np.array(edges, _EDGE_DTYPE).reshape(-1, PARTITIONS + 1)
+    table = np.array(edges, EDGE_DTYPE).reshape(-1, PARTITIONS + 1)
     files = {PAIRS_FILE: file.facts(), EDGES_FILE: write_checksummed(folder / EDGES_FILE, table.tobytes())}
     others = sizes[sizes > MOST_MEMBERS].astype(np.int64) - CENTERS
     return PairsResult(pairs=pairs, left_out=int((others * (others - 1) // 2).sum()), files=files)
@@ -198,7 +198,7 @@ def read_pairs(store: Store, first: int, last: int) -> Rows:
         WorkFileDamagedError: a file is absent or damaged.
     """
     output = TaskOutput(store)
-    edges = np.frombuffer(output.read(EDGES_FILE), _EDGE_DTYPE).reshape(-1, PARTITIONS + 1)
+    edges = np.frombuffer(output.read(EDGES_FILE), EDGE_DTYPE).reshape(-1, PARTITIONS + 1)
     size = PAIR_DTYPE.itemsize
     read = partial(output.read, PAIRS_FILE)
     parts = [np.frombuffer(read(int(part[first]) * size, int(part[last]) * size), PAIR_DTYPE) for part in edges]

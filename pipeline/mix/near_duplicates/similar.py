@@ -152,7 +152,10 @@ class _Documents:
         self.rows = np.empty(len(numbers), DOCUMENT_DTYPE)
 
         def read(part: slice) -> None:
-            self.rows[part] = _read_rows((runs[self._own[part.start]], index[part]))
+            places = index[part]
+            first = int(places[0])
+            rows = runs[self._own[part.start]].read_documents(first, int(places[-1]) + 1)
+            self.rows[part] = rows[places - first]
 
         map_in_threads(read, parts, self._threads)
 
@@ -185,12 +188,6 @@ def _split(runs: Int64s, starts: Int64s, ends: Int64s, size: int) -> list[slice]
     apart |= stretch[1:] != stretch[:-1]
     edges = [0, *(np.flatnonzero(apart) + 1).tolist(), len(runs)]
     return [slice(first, last) for first, last in itertools.pairwise(edges) if first < last]
-
-
-def _read_rows(piece: tuple[Run, Int64s]) -> Rows:
-    run, places = piece
-    first = int(places[0])
-    return run.read_documents(first, int(places[-1]) + 1)[places - first]
 
 
 def _read_tokens(piece: tuple[Run, Rows]) -> UIntegers:

@@ -82,18 +82,17 @@ def with_cache(chosen: Network | None, *, cache: Path) -> contextlib.AbstractCon
     return (settings if settings.cache else replace(settings, cache=str(cache.absolute()))).in_effect()
 
 
-_keepers: list[object] = []
+_keepers: list[None] = []
 
 
 @contextlib.contextmanager
 def keep_fetched() -> Generator[None]:
     """Let the settings cache the ranges that any thread fetches in the block, because they will be read again."""
-    keeper = object()
-    _keepers.append(keeper)
+    _keepers.append(None)
     try:
         yield
     finally:
-        _keepers.remove(keeper)
+        _keepers.pop()
 
 
 def is_kept() -> bool:

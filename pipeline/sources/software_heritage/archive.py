@@ -48,7 +48,6 @@ _SMALL_BYTES = 1 << 20
 
 _TRIES = 3
 """How often an object is fetched whose SHA-1 is wrong: a proxy may have truncated it."""
-_PIECE_BYTES = 1 << 20
 _SHA1 = re.compile(rb"[0-9a-fA-F]{40}")
 
 Outcome = bytes | str
@@ -177,7 +176,7 @@ def _check(key: bytes, body: bytes) -> Outcome:
     left = MAX_BYTES
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
-            while piece := file.read(_PIECE_BYTES):
+            while piece := file.read(_SMALL_BYTES):
                 left -= len(piece)
                 if left < 0:
                     return TOO_LARGE
