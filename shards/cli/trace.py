@@ -165,9 +165,15 @@ def _read_text(path: Path) -> bytes:
 
     from shards.stores.files import read_file
 
+    text = bytearray()
     try:
         read_file(path, MOST_TEXT_BYTES)  # refuses a pipe, too
-        return pa.input_stream(str(path), compression="detect").read(MOST_TEXT_BYTES)
+        with pa.input_stream(str(path), compression="detect") as stream:
+            while part := stream.read(1 << 20):
+                text += part
+                if len(text) > MOST_TEXT_BYTES:
+                    raise OSError(f"more than {MOST_TEXT_BYTES:,} bytes of text")
+        return bytes(text)
     except OSError as error:
         fault = error.strerror or error
         raise InputError(f"--document {path}: {fault}. Give a file that holds the document's text.") from error

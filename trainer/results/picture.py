@@ -36,6 +36,8 @@ NAMES = {"loss": "training loss", "val_loss": "validation loss", "val_bits_per_b
 """The words for a number; a score of an eval set or task has its own name."""
 SIZES = {"lr": "learning rate", "tokens_per_s": "tokens per second", "usd": "US dollars"}
 """Numbers of each step that begin at 0, and the words for them."""
+MOST_NAME = 40
+"""Characters that are drawn of a name: of a run that goes by its path, the last ones."""
 SMOOTHED = ("loss", *SIZES)
 """Numbers of each step, which are drawn as the mean of some steps, and in a panel of few curves each step behind it."""
 
@@ -148,7 +150,8 @@ def draw_panels(runs: Sequence[TrainingRun], panels: Sequence[Panel], axes: Sequ
                     curve = [(at / scale, y, error) for at, y, error in read_curve(records, number, key)]
                     own: dict[str, Any] = {"color": colour, "linestyle": style}
                     smoothed, raw = number in SMOOTHED, len(lines) < 3
-                    _draw_curve(axis, curve, printable(name), smoothed=smoothed, raw=raw, **own)
+                    shown = name if len(name) <= MOST_NAME else f"...{name[-MOST_NAME:]}"
+                    _draw_curve(axis, curve, printable(shown), smoothed=smoothed, raw=raw, **own)
                 _scale(axis, unit)
                 axis.grid(visible=True, alpha=0.25)
                 axis.set_xlim(left=0)
