@@ -142,11 +142,11 @@ def test_a_cut_inside_a_word_changes_no_token(monkeypatch: pytest.MonkeyPatch) -
     cases += [(tokenizer | {"normalizer": {"type": "NFC"}}, texts) for tokenizer, texts in cases[2:12]]
     cuts = 0
     for number, (tokenizer, texts) in enumerate(cases):
-        encoder, array = Encoder(tokenizer), pa.array(texts, pa.large_string())
+        encoder = Encoder(tokenizer)
         if number % 4 == 1:
             encoder._fast = None
-        cuts += len(encoder._cut(array, 99)[2])
-        ids, offsets = encoder.encode(array)
-        whole = [encoder.encode_reference(text) for text in texts]
-        assert [ids[start:stop].tolist() for start, stop in pairwise(offsets)] == whole
+        for text in texts:  # one by one: after a seam that differs, the whole batch is encoded without cuts
+            array = pa.array([text], pa.large_string())
+            cuts += len(encoder._cut(array, 99)[2])
+            assert encoder.encode(array)[0].tolist() == encoder.encode_reference(text)
     assert cuts > 100
