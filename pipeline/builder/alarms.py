@@ -109,7 +109,7 @@ def _find_excess_of_tables(
     drops: SourceDrops,
     show: Callable[[str], Sequence[DroppedDocument]],
 ) -> Iterator[str]:
-    """Yield a fault for each preset and filter that drops more of a source than it may, for alarms.
+    """Yield the lines of an alarm about each preset and filter that drops more of a source than it may.
 
     Args:
         source: the source.

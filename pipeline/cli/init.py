@@ -1,6 +1,6 @@
 """Inspect files, and write a recipe with comments that builds a shard set from them. Edit it as you need.
 
-Folders, files, globs and data sets on the Hub (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Only the heads of
+Folders, files, globs and data sets on the Hub (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Only the heads
 and tails of files are read. Files that hold no text are left out and counted. Sources of files that are not UTF-8 are
 commented out, if others are found or their text does not look right as cp1252.
 """

@@ -1,8 +1,8 @@
 """A survey of files that no recipe describes yet: which hold text, and by which keys a source reads them.
 
-At most `MOST_LOOKED_AT` files are opened, and of each only its head or footer is read. The others are taken to be like
-those of the same folder and ending, but if one of these is not UTF-8, all are opened. UTF-16 and UTF-32 are recognised;
-other files that are not UTF-8 get a source with the encoding `GUESSED`.
+Of at most `MOST_LOOKED_AT` files the head and tail, or the footer, are read. The others are taken to be like those of
+the same folder and ending, but if one of these is not UTF-8, all are read so. UTF-16 and UTF-32 are recognised; other
+files that are not UTF-8 get a source with the encoding `GUESSED`.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
