@@ -33,7 +33,7 @@ Found = tuple[str, bool]
 
 
 def find_paths(glob: str, left_out: LeftOut) -> Iterator[Found]:
-    """Yield what a glob matches, files and folders; links to folders that were read and what is unreadable is added."""
+    """Yield the files and folders that a glob matches; add links to folders read before, and unreadable folders."""
     if not has_magic(glob):
         if os.path.lexists(glob):
             yield glob, False
