@@ -120,7 +120,8 @@ def seal_checksums(files: dict[str, WrittenFile]) -> bytes:
 
 
 @functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    """Return what writes and reads values of a type, for `seal` and `unseal`."""
     return TypeAdapter(kind)
 
 
@@ -131,7 +132,7 @@ def seal(value: Any, kind: Any = None) -> bytes:
         value: JSON values, or what pydantic can write as such.
         kind: its type, unless that is its class.
     """
-    body = _adapter(kind or value.__class__).dump_json(value, exclude_defaults=True)
+    body = adapter_of(kind or value.__class__).dump_json(value, exclude_defaults=True)
     return b'{"xxh3_128": "%b", "result": %b}' % (xxhash.xxh3_128_hexdigest(body).encode(), body)
 
 
@@ -144,4 +145,4 @@ def unseal(data: bytes, kind: Any = Any) -> Any:
     match = _SEALED.fullmatch(data)
     if match is None or xxhash.xxh3_128_hexdigest(match[2]).encode() != match[1]:
         raise ValueError("differs from what was written")
-    return _adapter(kind).validate_json(match[2])
+    return adapter_of(kind).validate_json(match[2])

@@ -211,18 +211,18 @@ class Encoder:
 
         # Special tokens are characters in text, so the encoders do not know them.
         plain, self._tokenizer = make_plain(tokenizer), tokenizer
-        written = json.dumps(plain)
+        written = json.dumps(plain, ensure_ascii=False)
         try:
             self._reference = tokenizers.Tokenizer.from_str(written)
         except Exception as error:  # tokenizers raises a bare Exception
             raise TokenizerError(
-                f"tokenizers cannot read this tokenizer: {error}{remedy_of(error) or '. Restore the file.'}"
+                f"tokenizers cannot read it: {error}{remedy_of(error) or '. Use another file, or train one.'}"
             ) from error
         spelling = find_spelling(plain)
         for token, token_id in find_special(tokenizer).items():
             if token_id != spelling.unknown and token_id in self.encode_reference(token):
                 word = f"special token {token!r} is an ordinary word of the vocabulary"
-                raise TokenizerError(f"tokenizer: {word}: text yields its id. Rename it.")
+                raise TokenizerError(f"{word}: text yields its id. Rename it.")
         self._keeps = spelling.keeps
         # gigatoken encodes if it gives the ids of `tokenizers` for all probes.
         probes = (_PROBE,) if spelling.keeps == "bytes" else (_PROBE, *_REWRITTEN_PROBES)
@@ -522,4 +522,7 @@ def load_encoder(path: str, sha256: str, task: str | None = None) -> Encoder:
     text = Path(path).read_bytes() if task is None else bytes(TaskOutput(open_store(task)).read(name))
     if hashlib.sha256(text).hexdigest() != sha256:
         raise TokenizerError(f"{path}: changed while the build ran. Restore it, or run the same command again.")
-    return Encoder(json.loads(text))
+    try:
+        return Encoder(json.loads(text))
+    except TokenizerError as error:
+        raise TokenizerError(f"{path}: {error}") from error

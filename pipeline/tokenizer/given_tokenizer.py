@@ -103,13 +103,16 @@ def find_wrong_ids(data: dict[str, Any]) -> list[str]:
     Raises:
         ValueError: `tokenizers` cannot read it.
     """
+    added: list[dict[str, Any]] = data.get("added_tokens") or []
+    entries = find_entries(data)
+    if all(entries.get(token["content"]) == token["id"] for token in added):
+        return []  # an entry of the model keeps its id, so that nothing has to be loaded: 0.06 s
     from tokenizers import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_str(json.dumps(data))
     except Exception as error:  # tokenizers raises a bare Exception
         raise ValueError(f"`tokenizers` cannot read it: {error}") from error
-    added: list[dict[str, Any]] = data.get("added_tokens") or []
     wrong = [token for token in added if tokenizer.token_to_id(token["content"]) != token["id"]]
     if not wrong:
         return []

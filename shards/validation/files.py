@@ -3,8 +3,8 @@
 Compares a listing of the set's folder, or of its place in a store, with the manifest, the manifest with itself, each
 shard's own metadata with the manifest, and the tokenizer with the manifest. Reads metadata files, the tokenizer and the
 ends of tokens files: on a disk milliseconds per shard, in a store two requests per shard. The manifest is not trusted:
-none of its numbers decides how much is allocated. `check_set_files` checks what the set has once, `check_shard_files`
-one shard; `check_files` does both.
+none of its numbers decides how much is allocated. `check_set_files` and `check_single_files` check what the set has
+once, `check_shard_files` one shard; `check_files` all of it.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def check_files(store: Store) -> tuple[ShardSet | None, list[Problem]]:
     """
     shard_set, problems, listing = check_set_files(store)
     if shard_set is not None:
+        problems += check_single_files(shard_set, listing)
         check = partial(check_shard_files, manifest=shard_set.manifest, listing=listing)
         for found, _ in map_in_threads(check, shard_set.shards, reads_at_once(store)):
             problems += found
@@ -75,7 +76,7 @@ def require_whole(store: Store) -> ShardSet:
 
 
 def check_set_files(store: Store) -> tuple[ShardSet | None, list[Problem], Listing]:
-    """Check what a set has once at the quick level: the listing, the manifest, the tokenizer, the recipe.
+    """Check the listing of a set's place and its manifest at the quick level.
 
     Returns the set, if there is one, its problems, and the listing of its place.
 
@@ -99,16 +100,28 @@ def check_set_files(store: Store) -> tuple[ShardSet | None, list[Problem], Listi
         return None, error.problems, listing
     except OSError as error:
         return None, [unreadable(MANIFEST_FILE, error)], listing
-    # The set's other files, and what the manifest says.
-    problems = [*_check_foreign(manifest, listing), *totals.check_manifest_totals(manifest)]
-    problems += _check_whole(listing, manifest.tokenizer.file, MAX_TOKENIZER_BYTES) or check_tokenizer(
+    return shard_set, [*_check_foreign(manifest, listing), *totals.check_manifest_totals(manifest)], listing
+
+
+def check_single_files(shard_set: ShardSet, listing: Listing) -> list[Problem]:
+    """Check at the quick level the files that a set has once beside its manifest: the tokenizer and the recipe.
+
+    Args:
+        shard_set: the set.
+        listing: of its place.
+
+    Raises:
+        InputError: the store cannot be read.
+    """
+    manifest, store = shard_set.manifest, shard_set.store
+    problems = _check_whole(listing, manifest.tokenizer.file, MAX_TOKENIZER_BYTES) or check_tokenizer(
         store.read(manifest.tokenizer.file), manifest
     )
     recipe = manifest.recipe
-    problems += _check_whole(listing, recipe.file, MAX_METADATA_BYTES) or check_digest(
-        recipe.file, recipe.sha256, hashlib.sha256(store.read(recipe.file)).hexdigest()
+    return problems + (
+        _check_whole(listing, recipe.file, MAX_METADATA_BYTES)
+        or check_digest(recipe.file, recipe.sha256, hashlib.sha256(store.read(recipe.file)).hexdigest())
     )
-    return shard_set, problems, listing
 
 
 def check_shard_files(shard: Shard, manifest: Manifest, listing: Listing) -> tuple[list[Problem], set[str]]:

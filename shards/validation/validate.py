@@ -20,13 +20,13 @@ from typing import Any, Literal
 
 from shards.errors import Problem, first_of, plural
 from shards.format.manifest import MANIFEST_FILE, Manifest, MixEntry, ShardEntry
-from shards.format.reader import Shards
+from shards.format.reader import Shard, Shards
 from shards.format.totals import count_by_source
 from shards.stores.open import AnyPath, open_store
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_in_threads
 from shards.validation.duplicates import check_duplicates
-from shards.validation.files import Listing, check_files, check_set_files
+from shards.validation.files import Listing, check_files, check_set_files, check_single_files
 from shards.validation.shard_contents import ShardFindings, find_shard_problems
 
 Level = Literal["quick", "full"]
@@ -112,9 +112,14 @@ def validate(
     else:
         manifest, advance = shard_set.manifest, count_up(progress, shards.num_tokens)
 
-        findings = map_in_threads(
-            lambda shard: find_shard_problems(shard, manifest, listing, advance, checksums), shards, threads
-        )
+        # The tokenizer takes as long as a shard: beside the shards, it delays none.
+        def check(shard: Shard | None) -> ShardFindings:
+            if shard is None:
+                return ShardFindings(check_single_files(shard_set, listing))
+            return find_shard_problems(shard, manifest, listing, advance, checksums)
+
+        single, *findings = map_in_threads(check, [None, *shards], threads)
+        report.problems += single.problems
         report.tokens = sum(found.tokens for found in findings)
         report.documents = sum(found.documents for found in findings)
         for found in findings:
