@@ -39,8 +39,7 @@ def load_model(run: str | Path, say: Note | None = None, path: str | Path | None
     run = Path(run)
     found = read_checkpoint(Path(path)) if path else find_newest_checkpoint(run, say or print_note)
     if found is None:
-        command = "tokenmill train"
-        raise InputError(f"{run}: no checkpoints. Expected the folder given to `{command} --run`.")
+        raise InputError(f"{run}: no checkpoints. Expected the folder given to `tokenmill train --run`.")
     config = found.recipe.model
     with torch.device("meta"):  # no memory for weights that the checkpoint does not have
         model = LanguageModel(config, found.state.vocab_size)
