@@ -55,12 +55,12 @@ cat <<EOF
   $SHARDS/train-00000.docs.parquet the source of every document in a shard
   $SHARDS.report/index.html        the set as an HTML page: mix, tokenizer, lengths, audit, samples
   $RUN/metrics.jsonl        loss, tokens per second and validation loss by source, step by step
-  $RUN/metrics.png          the same as a plot
+  $RUN/metrics.png          the same, plotted
 
   tokenmill compare $RUN out/other-run --out out/comparison    compares two runs: scores, cost, recipes, curves
   tokenmill inspect $SHARDS --shard train-00000 --document 0    decodes a document from its tokens
   tokenmill build recipes/data/demo.toml --out $SHARDS        a second build: nothing is left to do
   tokenmill build recipes/data/demo.toml --out out/demo-half --set mix.tokens=1_000_000
-  recipes/README.md                         how to write a recipe: copy recipes/data/demo.toml and name your own files
+  recipes/README.md                         how to write a recipe: copy recipes/data/demo.toml and point it at your files
   shards/FORMAT.md                          the format of a shard set
 EOF

@@ -27,7 +27,7 @@ from typing import NoReturn
 WAY = {
     "Build a set": {
         "init": ("pipeline.cli.init", "look at files, and write a recipe for them"),
-        "plan": ("pipeline.cli.plan", "estimate what a build reads, writes and takes"),
+        "plan": ("pipeline.cli.plan", "estimate what a build reads, writes and costs"),
         "build": ("pipeline.cli.build", "build a shard set from a recipe; run it again to resume"),
         "clean-report": ("pipeline.cli.clean_report", "show what each limit of the presets drops, to choose limits"),
     },
@@ -35,26 +35,26 @@ WAY = {
         "validate": ("shards.cli.validate", "check every checksum, id, document and share"),
         "inspect": ("shards.cli.inspect_set", "show what is in a set, or one document with its origin"),
         "audit": ("shards.cli.audit", "find unusual and rare tokens, repeats and leaks before you train"),
-        "trace": ("shards.cli.trace", "find the documents that contain a text, and their sources"),
+        "trace": ("shards.cli.trace", "find the documents that contain a string, and their sources"),
         "report": ("tokenmill.commands.report", "write an HTML page and a data card about the set"),
         "push": ("shards.cli.push", "upload a set to the Hugging Face Hub"),
         "pull": ("shards.cli.pull", "download a set from the Hub, and verify every file"),
         "export": ("shards.cli.export_set", "write a set in the layout of another trainer"),
     },
     "Train, look at the run, compare": {
-        "fit": ("trainer.commands.fit", "say what fits on each GPU, how fast it is, and what it costs"),
+        "fit": ("trainer.commands.fit", "estimate memory, speed and cost on each GPU"),
         "train": ("trainer.commands.train", "train a model on a set; run it again to resume"),
         "plot": ("trainer.commands.plot", "draw loss, learning rate, throughput and dollars"),
         "sample": ("trainer.commands.sample", "continue prompts with the model"),
-        "eval": ("trainer.commands.eval", "score a model on eval sets and tasks; list the text that is hardest for it"),
-        "compare": ("trainer.commands.compare", "compare runs: scores, differences, cost, recipes, pictures"),
+        "eval": ("trainer.commands.eval", "score a model on eval sets and tasks; list its hardest documents"),
+        "compare": ("trainer.commands.compare", "compare runs: scores, differences, cost, recipes, plots"),
         "trace-step": ("trainer.commands.trace", "show the documents that a training step read"),
         "export-model": ("trainer.commands.export", "write the model for other libraries"),
-        "ablate": ("tokenmill.commands.ablate", "find out which data is better with small models and error bars"),
-        "mix-search": ("tokenmill.commands.mix_search", "find the best shares of the sources, with intervals"),
+        "ablate": ("tokenmill.commands.ablate", "train small models to compare data, with error bars"),
+        "mix-search": ("tokenmill.commands.mix_search", "find the best mix, with confidence intervals"),
     },
-    "For programs": {
-        "keys": ("tokenmill.commands.keys", "list every key of a recipe or of an experiment's file"),
+    "Other": {
+        "keys": ("tokenmill.commands.keys", "list every key of a recipe or an experiment file"),
         "demo-corpus": ("pipeline.cli.demo_corpus", "gather the demo's text from this installation"),
     },
 }
@@ -69,7 +69,7 @@ the whole pipeline, without a network:
   tokenmill train demo --shards out/demo --run out/demo-run
   tokenmill sample out/demo-run --prompt "Return the number of"
 
-exit status: 0 done, 1 failed partway or the set has problems, 2 could not run, 3 training stopped at an off-ramp
+exit status: 0 done, 1 failed partway or the set has problems, 2 could not run, 3 a phase missed its goal or spent its budget
 """
 
 PACKAGES = ("pipeline", "shards", "trainer")
@@ -135,7 +135,7 @@ def help_text() -> str:
         lines.append(f"{group}:")
         lines += [f"  {name:<13} {summary}" for name, (_, summary) in commands.items()]
         lines.append("")
-    lines.append("`tokenmill COMMAND --help` explains a command, `--help-all` also lists rare flags.")
+    lines.append("`tokenmill COMMAND --help` explains a command; `--help-all` also lists advanced flags.")
     return "\n".join(lines) + "\n\n" + EXAMPLES
 
 

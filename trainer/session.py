@@ -272,7 +272,7 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Not
         say(short)
     say(
         f"{plural(total, 'train token')}: {plural(order.per_epoch, 'window')} of {seq_len}; each epoch skips "
-        f"{plural(order.cropped, 'token')} ({order.cropped / total:.2%}) at shard ends, not always the same ones"
+        f"{plural(order.cropped, 'token')} ({order.cropped / total:.2%}) at shard ends, different ones each time"
     )
     for phase in order.phases:
         step, row = divmod(phase.stop - 1, batch)

@@ -25,12 +25,12 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
         dest="overrides",
         action="append",
         metavar="N",
-        help="training tokens: 1e9, 1B, 500M, 1_000_000_000 or max; reads only as much of the sources as they need",
+        help="training tokens: 1e9, 1B, 500M, 1_000_000_000 or max; reads only as much of the sources as needed",
     )
     parser.add_argument(
         "--allow-code",
         action="store_true",
-        help="run the functions that the recipe names, even if it is in a set or another user's",
+        help="run the recipe's functions even for a recipe from a set or another user",
     )
 
 
@@ -118,7 +118,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--workers",
         type=positive_number,
         metavar="N",
-        help="tasks that run at the same time (default: one per core of this machine, or per CPU of Ray)",
+        help="tasks that run at the same time (default: one per core of this machine, or per Ray CPU)",
     )
     parser.add_argument(
         "--ray-address",

@@ -1,8 +1,8 @@
-"""Inspect files, and write a recipe with comments that builds a shard set from them. Edit it as you need.
+"""Inspect files, and write a commented recipe that builds a shard set from them. Edit it as needed.
 
-Folders, files, globs and data sets on the Hub (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Only the heads
-and tails of files are read. Files that hold no text are left out and counted. Sources of files that are not UTF-8 are
-commented out, if others are found or their text does not look right as cp1252.
+Takes folders, files, globs and Hub datasets (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Only the heads and
+tails of files are read. Files that hold no text are left out and counted. Non-UTF-8 sources are commented out if there
+are other sources, or if their text looks wrong as cp1252.
 """
 
 from __future__ import annotations

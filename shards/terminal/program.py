@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
         for action in hidden:
             action.help = argparse.SUPPRESS
         if hidden:
-            self.add_argument("--help-all", action="store_true", help="also explain the rare flags")
+            self.add_argument("--help-all", action="store_true", help="also explain the advanced flags")
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]  the overloads of typeshed
         self, args: Any = None, namespace: Any = None

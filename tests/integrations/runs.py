@@ -25,7 +25,7 @@ SAMPLES = 160
 OTHER_SEED = ("seq_len=128", "seq_len=128, seed=7")
 MARK = "TESTED_RUN"
 """The variable by which the processes of a run are found again."""
-OTHER_ORDER = "the checkpoint is of another set, split, seq_len"
+OTHER_ORDER = "the checkpoint is from a different set, split, seq_len"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Train a model on a shard set; the same command again resumes where training stopped.
+"""Train a model on a shard set. Run the same command again to resume.
 
-The exit status is 3 at an off-ramp: the goal of a phase was missed, or its budget is spent. A checkpoint is saved then,
-and after SIGINT or SIGTERM.
+The exit status is 3 if a phase missed its goal or spent its budget. A checkpoint is saved then, and on SIGINT or
+SIGTERM.
 """
 
 from __future__ import annotations
