@@ -69,7 +69,7 @@ the whole pipeline, without a network:
   tokenmill train demo --shards out/demo --run out/demo-run
   tokenmill sample out/demo-run --prompt "Return the number of"
 
-exit status: 0 done, 1 failed partway or the set has problems, 2 could not run, 3 a phase missed its goal or spent its budget
+exit status: 0 done, 1 failed partway or the set has problems, 2 could not run, 3 goal missed or budget spent
 """
 
 PACKAGES = ("pipeline", "shards", "trainer")
