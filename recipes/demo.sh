@@ -34,7 +34,7 @@ run validate "$SHARDS"
 headline "Inspect: what is in the set"
 run inspect "$SHARDS"
 
-headline "Report: an HTML page, a data card, and an audit of the tokens"
+headline "Report: an HTML page, a dataset card, and an audit of the tokens"
 run report "$SHARDS"
 
 headline "Train: 1.4 million parameters for about a minute on the CPU"

@@ -36,7 +36,7 @@ WAY = {
         "inspect": ("shards.cli.inspect_set", "show what is in a set, or one document with its origin"),
         "audit": ("shards.cli.audit", "find unusual and rare tokens, repeats and leaks before you train"),
         "trace": ("shards.cli.trace", "find the documents that contain a string, and their sources"),
-        "report": ("tokenmill.commands.report", "write an HTML page and a data card about the set"),
+        "report": ("tokenmill.commands.report", "write an HTML page and a dataset card about the set"),
         "push": ("shards.cli.push", "upload a set to the Hugging Face Hub"),
         "pull": ("shards.cli.pull", "download a set from the Hub, and verify every file"),
         "export": ("shards.cli.export_set", "write a set in the layout of another trainer"),

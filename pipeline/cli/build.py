@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--work",
         type=parse_build_place,
         metavar="PLACE",
-        help="folder or s3:// address for runs and receipts (default: OUT.work)",
+        help="folder or s3:// URL for intermediate files (default: OUT.work)",
     )
     parser.add_argument(
         "--scratch",
@@ -156,7 +156,7 @@ def show_build(report: BuildResult, out: str, work: str) -> Iterator[Part]:
         yield f"  tokenmill report {built}                   an HTML page about the set"
         if drops:
             yield f"  tokenmill clean-report {kept}        what each limit drops"
-        yield f"  tokenmill trace {built} --document FILE    what happened to a text"
+        yield f"  tokenmill trace {built} --document FILE    what happened to a document"
 
 
 def _near(place: str) -> str:

@@ -46,7 +46,7 @@ class SourceRecipe(Settings):
     kind: SourceKind = "files"
     """Where the documents come from."""
     license: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """The data set's licence (`odc-by`), for the report and the data card."""
+    """The data set's licence (`odc-by`), for the report and the dataset card."""
     weight: Weight
     """The source's share of the training tokens, relative to the other weights. With `mix.phases`: for the tokenizer's
     sample, and phases that do not name the source."""

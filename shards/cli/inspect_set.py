@@ -160,7 +160,7 @@ def mix_rows(manifest: Manifest) -> Table:
             "achieved": f"{mix.achieved:.4%}",
             "train_tokens": train.tokens,
             "val_tokens": val.tokens,
-            "val_deviation": f"{val.tokens / asked - 1:+.1%}" if asked else None,
+            "val_deviation": f"{round(val.tokens / asked - 1, 3) + 0.0:+.1%}" if asked else None,
             "documents_read": source.documents_available + dropped,
             "dropped": dropped,
             # Documents that were left after drops and are in no split; a source that is repeated is used whole.

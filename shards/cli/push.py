@@ -1,4 +1,4 @@
-"""Upload a set and its data card as a dataset on the Hugging Face Hub; run it again to resume.
+"""Upload a set and its dataset card as a dataset on the Hugging Face Hub; run it again to resume.
 
 The files are uploaded first; one commit at the end makes the whole set visible. A set that does not pass validation is
 not sent. If a push is stopped, run the same command again: nothing is sent twice. The token comes from HF_TOKEN or
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> Outcome:
 
 
 def _find_card(options: argparse.Namespace) -> Path | None:
-    """Return the data card that `push` sends: the given one, or the report's; None if there is none."""
+    """Return the dataset card that `push` sends: the given one, or the report's; None if there is none."""
     from shards.format.reader import open_set
     from shards.report.write import CARD_FILE
     from shards.stores.store import FolderStore, folder_beside

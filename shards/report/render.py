@@ -122,7 +122,7 @@ def render_page(report: Report) -> str:
 
 
 def render_card(report: Report) -> str:
-    """Return the data card of a report: Markdown under the header that the Hub reads."""
+    """Return the dataset card of a report: Markdown under the header that the Hub reads."""
     header = card_header(report.manifest, report.sources)
     return header + make_render_environment().get_template("card.md.jinja").render(_values(report))
 

@@ -1,4 +1,4 @@
-"""Make a report of a set: `index.html`, a page that needs no network, and `README.md`, a data card for the Hub.
+"""Make a report of a set: `index.html`, a page that needs no network, and `README.md`, a dataset card for the Hub.
 
 They are written next to the set (`DIR.report`), whose own folder holds only the files in its manifest. Equal sets with
 equal audits give equal bytes: they contain no time and no host. The card is

@@ -62,7 +62,7 @@ GONE: dict[str, str] = {
     "--resume": "the same command resumes RUN; `--from CHECKPOINT` begins another run from a checkpoint",
     "seeds": "an ablation has one list of `seeds` for all arms; a recipe has `seed`",
     "smallest_difference": "the interval of each difference says how large it may be",
-    "decay_shape": "a cool-down falls by the square root of its part that is over",
+    "decay_shape": "a cooldown falls by the square root of its part that is over",
     "fewshot_draw": "the first examples are taken",
     "fewshot_split": "examples come from the split of lm-evaluation-harness, or from `fewshot_files`",
     "design_seed": "the points of the first round are always the same ones",

@@ -1,4 +1,4 @@
-"""Write index.html, one page that needs no network, and README.md, a data card with the Hub's header.
+"""Write index.html, one page that needs no network, and README.md, a dataset card with the Hub's header.
 
 They show the set's mix, tokens, audit and examples, and how to use it. The exit status is 0 whatever the audit says.
 """
@@ -57,7 +57,7 @@ def _show(report: Report) -> Iterator[str]:
     from shards.report.write import CARD_FILE, PAGE_FILE
 
     yield f"{report.out / PAGE_FILE}: the page; open it in a browser"
-    yield f"{report.out / CARD_FILE}: the data card, for the Hub"
+    yield f"{report.out / CARD_FILE}: the dataset card, for the Hub"
     yield f"audit: {VERDICT_WORDS[report.audit['verdict']]}"
     yield from (
         f"  {check['name']}: {check['summary']}" for check in report.audit["checks"] if check["verdict"] != "ok"

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         type=parse_path,
         metavar="CHECKPOINT",
-        help="begin RUN from a checkpoint of another training run, such as a milestone before a cool-down; give it "
+        help="begin RUN from a checkpoint of another training run, such as a milestone before a cooldown; pass it "
         "again to resume RUN",
     )
     parser.add_argument(

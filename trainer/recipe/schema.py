@@ -129,7 +129,7 @@ class ScheduleConfig(Settings):
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate of the last step, as a fraction of the peak."""
     decay_steps: Annotated[int, Field(ge=0)] | None = None
-    """Steps of the cool-down, which `wsd` requires; 0 for a run that cool-downs [fork
+    """Steps of the cooldown, which `wsd` requires; 0 for a run that cooldowns [fork
     from](guide.md#one-long-training-run-several-budgets). Its shape is `1-sqrt`, which [Hägele et
     al.](https://arxiv.org/abs/2405.18392) found the best over a fifth of the steps."""
 
