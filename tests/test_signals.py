@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.ablations import TRAIN, write_ablation
 from tests.support.builds import build_here, wait_until
 from tests.support.started import session_processes
+from tokenmill.__main__ import _interrupt  # pyright: ignore[reportPrivateUsage]
 
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
 COUNT = 200 if EXHAUSTIVE else 10
@@ -57,7 +59,7 @@ def test_a_signal_ends_a_command_and_all_that_it_started(made: Path, tmp_path: P
         start_new_session=True,
     ) as process:
         time.sleep(chance.uniform(0.3, 1.5) * (4 if words[0] == "train" else 1))
-        process.send_signal(sent)
+        (os.killpg if sent == signal.SIGINT else os.kill)(process.pid, sent)  # a terminal interrupts all processes
         # The pipes are closed only when the last process that has them open has ended.
         try:
             _, told = process.communicate(timeout=SECONDS)
@@ -119,3 +121,27 @@ def test_an_interrupt_before_the_command_is_told() -> None:
     program += "program.main = lambda _: signal.raise_signal(signal.SIGTERM); program.run()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
+def test_an_interrupt_of_all_processes_ends_no_worker() -> None:
+    program = "import os, signal; from shards.terminal.workers import map_tasks, start_server\n"
+    program += "signal.signal(signal.SIGINT, lambda *_: None); start_server(['json']); os.killpg(0, signal.SIGINT)\n"
+    program += "print(*map_tasks(pow, 2, [3, 4], 2))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, start_new_session=True
+    )
+    assert (done.stdout, done.stderr) == ("(3, 8) (4, 16)\n", "")
+
+
+def test_an_interrupt_while_a_module_is_found_is_told_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python keeps the lock of all imports if an error is raised where it holds that: threads would wait for ever."""
+    monkeypatch.setattr("tokenmill.__main__._interrupts", [])
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    frame = SimpleNamespace(f_code=SimpleNamespace(co_filename="<frozen importlib._bootstrap>"))
+    try:
+        _interrupt(signal.SIGINT, frame)  # pyright: ignore[reportArgumentType]
+    except KeyboardInterrupt:
+        pytest.fail("told at once")
+    with pytest.raises(KeyboardInterrupt):
+        time.sleep(SECONDS)
+    signal.signal(signal.SIGALRM, before)

@@ -22,6 +22,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 WAY = {
@@ -29,7 +30,7 @@ WAY = {
         "init": ("pipeline.cli.init", "look at files, and write a recipe for them"),
         "plan": ("pipeline.cli.plan", "estimate what a build reads, writes and costs"),
         "build": ("pipeline.cli.build", "build a shard set from a recipe; run it again to resume"),
-        "clean-report": ("pipeline.cli.clean_report", "show what each limit of the presets drops, to choose limits"),
+        "clean-report": ("pipeline.cli.clean_report", "show what each cleaning limit drops, to help choose limits"),
     },
     "Look at it and share it": {
         "validate": ("shards.cli.validate", "check every checksum, id, document and share"),
@@ -42,14 +43,14 @@ WAY = {
         "export": ("shards.cli.export_set", "write a set in the layout of another trainer"),
     },
     "Train, look at the run, compare": {
-        "fit": ("trainer.commands.fit", "estimate memory, speed and cost on each GPU"),
+        "fit": ("trainer.commands.fit", "estimate memory, speed and cost per GPU type"),
         "train": ("trainer.commands.train", "train a model on a set; run it again to resume"),
-        "plot": ("trainer.commands.plot", "draw loss, learning rate, throughput and dollars"),
+        "plot": ("trainer.commands.plot", "draw loss, learning rate, throughput and cost"),
         "sample": ("trainer.commands.sample", "continue prompts with the model"),
         "eval": ("trainer.commands.eval", "score a model on eval sets and tasks; list its hardest documents"),
         "compare": ("trainer.commands.compare", "compare runs: scores, differences, cost, recipes, plots"),
         "trace-step": ("trainer.commands.trace", "show the documents that a training step read"),
-        "export-model": ("trainer.commands.export", "write the model for other libraries"),
+        "export-model": ("trainer.commands.export", "export the model to other libraries' formats"),
         "ablate": ("tokenmill.commands.ablate", "train small models to compare data, with error bars"),
         "mix-search": ("tokenmill.commands.mix_search", "find the best mix, with confidence intervals"),
     },
@@ -143,7 +144,12 @@ _interrupts: list[int] = []
 """The signals that have interrupted this process."""
 
 
-def _interrupt(number: int, _frame: object) -> None:
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if frame is not None and "importlib" in frame.f_code.co_filename:
+        # Python would keep the lock of imports for ever, and threads would wait for it: again in 0.01 s.
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        return
     _interrupts.append(number)
     raise KeyboardInterrupt
 
@@ -222,6 +228,7 @@ def run() -> NoReturn:
     except KeyboardInterrupt:  # what tells of it is not imported yet
         print("error: interrupted", file=sys.stderr)
         exit_status = 128 + signal.SIGINT
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: an interrupt could only hide the exit status
     # Not after an interrupt: Python then ends itself by SIGINT, if that was in code that a library had made of text.
     if not builds and not _interrupts:
         sys.exit(exit_status)

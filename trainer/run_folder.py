@@ -58,6 +58,17 @@ class ChangesRecord(Settings):
     changes: list[RecipeChange]
 
 
+def check_run_folder(run: Path) -> None:
+    """Refuse a run's folder that holds other files and no run.
+
+    Raises:
+        InputError: it does.
+    """
+    names = {path.name for path in run.glob("[!.]*")}
+    if names and not names & {RECIPE_FILE, TOKENIZER_FILE, "metrics.jsonl", "checkpoints"}:
+        raise InputError(f"{run}: holds {min(names)!r}, and no training run. Give --run a folder of its own.")
+
+
 def read_changes(run: Path) -> list[RecipeChange]:
     """Read from a run folder what changed in the recipe, in the order of steps.
 

@@ -45,7 +45,15 @@ from trainer.model.decoder import LanguageModel, build_model, count_parameters, 
 from trainer.optim import build_optimizers
 from trainer.recipe import TrainRecipe
 from trainer.resume import check_resume_fits, find_resume_start, record_changes
-from trainer.run_folder import RECIPE_FILE, SET_FILE, START_FILE, TOKENIZER_FILE, SetRecord, StartRecord
+from trainer.run_folder import (
+    RECIPE_FILE,
+    SET_FILE,
+    START_FILE,
+    TOKENIZER_FILE,
+    SetRecord,
+    StartRecord,
+    check_run_folder,
+)
 
 
 @dataclass
@@ -188,6 +196,7 @@ def open_session(
         if ranks > 1:
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         if rank == 0:
+            check_run_folder(run)
             run.mkdir(parents=True, exist_ok=True)
             resources.enter_context(lock_folder(run))
         found = find_newest_checkpoint(run, say) if start is None else find_resume_start(run, start, say)

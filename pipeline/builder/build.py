@@ -220,7 +220,7 @@ def _finish(build: RunningBuild, level: Level, *, prune: bool, started: float) -
     )
     now = time.perf_counter()
     if (seconds := now - validating) >= SHOWN_S:
-        build.say(f"validate: {validation.level} level in {seconds:.1f} s")
+        build.say(f"validate: {validation.level} check in {seconds:.1f} s")
     # What a person wants to know, and what the next build reads.
     tallies = zip(build.recipe.sources, build.tallies, strict=True)
     masked = {source.name: dict(sorted(tally.masked.items())) for source, tally in tallies}

@@ -146,7 +146,7 @@ def show_build(report: BuildResult, out: str, work: str) -> Iterator[Part]:
     tokens = sum(split.tokens for split in manifest.splits.values())
     size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)
     yield f"{plural(len(manifest.shards), 'shard')}, {plural(tokens, 'token')}, {format_size(size)} in {_near(out)}"
-    yield f"{plural(report.tasks_run, 'task')} run in {report.seconds:.1f} s{_speed(report)}"
+    yield f"{plural(report.tasks_run, 'task')} ran in {report.seconds:.1f} s{_speed(report)}"
     yield f"work folder (keep it for cheap re-runs): {_near(work)}"
     problems = first_of(report.validation.problems)
     yield from (f"error: {problem}" for problem in problems)

@@ -30,7 +30,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-code",
         action="store_true",
-        help="run the recipe's functions even for a recipe from a set or another user",
+        help="run the recipe's Python functions even if another user or a set supplied it",
     )
 
 

@@ -1,8 +1,8 @@
 """Inspect files, and write a commented recipe that builds a shard set from them. Edit it as needed.
 
 Takes folders, files, globs and Hub datasets (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Only the heads and
-tails of files are read. Files that hold no text are left out and counted. Non-UTF-8 sources are commented out if there
-are other sources, or if their text looks wrong as cp1252.
+tails of files are read. Files that hold no text are left out and counted. Files that are not UTF-8 are read as cp1252
+if their text then looks right; otherwise their source is commented out.
 """
 
 from __future__ import annotations
@@ -66,11 +66,14 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError(f"{out}: already exists and is not overwritten. Give another file by --out, or delete it.")
     check_own_folder(folder)
     found += map(_look_at_hub, hub)
-    guessed = [source for source in found if source[0].get("encoding") == GUESSED]
+    guessed = [
+        source
+        for source in found
+        if source[0].get("encoding") == GUESSED
+        and not all(is_western(text) for _, text in itertools.chain(*source[2].values()))
+    ]
     found = [source for source in found if source not in guessed]
-    if not found and all(is_western(text) for *_, texts in guessed for _, text in itertools.chain(*texts.values())):
-        found, guessed = guessed, []
-    said = "not UTF-8; the recipe has a source for them, commented out: give it their encoding"
+    said = f"not UTF-8, nor {GUESSED}; the recipe has a source for them, commented out: give it their encoding"
     left_out |= {file.name: said for _, files, _ in guessed for file in files}
     kinds = {name: (why, "folder" if os.path.isdir(name) else "file") for name, why in sorted(left_out.items())}
     lines = [
@@ -79,7 +82,7 @@ def run(options: argparse.Namespace) -> Outcome:
         for names in [[name for name in kinds if kinds[name] == (why, noun)]]
     ]
     if sum(len(files) for _, files, _ in found) > MOST_LOOKED_AT:
-        lines.append(f"looked at {MOST_LOOKED_AT:,} files, and at all of a folder and ending where one is not UTF-8")
+        lines.append(f"looked at {MOST_LOOKED_AT:,} files, and at all files like one that is not UTF-8")
     if not found + guessed:
         raise InputError([f"no text in {', '.join(options.paths)}", *lines])
     name = _make_name(Path(os.path.abspath(options.paths[0])).stem)
@@ -159,7 +162,8 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
         keys[key] = [path if "://" in path else os.path.relpath(path, folder) for path in keys.get(key, [])]
     if separator := keys.get("separator"):
         size = sum(len(text + separator) for _, text in texts[""]) / len(texts[""])
-        cut = f"cut at {json.dumps(separator)} into about {plural(round(keys['weight'] / size) or 1, 'document')}"
+        number = round(keys["weight"] / size) if len(texts[""]) > len(dict(texts[""])) else len(files)
+        cut = f"cut at {json.dumps(separator)} into about {plural(number or 1, 'document')}"
         lines.append(f'{keys["name"]}: {cut}; format = "file" without a separator makes each file one document.')
     if keys.get("encoding") == GUESSED:
         lines.append(f"{keys['name']}: {GUESSED} is a guess. Read some of the text, or give the real encoding.")

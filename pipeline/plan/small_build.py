@@ -246,8 +246,8 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
     size = sum(selection.text_bytes for selection in selections)
     wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
     if not quiet:
-        part = format_size(min(size, sum(wanted)))
-        say(f"plan: a trial build on {part} of {format_size(size)} of text")
+        part = "all" if size <= sum(wanted) else f"{format_size(sum(wanted))} of"
+        say(f"plan: a trial build on {part} {format_size(size)} of text")
     parts = [SampledSelection(*each) for each in zip(selections, wanted, strict=True)]
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name, closing(LocalExecutor(1)) as executor:
         work = FolderStore(Path(name) / "work")

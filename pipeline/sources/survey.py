@@ -40,7 +40,7 @@ MOST_LOOKED_AT = 4096
 MOST_FOLDERS = 12
 """A folder with more folders in it is one source for each format, not one for each folder."""
 WHOLE_BYTES = 1 << 20
-"""Of several text files, a smaller one is a document; a separator cuts larger ones."""
+"""Of several text files, a smaller one is a document; a separator cuts larger ones, and a file like no other."""
 _LONG_HEAD_BYTES = 1 << 22
 _RECORDS = 64
 _SAMPLED_FILES = 16
@@ -93,10 +93,10 @@ def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
             text = head.decode(keys.setdefault("encoding", GUESSED), "replace")
         if not text.strip():
             raise SourceError(f"{file.name}: is empty")
-        if keys["format"] == "text":
+        if keys["format"] == "text" or (keys["format"] == "file" and among == 1 and file.stored_bytes > WHOLE_BYTES):
             separator = next((found for found in _SEPARATORS if found in text), "\n")
             is_whole = among > 1 and file.stored_bytes < WHOLE_BYTES and separator != _MARK
-            keys |= {"format": "file"} if is_whole else {"separator": separator}
+            keys |= {"format": "file"} if is_whole else {"format": "text", "separator": separator}
         if keys["format"] in ("text", "file"):
             documents = text.split(keys["separator"])[:_RECORDS] if "separator" in keys else [text]
             return keys, {"": [(file.name, document) for document in documents]}
@@ -184,7 +184,7 @@ def survey(places: list[str], left_out: dict[str, str], marks: dict[str, set[str
     Raises:
         InputError: a place is not there, or cannot be listed.
     """
-    cells = [cell for place in places for cell in _list_cells(place, left_out, marks)]
+    cells = [cell for place in dict.fromkeys(places) for cell in _list_cells(place, left_out, marks)]
     step = max(1, -(-sum(len(files) for *_, files in cells) // MOST_LOOKED_AT))
     sources: dict[str, Found] = {}
     for label, pattern, files in cells:
@@ -269,7 +269,7 @@ def _walk(root: str, left_out: dict[str, str], marks: dict[str, set[str]]) -> It
             if os.path.islink(path) and not os.path.exists(path):
                 left_out[path] = "a broken link"
             elif os.path.islink(path) and os.path.isdir(path):
-                left_out[path] = "a link, not followed; give the folder itself if it is not below"
+                left_out[path] = "a link, not followed; name its target if that is elsewhere"
         left_out.update({os.path.join(folder, name): "hidden folder" for name in below if name.startswith(".")})
         below[:] = [name for name in below if not name.startswith(".")]
         yield from expand_glob(f"{escape(folder)}/*", left_out)

@@ -16,6 +16,7 @@ from types import TracebackType
 gc.disable()
 gc.set_threshold(200_000)  # of the workers, as in `tokenmill.__main__`: 0.01 s for each tokenizer that one loads
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # which `start_server` has blocked
 
 
 def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

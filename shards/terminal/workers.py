@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver, util
+from multiprocessing import forkserver, resource_tracker, util
 from typing import Any, TypeVar, cast
 
 from shards.errors import InputError
@@ -129,6 +129,10 @@ def start_server(preload: Sequence[str]) -> None:
     multiprocessing.set_forkserver_preload([f"{__package__}.worker_server", *preload])
     place = util.get_temp_dir()  # of its socket, deleted when it ends
     with _hide_main_module(), _environment_of_workers(place):
+        # The server is born without interrupts: it ignores them only once it has loaded its first module. The start of
+        # the tracker, which it needs, ends with interrupts unblocked.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             forkserver.ensure_running()
         except OSError as error:
@@ -138,6 +142,8 @@ def start_server(preload: Sequence[str]) -> None:
                 f"{place}: too long a path for the socket of the workers, which has at most 107 bytes with its "
                 "name. Set TMPDIR to a folder with a shorter path, or give --workers 1."
             ) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def open_pool(processes: int, begin: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ def write_files(folder: Path) -> None:
         **{f"web/{number}.html": PAGE.format(text) for number, text in enumerate(texts[90:120])},
         "notes/wide.txt": "\n\n".join(texts[450:480]).encode("utf-16"),
         "readme": "Read me. " * 9,
-        "notes/latin.txt": b"One byte is not UTF-8: caf\xe9",
+        "notes/latin.txt": "日本語の文。".encode("sjis"),
         "notes/empty.txt": b" \n",
         "notes/binary.txt": bytes(range(256)) * 9,
         "notes/.hidden": b"not read",
@@ -102,7 +101,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
         "(my data/rows/pa\\nge.pdf): holds PDF, not text",
         "(my data/rows/chat.json): each record holds a list, 'messages'; write one text per record first",
         "web-file: HTML in 16 of 16",
-        "(my data/notes/latin.txt): not UTF-8; the recipe has a source for them, commented out",
+        "(my data/notes/latin.txt): not UTF-8, nor cp1252; the recipe has a source for them, commented out",
         'my-data-text: cut at "\\r\\n\\r\\n" into about 80 documents; format = "file" without a separator makes each',
         "1 file (my data/gone.txt): a broken link",
         "2 folders (my data/notes/up, my data/web/again): a link, not followed",
@@ -141,13 +140,12 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         data = f"{text}\ncafé".encode("cp1252" if number % 9 == 5 else "utf-8", "ignore")
         path.write_bytes(data.rjust(70_000 * (number == 14), b"."))
     for recipe, given in (("a.toml", "texts"), ("b.toml", "texts/**/*.txt")):
-        assert call_here(main, "init", given, "--out", recipe, cwd=tmp_path).returncode == 0
-        (found,) = read_sources(tmp_path / recipe).values()
+        assert call_here(main, "init", given, given, "--out", recipe, cwd=tmp_path).returncode == 0
+        found, western = read_sources(tmp_path / recipe).values()
         assert found == {"paths": ["texts/**/*.txt"], "exclude": sorted(odd), "format": "file"}
+        assert western == {"paths": sorted(odd), "format": "file", "encoding": "cp1252"}
         written = (tmp_path / recipe).read_text()
         assert "# 89 files" in written
-    (tmp_path / "b.toml").write_text(uncommented := re.sub("^#(?! )", "", written, flags=re.M))
-    assert tomllib.loads(uncommented)["sources"][1]["paths"] == sorted(odd)
     for arguments in ("plan a.toml", "build b.toml --out out/b", "audit out/b", "report out/b"):
         assert call_here(main, *arguments.split(), cwd=tmp_path).returncode == 0, arguments
     (tmp_path / "run").mkdir()
@@ -163,10 +161,13 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "run): a tr",
     ):
         assert f"left out: 1 folder ({name}" in said
+    (tmp_path / "long.log").write_text("one line " * 200_000)
+    said = call_here(main, "init", "long.log", "--out", "d.toml", cwd=tmp_path).stdout
+    assert 'cut at "\\n" into about 1 document;' in said
     for encoding, text in (("cp1252", "Le café noir de l’été.\nNon"), ("sjis", "日本語の文。\n文")):
         (tmp_path / f"{encoding}.txt").write_bytes(text.encode(encoding))
         done = call_here(main, "init", f"{encoding}.txt", "--out", f"{encoding}.toml", cwd=tmp_path)
-        assert "cp1252 is a guess" in done.stdout
+        assert ("cp1252 is a guess" if encoding == "cp1252" else "nor cp1252") in done.stdout
         assert ('\nencoding = "cp1252"  # ' in (tmp_path / f"{encoding}.toml").read_text()) is (encoding == "cp1252")
 
 
