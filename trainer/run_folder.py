@@ -59,12 +59,12 @@ class ChangesRecord(Settings):
 
 
 def check_run_folder(run: Path) -> None:
-    """Refuse a run's folder that holds other files and no run.
+    """Refuse a run's folder that holds other files than those of a scheduler, and no run.
 
     Raises:
         InputError: it does.
     """
-    names = {path.name for path in run.glob("[!.]*")}
+    names = {path.name for path in run.glob("[!.]*") if path.suffix not in (".log", ".out", ".err", ".part")}
     if names and not names & {RECIPE_FILE, TOKENIZER_FILE, "metrics.jsonl", "checkpoints"}:
         raise InputError(f"{run}: holds {min(names)!r}, and no training run. Give --run a folder of its own.")
 

@@ -143,5 +143,6 @@ def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(train, whole_
 def test_a_second_trainer_in_the_same_run_is_refused(train, tmp_path):
     with lock_folder(tmp_path):
         assert "another process is running here" in train(tmp_path, status=2).stderr
-    (tmp_path / "letters.txt").touch()
+    for name in ("slurm-1.out", "letters.txt"):
+        (tmp_path / name).touch()
     assert "holds 'letters.txt', and no training run" in train(tmp_path, status=2).stderr
