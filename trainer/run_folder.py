@@ -65,7 +65,7 @@ def check_run_folder(run: Path) -> None:
         InputError: it does.
     """
     names = {path.name for path in run.glob("[!.]*") if path.suffix not in (".log", ".out", ".err", ".part")}
-    if names and not names & {RECIPE_FILE, TOKENIZER_FILE, "metrics.jsonl", "checkpoints"}:
+    if names and not names & {RECIPE_FILE, TOKENIZER_FILE, "metrics.jsonl", "checkpoints", "proxy.json"}:
         raise InputError(f"{run}: holds {min(names)!r}, and no training run. Give --run a folder of its own.")
 
 
