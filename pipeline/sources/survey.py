@@ -52,7 +52,7 @@ _IN_LIST = "[]"
 _name = attrgetter("name")
 GUESSED = "cp1252"
 """The encoding of sources of files that are not UTF-8. A guess: whoever writes a recipe says so."""
-_WESTERN = re.compile("[À-ÿ‘’“”–—…«»]")
+_WESTERN = re.compile("[À-ÿ‘’“”–—…«»\xa0¡¿©°·€]")
 
 Keys = dict[str, Any]
 """Keys of a source and their values, as a recipe has them."""
@@ -125,7 +125,10 @@ def is_western(text: str) -> bool:
     """Return whether text that was decoded as `GUESSED` looks right: few letters and quotes beyond ASCII, no UTF-8."""
     odd = re.sub("[\0-\x7f]", "", text)
     is_few = len(odd) <= min(len(text) // 4, 2 * len(_WESTERN.findall(odd)))
-    return is_few and "\ufffd" not in odd and odd.encode(GUESSED).decode("utf-8", "ignore") == ""
+    if not is_few or "\ufffd" in odd:
+        return False
+    utf8 = re.sub("[\0-\x7f]", "", text.encode(GUESSED).decode("utf-8", "ignore"))
+    return len(utf8) <= len(odd) // 20  # two letters may look like one of UTF-8
 
 
 def _read_tail(file: File) -> bytes:
@@ -199,7 +202,10 @@ def survey(places: list[str], left_out: dict[str, str], marks: dict[str, set[str
                 continue
             if keys.get("encoding") == GUESSED and len(looked) < len(files):  # `plan` refuses what a sample misses
                 looked += sorted({*files} - {*looked}, key=_name)
-            key = f"{label} {keys} {compression_of(file.name)}"
+            guess = keys.get("encoding") == GUESSED and all(
+                is_western(text) for part in texts.values() for _, text in part
+            )
+            key = f"{label} {keys} {guess} {compression_of(file.name)}"
             parts[key].append(file)
             *_, shown = sources.setdefault(
                 key, ({"name": label, "paths": [], "exclude": [], **keys}, [], defaultdict(list))

@@ -137,7 +137,7 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         path = tmp_path / f"texts/{number % 20}/{number}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         odd += [f"texts/{number % 20}/{number}.txt"] if number % 9 == 5 else []
-        data = f"{text}\ncafé".encode("cp1252" if number % 9 == 5 else "utf-8", "ignore")
+        data = f"{text}\ncafé\xa0!".encode("cp1252" if number % 9 == 5 else "utf-8", "ignore")
         path.write_bytes(data.rjust(70_000 * (number == 14), b"."))
     for recipe, given in (("a.toml", "texts"), ("b.toml", "texts/**/*.txt")):
         assert call_here(main, "init", given, given, "--out", recipe, cwd=tmp_path).returncode == 0
