@@ -215,8 +215,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def find_other_kind(data: Mapping[str, Any], expected: RecipeKind) -> str | None:
     """Return the fault of a config that is a recipe of the other kind, by its keys; None if it may be as expected."""
-    kinds: tuple[RecipeKind, ...] = ("data", "train")
-    (other,) = (kind for kind in kinds if kind != expected)
+    other: RecipeKind = "train" if expected == "data" else "data"
     if any(key in data for key in _KEYS_OF_KIND[expected]) or not any(key in data for key in _KEYS_OF_KIND[other]):
         return None
     found = ", ".join(f"[{key}]" for key in _KEYS_OF_KIND[other] if key in data)

@@ -221,12 +221,8 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | ModuleNotFo
 
 
 def name_extra(package: str, extra: str) -> MissingExtraError:
-    """Return the error for a package that is not installed and comes with an extra."""
-    return MissingExtraError(f"the package {package!r} is not installed. Install it: {install_command(extra)}")
-
-
-def install_command(extra: str) -> str:
-    """Return the command with which an error tells to install an extra's packages, for the Python that runs.
+    """Return the error for a package that is not installed and comes with an extra: it says how the Python that runs
+    installs the extra's packages.
 
     The packages are named by the distribution's metadata: no index has Tokenmill itself, and neither a checkout nor an
     installed wheel knows where the other is.
@@ -242,7 +238,8 @@ def install_command(extra: str) -> str:
         packages = []
     if not packages:  # run from a folder that is not installed, or whose extras are newer than the installation
         packages = [f"{Path(__file__).parents[1]}[{extra}]"]
-    return shlex.join([sys.executable, "-m", "pip", "install", *packages])
+    command = shlex.join([sys.executable, "-m", "pip", "install", *packages])
+    return MissingExtraError(f"the package {package!r} is not installed. Install it: {command}")
 
 
 class RunError(TokenmillError, RuntimeError):

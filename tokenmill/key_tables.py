@@ -104,7 +104,8 @@ def _type_text(annotation: Any, metadata: Sequence[Any]) -> str:
     if _models_of(annotation):
         return "table"
     if origin is Annotated:
-        return _type_text(arguments[0], list(_flatten(arguments[1:])))
+        parts = [item.metadata if isinstance(item, FieldInfo) else [item] for item in arguments[1:]]
+        return _type_text(arguments[0], list(itertools.chain(*parts)))
     if origin in (Union, types.UnionType):
         return " or ".join(_type_text(item, []) for item in arguments if item is not type(None))
     if origin is Literal:
@@ -148,11 +149,6 @@ def _default_text(key: FieldInfo, is_size: bool) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:_}" if isinstance(value, int) and value >= 10_000 else _literal_text(value)
-
-
-def _flatten(metadata: Sequence[Any]) -> Iterator[Any]:
-    for item in metadata:
-        yield from item.metadata if isinstance(item, FieldInfo) else [item]
 
 
 def _bounds_text(metadata: Sequence[Any], *, whole: bool) -> str:

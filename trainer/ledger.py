@@ -61,7 +61,10 @@ def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -
     goal_value = goal_met = None
     if phase.goal and last_step == phase.until_step:
         key, relation, bound = phase.goal.split()
-        goal_value = _loss(inside, key) if key in ("loss", "val_loss") else _score(inside, key)
+        if key in ("loss", "val_loss"):
+            goal_value = _loss(inside, key)
+        else:
+            goal_value = last_record(inside, "scores").get("scores", {}).get(key, {}).get("value")
         goal_met = None if goal_value is None else RELATIONS[relation](goal_value, float(bound))
     return {
         "phase": phase.name,
@@ -89,8 +92,3 @@ def _loss(records: list[Record], key: str) -> float:
     if validation:
         return validation["val_loss"]
     return statistics.fmean([record["loss"] for record in records if "loss" in record][-MEAN_STEPS:])
-
-
-def _score(records: list[Record], name: str) -> float | None:
-    """Return for the ledger a score of the last validation that has scores; None if there is none."""
-    return last_record(records, "scores").get("scores", {}).get(name, {}).get("value")

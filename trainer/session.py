@@ -32,9 +32,10 @@ from shards.format.windows.order import WindowOrder, order_split
 from shards.stores.cache import Cache
 from shards.stores.files import atomic_open, lock_folder, write_text
 from shards.stores.open import Place
+from shards.stores.store import FolderStore
 from shards.terminal.reporter import Note
+from shards.validation.files import check_files
 from shards.validation.manifest import check_manifest_totals
-from shards.validation.validate import validate
 from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers, find_newest_checkpoint
 from trainer.checkpoint.tensors import check_disk, load_training_state, load_weights, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_tflops, wait_for_ranks
@@ -238,8 +239,7 @@ def open_session(
 def _open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
     try:
         if isinstance(place, Path):
-            problems = validate(place, level="quick").problems
-            shard_set = None if problems else open_set(place)
+            shard_set, problems = check_files(FolderStore(place))
         else:  # by one listing; no shard is read
             shard_set = open_set(place, cache=cache)
             manifest = shard_set.manifest
@@ -249,8 +249,8 @@ def _open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
         remedy = remedy_of(error) or ". Expected the folder of a shard set."
         raise InputError(f"{place}: cannot be read: {reason}{remedy}") from error
     if problems or shard_set is None:
-        command = "tokenmill validate"
-        raise InputError([*map(str, first_of(problems)), f"{place}: not a valid shard set; run {command} {place}"])
+        fault = f"{place}: not a valid shard set; run tokenmill validate {place}"
+        raise InputError([*map(str, first_of(problems)), fault])
     return shard_set
 
 

@@ -124,10 +124,10 @@ def check_special(totals: Totals, *, eos_id: int, bos_id: int | None) -> Check:
         begins = "" if bos_id is None else " and BOS once at the beginning"
         return Check("special_ids", "ok", f"no special id inside a document; EOS once at the end{begins} of each")
     rows = [
-        Finding({"id": token, "text": totals.vocabulary.spell([token])}, Example(shard, document, token=token))
+        Finding({"id": token, "text": totals.vocabulary.spell(token)}, Example(shard, document, token=token))
         for shard, document, token in misplaced[:MAX_MISPLACED]
     ]
-    names = ", ".join(f"{totals.vocabulary.spell([token])} {count:,}" for token, count in sorted(inside.items()))
+    names = ", ".join(f"{totals.vocabulary.spell(token)} {count:,}" for token, count in sorted(inside.items()))
     return Check("special_ids", "bad", f"special ids inside documents: {names or 'EOS or BOS out of place'}", rows)
 
 
@@ -147,7 +147,7 @@ def check_never_seen(totals: Totals) -> Check:
         summary += f" (up to {MAX_UNSEEN_SHARE:.0%} is fine for a set this small)"
     # A long entry that never occurs says most about the text that the tokenizer was trained on.
     longest_first = ids[np.argsort(-lengths[ids], kind="stable")][:MAX_IDS]
-    rows = [Finding({"id": token, "text": totals.vocabulary.spell([token])}) for token in longest_first.tolist()]
+    rows = [Finding({"id": token, "text": totals.vocabulary.spell(token)}) for token in longest_first.tolist()]
     return Check("never_seen", verdict, summary, rows)
 
 
@@ -269,7 +269,7 @@ def _id_finding(token: int, totals: Totals) -> Finding:
     by_source = dict(zip(totals.source_names, split.counts[:, token].tolist(), strict=True))
     values: dict[str, Any] = {
         "id": token,
-        "text": totals.vocabulary.spell([token]),
+        "text": totals.vocabulary.spell(token),
         "count": int(split.counts[:, token].sum()),
         "documents": int(split.documents[token]),
         "sources": {name: count for name, count in by_source.items() if count},

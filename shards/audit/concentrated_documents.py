@@ -153,7 +153,7 @@ def find_concentrated(
     ids: Table = [
         {
             "id": token,
-            "text": vocabulary.spell([token]),
+            "text": vocabulary.spell(token),
             "count": int(counts[token]),
             "documents": int(totals.train.documents[token]),
             "half_documents": half_documents,
@@ -219,18 +219,20 @@ def _list_documents(
             listed += counts
             # The ids that a document holds most are the reasons to list it.
             named = [
-                f'"{vocabulary.spell([token])}" {plural(int(counts[token]), "time")} '
+                f'"{vocabulary.spell(token)}" {plural(int(counts[token]), "time")} '
                 f"({counts[token] / totals[token]:.2%} of {totals[token]:,} in all)"
                 for token in np.argsort(-counts, kind="stable")[:MAX_REASONS].tolist()
                 if counts[token]
             ]
             found[block.document + row] = f"share {shares[row]:.0%}: {'; '.join(named)}"
     places = find_places(shard_set.shards[number], list(found))
-    return listed, [(place, f"{_describe(place)}, {found[place.document]}") for place in places]
-
-
-def _describe(place: Place) -> str:
-    return f"{place.source}, {place.unit} row {place.row}: {plural(place.tokens, 'token')}"
+    return listed, [
+        (
+            place,
+            f"{place.source}, {place.unit} row {place.row}: {plural(place.tokens, 'token')}, {found[place.document]}",
+        )
+        for place in places
+    ]
 
 
 def _mask(vocabulary: Vocabulary, holds: Callable[[bytes], bool]) -> Bools:

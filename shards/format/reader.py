@@ -214,9 +214,9 @@ class Shard:
         Raises:
             ShardSetError: the file is missing, or has another size.
         """
-        if self.cached:
-            return  # the cache compares size and digest of what it has fetched
-        if not self.store.request_bytes:  # elsewhere, a seek table is found only in a file of the manifest's size
+        # The cache compares size and digest of what it has fetched; elsewhere, a seek table is found only in a file of
+        # the manifest's size.
+        if not self.cached and not self.store.request_bytes:
             problem = compare_size(self.store, file, find_size(self.store, file.path))
             if problem is not None:
                 raise ShardSetError([problem])

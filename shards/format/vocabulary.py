@@ -59,9 +59,9 @@ class Vocabulary:
         ids = tokens if isinstance(tokens, Sequence) else cast("list[int]", tokens.tolist())
         return b"".join([self.entries[token] for token in ids])
 
-    def spell(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens by the vocabulary; bytes that are not UTF-8 on their own are spelt out: `\xe2`."""
-        return self.decode(tokens).decode("utf-8", "backslashreplace")
+    def spell(self, token: int) -> str:
+        """Return the text of a token by the vocabulary; bytes that are not UTF-8 on their own are spelt out: `\xe2`."""
+        return self.entries[token].decode("utf-8", "backslashreplace")
 
     def split_document(self, tokens: Tokens) -> tuple[int, int]:
         """Return where a document's text begins by the vocabulary: how many tokens (BOS), and bytes, are before."""

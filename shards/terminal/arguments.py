@@ -125,6 +125,11 @@ def _add_number(parser: argparse.ArgumentParser, flag: str, about: str) -> None:
 def add_recipe(parser: argparse.ArgumentParser, about: str, example: str) -> None:
     """Add the shared arguments RECIPE and `--set`, as `options.recipe` and `options.overrides`."""
     parser.add_argument("recipe", type=parse_path, metavar="RECIPE", help=about)
+    add_overrides(parser, example)
+
+
+def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:
+    """Add the shared flag `--set`, as `options.overrides`."""
     change = f"override a key of the recipe, with a value in TOML syntax: {example}"
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
 

@@ -220,11 +220,16 @@ def _join(
     # A thread cannot end the worker while native code holds the interpreter's lock: the system does when the server
     # ends, which then waits for this program alone.
     os.close(cast("Any", forkserver)._forkserver._forkserver_alive_fd)
-    with contextlib.suppress(AttributeError):  # not Linux
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    end_with_parent()
     threading.Thread(target=_end_with, args=(program,), daemon=True, name="end-with-program").start()
     report_to(say if reports else None)
     begin(*arguments)
+
+
+def end_with_parent() -> None:
+    """Let the kernel end this process, a worker or a training, with the one that started it; on Linux."""
+    with contextlib.suppress(AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _end_with(program: int) -> None:

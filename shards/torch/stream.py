@@ -195,7 +195,10 @@ class TokenStream(IterableDataset[Sample]):
         try:
             found = StreamState.model_validate(state)
         except ValidationError as error:
-            faults = [_describe_fault(dict(fault)) for fault in error.errors(include_url=False)]
+            faults: list[str] = []
+            for fault in error.errors(include_url=False):
+                got = "" if fault["type"] == "missing" else f"; got {fault['input']!r:.80}"
+                faults.append(f"the state's {'.'.join(map(str, fault['loc']))}: {fault['msg']}{got}. {REMEDY}")
             raise StateError(faults) from error
         # Everything is checked before anything changes.
         problems: list[str] = []
@@ -246,12 +249,6 @@ class TokenStream(IterableDataset[Sample]):
             numbers = np.arange(begin + self.rank, min(begin + self._stride, end), self.world_size)
             if len(numbers):
                 yield self.windows.read(numbers) if self.batch_size else self.windows[int(numbers[0])]
-
-
-def _describe_fault(fault: dict[str, Any]) -> str:
-    place = ".".join(map(str, fault["loc"]))
-    got = "" if fault["type"] == "missing" else f"; got {fault['input']!r:.80}"
-    return f"the state's {place}: {fault['msg']}{got}. {REMEDY}"
 
 
 def _refuse(error: InputError) -> Iterator[Sample]:

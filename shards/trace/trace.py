@@ -141,7 +141,7 @@ def parse_hash(text: str) -> str:
     return digits
 
 
-def find_hash(shard_set: ShardSet, digits: str, *, workers: int = 1) -> list[Place]:
+def find_hash(shard_set: ShardSet, digits: str, *, workers: int) -> list[Place]:
     """Return the places of the documents with a hash, in the set's order; several if a source is repeated.
 
     Args:
@@ -153,10 +153,8 @@ def find_hash(shard_set: ShardSet, digits: str, *, workers: int = 1) -> list[Pla
         ShardSetError: a document table is not what the manifest says.
         OSError: a file cannot be read.
     """
-    found: list[Place] = []
-    for _, places in map_tasks(_search, (shard_set, digits), range(len(shard_set.shards)), workers):
-        found += places
-    return found
+    searched = map_tasks(_search, (shard_set, digits), range(len(shard_set.shards)), workers)
+    return [place for _, places in searched for place in places]
 
 
 def _search(shared: tuple[ShardSet, str], number: int) -> list[Place]:

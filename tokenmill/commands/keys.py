@@ -25,14 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Return the tables of keys of one file, or of all."""
-    import importlib
+    import pkgutil
 
     from tokenmill.key_tables import file_tables
 
     parts = ["# Every key"]
     for name, (heading, place) in MODELS.items():
         if options.file in (None, name):
-            module, _, model = place.partition(":")
-            parts += [f"## {heading}", file_tables(getattr(importlib.import_module(module), model))]
+            parts += [f"## {heading}", file_tables(pkgutil.resolve_name(place))]
     markdown = "\n\n".join(parts)
     return Outcome({"markdown": markdown}, markdown.split("\n"))

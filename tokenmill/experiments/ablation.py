@@ -23,12 +23,14 @@ from pipeline.engine.driver import Driver
 from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Task, make_task
+from pipeline.recipe.paths import RecipePath
+from pipeline.recipe.schema import TokenizerRecipe
 from shards.errors import InputError
 from shards.format.manifest import Manifest, parse_json
 from shards.stores.files import lock_folder, make_folder, write_text
 from shards.stores.open import open_writable_store
 from shards.terminal.program import Row
-from tokenmill.experiments.arms import Arm, resolve_arms, with_tokenizer
+from tokenmill.experiments.arms import Arm, resolve_arms
 from tokenmill.experiments.proxy import ProxyResult, ProxyTask, train_proxy
 from tokenmill.experiments.schema import AblationConfig
 
@@ -192,7 +194,9 @@ class Ablation:
         # Arms without a tokenizer of their own share that of the first.
         recipe = arm.recipe
         if not arm.own_tokenizer and recipe.tokenizer.file is None:
-            recipe = with_tokenizer(recipe, self._keep(self.arms[0], "tokenizer"))
+            file = RecipePath(str(self._keep(self.arms[0], "tokenizer")))
+            given = TokenizerRecipe(file=file, eos_token=recipe.tokenizer.eos_token, bos=recipe.tokenizer.bos)
+            recipe = recipe.model_copy(update={"tokenizer": given})
         self._progress.note(f"arm {arm.name}: its set in {folder}")
         try:
             build_set(recipe, out=folder, work=self.work, executor=self._executor, progress=True)

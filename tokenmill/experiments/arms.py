@@ -12,8 +12,7 @@ from typing import Any, cast
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import digest_of
-from pipeline.recipe.paths import RecipePath
-from pipeline.recipe.schema import Recipe, TokenizerRecipe
+from pipeline.recipe.schema import Recipe
 from pipeline.sources.files import list_files
 from pipeline.sources.hub import pin_revisions
 from shards.config import Changes, table_of
@@ -235,10 +234,3 @@ def _check_differences(file: Path, arms: Sequence[Arm]) -> None:
         seen.setdefault(key, arm.name)
     if problems:
         raise InputError(problems)
-
-
-def with_tokenizer(recipe: Recipe, file: Path) -> Recipe:
-    """Return an arm's data recipe that uses a tokenizer's file in place of training one."""
-    section = recipe.tokenizer
-    given = TokenizerRecipe(file=RecipePath(str(file)), eos_token=section.eos_token, bos=section.bos)
-    return recipe.model_copy(update={"tokenizer": given})

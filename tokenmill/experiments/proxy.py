@@ -7,7 +7,6 @@ goes on from the run's last checkpoint. On a machine with GPUs each training hol
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -31,6 +30,7 @@ from shards.errors import InputError, plural
 from shards.stores.files import no_follow, write_text
 from shards.terminal.display import say
 from shards.terminal.program import COULD_NOT_RUN, Row
+from shards.terminal.workers import end_with_parent
 from trainer.metrics import METRICS_FILE, last_record, read_metrics
 from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
 
@@ -45,7 +45,6 @@ _POLL_SECONDS = 0.25
 _ATTEMPTS = 2
 """How often a training that fails is started; it goes on from its last checkpoint."""
 _SHOWN_LINES = 5
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def scored_keys(recipe: Row, _payload: Any = None) -> Row:
@@ -139,7 +138,7 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
     with open(run / LOG_FILE, "ab", opener=no_follow) as log, open(outcome, "wb", opener=no_follow) as printed:
         logged = log.tell()
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": log}
-        process = subprocess.Popen(command, env=environment, preexec_fn=_end_with_parent, **streams)
+        process = subprocess.Popen(command, env=environment, preexec_fn=end_with_parent, **streams)
     # Progress comes from the metrics, until the process ends.
     try:
         while process.poll() is None:
@@ -163,12 +162,6 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
     errors = [line for line in lines if line.startswith("error: ")] or lines
     why = f"exit status {process.returncode}: {' '.join(errors[-_SHOWN_LINES:])} (all of it in {run / LOG_FILE})"
     return why, process.returncode != COULD_NOT_RUN
-
-
-def _end_with_parent() -> None:
-    """Let the kernel end a proxy's process with the one that started it, which may be killed; on Linux."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -68,21 +68,17 @@ def answer_search(search: MixSearch) -> Row:
     return answer | {"notes": [*notes]}
 
 
-def count_epochs(search: MixSearch, share: float, group: dict[str, float]) -> float | None:
-    """Return for the search's answer how often the real run takes a dimension's most repeated source; None if none."""
-    known = [
-        share * part * search.target / max(1, tokens)
-        for name, part in group.items()
-        if (tokens := search.sizes[name][0]) is not None
-    ]
-    return max(known, default=None)
-
-
 def _describe_weights(search: MixSearch) -> Iterator[Row]:
     low, high = find_interval(search.fit.resampled_best)
     space = search.space
     for index, (name, group) in enumerate(zip(space.names, space.groups, strict=True)):
         share = float(search.winner[index])
+        # How often the real run takes each source of the dimension whose size is known.
+        epochs = [
+            share * part * search.target / max(1, tokens)
+            for source, part in group.items()
+            if (tokens := search.sizes[source][0]) is not None
+        ]
         yield {
             "sources": name,
             "own": float(space.own[index]),
@@ -91,7 +87,7 @@ def _describe_weights(search: MixSearch) -> Iterator[Row]:
             "high": round(float(high[index]), DECIMALS + 2),
             "least": float(space.low[index]),
             "greatest": float(space.high[index]),
-            "epochs": count_epochs(search, share, group),
+            "epochs": max(epochs, default=None),
         }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_run, parse_path, parse_place, positive_number
+from shards.terminal.arguments import add_overrides, add_run, parse_path, parse_place, positive_number
 from shards.terminal.display import printable, say
 from shards.terminal.program import Outcome, Part, Row
 from shards.terminal.progress import show_progress
@@ -37,8 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a recipe whose [eval] says what is scored (default: the run's)",
     )
-    change = "override a key of the recipe, with a value in TOML syntax: --set eval.sets.web.max_tokens=10000"
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
+    add_overrides(parser, "--set eval.sets.web.max_tokens=10000")
     parser.add_argument(
         "--shards",
         type=parse_place,

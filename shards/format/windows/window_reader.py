@@ -43,7 +43,7 @@ DECODED_SHARDS = 2
 class WindowReader:
     """Reads windows by number. Safe to share between threads, which take turns; not between processes."""
 
-    def __init__(self, shards: Sequence[Shard], order: WindowOrder, *, vocab_size: int, stop: int | None = None):
+    def __init__(self, shards: Sequence[Shard], order: WindowOrder, *, vocab_size: int, stop: int):
         """Prepare to read windows; nothing is read yet.
 
         Args:
@@ -112,7 +112,7 @@ class WindowReader:
             return
         self._hold(visit.shard).decode_ahead(self._pool)
         following = visit.first + visit.windows
-        if self._stop is None or following < self._stop:
+        if following < self._stop:
             self._hold(self.order.visit(following).shard).decode_ahead(self._pool)
             self._held.move_to_end(visit.shard)  # of the two, this one is in use
 
