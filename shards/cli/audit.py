@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
 from shards.errors import plural
 from shards.terminal.arguments import add_set, add_workers, parse_path, positive_number
-from shards.terminal.display import Table, printable
+from shards.terminal.display import printable
 from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Shown
 
 if TYPE_CHECKING:
     from shards.audit.audit import AuditResult
-    from shards.audit.checks import Check, Finding
+    from shards.audit.checks import Finding
     from shards.audit.concentrated_documents import Concentrated
 
 _SHOWN_CHARACTERS = 60
@@ -96,7 +96,11 @@ def _show(report: AuditResult, found: Concentrated | None, written: dict[str, An
         if check.findings and check.verdict != "ok":
             more = f", {rows} of {len(check.findings)}" if len(check.findings) > rows else ""
             yield f"{check.name}{more}"
-            yield _finding_rows(check, rows)
+            yield [
+                {name: value for name, value in finding.values.items() if name != "histogram"}  # audit.json has it
+                | ({"example": _example(finding)} if finding.shown else {})
+                for finding in check.findings[:rows]
+            ]
     yield [
         {
             "check": check.name,
@@ -114,14 +118,6 @@ def _show(report: AuditResult, found: Concentrated | None, written: dict[str, An
     yield f"{report.path}: {VERDICT_WORDS[report.verdict]}; {VERDICT_ADVICE[report.verdict]}"
     if found is not None:
         yield from _show_list(found, written["block_list"], rows=rows)
-
-
-def _finding_rows(check: Check, rows: int) -> Table:
-    return [
-        {name: value for name, value in finding.values.items() if name != "histogram"}  # audit.json has it
-        | ({"example": _example(finding)} if finding.shown else {})
-        for finding in check.findings[:rows]
-    ]
 
 
 def _example(finding: Finding) -> Any:

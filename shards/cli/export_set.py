@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
-from typing import Any
 
 from shards.convert.layouts import LAYOUTS
 from shards.errors import plural
@@ -39,13 +37,11 @@ def run(options: argparse.Namespace) -> Outcome:
             progress=progress,
         )
     seconds = time.perf_counter() - began
-    return Outcome(found | {"seconds": round(seconds, 3)}, _show(found, seconds))
-
-
-def _show(found: dict[str, Any], seconds: float) -> Iterator[str]:
-    for split, counts in found["splits"].items():
-        yield f"{split}: {plural(counts['tokens'], 'token')} in {plural(counts['documents'], 'document')}"
+    shown = [
+        f"{split}: {plural(counts['tokens'], 'token')} in {plural(counts['documents'], 'document')}"
+        for split, counts in found["splits"].items()
+    ]
     # The export's own size: what a copy of it would take.
     files = f"{plural(len(found['files']), 'file')}, {found['bytes']:,} bytes, {seconds:.1f} s"
-    yield f"{found['out']}: {found['layout']}, {files}"
-    yield f"load it with {found['usage']}"
+    shown += [f"{found['out']}: {found['layout']}, {files}", f"load it with {found['usage']}"]
+    return Outcome(found | {"seconds": round(seconds, 3)}, shown)

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, ShardSetError, plural
 from shards.terminal.arguments import add_give_up_after, add_set, add_threads, parse_path
 from shards.terminal.program import Outcome
-
-if TYPE_CHECKING:
-    from shards.stores.hub_store import HubAddress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,9 +60,22 @@ def run(options: argparse.Namespace) -> Outcome:
             progress=progress,
         )
     if options.dry_run:
-        return Outcome(named | done | {"dry_run": True}, _show_preview(address, done))
+        counts = f"{len(done['added']):,} of {plural(done['files'], 'file')}"
+        shown = [
+            f"{address}: {'to be created' if done['created'] else 'reached'}; nothing was sent",
+            f"{counts} to send, {done['added_bytes']:,} of {done['bytes']:,} bytes; the rest is already there",
+        ]
+        if done["replaces"] is not None:
+            shown.append(f"the set {done['replaces']!r} would be replaced")
+        return Outcome(named | done | {"dry_run": True}, shown)
     seconds = time.perf_counter() - began
-    return Outcome(named | done | {"verified": True, "seconds": round(seconds, 3)}, _show(address, done, seconds))
+    added = f"{plural(len(done['added']), 'file')} added, {done['added_bytes']:,} bytes, {seconds:.1f} s"
+    shown = [
+        f"{added}; {done['files'] - len(done['added'])} were there",
+        f"{address}: all {plural(done['files'], 'file')} listed with their SHA-256 at commit {done['commit']}",
+        f'read it with shards.open_set("{address}")',
+    ]
+    return Outcome(named | done | {"verified": True, "seconds": round(seconds, 3)}, shown)
 
 
 def _find_card(options: argparse.Namespace) -> Path | None:
@@ -90,18 +98,3 @@ def _find_card(options: argparse.Namespace) -> Path | None:
             f"tokenmill report {options.set}, or give it by --card."
         )
     return card
-
-
-def _show_preview(address: HubAddress, told: dict[str, Any]) -> Iterator[str]:
-    yield f"{address}: {'to be created' if told['created'] else 'reached'}; nothing was sent"
-    counts = f"{len(told['added']):,} of {plural(told['files'], 'file')}"
-    yield f"{counts} to send, {told['added_bytes']:,} of {told['bytes']:,} bytes; the rest is already there"
-    if told["replaces"] is not None:
-        yield f"the set {told['replaces']!r} would be replaced"
-
-
-def _show(address: HubAddress, done: dict[str, Any], seconds: float) -> Iterator[str]:
-    added = f"{plural(len(done['added']), 'file')} added, {done['added_bytes']:,} bytes, {seconds:.1f} s"
-    yield f"{added}; {done['files'] - len(done['added'])} were there"
-    yield f"{address}: all {plural(done['files'], 'file')} listed with their SHA-256 at commit {done['commit']}"
-    yield f'read it with shards.open_set("{address}")'

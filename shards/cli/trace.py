@@ -72,20 +72,16 @@ def run(options: argparse.Namespace) -> Outcome:
     if options.work is not None and not by_hash:
         raise InputError("--work goes with --hash or --document.")
     if options.shard is not None:
-        return _find_place(options)
+        from shards.cli.inspect_set import find_shard
+        from shards.format.reader import open_set
+        from shards.trace.trace import trace_token
+
+        shard_set = open_set(options.set)
+        hit = trace_token(shard_set, find_shard(shard_set, options.shard), options.offset)
+        return Outcome(hit.to_dict(), show_hit(hit))
     if by_hash:
         return _find_hash(options)
     return _find_documents(options)
-
-
-def _find_place(options: argparse.Namespace) -> Outcome:
-    from shards.cli.inspect_set import find_shard
-    from shards.format.reader import open_set
-    from shards.trace.trace import trace_token
-
-    shard_set = open_set(options.set)
-    hit = trace_token(shard_set, find_shard(shard_set, options.shard), options.offset)
-    return Outcome(hit.to_dict(), show_hit(hit))
 
 
 def _find_documents(options: argparse.Namespace) -> Outcome:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from shards.errors import first_of, plural
 from shards.terminal.arguments import add_set, add_threads
-from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Shown
-
-if TYPE_CHECKING:
-    from shards.validation.validate import ValidationResult
+from shards.terminal.program import PROBLEMS, WHOLE, Outcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,14 +28,10 @@ def run(options: argparse.Namespace) -> Outcome:
 
     with show_progress("validate", show=options.level == "full") as progress:
         report = validate(options.set, level=options.level, threads=options.threads, progress=progress)
-    return Outcome(report.to_dict(), _show(report), WHOLE if report.ok else PROBLEMS)
-
-
-def _show(report: ValidationResult) -> Shown:
-    """Yield what `validate` prints: the problems, then one line that sums up."""
-    yield from (f"error: {problem}" for problem in first_of(report.problems))
     verdict = "valid" if report.ok else plural(len(report.problems), "problem")
     held = f"{plural(report.tokens, 'token')}, {plural(report.documents, 'document')}"
     figures = f" ({report.level} check: {plural(report.shards, 'shard')}, {held}, {report.seconds:.2f} s)"
     # Of a place without a manifest nothing was counted.
-    yield f"{report.path}: {verdict}{figures if report.shards else ''}"
+    last = f"{report.path}: {verdict}{figures if report.shards else ''}"
+    shown = [*(f"error: {problem}" for problem in first_of(report.problems)), last]
+    return Outcome(report.to_dict(), shown, WHOLE if report.ok else PROBLEMS)

@@ -25,7 +25,7 @@ DocumentBatch: TypeAlias = Any
 """A `pa.RecordBatch`. pyarrow's stubs cannot express the types of its columns."""
 
 
-def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile:
+def open_documents(shard: Shard, content: bytes | None) -> pq.ParquetFile:
     """Open a shard's document table and check its columns and number of rows, before a row is read.
 
     Args:

@@ -25,7 +25,7 @@ from shards.hub.push import SetFile, batch_files, count_bytes
 from shards.stores.files import check_new_folder, check_room, delete_path, hash_file, no_follow, write_folder
 from shards.stores.hub_store import HubAddress, HubStore, open_hub
 from shards.stores.store import FolderStore
-from shards.terminal.reporter import Progress, no_progress
+from shards.terminal.reporter import Progress
 from shards.terminal.workers import map_in_threads
 from shards.validation.files import require_whole
 
@@ -36,9 +36,7 @@ DOWNLOADS = ".downloads"
 """The folder of files under way, in the hidden folder."""
 
 
-def pull(
-    address: HubAddress, out: Path, *, give_up_s: float | None = None, progress: Progress = no_progress
-) -> dict[str, Any]:
+def pull(address: HubAddress, out: Path, *, give_up_s: float | None, progress: Progress) -> dict[str, Any]:
     """Fetch a set from the Hub into a new folder.
 
     Args:

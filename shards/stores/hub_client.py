@@ -127,7 +127,7 @@ def ask_hub(
     what: str,
     request: Callable[[], Result],
     *,
-    give_up_s: float | None = None,
+    give_up_s: float | None,
     most_bytes: int | None = None,
 ) -> Result:
     """Ask the Hub by its library, and again if it fails in a way that may pass; return what `request` returns.

@@ -40,11 +40,9 @@ class StateError(InputError):
     """A state with which a stream cannot go on: it is damaged, or of another order or number of samples."""
 
 
-def _plain(value: Any) -> Any:
-    return int(value) if is_integer(value) else value
-
-
-Index = Annotated[int, BeforeValidator(_plain), Field(ge=0, strict=True)]
+Index = Annotated[
+    int, BeforeValidator(lambda value: int(value) if is_integer(value) else value), Field(ge=0, strict=True)
+]
 """An integer from 0, of Python or numpy."""
 
 

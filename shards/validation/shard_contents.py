@@ -175,7 +175,7 @@ def _check_tokens(
     corrupt, beyond = _Fault("frame_corrupt"), _Fault("token_out_of_range")
     eos, bos = _Fault("eos_misplaced"), _Fault("bos_misplaced")
     eos_id, bos_id, vocab_size = manifest.tokenizer.eos_id, manifest.tokenizer.bos_id, manifest.vocab_size
-    starts = None if ends is None else np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
+    starts = None if ends is None else np.append(0, ends[:-1] + 1)[: len(ends)]
     known = [checksums.get(digest) for digest in (entry.files.tokens.sha256, entry.tokens_sha256)]
     file_hash, content_hash = (sha256() if checksum is None else xxhash.xxh3_128() for checksum in known)
     decompressor = zstandard.ZstdDecompressor()

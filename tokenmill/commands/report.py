@@ -6,14 +6,9 @@ They show the set's mix, tokens, audit and examples, and how to use it. The exit
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from shards.terminal.arguments import add_set, add_workers, parse_path
 from shards.terminal.program import Outcome
-
-if TYPE_CHECKING:
-    from shards.report.render import Report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Return the facts of the page that `report` writes."""
     from pipeline.recipe.schema import without_defaults
-    from shards.report.write import report_to_dict, write_report
+    from shards.audit.rules import VERDICT_WORDS
+    from shards.report.write import CARD_FILE, PAGE_FILE, report_to_dict, write_report
     from shards.terminal.progress import show_progress
 
     with show_progress("report") as progress:
@@ -49,16 +45,11 @@ def run(options: argparse.Namespace) -> Outcome:
             shorten=without_defaults,
             progress=progress,
         )
-    return Outcome(report_to_dict(report), _show(report))
-
-
-def _show(report: Report) -> Iterator[str]:
-    from shards.audit.rules import VERDICT_WORDS
-    from shards.report.write import CARD_FILE, PAGE_FILE
-
-    yield f"{report.out / PAGE_FILE}: the page; open it in a browser"
-    yield f"{report.out / CARD_FILE}: the dataset card, for the Hub"
-    yield f"audit: {VERDICT_WORDS[report.audit['verdict']]}"
-    yield from (
-        f"  {check['name']}: {check['summary']}" for check in report.audit["checks"] if check["verdict"] != "ok"
-    )
+    checks = [check for check in report.audit["checks"] if check["verdict"] != "ok"]
+    shown = [
+        f"{report.out / PAGE_FILE}: the page; open it in a browser",
+        f"{report.out / CARD_FILE}: the dataset card, for the Hub",
+        f"audit: {VERDICT_WORDS[report.audit['verdict']]}",
+        *(f"  {check['name']}: {check['summary']}" for check in checks),
+    ]
+    return Outcome(report_to_dict(report), shown)

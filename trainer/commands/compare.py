@@ -10,10 +10,9 @@ Runs may still be training, and may have different tokenizers: losses per token 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 
 from shards.terminal.arguments import add_runs, parse_path
-from shards.terminal.program import Outcome, Part, Row
+from shards.terminal.program import Outcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,24 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run `compare`: compare the runs; draw them if asked to."""
-    from trainer.results.comparison import compare_runs, write_comparison
+    from trainer.results.comparison import compare_runs, show_tables, write_comparison
     from trainer.results.runs import read_runs
 
     runs = read_runs(options.runs)
     data = compare_runs(runs) | {"files": list[str]()}
     if options.out is not None:
         data["files"] = [str(path) for path in write_comparison(runs, data, options.out)]
-    return Outcome(data, _show(data))
-
-
-def _show(data: Row) -> Iterator[Part]:
-    from trainer.results.comparison import show_tables
-
     tables = show_tables(data)
-    yield from data["verdict"]
-    yield tables["scores"]
-    yield tables["runs"]
-    if len(data["runs"]) > 1:
-        yield tables["changes"] or "no key of the recipes differs"
-    yield from data["notes"]
-    yield from data["files"]
+    changes = [tables["changes"] or "no key of the recipes differs"] if len(runs) > 1 else []
+    shown = [*data["verdict"], tables["scores"], tables["runs"], *changes, *data["notes"], *data["files"]]
+    return Outcome(data, shown)

@@ -213,17 +213,16 @@ def describe_export_files(
     bos = names[bos_id]
     ids = {"bos_token_id": bos_id, "eos_token_id": eos_id, "pad_token_id": tokens[pad]}
     # Whatever trains the model further leaves the embedding of what its config calls padding as it is: not the EOS.
-    common = ids | {"pad_token_id": tokens[pad] if pad != eos else None, "dtype": dtype}
-    common |= {"vocab_size": vocab_size, "tie_word_embeddings": config.tie_word_embeddings}
+    common = ids | {
+        "pad_token_id": tokens[pad] if pad != eos else None,
+        "dtype": dtype,
+        "vocab_size": vocab_size,
+        "tie_word_embeddings": config.tie_word_embeddings,
+    }
     if config.kind == "llama":
         name = LLAMA_CLASSES[config.hidden_act, config.use_qk_norm]
-        model: Row = {
-            "architectures": [f"{name}ForCausalLM"],
-            "model_type": name.lower(),
-            "hidden_act": config.hidden_act,
-        }
-        model |= config.model_dump(include=KEYS)
-        model |= {"attention_bias": False, "mlp_bias": False}
+        model: Row = {"architectures": [f"{name}ForCausalLM"], "model_type": name.lower()}
+        model |= config.model_dump(include=KEYS) | {"attention_bias": False, "mlp_bias": False}
         if name != "Llama":  # the others have defaults that differ
             model["head_dim"] = config.head_dim
             model["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rope_theta}
@@ -232,8 +231,14 @@ def describe_export_files(
         model |= {theirs: getattr(config, ours) for theirs, ours in GPT2_KEYS.items()}
         model |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
     # Without its class a gpt2 gets GPT2Tokenizer, which rebuilds parts of it.
-    tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.max_position_embeddings}
-    tokenizer |= {"bos_token": bos, "eos_token": eos, "pad_token": pad, "clean_up_tokenization_spaces": False}
-    tokenizer |= {"split_special_tokens": True}  # text is data, as in training
-    tokenizer |= {"extra_special_tokens": [token for token in tokens if token not in (bos, eos, pad)]}
+    tokenizer = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.max_position_embeddings,
+        "bos_token": bos,
+        "eos_token": eos,
+        "pad_token": pad,
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # text is data, as in training
+        "extra_special_tokens": [token for token in tokens if token not in (bos, eos, pad)],
+    }
     return {CONFIG_FILE: model | common, "generation_config.json": ids, "tokenizer_config.json": tokenizer}

@@ -80,7 +80,7 @@ class Documents:
 
 
 def _find_bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    return np.append(0, np.cumsum(lengths, dtype=np.int64))
 
 
 def describe_origin(row: Row) -> str:
@@ -300,9 +300,7 @@ def _open_shard_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note)
         raise InputError(f"eval.sets.{config.name}.shards = {config.shards!r}: {error}") from error
 
 
-def find_held_documents(
-    shard_set: ShardSet, documents: Documents, name: str, *, show: bool = True
-) -> npt.NDArray[np.bool_]:
+def find_held_documents(shard_set: ShardSet, documents: Documents, name: str, *, show: bool) -> npt.NDArray[np.bool_]:
     """Return which of an eval set's documents the training split of a set holds, bool `(documents,)`.
 
     Args:

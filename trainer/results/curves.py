@@ -52,7 +52,7 @@ def smooth(values: Sequence[float] | npt.NDArray[np.float64], width: int) -> npt
     Near the beginning, where a loss falls steeply, as few values follow as come before; near the end fewer follow.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # a loss may be anything
-        sums = np.concatenate([[0.0], np.cumsum(values)])
+        sums = np.append(0.0, np.cumsum(values))
     index = np.arange(len(values))
     before = np.minimum(index, width // 2)
     after = np.minimum(before, len(values) - 1 - index)

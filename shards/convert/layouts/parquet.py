@@ -62,7 +62,7 @@ def _make_rows(tokens: Tokens, batch: DocumentBatch, schema: pa.Schema, shard: S
 
     # Lists over the block's tokens: offsets and values, no Python object a token.
     ends = np.cumsum(read_lengths(batch))
-    offsets: Any = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    offsets: Any = pa.array(np.append(0, ends).astype(np.int32))
     columns = {name: batch.column(name) for name in _COLUMNS}
     if "phase" in schema.names:
         columns["phase"] = pa.repeat(pa.scalar(shard.entry.phase, pa.string()), batch.num_rows)

@@ -244,10 +244,10 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
         once = np.concatenate(([[low], [high]], np.minimum(edges, low), np.maximum(edges, high)), axis=1)
 
         counts = np.zeros((len(names), 2), np.int64)
-        bounds = np.concatenate(([0], np.cumsum(lengths)))
+        bounds = np.append(0, np.cumsum(lengths))
         for source in range(len(names)):
             # Between the ends of two documents the count grows by 1 or 0 for each token, so interpolation is exact.
-            counted = np.concatenate(([0], np.cumsum(lengths * (sources == source))))
+            counted = np.append(0, np.cumsum(lengths * (sources == source)))
             for column, ranges in enumerate((used, once)):
                 before: Float64s = np.interp(ranges, bounds, counted)
                 counts[source, column] = np.rint(np.diff(before, axis=0)).sum()
