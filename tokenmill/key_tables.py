@@ -65,8 +65,10 @@ def _section_tables(parent: type[Settings], name: str, path: str) -> Iterator[st
         yield f"`{title}`, for `python-edu`, whose text is in Software Heritage's archive:\n\n{_table(model, apart)}"
     # The keys that all presets share come before them.
     if issubclass(model, CleanRecipe):
-        words = "`[clean.PRESET]`, and `[sources.clean.PRESET]` for one source: the keys of every preset."
-        yield f"{words}\n\n{_table(Preset, list(Preset.model_fields))}"
+        yield (
+            "`[clean.PRESET]`, and `[sources.clean.PRESET]` for one source: the keys of every "
+            f"preset.\n\n{_table(Preset, list(Preset.model_fields))}"
+        )
     for key in model.model_fields:
         yield from _section_tables(model, key, f"{path}{name}.")
 

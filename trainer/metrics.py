@@ -150,8 +150,10 @@ def read_lines(run: Path) -> tuple[list[Record], int]:
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: line {number}: {error}. Repair or delete it.") from error
         if records and record["step"] < records[-1]["step"]:
-            found = f"step {record['step']} after step {records[-1]['step']}"
-            raise InputError(f"{path}: line {number}: {found}. Expected steps in their order. Repair or delete it.")
+            raise InputError(
+                f"{path}: line {number}: step {record['step']} after step {records[-1]['step']}. Expected steps in "
+                "their order. Repair or delete it."
+            )
         if line.endswith(b"\n"):
             records.append(record)
     return records, number - len(records)

@@ -249,8 +249,9 @@ def _open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
         remedy = remedy_of(error) or ". Expected the folder of a shard set."
         raise InputError(f"{place}: cannot be read: {reason}{remedy}") from error
     if problems or shard_set is None:
-        fault = f"{place}: not a valid shard set; run tokenmill validate {place}"
-        raise InputError([*map(str, first_of(problems)), fault])
+        raise InputError(
+            [*map(str, first_of(problems)), f"{place}: not a valid shard set; run tokenmill validate {place}"]
+        )
     return shard_set
 
 
@@ -262,16 +263,21 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Not
     total, vocab_size = order.targets + order.cropped, recipe.model.vocab_size or shard_set.vocab_size
     where, problems = shard_set.store, list[str]()
     if batch % (micro_batch * ranks):
-        found = f"train.global_batch = {batch} with train.micro_batch = {micro_batch} on {plural(ranks, 'rank')}"
-        problems.append(f"{found}: expected a whole number of micro-batches of all ranks. Choose another micro_batch.")
+        problems.append(
+            f"train.global_batch = {batch} with train.micro_batch = {micro_batch} on {plural(ranks, 'rank')}: "
+            "expected a whole number of micro-batches of all ranks. Choose another micro_batch."
+        )
     if vocab_size < shard_set.vocab_size:
-        found = f"model.vocab_size = {vocab_size}: {where} has ids up to {shard_set.vocab_size - 1}"
-        problems.append(f"{found}. Choose vocab_size = {shard_set.vocab_size} or leave it out.")
+        problems.append(
+            f"model.vocab_size = {vocab_size}: {where} has ids up to {shard_set.vocab_size - 1}. Choose vocab_size = "
+            f"{shard_set.vocab_size} or leave it out."
+        )
     if order.per_epoch < batch:
-        windows = f"{plural(order.per_epoch, 'window')} of {seq_len} + 1 tokens"
-        found = f"{where}: the train split's {plural(total, 'token')} in {plural(len(train), 'shard')} hold {windows}"
-        expected = f"expected at least train.global_batch = {batch}"
-        problems.append(f"{found}; {expected}. Build a larger set, or lower seq_len or global_batch.")
+        problems.append(
+            f"{where}: the train split's {plural(total, 'token')} in {plural(len(train), 'shard')} hold "
+            f"{plural(order.per_epoch, 'window')} of {seq_len} + 1 tokens; expected at least train.global_batch = "
+            f"{batch}. Build a larger set, or lower seq_len or global_batch."
+        )
     if all(shard.num_tokens < 2 for shard in val):
         problems.append(f"{where}: the val split has no token to predict. Build it with a larger split.val_tokens.")
     problems += [f"{where}: {fault}" for fault in order.describe_empty_phases()]
@@ -285,8 +291,10 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Not
     )
     for phase in order.phases:
         step, row = divmod(phase.stop - 1, batch)
-        windows = f"{plural(phase.stop - phase.first, 'window')} of an epoch"
-        say(f"phase {phase.name!r} of the mix: {windows}; its last window is row {row} of step {step + 1}")
+        say(
+            f"phase {phase.name!r} of the mix: {plural(phase.stop - phase.first, 'window')} of an epoch; its last "
+            f"window is row {row} of step {step + 1}"
+        )
     return order
 
 

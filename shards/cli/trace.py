@@ -113,8 +113,10 @@ def _show(found: Trace, written: dict[str, Any]) -> Shown:
     for hit in found.shown:
         yield from show_hit(hit)
     yield [{"source": name, **counts} for name, counts in found.sources.items()]
-    hold = f"{plural(found.documents, 'document')} {'holds' if found.documents == 1 else 'hold'} it"
-    yield f"{hold}, {plural(found.hits, 'time')}{describe_shown(len(found.shown), found.documents)}"
+    yield (
+        f"{plural(found.documents, 'document')} {'holds' if found.documents == 1 else 'hold'} it, "
+        f"{plural(found.hits, 'time')}{describe_shown(len(found.shown), found.documents)}"
+    )
     if written:
         yield f"block list: {written['out']}, {plural(written['hashes'], 'hash')}"
 
@@ -196,10 +198,11 @@ def _show_places(
 ) -> Iterator[str]:
     """Yield what `trace --hash` prints: the places of a document, and what the work folder tells."""
     for place in places:
-        tokens = f"tokens [{place['start']:,}, {place['start'] + place['tokens']:,})"
-        origin = f"source {place['source']}, file {place['file']}, unit {place['unit']}, row {place['row']}"
-        where = f"{place['shard']} document {place['document']} ({place['split']})"
-        yield f"# {where}, {tokens}: {origin}, hash {place['hash']}"
+        yield (
+            f"# {place['shard']} document {place['document']} ({place['split']}), tokens [{place['start']:,}, "
+            f"{place['start'] + place['tokens']:,}): source {place['source']}, file {place['file']}, unit "
+            f"{place['unit']}, row {place['row']}, hash {place['hash']}"
+        )
     if not places and build and build["of_this_set"] and build["answer"] == "in the set":
         yield f"in the set, changed before encoding; this text has the hash {wanted}"
     elif not places:

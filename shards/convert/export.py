@@ -90,8 +90,9 @@ def _check_counts(layout: LayoutName, shard_set: ShardSet, readers: Iterable[Spl
     """Refuse to export ids or counts of tokens that a layout's numbers cannot hold."""
     if layout in UINT16_LAYOUTS and shard_set.dtype.itemsize > 2:
         others = " or ".join(name for name in LAYOUTS if name not in UINT16_LAYOUTS)
-        found = f"{layout} has uint16; a vocabulary of {shard_set.vocab_size} does not fit"
-        raise InputError(f"{found}. Export to {others}.")
+        raise InputError(
+            f"{layout} has uint16; a vocabulary of {shard_set.vocab_size} does not fit. Export to {others}."
+        )
     for shard in (shard for reader in readers for shard in reader.shards if shard.num_tokens > MAX_INT32):
         most = shard.num_tokens
         if layout != "llmc":

@@ -85,8 +85,9 @@ def _read_file(path: Path) -> bytes:
     try:
         return read_file(path, MAX_FILE_BYTES)
     except OSError as error:
-        remedy = "`files` names local files, one by one: correct it."
-        raise InputError(f"{path}: cannot be read: {error.strerror}. {remedy}") from error
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror}. `files` names local files, one by one: correct it."
+        ) from error
     except ValueError as error:
         raise InputError(f"{str(path)!r}: not the path of a file: a character cannot be in one. Correct it.") from error
 
@@ -119,8 +120,9 @@ def _ask_all(task: EvalTask, place: str, name: str, content: bytes) -> list[Item
                 fault = f"no column {error}; found {shorten(list(row))}"
             elif isinstance(error, ValueError):
                 fault = str(error)
-            remedy = f"Expected an item of eval task {task.name!r}: correct the row, or name another file."
-            raise InputError(f"{where}: {fault}. {remedy}") from error
+            raise InputError(
+                f"{where}: {fault}. Expected an item of eval task {task.name!r}: correct the row, or name another file."
+            ) from error
     return items
 
 
@@ -148,7 +150,9 @@ def _read_lines(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
             row = error
         if not isinstance(row, dict):
             found = f"not JSON ({row})" if isinstance(row, Exception) else f"a {type(row).__name__}"
-            expected = "Expected an object with the columns of an item on each line: correct the line."
-            raise InputError(f"{where}: {found:.100}: {shorten(line[:200])}. {expected}")
+            raise InputError(
+                f"{where}: {found:.100}: {shorten(line[:200])}. Expected an object with the columns of an item on "
+                "each line: correct the line."
+            )
         if line.strip():
             yield where, cast("Row", row)

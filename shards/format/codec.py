@@ -255,8 +255,9 @@ def read_seek_table(file: StoredFile, *, size: int, content_bytes: int | None = 
         raise CodecError(f"declares {plural(count, 'frame')}, more than a file of {size} bytes can list")
     if content_bytes is not None and count != -(-content_bytes // FRAME_BYTES):
         expected_count = -(-content_bytes // FRAME_BYTES)
-        message = f"declares {plural(count, 'frame')}; expected {expected_count} for {content_bytes} bytes of tokens"
-        raise CodecError(message)
+        raise CodecError(
+            f"declares {plural(count, 'frame')}; expected {expected_count} for {content_bytes} bytes of tokens"
+        )
     if len(tail) < size - data_bytes:
         tail = file.read_range(data_bytes, size)
     skippable = tail[len(tail) - (size - data_bytes) :]
@@ -365,8 +366,9 @@ def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes | mem
     except zstandard.ZstdError as error:
         if lacks_memory(error):
             raise
-        found = f"frame at byte {frame.file_start} does not decompress: {error}"
-        raise CodecError(f"{found}; expected {size} bytes by the seek table") from error
+        raise CodecError(
+            f"frame at byte {frame.file_start} does not decompress: {error}; expected {size} bytes by the seek table"
+        ) from error
     if len(content) != size:
         raise CodecError(f"frame at byte {frame.file_start} holds {len(content)} bytes; {expected}")
     return content

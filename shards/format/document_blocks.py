@@ -91,8 +91,10 @@ def iter_blocks(shard_set: ShardSet, number: int) -> Iterator[DocumentBlock]:
         wrong = np.flatnonzero((begins != expected) | (lengths < 1))
         if len(wrong):
             at = int(wrong[0])
-            found = f"document {document + at} has {plural(lengths[at], 'token')} from {begins[at]}"
-            raise shard.wrong_table(f"{found}; expected from {expected[at]}")
+            raise shard.wrong_table(
+                f"document {document + at} has {plural(lengths[at], 'token')} from {begins[at]}; expected from "
+                f"{expected[at]}"
+            )
         for first, last in cut_blocks(ends, BLOCK_TOKENS):
             # Take the block's tokens: the rest of a frame, and of as many frames as it needs.
             stops = ends[first:last] - (ends[first] - lengths[first])
@@ -116,11 +118,15 @@ def _iter_frames(shard: Shard, vocab_size: int) -> Iterator[Tokens]:
     name = shard.tokens_file.name
     for frame in shard.iter_tokens():
         if (most := int(frame.max())) >= vocab_size:
-            message = f"holds the id {most}; expected less than vocab_size {vocab_size}. Validate the set."
-            raise set_error("token_out_of_range", name, message)
+            raise set_error(
+                "token_out_of_range",
+                name,
+                f"holds the id {most}; expected less than vocab_size {vocab_size}. Validate the set.",
+            )
         yield frame
-    message = "the document table has more tokens than the tokens file. Copy or build it again."
-    raise set_error("document_table", name, message)
+    raise set_error(
+        "document_table", name, "the document table has more tokens than the tokens file. Copy or build it again."
+    )
 
 
 def cut_blocks(ends: Int64s, block_tokens: int) -> Iterator[tuple[int, int]]:

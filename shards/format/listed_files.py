@@ -48,8 +48,11 @@ def compare_size(store: Store, file: FileEntry, size: int | None) -> Problem | N
     if size is None:
         return _missing(store, file.path)
     if size != file.bytes:
-        found = f"{size:,} bytes in {store}; expected {file.bytes:,} by the manifest"
-        return Problem("file_size", file.path, f"{found}. {say_remedy(store)}")
+        return Problem(
+            "file_size",
+            file.path,
+            f"{size:,} bytes in {store}; expected {file.bytes:,} by the manifest. {say_remedy(store)}",
+        )
     return None
 
 
@@ -73,8 +76,9 @@ def read_listed_file(store: Store, name: str, sha256: str) -> bytes:
             raise
         raise ShardSetError([_missing(store, name)]) from error
     if (found := hashlib.sha256(content).hexdigest()) != sha256:
-        message = f"sha256 is {found}; expected {sha256} by the manifest. {say_remedy(store)}"
-        raise set_error("file_checksum", name, message)
+        raise set_error(
+            "file_checksum", name, f"sha256 is {found}; expected {sha256} by the manifest. {say_remedy(store)}"
+        )
     return content
 
 

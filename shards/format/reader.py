@@ -268,8 +268,10 @@ class Shards(tuple[Shard, ...]):
         return sum(shard.num_documents for shard in self)
 
     def __repr__(self) -> str:
-        held = f"{plural(self.num_tokens, 'token')} in {plural(self.num_documents, 'document')}"
-        return f"<{plural(len(self), 'shard')}: {held}>"
+        return (
+            f"<{plural(len(self), 'shard')}: {plural(self.num_tokens, 'token')} in "
+            f"{plural(self.num_documents, 'document')}>"
+        )
 
 
 @dataclass(frozen=True)
@@ -307,13 +309,19 @@ class ShardSet:
         try:
             # The size is asked first: a hostile file must not fill the memory.
             if (size := self.store.size(MANIFEST_FILE)) > MAX_METADATA_BYTES:
-                message = f"{size} bytes of metadata; expected at most {MAX_METADATA_BYTES}. Not read."
-                raise set_error("manifest_invalid", MANIFEST_FILE, message)
+                raise set_error(
+                    "manifest_invalid",
+                    MANIFEST_FILE,
+                    f"{size} bytes of metadata; expected at most {MAX_METADATA_BYTES}. Not read.",
+                )
             return self.store.read(MANIFEST_FILE)
         except (FileNotFoundError, NotADirectoryError) as error:
-            message = f"no {MANIFEST_FILE} in {self.store}: not a shard set, or its build or push did not finish. "
-            remedy = "Run that again, or correct the address."
-            raise set_error("manifest_missing", MANIFEST_FILE, message + remedy) from error
+            raise set_error(
+                "manifest_missing",
+                MANIFEST_FILE,
+                f"no {MANIFEST_FILE} in {self.store}: not a shard set, or its build or push did not finish. "
+                "Run that again, or correct the address.",
+            ) from error
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -385,8 +393,7 @@ class ShardSet:
         """
         entry = self.manifest.tokenizer
         if (size := find_size(self.store, entry.file) or 0) > MAX_TOKENIZER_BYTES:
-            message = f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read."
-            raise set_error("file_size", entry.file, message)
+            raise set_error("file_size", entry.file, f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read.")
         return read_listed_file(self.store, entry.file, entry.sha256)
 
     @cached_property
@@ -405,10 +412,12 @@ class ShardSet:
         except ValueError as error:
             raise InputError(str(error)) from error
         if len(vocabulary) != self.vocab_size:
-            message = (
-                f"has {plural(len(vocabulary), 'entry')}; expected {self.vocab_size} by the manifest. Validate the set."
+            raise set_error(
+                "tokenizer_mismatch",
+                entry.file,
+                f"has {plural(len(vocabulary), 'entry')}; expected {self.vocab_size} by the manifest. Validate the "
+                "set.",
             )
-            raise set_error("tokenizer_mismatch", entry.file, message)
         return replace(vocabulary, special=entry.special_tokens, bos=entry.bos_id)
 
     def tokenizer(self) -> tokenizers.Tokenizer:
@@ -456,8 +465,10 @@ def _reopen_set(place: str, cache: Cache | None, sha256: str) -> ShardSet:
     """
     shard_set = _open_in(open_store(place), cache)
     if (found := shard_set.manifest_sha256) != sha256:
-        message = f"{place}: manifest sha256 {found}; expected {sha256}, the set that was pickled"
-        raise InputError(f"{message}. It has changed since: open it, or make the dataset, again.")
+        raise InputError(
+            f"{place}: manifest sha256 {found}; expected {sha256}, the set that was pickled. It has changed since: "
+            "open it, or make the dataset, again."
+        )
     return shard_set
 
 

@@ -171,16 +171,19 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a tokenizer file: {say_fault(error)}") from error
     if not isinstance(vocabulary, dict):
-        found = f"model.type {kind!r} with a vocab that is a {type(root['model'].get('vocab')).__name__}"
-        raise ValueError(f"{found}; expected a 'BPE' with an object of texts and ids, or a 'Unigram'")
+        raise ValueError(
+            f"model.type {kind!r} with a vocab that is a {type(root['model'].get('vocab')).__name__}; expected a "
+            "'BPE' with an object of texts and ids, or a 'Unigram'"
+        )
     # Ids become places in a table: none may be negative, or a float.
     for mapping in cast("tuple[dict[Any, Any], ...]", (vocabulary, added)):
         for text, token in mapping.items():
             if not isinstance(text, str) or type(token) is not int or token < 0:
                 raise ValueError(f"entry {text!r:.200} has the id {token!r:.80}; expected a whole number >= 0")
             if len(text) > MAX_ENTRY_CHARACTERS:
-                found = f"entry {token} has {len(text):,} characters"
-                raise ValueError(f"{found}; expected at most {MAX_ENTRY_CHARACTERS:,}")
+                raise ValueError(
+                    f"entry {token} has {len(text):,} characters; expected at most {MAX_ENTRY_CHARACTERS:,}"
+                )
     return TokenizerFile(cast("dict[str, int]", vocabulary), cast("dict[str, int]", added), special, spelling)
 
 

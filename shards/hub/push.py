@@ -236,8 +236,10 @@ def _check_new(address: HubAddress) -> None:
     from huggingface_hub import get_token
 
     if address.revision != "main":
-        remedy = f"Push to {address.repo} first, or create the branch with `hf`."
-        raise StoreError(f"{address}: there is no such repository, and a new one has only the branch main. {remedy}")
+        raise StoreError(
+            f"{address}: there is no such repository, and a new one has only the branch main. Push to {address.repo} "
+            "first, or create the branch with `hf`."
+        )
     if not get_token():
         raise StoreError(f"{address}: no such dataset, or it is private. {say_token()}.")
 
@@ -274,8 +276,9 @@ def _check_card(address: HubAddress, card: Path) -> None:
             DatasetCard(card.read_text(encoding="utf-8")).validate()
         except (ValueError, yaml.YAMLError) as error:
             said = " ".join(str(error).split())
-            message = f"{card}: the Hub refuses its metadata: {said}. Correct the block between the two `---`."
-            raise StoreError(message) from error
+            raise StoreError(
+                f"{card}: the Hub refuses its metadata: {said}. Correct the block between the two `---`."
+            ) from error
 
 
 def _make_operation(address: HubAddress, file: SetFile) -> CommitOperationAdd:
@@ -289,8 +292,11 @@ def _make_operation(address: HubAddress, file: SetFile) -> CommitOperationAdd:
     operation = CommitOperationAdd(address.path(file.name), file.path)
     found = operation.upload_info.sha256.hex()
     if found != file.sha256:
-        message = f"sha256 is {found}; expected {file.sha256} by the manifest. Not sent. Copy or build it again."
-        raise set_error("file_checksum", file.name, message)
+        raise set_error(
+            "file_checksum",
+            file.name,
+            f"sha256 is {found}; expected {file.sha256} by the manifest. Not sent. Copy or build it again.",
+        )
     return operation
 
 

@@ -81,8 +81,9 @@ class Cache:
                 self.limit = limit
                 self._make_room(0)
         except OSError as error:
-            reason = f"{self.folder}: cannot be used as a cache: {error.strerror}"
-            raise InputError(f"{reason}. Choose another folder with --cache.") from error
+            raise InputError(
+                f"{self.folder}: cannot be used as a cache: {error.strerror}. Choose another folder with --cache."
+            ) from error
 
     def __reduce__(self) -> tuple[type[Cache], tuple[Path, int]]:
         return Cache, (self.folder, self.limit)
@@ -196,9 +197,12 @@ class Cache:
                 if self._verify(descriptor, path.name, size):
                     break
                 if again:
-                    found = f"fetched twice, with sha256 {_hash(descriptor)}"
-                    message = f"{found}; expected {path.name} by the manifest. Copy or push the set again."
-                    raise set_error("file_checksum", name, message)
+                    raise set_error(
+                        "file_checksum",
+                        name,
+                        f"fetched twice, with sha256 {_hash(descriptor)}; expected {path.name} by the manifest. Copy "
+                        "or push the set again.",
+                    )
             with self._locked():
                 part.rename(path)
         except BaseException:
@@ -230,8 +234,10 @@ class Cache:
                 raise
             os.ftruncate(descriptor, 0)
             free = shutil.disk_usage(self.folder).free
-            found = f"{self.folder}: {error.strerror}: {name} needs {size:,} bytes, {free:,} are free"
-            raise InputError(f"{found}. Free some, lower --cache-limit, or choose another --cache.") from error
+            raise InputError(
+                f"{self.folder}: {error.strerror}: {name} needs {size:,} bytes, {free:,} are free. Free some, lower "
+                "--cache-limit, or choose another --cache."
+            ) from error
 
     def _make_room(self, size: int) -> bool:
         """Remove from the cache what dead processes fetched, then old files; return whether `size` bytes fit then.

@@ -62,9 +62,11 @@ class CacheStore:
         needed = sum(size for size, _ in largest)
         if needed > cache.limit:
             names = " and ".join(f"{name} ({size:,} bytes)" for size, name in largest)
-            found = f"{cache.folder}: the cache's limit is {cache.limit:,} bytes, less than two shards of {remote}"
-            remedy = f"expected at least {needed:,} bytes for {names}. Raise --cache-limit, or choose a larger disk"
-            raise InputError(f"{found}; {remedy} with --cache.")
+            raise InputError(
+                f"{cache.folder}: the cache's limit is {cache.limit:,} bytes, less than two shards of {remote}; "
+                f"expected at least {needed:,} bytes for {names}. Raise --cache-limit, or choose a larger disk with "
+                "--cache."
+            )
 
     def __reduce__(self) -> tuple[Callable[..., CacheStore], tuple[Store, Cache]]:
         again = partial(CacheStore, set_id=self.set_id, files=self.files, metadata=self.metadata)

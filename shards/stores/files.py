@@ -160,8 +160,10 @@ def check_room(needs: Sequence[tuple[str, Path, int]], remedy: str) -> None:
         total = sum(size for _, _, size in group)
         if total > free:
             parts = ", ".join(f"{format_size(size)} for {what} in {folder}" for what, folder, size in group)
-            found = f"{format_size(free)} are free, {format_size(total - free)} too few"
-            problems.append(f"disk: needs {format_size(total)} ({parts}); {found}. Free some. {remedy}")
+            problems.append(
+                f"disk: needs {format_size(total)} ({parts}); {format_size(free)} are free, "
+                f"{format_size(total - free)} too few. Free some. {remedy}"
+            )
     if problems:
         raise InputError(problems)
 
@@ -227,8 +229,9 @@ def lock_folder(folder: Path, *, wait: str = "") -> Generator[int]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if not wait:
-                message = f"{folder}: another process is running here. Wait for it to end, or choose another folder."
-                raise InputError(message) from error
+                raise InputError(
+                    f"{folder}: another process is running here. Wait for it to end, or choose another folder."
+                ) from error
             report(wait)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor

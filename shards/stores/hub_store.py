@@ -103,10 +103,11 @@ class HubStore:
         content = self.read_range(name, 0, known.bytes)
         found = blob_id(content) if len(known.version) == BLOB_DIGITS else hashlib.sha256(content).hexdigest()
         if found != known.version:
-            message = (
-                f"digest {found} of {len(content)} bytes; expected {known.version}. Read it again, or push it again."
+            raise set_error(
+                "file_checksum",
+                name,
+                f"digest {found} of {len(content)} bytes; expected {known.version}. Read it again, or push it again.",
             )
-            raise set_error("file_checksum", name, message)
         return content
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
@@ -127,8 +128,10 @@ class HubStore:
     def _find(self, name: str) -> ListedFile:
         known = self.files.get(name)
         if known is None:
-            message = "The set there is not whole: choose another revision, or push it again."
-            raise FileNotFoundError(f"{self}/{name}: not there at commit {self.commit[:12]}. {message}")
+            raise FileNotFoundError(
+                f"{self}/{name}: not there at commit {self.commit[:12]}. The set there is not whole: choose another "
+                "revision, or push it again."
+            )
         return known
 
     def _request(self, what: str, name: str, known: ListedFile, start: int, stop: int) -> bytes:
@@ -208,8 +211,10 @@ def list_file(what: str, name: str, size: Any, version: Any) -> ListedFile:
     """
     if type(size) is int and size >= 0 and isinstance(version, str) and _DIGEST.fullmatch(version):
         return ListedFile(name, size, version)
-    found = f"size {size!r:.80} and digest {version!r:.80}"
-    raise StoreError(f"{what}: the Hub lists {name!r:.300} with {found}, which are not valid. Is HF_ENDPOINT right?")
+    raise StoreError(
+        f"{what}: the Hub lists {name!r:.300} with size {size!r:.80} and digest {version!r:.80}, which are not valid. "
+        "Is HF_ENDPOINT right?"
+    )
 
 
 def check_commit(what: str, commit: Any) -> str:

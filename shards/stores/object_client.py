@@ -78,8 +78,10 @@ def connect(scheme: str, bucket: str) -> Connection:
         RuntimeError: this process was forked from one that used an object store: obstore would wait without end.
     """
     if _forked:
-        remedy = "Start processes by spawn or forkserver; a DataLoader's with multiprocessing_context='forkserver'."
-        raise RuntimeError(f"forked from a process that used an object store. {remedy}")
+        raise RuntimeError(
+            "forked from a process that used an object store. Start processes by spawn or forkserver; a DataLoader's "
+            "with multiprocessing_context='forkserver'."
+        )
     variables = frozenset((name, value) for name, value in os.environ.items() if _VARIABLES.fullmatch(name))
     return _connect(scheme, bucket, variables)
 
@@ -115,8 +117,9 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
     except BaseError as error:  # its text may quote an account's key; the name of its kind does not
         refused = _REFUSED.search(str(error))
         found = f" ({refused[1]})" if refused else ""
-        message = f"{scheme}://{bucket}: the settings in the environment cannot be used{found}"
-        raise InputError(f"{message}. {say_variables(scheme)}") from None
+        raise InputError(
+            f"{scheme}://{bucket}: the settings in the environment cannot be used{found}. {say_variables(scheme)}"
+        ) from None
     return Connection(_shown(endpoint) or service, region, single, parts)
 
 
@@ -165,8 +168,10 @@ def _client_options(endpoint: str, allowed: str, variable: str) -> ClientConfig:
     """
     shown, plain = _shown(endpoint), endpoint.startswith("http://")
     if plain and not _is_loopback(endpoint) and allowed.lower() not in ("1", "true", "yes"):
-        message = "is plain HTTP to another machine: anyone on the way can read and change what is sent"
-        raise InputError(f"endpoint {shown}: {message}. Use https://, or set {variable}=true to accept it.")
+        raise InputError(
+            f"endpoint {shown}: is plain HTTP to another machine: anyone on the way can read and change what is sent. "
+            f"Use https://, or set {variable}=true to accept it."
+        )
     return {
         "allow_http": plain,
         "connect_timeout": timedelta(seconds=CONNECT_S),
@@ -285,18 +290,21 @@ def to_store_error(
         return FileNotFoundError(f"{what}: does not exist")
     # What the user's settings can mend: region, credentials, rights.
     if found.status in (301, 307, 308) or found.code in _WRONG_REGION_CODES or "BareRedirect" in found.text:
-        message = f"the bucket is in another region than {at.region!r} ({found.shown})"
-        return StoreError(f"{what}: {message}. Set AWS_REGION to its region.")
+        return StoreError(
+            f"{what}: the bucket is in another region than {at.region!r} ({found.shown}). Set AWS_REGION to its region."
+        )
     if "169.254.169.254" in found.text or "metadata.google.internal" in found.text:
         return NoCredentialsError(
             f"{what}: no credentials in the environment, and no role of this machine. {say_variables(scheme)}"
         )
     if found.status == 401 or found.code in _REFUSED_KEYS_CODES:
-        remedy = "They are wrong or have expired: renew them"
-        return StoreError(f"{what}: {where} refuses the credentials ({found.shown}). {remedy}.")
+        return StoreError(
+            f"{what}: {where} refuses the credentials ({found.shown}). They are wrong or have expired: renew them."
+        )
     if found.status == 403:
-        message = f"no permission to {doing} at {where} ({found.shown})"
-        return StoreError(f"{what}: {message}. Ask for the right. {say_variables(scheme)}")
+        return StoreError(
+            f"{what}: no permission to {doing} at {where} ({found.shown}). Ask for the right. {say_variables(scheme)}"
+        )
     # What the store cannot do, or is not.
     if found.status == 416:
         return OSError(f"{what}: ends before the bytes that were requested. Copy or build it again.")
@@ -315,8 +323,10 @@ def to_store_error(
 def passing_error(found: Failure, what: str, endpoint: str) -> TransientError | None:
     """Return the error of an object store's client if the failure may pass, else None."""
     if found.kind == "Connect":
-        message = f"nothing answers at {endpoint} (is the endpoint right? HTTPS_PROXY names a proxy)"
-        return TransientError(f"{what}: {message}", no_connection_to=endpoint)
+        return TransientError(
+            f"{what}: nothing answers at {endpoint} (is the endpoint right? HTTPS_PROXY names a proxy)",
+            no_connection_to=endpoint,
+        )
     if found.status is not None:
         note_reached(endpoint)
     if "169.254.169.254" in found.text:

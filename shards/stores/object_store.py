@@ -176,8 +176,10 @@ class ObjectStore:
             at.parts.put(key, content, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
             written = at.single.head(key)
             if written["size"] != size:
-                remedy = "Did the file change? Run the same command again."
-                raise OSError(f"{self}/{name}: {written['size']} bytes were written of {size}. {remedy}")
+                raise OSError(
+                    f"{self}/{name}: {written['size']} bytes were written of {size}. Did the file change? Run the "
+                    "same command again."
+                )
             return _version(written)
 
         return self._ask(name, "write", send_parts)
@@ -300,6 +302,7 @@ def require_abilities(store: WritableStore) -> None:
         with contextlib.suppress(OSError, TokenmillError):
             store.delete(name)
     if not first or second:
-        message = "cannot create a file only if it is absent, so two builds at once would not notice each other"
-        remedy = "Use Amazon S3, Google Cloud Storage, Azure, another store that can, or a folder."
-        raise StoreError(f"{store}: {message}. {remedy}")
+        raise StoreError(
+            f"{store}: cannot create a file only if it is absent, so two builds at once would not notice each other. "
+            "Use Amazon S3, Google Cloud Storage, Azure, another store that can, or a folder."
+        )

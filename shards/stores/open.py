@@ -40,8 +40,7 @@ def open_store(place: AnyPath) -> Store:
 def open_writable_store(place: AnyPath) -> FolderStore | ObjectStore:
     """Return the store at a place, to write to: a folder, or `s3://BUCKET/PREFIX` (or `gs`, `az`). See `open_store`."""
     if not os.fspath(place):
-        remedy = "Is a variable of the shell not set?"
-        raise InputError(f"the place is empty: expected a folder or an address. {remedy}")
+        raise InputError("the place is empty: expected a folder or an address. Is a variable of the shell not set?")
     # No scheme: a folder of this machine.
     scheme = scheme_of(place)
     if scheme is None:
@@ -51,8 +50,10 @@ def open_writable_store(place: AnyPath) -> FolderStore | ObjectStore:
         raise InputError(f"{text}: the Hub is read, not written to. Give a folder or a bucket, and push the set.")
     if scheme in OBJECT_SCHEMES and text.startswith(f"{scheme}://"):
         return open_objects(text)
-    remedy = "For a folder whose name has a colon in it, write ./ before it."
-    raise InputError(f"{scheme}: not a kind of address.{nearest(f'{scheme}://', _SCHEMES)} {remedy}")
+    raise InputError(
+        f"{scheme}: not a kind of address.{nearest(f'{scheme}://', _SCHEMES)} For a folder whose name has a colon in "
+        "it, write ./ before it."
+    )
 
 
 def absolute_place(place: AnyPath) -> str:
@@ -65,8 +66,9 @@ def absolute_place(place: AnyPath) -> str:
     store = open_writable_store(place)
     address = str(store if store.folder is None else store.folder.absolute())
     if isinstance(store, ObjectStore) and not store.address.prefix:
-        remedy = f"Give a folder in it: {address}/NAME."
-        raise InputError(f"{address}: a whole bucket; a build also writes next to its folders. {remedy}")
+        raise InputError(
+            f"{address}: a whole bucket; a build also writes next to its folders. Give a folder in it: {address}/NAME."
+        )
     if not address.rstrip("/").rpartition("/")[2]:
         raise InputError(f"{place}: cannot be written to: expected one with a name.")
     return address

@@ -146,8 +146,9 @@ class FolderStore:
         finally:
             os.close(file)
         if start < stop:
-            remedy = "Copy or build it again."
-            raise OSError(f"{self.folder / name}: ends {stop - start} bytes before byte {stop}. {remedy}")
+            raise OSError(
+                f"{self.folder / name}: ends {stop - start} bytes before byte {stop}. Copy or build it again."
+            )
         return b"".join(parts)
 
     def _open(self, name: str) -> int:
@@ -169,8 +170,9 @@ class FolderStore:
         if stat.S_ISREG(facts.st_mode):
             return
         found = "a folder" if stat.S_ISDIR(facts.st_mode) else "a pipe, a device or a socket"
-        message = f"in {self.folder}: {found}; expected a regular file. Copy or build it again."
-        raise set_error("file_unreadable", name, message)
+        raise set_error(
+            "file_unreadable", name, f"in {self.folder}: {found}; expected a regular file. Copy or build it again."
+        )
 
     def child(self, name: str) -> FolderStore:
         return FolderStore(self.folder / name)

@@ -136,13 +136,19 @@ class TokenStream(IterableDataset[Sample]):
         worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
         begin = self._loaded or 0
         if info is not None and self._all_loads.item() != self._loads:
-            message = "load_state_dict was called after the DataLoader's workers had started, which would not follow it"
-            return _refuse(InputError(f"{message}. Call it before iter(loader), and without persistent_workers."))
+            return _refuse(
+                InputError(
+                    "load_state_dict was called after the DataLoader's workers had started, which would not follow "
+                    "it. Call it before iter(loader), and without persistent_workers."
+                )
+            )
         if info is not None and worker == 0:
             if begin and self._worker_iterations.item():
-                message = f"the workers of an earlier iteration have read on from sample {begin}"
-                remedy = "Call load_state_dict before each iteration; to begin at the first sample, with samples = 0"
-                raise InputError(f"{message}; this one would read the same again. {remedy} in the state.")
+                raise InputError(
+                    f"the workers of an earlier iteration have read on from sample {begin}; this one would read the "
+                    "same again. Call load_state_dict before each iteration; to begin at the first sample, with "
+                    "samples = 0 in the state."
+                )
             self._worker_iterations += 1
         # From here on this iteration has its place; the next one begins at the first sample.
         self._loaded = None
@@ -167,14 +173,16 @@ class TokenStream(IterableDataset[Sample]):
             begin = self._begin if self._loaded is None else self._loaded
             most = self._count_own(begin)
             if not is_integer(received) or not 0 <= received <= most:
-                expected = f"expected an integer from 0 to {most}, the samples of this rank in this iteration"
-                raise InputError(f"received = {received!r}: {expected}. Count them from where it began.")
+                raise InputError(
+                    f"received = {received!r}: expected an integer from 0 to {most}, the samples of this rank in this "
+                    "iteration. Count them from where it began."
+                )
             samples = min(begin + int(received) * self.world_size, len(self.windows))
         # Workers run ahead: this copy does not know how far.
         elif get_worker_info() is not None or self._worker_iterations.item():
-            remedy = "Give received= (samples that this rank has received), or use num_workers=0"
             raise InputError(
-                f"a DataLoader's workers read this stream, ahead of what your loop has received. {remedy}."
+                "a DataLoader's workers read this stream, ahead of what your loop has received. Give received= "
+                "(samples that this rank has received), or use num_workers=0."
             )
         else:
             samples = self._next if self._loaded is None else self._loaded
@@ -207,8 +215,10 @@ class TokenStream(IterableDataset[Sample]):
                     remedy = "Go on with the Tokenmill that saved it, or begin at the first sample"
                 problems.append(f"the state is of {name} {other!r}; this stream has {value!r}. {remedy}.")
         if found.samples > (total := len(self.windows)):
-            remedy = "Give as many epochs or samples as before"
-            problems.append(f"the state is of {plural(found.samples, 'sample')}; this stream has {total}. {remedy}.")
+            problems.append(
+                f"the state is of {plural(found.samples, 'sample')}; this stream has {total}. Give as many epochs or "
+                "samples as before."
+            )
         if problems:
             raise StateError(problems)
         self._loaded = found.samples
@@ -262,9 +272,11 @@ def _check(rank: int | None, world_size: int | None, batch_size: int | None, une
     if rank is None and world_size is None:
         rank, world_size = 0, 1
         if ranks > 1:
-            message = f"rank, world_size: not given, and this is one of {plural(ranks, 'process')} (WORLD_SIZE)"
-            remedy = "Give both, or 0 and 1 if something else deals samples out to ranks, as Accelerate does"
-            problems.append(f"{message}, which would all read the same. {remedy}.")
+            problems.append(
+                f"rank, world_size: not given, and this is one of {plural(ranks, 'process')} (WORLD_SIZE), which "
+                "would all read the same. Give both, or 0 and 1 if something else deals samples out to ranks, as "
+                "Accelerate does."
+            )
     elif rank is None or world_size is None:
         problems.append(f"rank = {rank} and world_size = {world_size}: expected both.")
     elif not (is_integer(rank) and is_integer(world_size)):

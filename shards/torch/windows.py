@@ -185,13 +185,16 @@ class TokenWindows(Dataset[Sample]):
         if not wanted.size:
             wanted = wanted.astype(np.int64)  # an empty list is an array of floats
         if wanted.dtype.kind not in "iu" or wanted.ndim != 1:
-            found = f"an array {wanted.shape} of {wanted.dtype}"
-            raise TypeError(f"samples by number: {found}; expected one dimension of integers, such as range(0, 8)")
+            raise TypeError(
+                f"samples by number: an array {wanted.shape} of {wanted.dtype}; expected one dimension of integers, "
+                "such as range(0, 8)"
+            )
         wanted = wanted.astype(np.int64, copy=False)
         for number in (wanted.min(initial=0), wanted.max(initial=0)):
             if not 0 <= number < len(self):
-                remedy = "Give larger samples= or epochs= for more"
-                raise IndexError(f"sample {number}: expected one in [0, {len(self)}). {remedy}.")
+                raise IndexError(
+                    f"sample {number}: expected one in [0, {len(self)}). Give larger samples= or epochs= for more."
+                )
         if self._process != os.getpid():  # a forked worker has copies of its parent's locks, but not its threads
             self._reader = self._make_reader()
         windows = self._reader.read(wanted)
@@ -239,11 +242,10 @@ class TokenWindows(Dataset[Sample]):
         # Without a window there is nothing to train on.
         if not self.order.per_epoch:
             most = max((shard.num_tokens for shard in shards), default=0)
-            found = (
+            raise InputError(
                 f"{self.shard_set.store}: the longest of {plural(len(shards), 'shard')} of {self.split} has "
-                f"{plural(most, 'token')}"
+                f"{plural(most, 'token')}; expected at least seq_len + 1 = {length + 1}. Choose a smaller seq_len."
             )
-            raise InputError(f"{found}; expected at least seq_len + 1 = {length + 1}. Choose a smaller seq_len.")
         if faults := self.order.describe_empty_phases():
             raise InputError([f"{self.shard_set.store}: {fault}" for fault in faults])
         if short := self.order.describe_short_shards(shards):

@@ -136,8 +136,10 @@ def parse_hash(text: str) -> str:
     """
     digits = text.strip().lower()
     if not re.fullmatch(r"[0-9a-f]{32}", digits):
-        expected = "expected a content hash: 32 hexadecimal digits. `--document FILE` takes a document's text."
-        raise InputError(f"--hash {text!r:.60}: {expected}")
+        raise InputError(
+            f"--hash {text!r:.60}: expected a content hash: 32 hexadecimal digits. `--document FILE` takes a "
+            "document's text."
+        )
     return digits
 
 

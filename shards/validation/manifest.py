@@ -27,8 +27,7 @@ def check_manifest_totals(manifest: Manifest) -> list[Problem]:
 
 def _check_properties(manifest: Manifest) -> Faults:
     if manifest.dtype != (expected := dtype_for(manifest.vocab_size)):
-        message = f"dtype {manifest.dtype} for a vocabulary of {manifest.vocab_size}; expected {expected}"
-        yield "dtype_mismatch", message
+        yield "dtype_mismatch", f"dtype {manifest.dtype} for a vocabulary of {manifest.vocab_size}; expected {expected}"
     # Every id that a reader is told must be in the vocabulary.
     ids = {"eos_id": manifest.tokenizer.eos_id, **manifest.tokenizer.special_tokens}
     if manifest.tokenizer.bos_id is not None:
@@ -45,8 +44,10 @@ def _check_names(manifest: Manifest) -> Faults:
         expected = shard_name(shard.split, index[shard.split])
         index[shard.split] += 1
         if shard.name != expected:
-            message = f"shard {shard.name!r}; expected {expected!r} there. A shard is missing, doubled or out of order."
-            yield "manifest_invalid", message
+            yield (
+                "manifest_invalid",
+                f"shard {shard.name!r}; expected {expected!r} there. A shard is missing, doubled or out of order.",
+            )
         files = (shard.files.tokens.path, shard.files.documents.path, shard.files.metadata.path)
         if files != (names := shard_file_names(shard.name)):
             yield "manifest_invalid", f"shard {shard.name} has the files {files}; expected {names}"
@@ -64,8 +65,10 @@ def _check_shards(manifest: Manifest) -> Faults:
         total = count_all(shard.sources.values())
         if (shard.tokens, shard.documents) != (total.tokens, total.documents):
             found = f"{plural(shard.tokens, 'token')} in {plural(shard.documents, 'document')}"
-            message = f"{shard.name} holds {found}; its sources add up to {total.tokens} in {total.documents}"
-            yield "totals_mismatch", message
+            yield (
+                "totals_mismatch",
+                f"{shard.name} holds {found}; its sources add up to {total.tokens} in {total.documents}",
+            )
         if not 0 < shard.documents <= shard.tokens:
             documents, tokens = plural(shard.documents, "document"), plural(shard.tokens, "token")
             yield "totals_mismatch", f"{shard.name} holds {documents}; expected between 1 and its {tokens}"
@@ -83,8 +86,10 @@ def _check_totals(manifest: Manifest) -> Faults:
         found, expected = written.get(place, "nothing"), made.get(place, "nothing")
         shares = isinstance(found, float) and isinstance(expected, float)
         if found != expected and not (shares and math.isclose(found, expected, rel_tol=0, abs_tol=SHARE_PRECISION)):
-            message = f"{place}: {found!s:.200}; expected {expected!s:.200} by the shards and the weights"
-            yield "totals_mismatch", message
+            yield (
+                "totals_mismatch",
+                f"{place}: {found!s:.200}; expected {expected!s:.200} by the shards and the weights",
+            )
 
 
 def _list_values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -113,20 +118,23 @@ def _check_shares(manifest: Manifest) -> Faults:
         yield "totals_mismatch", f"the training shards are of the phases {runs}; expected {expected}"
     for shard in manifest.shards:
         if shard.split != "train" and shard.phase is not None:
-            message = f"{shard.name} is of phase {shard.phase!r}; expected none outside the training split"
-            yield "totals_mismatch", message
+            yield (
+                "totals_mismatch",
+                f"{shard.name} is of phase {shard.phase!r}; expected none outside the training split",
+            )
     # Shares add up to 1, and the tokens requested of the phases to those of the split.
     shares = [phase.share for phase in manifest.phases]
     if names and (abs(sum(shares) - 1) > SHARE_PRECISION or min(shares) <= 0):
-        message = f"the shares of the phases are {shares}; expected numbers above 0 that add up to 1"
-        yield "totals_mismatch", message
+        yield "totals_mismatch", f"the shares of the phases are {shares}; expected numbers above 0 that add up to 1"
     for phase in manifest.phases:
         if abs(sum(row.requested for row in phase.mix) - 1) > SHARE_PRECISION:
             yield "totals_mismatch", f"phase {phase.name!r}: the requested shares do not add up to 1"
     requested = manifest.splits["train"].requested_tokens if "train" in manifest.splits else 0
     if names and (found := sum(phase.requested_tokens for phase in manifest.phases)) != requested:
-        message = f"the phases' requested_tokens add up to {found}; the training split requests {requested}"
-        yield "totals_mismatch", message
+        yield (
+            "totals_mismatch",
+            f"the phases' requested_tokens add up to {found}; the training split requests {requested}",
+        )
 
 
 def _check_counts(manifest: Manifest) -> Faults:

@@ -181,8 +181,9 @@ def _check_part(
             held = sources[row.source].tokens if row.source in sources else 0
             requested = row.requested * tokens
             if abs(held - requested) > document + ROUNDING_TOKENS:
-                message = (
-                    f"source {row.source!r} holds {plural(held, 'token')} of {name}; expected {requested:.0f}, give or "
-                    f"take its longest document of {document}"
+                yield Problem(
+                    "mix_share",
+                    where,
+                    f"source {row.source!r} holds {plural(held, 'token')} of {name}; expected {requested:.0f}, give "
+                    f"or take its longest document of {document}",
                 )
-                yield Problem("mix_share", where, message)

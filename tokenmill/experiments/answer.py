@@ -142,8 +142,10 @@ def _list_notes(ablation: Ablation, answer: Row) -> Iterator[str]:
     yield from note_failed(answer["failed"])
     for row in answer["costs"]:
         if row["repeated"]:
-            repeated = f"of {plural(row['tokens'], 'token')}, {row['repeated']:,} are repeated"
-            yield f"arm {row['arm']}: {repeated}: its set has fewer tokens than it trains on"
+            yield (
+                f"arm {row['arm']}: of {plural(row['tokens'], 'token')}, {row['repeated']:,} are repeated: its set "
+                "has fewer tokens than it trains on"
+            )
     if any(arm.own_tokenizer for arm in ablation.arms[1:]):
         yield "the arms have different tokenizers, and a token is not the same amount of text: compare bits per byte"
 

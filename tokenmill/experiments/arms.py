@@ -100,8 +100,10 @@ def _resolve(
     if "split" not in arm.data:
         recipe = _shrink_validation(recipe, tokens)
     if recipe.mix.tokens != "max" and recipe.mix.tokens < tokens:
-        found = f"trains on {plural(tokens, 'token')}, and mix.tokens = {recipe.mix.tokens:,} of its data recipe"
-        progress.note(f"arm {arm.name}: {found}: each is read {tokens / recipe.mix.tokens:.1f} times")
+        progress.note(
+            f"arm {arm.name}: trains on {plural(tokens, 'token')}, and mix.tokens = {recipe.mix.tokens:,} of its data "
+            f"recipe: each is read {tokens / recipe.mix.tokens:.1f} times"
+        )
     recipe = pin_revisions(recipe, work)
     own_tokenizer = not earlier or "tokenizer" in arm.data
     # Listing the files of equal recipes once is enough.
@@ -150,8 +152,10 @@ def _make_proxy(recipe: TrainRecipe, ablation: AblationConfig) -> TrainRecipe:
             )
         train = train.model_copy(update={"steps": ablation.tokens // step})
     if recipe.schedule.warmup_steps > train.steps:
-        found = f"schedule.warmup_steps = {recipe.schedule.warmup_steps} of {plural(train.steps, 'step')}"
-        raise InputError(f"{found}: the warm-up must end within the training run. Give more tokens, or lower it.")
+        raise InputError(
+            f"schedule.warmup_steps = {recipe.schedule.warmup_steps} of {plural(train.steps, 'step')}: the warm-up "
+            "must end within the training run. Give more tokens, or lower it."
+        )
     if not recipe.eval.sets and not recipe.eval.tasks:
         raise InputError(
             "the train recipe has no [[eval.sets]] and no [[eval.tasks]]: the validation splits of two arms hold other "

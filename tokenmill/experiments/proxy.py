@@ -160,8 +160,10 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
     # The errors of this attempt, or its last lines if it named none.
     lines = (run / LOG_FILE).read_bytes()[logged:].decode(errors="replace").splitlines()
     errors = [line for line in lines if line.startswith("error: ")] or lines
-    why = f"exit status {process.returncode}: {' '.join(errors[-_SHOWN_LINES:])} (all of it in {run / LOG_FILE})"
-    return why, process.returncode != COULD_NOT_RUN
+    return (
+        f"exit status {process.returncode}: {' '.join(errors[-_SHOWN_LINES:])} (all of it in {run / LOG_FILE})",
+        process.returncode != COULD_NOT_RUN,
+    )
 
 
 @contextlib.contextmanager

@@ -128,8 +128,10 @@ def read_state(path: Path) -> CheckpointState:
     file = path / STATE_FILE
     content = _load(file)
     if (version := table_of(content).get("format_version", VERSION)) != VERSION:
-        found = f"{file}: a checkpoint of version {version!r:.80}; expected version {VERSION}"
-        raise InputError(f"{found}. Continue with the Tokenmill that wrote it, or train in a new run folder.")
+        raise InputError(
+            f"{file}: a checkpoint of version {version!r:.80}; expected version {VERSION}. Continue with the "
+            "Tokenmill that wrote it, or train in a new run folder."
+        )
     state = check_settings(CheckpointState, content, where=f"{file}: not the state of a checkpoint")
     if _NAME.fullmatch(path.name) and step_of_checkpoint(path) != state.step:
         raise InputError(f"{file}: step {state.step}; expected that of the folder's name")

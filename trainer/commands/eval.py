@@ -159,6 +159,8 @@ def _print(data: Row) -> Iterator[Part]:
     yield [{"score": name, **score} for name, score in scores.items() if score["value"] is not None]
     yield from describe_counts(data.get("score_notes", {}))
     for document in data.get("worst", []):
-        size = f"{document['bits_per_byte']:.3f} bits a byte of {document['bytes']:,}"
-        yield f"# {document['set']}: {size}: {describe_origin(document)}, hash {document['hash']}"
+        yield (
+            f"# {document['set']}: {document['bits_per_byte']:.3f} bits a byte of {document['bytes']:,}: "
+            f"{describe_origin(document)}, hash {document['hash']}"
+        )
         yield f"  {printable(document['excerpt'])}"

@@ -119,8 +119,10 @@ def run(options: argparse.Namespace) -> Outcome:
     tokens = {token.content: index for index, token in loaded.tokenizer.get_added_tokens_decoder().items()}
     for name, index in (("eos_id", loaded.eos_id), ("bos_id", loaded.bos_id)):
         if index is not None and index not in tokens.values():
-            found = f"{name} = {index} of the checkpoint's {STATE_FILE} is not one of its added tokens"
-            raise InputError(f"{options.run / TOKENIZER_FILE}: {found}. Use another copy of the run.")
+            raise InputError(
+                f"{options.run / TOKENIZER_FILE}: {name} = {index} of the checkpoint's {STATE_FILE} is not one of its "
+                "added tokens. Use another copy of the run."
+            )
     files = describe_export_files(config, vocab_size, loaded.eos_id, tokens, options.dtype, bos_id=loaded.bos_id)
     with write_folder(out) as folder:
         for name, content in files.items():

@@ -77,12 +77,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=positive_number, default=20, metavar="N", help="steps to measure (default: %(default)s)"
     )
-    price = "the price of a GPU (default: the recipe's cost.gpu_usd_per_hour)"
-    parser.add_argument("--usd-per-hour", type=number_in(0, 1e6), metavar="USD", help=price)
-    assumed = (
-        f"a shard set, for the vocabulary size of a recipe without one (default: {ASSUMED_VOCAB_SIZE:,}, as GPT-2)"
+    parser.add_argument(
+        "--usd-per-hour",
+        type=number_in(0, 1e6),
+        metavar="USD",
+        help="the price of a GPU (default: the recipe's cost.gpu_usd_per_hour)",
     )
-    parser.add_argument("--shards", type=parse_place, metavar="SET", help=assumed)
+    parser.add_argument(
+        "--shards",
+        type=parse_place,
+        metavar="SET",
+        help=f"a shard set, for the vocabulary size of a recipe without one (default: {ASSUMED_VOCAB_SIZE:,}, as "
+        "GPT-2)",
+    )
 
 
 def run(options: argparse.Namespace) -> Outcome:
@@ -155,8 +162,10 @@ def measure_steps(recipe: TrainRecipe, steps: int) -> Row:
         try:
             return time_steps(recipe, write_made_up_set(recipe, Path(folder)), steps)
         except torch.OutOfMemoryError as error:
-            remedy = "Add --set train.micro_batch=N (--gpu-memory says what fits) or train.activation_checkpointing."
-            raise RunError(f"memory is too small: {error}. {remedy}") from error
+            raise RunError(
+                f"memory is too small: {error}. Add --set train.micro_batch=N (--gpu-memory says what fits) or "
+                "train.activation_checkpointing."
+            ) from error
 
 
 def price_recipe(recipe: TrainRecipe, tokens_per_s: float, price: float) -> Row:
@@ -336,7 +345,9 @@ def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRe
     if shards is not None:
         vocab_size = open_set(shards).vocab_size
     else:
-        remedy = "Name the shard set with --shards SET, or add --set model.vocab_size=N"
-        say(f"{recipe.name}: no model.vocab_size; {plural(vocab_size, 'id')} are assumed, as GPT-2 has. {remedy}.")
+        say(
+            f"{recipe.name}: no model.vocab_size; {plural(vocab_size, 'id')} are assumed, as GPT-2 has. Name the "
+            "shard set with --shards SET, or add --set model.vocab_size=N."
+        )
     model = recipe.model.model_copy(update={"vocab_size": vocab_size})
     return recipe.model_copy(update={"model": model})

@@ -18,8 +18,9 @@ from shards.terminal.program import Outcome
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `plot`."""
     add_run(parser)
-    about = "folder for metrics.png and metrics.svg (default: RUN)"
-    parser.add_argument("--out", type=parse_path, metavar="DIR", help=about)
+    parser.add_argument(
+        "--out", type=parse_path, metavar="DIR", help="folder for metrics.png and metrics.svg (default: RUN)"
+    )
 
 
 def run(options: argparse.Namespace) -> Outcome:

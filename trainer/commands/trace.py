@@ -89,8 +89,10 @@ def open_training_set(run: Path, place: Path | str) -> ShardSet:
 
     shard_set, sha256 = open_set(place), read_set_record(run).manifest_sha256
     if sha256 != shard_set.manifest_sha256:
-        found = f"has the manifest sha256 {shard_set.manifest_sha256}; the run was trained on {sha256}"
-        raise InputError(f"{place}: {found}. Give the set it was trained on with --shards.")
+        raise InputError(
+            f"{place}: has the manifest sha256 {shard_set.manifest_sha256}; the run was trained on {sha256}. Give the "
+            "set it was trained on with --shards."
+        )
     return shard_set
 
 
@@ -173,11 +175,12 @@ def _show(data: Row, documents: list[RowDocument]) -> Iterator[Part]:
         # A line for each new row, then its documents.
         if document["batch_row"] != row:
             row = document["batch_row"]
-            tokens = f"tokens {document['window_start']} to {document['window_stop'] - 1}, epoch {document['epoch']}"
-            yield f"row {row}: {place.shard} {tokens}"
+            yield (
+                f"row {row}: {place.shard} tokens {document['window_start']} to {document['window_stop'] - 1}, epoch "
+                f"{document['epoch']}"
+            )
         last = document["position"] + document["in_window"] - 1
-        where = f"tokens {document['position']} to {last} of {place.tokens} in this row"
-        yield from show_place(place, where, excerpt)
+        yield from show_place(place, f"tokens {document['position']} to {last} of {place.tokens} in this row", excerpt)
     yield [{"source": name, **counts} for name, counts in data["sources"].items()]
     size = f"{plural(data['tokens'], 'token')} of {plural(data['documents'], 'document')}"
     shown = describe_shown(len(documents), data["parts"])

@@ -116,10 +116,11 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
     place = f"eval.sets.{config.name}"
     with _open_shard_set(config, evaluated, say) as shard_set:
         if shard_set.manifest.tokenizer.sha256 != evaluated.tokenizer_sha256:
-            found = f"{shard_set.store} has a tokenizer with the sha256 {shard_set.manifest.tokenizer.sha256}"
-            expected = f"expected the model's, {evaluated.tokenizer_sha256}"
-            remedy = "Give its text as paths, or build it with `tokenizer.file` = the training set's tokenizer.json."
-            raise InputError(f"{place}: {found}; {expected}. {remedy}")
+            raise InputError(
+                f"{place}: {shard_set.store} has a tokenizer with the sha256 {shard_set.manifest.tokenizer.sha256}; "
+                f"expected the model's, {evaluated.tokenizer_sha256}. Give its text as paths, or build it with "
+                "`tokenizer.file` = the training set's tokenizer.json."
+            )
         given = config.split if config.shards else "train"
         split: Split = "val" if given == "val" or (given is None and shard_set.splits.get("val")) else "train"
         documents = read_documents(shard_set, split, config.max_tokens, place)
@@ -133,9 +134,10 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
         held = find_held_documents(evaluated.trained_on, documents, config.name, show=find_rank()[0] == 0)
     kept = documents.only(~held)
     if not len(kept):
-        found = f"the training set holds all {plural(len(documents), 'document')} of it"
-        remedy = "Leave its text out of the data recipe's sources, or evaluate on other text."
-        raise InputError(f"{place}: {found}, by content hash. {remedy}")
+        raise InputError(
+            f"{place}: the training set holds all {plural(len(documents), 'document')} of it, by content hash. Leave "
+            "its text out of the data recipe's sources, or evaluate on other text."
+        )
     notes = {
         "sha256": hashlib.sha256(split_column(kept.rows["hash"].combine_chunks()).tobytes()).hexdigest(),
         "documents": len(kept),
@@ -241,9 +243,10 @@ def build_text_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) 
             _run_build(config.name, folder)
             yield open_set(folder / SET_FOLDER)
     except OSError as error:
-        found = f"{error.strerror or error}{any_remedy(error)}"
-        message = f"{folder}: cannot be used for the eval set {config.name}: {found}"
-        raise InputError(f"{message} XDG_CACHE_HOME chooses another cache.") from error
+        raise InputError(
+            f"{folder}: cannot be used for the eval set {config.name}: {error.strerror or error}{any_remedy(error)} "
+            "XDG_CACHE_HOME chooses another cache."
+        ) from error
 
 
 def _describe_recipe(config: EvalSetConfig, evaluated: EvaluatedModel) -> dict[str, Any]:

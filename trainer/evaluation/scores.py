@@ -81,7 +81,7 @@ def check_finite(name: str, values: Mapping[str, float]) -> None:
     """
     for item, value in values.items():
         if not math.isfinite(value):
-            message = (
-                f"{name}: is {value} for {item}; expected a finite number. The weights give no usable logits there"
+            raise RunError(
+                f"{name}: is {value} for {item}; expected a finite number. The weights give no usable logits there: "
+                "go back to an earlier checkpoint, or lower optimizer.lr."
             )
-            raise RunError(f"{message}: go back to an earlier checkpoint, or lower optimizer.lr.")

@@ -103,8 +103,10 @@ def generate_texts(
     prompt_ids = [[trained.begin_id, *ids] for ids in trained.encode(prompts)]
     context = trained.model.config.max_position_embeddings
     if (longest := max(map(len, prompt_ids))) >= context:
-        found = f"the longest has {plural(longest, 'token')} with the one that begins a document"
-        raise InputError(f"--prompt: {found}; expected fewer than the model's context of {context}")
+        raise InputError(
+            f"--prompt: the longest has {plural(longest, 'token')} with the one that begins a document; expected "
+            f"fewer than the model's context of {context}"
+        )
 
     # Collect tokens, and show the text as soon as its characters are whole.
     completions = [Completion(prompt, trained.step) for prompt in prompts]

@@ -84,13 +84,17 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
                 yield f'model.{key}: kind = "gpt2" has its own parts. Leave the key out, or choose kind = "llama".'
 
     if train.global_batch % train.micro_batch > 0:
-        sizes = f"train.global_batch = {train.global_batch} with train.micro_batch = {train.micro_batch}"
-        yield f"{sizes}: the global batch must be whole micro-batches. Choose a micro_batch that divides it."
+        yield (
+            f"train.global_batch = {train.global_batch} with train.micro_batch = {train.micro_batch}: the global "
+            "batch must be whole micro-batches. Choose a micro_batch that divides it."
+        )
 
     length, context = train.seq_len, model.max_position_embeddings
     if length > context:
-        sizes = f"train.seq_len = {length} with model.max_position_embeddings = {context}"
-        yield f"{sizes}: sequences must fit in the model's context. Raise max_position_embeddings or lower seq_len."
+        yield (
+            f"train.seq_len = {length} with model.max_position_embeddings = {context}: sequences must fit in the "
+            "model's context. Raise max_position_embeddings or lower seq_len."
+        )
 
     yield from _check_schedule(read_partly(ScheduleConfig, tables.get("schedule")), steps=train.steps)
 
@@ -135,8 +139,10 @@ def _check_schedule(schedule: ScheduleConfig, *, steps: int) -> Iterator[str]:
     if warmup_steps > steps:
         yield f"{place}: the warm-up must end within the training run. Lower warmup_steps or raise steps."
     elif decay_steps and warmup_steps + decay_steps > steps:
-        remedy = "Lower one or raise steps"
-        yield f"{place} and schedule.decay_steps = {decay_steps}: both must fit in the training run. {remedy}."
+        yield (
+            f"{place} and schedule.decay_steps = {decay_steps}: both must fit in the training run. Lower one or raise "
+            "steps."
+        )
 
 
 def _check_phases(

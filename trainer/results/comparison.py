@@ -148,8 +148,10 @@ def _list_notes(runs: Sequence[TrainingRun], points: list[Record], scores: list[
         yield from (f"{run.name} {oddity}" for oddity in run.describe_oddities())
     for run, point in zip(runs, points, strict=True):
         if (last := last_record(run.records, "val_loss").get("step")) != point.get("step"):
-            found = f"is compared at step {point.get('step', '(none)')}, and not {last:,}"
-            yield f"{run.name} {found}: the last after as many tokens in all validated runs"
+            yield (
+                f"{run.name} is compared at step {point.get('step', '(none)')}, and not {last:,}: the last after as "
+                "many tokens in all validated runs"
+            )
     if any(row["why_no_difference"] for row in scores):
         yield f"{OTHER_TEXT}: other documents, another number of tokens, or the validation split of another set"
     if len(runs) > 1 and any(row["stderr"] is not None for row in scores):

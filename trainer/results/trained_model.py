@@ -70,6 +70,8 @@ def _load_tokenizer(file: Path, found: Checkpoint) -> tokenizers.Tokenizer:
     except Exception as error:  # tokenizers has no error of its own
         raise InputError(f"{file}: not a tokenizer: {error} {remedy}") from error
     if max(size, found.recipe.model.vocab_size or size) != state.vocab_size:
-        ids = f"its tokenizer has {size} ids, its state vocab_size = {state.vocab_size}"
-        raise InputError(f"{found.path}: {ids}. Use another checkpoint, or train again.")
+        raise InputError(
+            f"{found.path}: its tokenizer has {size} ids, its state vocab_size = {state.vocab_size}. Use another "
+            "checkpoint, or train again."
+        )
     return tokenizer

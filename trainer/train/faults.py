@@ -93,8 +93,13 @@ def check_weights(session: Session, windows: TokenWindows) -> None:
         optimizer.zero_grad(set_to_none=True)
     fetch_losses(session, [trial])
     if not (math.isfinite(trial["loss"]) and math.isfinite(trial["grad_norm"])):
-        found = f"loss {trial['loss']}, gradient norm {trial['grad_norm']}"
-        stop_for_fault(session, windows, session.step, f"the weights after it cannot be trained on: {found}. {REMEDY}")
+        stop_for_fault(
+            session,
+            windows,
+            session.step,
+            f"the weights after it cannot be trained on: loss {trial['loss']}, gradient norm {trial['grad_norm']}. "
+            f"{REMEDY}",
+        )
 
 
 def stop_for_fault(session: Session, windows: TokenWindows, step: int, fault: str) -> NoReturn:
@@ -104,11 +109,14 @@ def stop_for_fault(session: Session, windows: TokenWindows, step: int, fault: st
     ranked = rank_batch_documents(session, windows, step)
     lines = [str(document) for document in ranked[:FAULT_DOCUMENTS]]
     if len(ranked) > FAULT_DOCUMENTS:
-        command = f"tokenmill trace-step {session.run} --step {step}"
-        lines.append(f"and {len(ranked) - FAULT_DOCUMENTS} more; their text: {command}")
+        lines.append(
+            f"and {len(ranked) - FAULT_DOCUMENTS} more; their text: tokenmill trace-step {session.run} --step {step}"
+        )
     listed = "\n  ".join(lines)
-    about = f"Its batch was windows [{first}, {first + batch}). The documents that raise its loss most, by the weights"
-    raise RunError(f"step {step}: {fault}. {about} after step {session.step}:\n  {listed}\n{session.describe_saved()}")
+    raise RunError(
+        f"step {step}: {fault}. Its batch was windows [{first}, {first + batch}). The documents that raise its loss "
+        f"most, by the weights after step {session.step}:\n  {listed}\n{session.describe_saved()}"
+    )
 
 
 class DocumentLoss(NamedTuple):
@@ -124,8 +132,10 @@ class DocumentLoss(NamedTuple):
 
     def __str__(self) -> str:
         place, tokens = self.place, plural(self.place.tokens, "token")
-        where = f"{place.source} {place.unit} row {place.row} ({place.shard}, row {self.row} of the batch)"
-        return f"{self.nats / self.targets:.3f} nats a token over {self.targets} of {tokens}: {where}"
+        return (
+            f"{self.nats / self.targets:.3f} nats a token over {self.targets} of {tokens}: {place.source} "
+            f"{place.unit} row {place.row} ({place.shard}, row {self.row} of the batch)"
+        )
 
 
 def rank_batch_documents(session: Session, windows: TokenWindows, step: int) -> list[DocumentLoss]:

@@ -117,9 +117,11 @@ class TrainingLoop:
         try:
             self.taken.append(take_step(session, self.windows))
         except torch.OutOfMemoryError as error:
-            found = f"step {session.step + 1}: train.micro_batch = {session.recipe.train.micro_batch}: out of memory"
-            remedy = "Choose a smaller one (`tokenmill fit` says what fits), or more train.activation_checkpointing"
-            raise RunError(f"{found}. {remedy}. {session.describe_saved()}") from error
+            raise RunError(
+                f"step {session.step + 1}: train.micro_batch = {session.recipe.train.micro_batch}: out of memory. "
+                "Choose a smaller one (`tokenmill fit` says what fits), or more train.activation_checkpointing. "
+                f"{session.describe_saved()}"
+            ) from error
 
     def _settle(self, *, save: bool, validate: bool) -> None:
         """Report the loop's steps taken; then save, validate and close the phase if each is due."""

@@ -153,8 +153,10 @@ class WindowOrder:
             return ""
         verb = "is" if len(self.short_shards) == 1 else "are"
         names = ", ".join(shards[index].name for index in self.short_shards[:5])
-        found = f"{len(self.short_shards)} of {plural(len(shards), 'shard')} {verb} shorter than one window"
-        return f"{found} of {self.seq_len} + 1 tokens: not read ({names})"
+        return (
+            f"{len(self.short_shards)} of {plural(len(shards), 'shard')} {verb} shorter than one window of "
+            f"{self.seq_len} + 1 tokens: not read ({names})"
+        )
 
     def visit(self, window: int) -> Visit:
         """Return the visit of a shard in the order that contains a window."""

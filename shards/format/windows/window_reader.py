@@ -85,8 +85,11 @@ class WindowReader:
             for visit, rows, starts in self.order.group_by_visit(windows):
                 out[rows] = taken = self._hold(visit.shard).take(starts, length)
                 if (largest := int(taken.max())) >= self._vocab_size:
-                    found = f"holds the id {largest}; expected less than {self._vocab_size}. Validate the set."
-                    raise set_error("token_out_of_range", self._shards[visit.shard].name, found)
+                    raise set_error(
+                        "token_out_of_range",
+                        self._shards[visit.shard].name,
+                        f"holds the id {largest}; expected less than {self._vocab_size}. Validate the set.",
+                    )
                 self._note_read(visit, int(windows[rows[0]]), int(windows[rows[-1]]))
         return out
 
