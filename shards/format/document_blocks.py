@@ -118,11 +118,8 @@ def _iter_frames(shard: Shard, vocab_size: int) -> Iterator[Tokens]:
     name = shard.tokens_file.name
     for frame in shard.iter_tokens():
         if (most := int(frame.max())) >= vocab_size:
-            raise set_error(
-                "token_out_of_range",
-                name,
-                f"holds the id {most}; expected less than vocab_size {vocab_size}. Validate the set.",
-            )
+            message = f"holds the id {most}; expected less than vocab_size {vocab_size}. Validate the set."
+            raise set_error("token_out_of_range", name, message)
         yield frame
     raise set_error(
         "document_table", name, "the document table has more tokens than the tokens file. Copy or build it again."

@@ -111,11 +111,8 @@ def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -
     try:
         return vocabulary.decode_document(shard.read(start, stop))
     except IndexError as error:
-        raise set_error(
-            "token_out_of_range",
-            shard.name,
-            f"tokens [{start}, {stop}) hold an id that the tokenizer lacks; expected less than {len(vocabulary)}",
-        ) from error
+        message = f"tokens [{start}, {stop}) hold an id that the tokenizer lacks; expected less than {len(vocabulary)}"
+        raise set_error("token_out_of_range", shard.name, message) from error
 
 
 def _show_schema(schema: pa.Schema) -> str:

@@ -48,11 +48,8 @@ def compare_size(store: Store, file: FileEntry, size: int | None) -> Problem | N
     if size is None:
         return _missing(store, file.path)
     if size != file.bytes:
-        return Problem(
-            "file_size",
-            file.path,
-            f"{size:,} bytes in {store}; expected {file.bytes:,} by the manifest. {say_remedy(store)}",
-        )
+        found = f"{size:,} bytes in {store}; expected {file.bytes:,} by the manifest"
+        return Problem("file_size", file.path, f"{found}. {say_remedy(store)}")
     return None
 
 

@@ -292,11 +292,8 @@ def _make_operation(address: HubAddress, file: SetFile) -> CommitOperationAdd:
     operation = CommitOperationAdd(address.path(file.name), file.path)
     found = operation.upload_info.sha256.hex()
     if found != file.sha256:
-        raise set_error(
-            "file_checksum",
-            file.name,
-            f"sha256 is {found}; expected {file.sha256} by the manifest. Not sent. Copy or build it again.",
-        )
+        message = f"sha256 is {found}; expected {file.sha256} by the manifest. Not sent. Copy or build it again."
+        raise set_error("file_checksum", file.name, message)
     return operation
 
 

@@ -197,12 +197,9 @@ class Cache:
                 if self._verify(descriptor, path.name, size):
                     break
                 if again:
-                    raise set_error(
-                        "file_checksum",
-                        name,
-                        f"fetched twice, with sha256 {_hash(descriptor)}; expected {path.name} by the manifest. Copy "
-                        "or push the set again.",
-                    )
+                    found = f"fetched twice, with sha256 {_hash(descriptor)}"
+                    message = f"{found}; expected {path.name} by the manifest. Copy or push the set again."
+                    raise set_error("file_checksum", name, message)
             with self._locked():
                 part.rename(path)
         except BaseException:

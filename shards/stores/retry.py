@@ -147,11 +147,8 @@ def retry(
                 message = f"{what}: gave up after {spent:.0f} s and {tries}; the last one: {said}"
                 end = "" if message.endswith("?") else "."
                 raise error_type(f"{message}{end} Check the network, then run the same command again.") from error
-            _report_silence(
-                f"{what}: no answer for {spent:.0f} s ({plural(failures, 'failed attempt')}, the last one: {said})",
-                started,
-                last,
-            )
+            failed = f"{plural(failures, 'failed attempt')}, the last one: {said}"
+            _report_silence(f"{what}: no answer for {spent:.0f} s ({failed})", started, last)
             sleep(pause)
 
 

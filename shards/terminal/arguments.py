@@ -71,12 +71,8 @@ def parse_size(flag: str, text: str, *, least: int = 1) -> int:
 
 def add_set(parser: argparse.ArgumentParser) -> None:
     """Add the shared argument SET, the place of the set, as `options.set`: a `Path`, or an address as text."""
-    parser.add_argument(
-        "set",
-        type=parse_place,
-        metavar="SET",
-        help="the set: a folder, or an address such as s3://BUCKET/PREFIX or hf://datasets/OWNER/NAME",
-    )
+    about = "the set: a folder, or an address such as s3://BUCKET/PREFIX or hf://datasets/OWNER/NAME"
+    parser.add_argument("set", type=parse_place, metavar="SET", help=about)
 
 
 def add_run(parser: argparse.ArgumentParser, *, checkpoint: bool = False) -> None:
@@ -97,30 +93,16 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 def add_new_folder(parser: argparse.ArgumentParser) -> None:
     """Add the shared flag `--out`, a folder that a command makes."""
-    parser.add_argument(
-        "--out",
-        type=parse_path,
-        required=True,
-        metavar="DIR",
-        help="a new folder; it appears when everything is written",
-    )
+    about = "a new folder; it appears when everything is written"
+    parser.add_argument("--out", type=parse_path, required=True, metavar="DIR", help=about)
 
 
 def add_found(parser: argparse.ArgumentParser) -> None:
     """Add the shared flags `--limit` and `--out` of a search for documents."""
-    parser.add_argument(
-        "--limit",
-        type=_parse_limit,
-        default=20,
-        metavar="N",
-        help="documents to show; 0 for all (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out",
-        type=parse_path,
-        metavar="FILE",
-        help="write the documents' hashes as a block list, for a data recipe's drop_hashes",
-    )
+    about = "documents to show; 0 for all (default: %(default)s)"
+    parser.add_argument("--limit", type=_parse_limit, default=20, metavar="N", help=about)
+    about = "write the documents' hashes as a block list, for a data recipe's drop_hashes"
+    parser.add_argument("--out", type=parse_path, metavar="FILE", help=about)
 
 
 def _parse_limit(text: str) -> float:
@@ -150,14 +132,8 @@ def add_recipe(parser: argparse.ArgumentParser, about: str, example: str) -> Non
 
 def add_overrides(parser: argparse.ArgumentParser, example: str) -> None:
     """Add the shared flag `--set`, as `options.overrides`."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help=f"override a key of the recipe, with a value in TOML syntax: {example}",
-    )
+    change = f"override a key of the recipe, with a value in TOML syntax: {example}"
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
 
 
 def add_give_up_after(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]

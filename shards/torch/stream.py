@@ -136,12 +136,8 @@ class TokenStream(IterableDataset[Sample]):
         worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
         begin = self._loaded or 0
         if info is not None and self._all_loads.item() != self._loads:
-            return _refuse(
-                InputError(
-                    "load_state_dict was called after the DataLoader's workers had started, which would not follow "
-                    "it. Call it before iter(loader), and without persistent_workers."
-                )
-            )
+            message = "load_state_dict was called after the DataLoader's workers had started, which would not follow it"
+            return _refuse(InputError(f"{message}. Call it before iter(loader), and without persistent_workers."))
         if info is not None and worker == 0:
             if begin and self._worker_iterations.item():
                 raise InputError(

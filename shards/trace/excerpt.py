@@ -44,11 +44,8 @@ def read_excerpt(shard: Shard, place: Place, first: int, last: int, *, vocabular
         before, hit, after = (vocabulary.decode(part) for part in (tokens[:first], tokens[first:last], tokens[last:-1]))
         begin, skipped = vocabulary.split_document(tokens[:-1])
     except IndexError as error:
-        raise set_error(
-            "token_out_of_range",
-            shard.name,
-            f"holds an id that the tokenizer lacks; expected less than {len(vocabulary)}",
-        ) from error
+        message = f"holds an id that the tokenizer lacks; expected less than {len(vocabulary)}"
+        raise set_error("token_out_of_range", shard.name, message) from error
     # BOS and the tokenizer's prefix do not count as text, unless the hit is BOS itself.
     hidden = len(vocabulary.decode(tokens[:begin])) + skipped if last > begin else 0
     start, stop = (max(0, at - hidden) for at in (len(before), len(before) + len(hit)))

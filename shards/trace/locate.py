@@ -59,11 +59,8 @@ def find_places(shard: Shard, numbers: Sequence[int]) -> list[Place]:
         for number, row in zip(here.tolist(), rows, strict=True):
             start, length = row["start"], row["length"]
             if not 0 < length <= shard.num_tokens - start:
-                raise set_error(
-                    "document_table",
-                    f"{shard.name} document {number}",
-                    f"tokens [{start}, {start + length}) of {shard.num_tokens}; expected a range inside the shard",
-                )
+                message = f"tokens [{start}, {start + length}) of {shard.num_tokens}; expected a range inside the shard"
+                raise set_error("document_table", f"{shard.name} document {number}", message)
             found.append(
                 Place(
                     shard.name,
@@ -111,12 +108,8 @@ def find_holders(shard: Shard, ranges: Sequence[tuple[int, int]]) -> list[list[P
         # A table with a gap or an overlap would give a wrong document without a word.
         follow = all(place.start == end for place, end in zip(held[1:], ends, strict=False))
         if not held or held[0].start > start or ends[-1] < stop or not follow:
-            raise set_error(
-                "document_table",
-                shard.name,
-                f"not every token of [{start}, {stop}) is in one document; expected them to follow one another. "
-                "Validate the set.",
-            )
+            message = f"not every token of [{start}, {stop}) is in one document; expected them to follow one another"
+            raise set_error("document_table", shard.name, f"{message}. Validate the set.")
         found.append(held)
     return found
 

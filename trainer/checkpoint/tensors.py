@@ -101,11 +101,8 @@ def check_disk(folder: Path, needed: int, what: Path | str) -> None:
     needed += 1 << 20
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise OSError(
-            errno.ENOSPC,
-            f"{format_size(needed)} are needed, {format_size(free)} are free. Delete some files",
-            str(what),
-        )
+        found = f"{format_size(needed)} are needed, {format_size(free)} are free. Delete some files"
+        raise OSError(errno.ENOSPC, found, str(what))
 
 
 def _gather(tensor: torch.Tensor) -> torch.Tensor:

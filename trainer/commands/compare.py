@@ -18,12 +18,8 @@ from shards.terminal.program import Outcome
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `compare`."""
     add_runs(parser)
-    parser.add_argument(
-        "--out",
-        type=parse_path,
-        metavar="DIR",
-        help="folder for compare.html, compare.png and compare.svg (default: only the tables are printed)",
-    )
+    about = "folder for compare.html, compare.png and compare.svg (default: only the tables are printed)"
+    parser.add_argument("--out", type=parse_path, metavar="DIR", help=about)
 
 
 def run(options: argparse.Namespace) -> Outcome:

@@ -93,13 +93,8 @@ def check_weights(session: Session, windows: TokenWindows) -> None:
         optimizer.zero_grad(set_to_none=True)
     fetch_losses(session, [trial])
     if not (math.isfinite(trial["loss"]) and math.isfinite(trial["grad_norm"])):
-        stop_for_fault(
-            session,
-            windows,
-            session.step,
-            f"the weights after it cannot be trained on: loss {trial['loss']}, gradient norm {trial['grad_norm']}. "
-            f"{REMEDY}",
-        )
+        found = f"loss {trial['loss']}, gradient norm {trial['grad_norm']}"
+        stop_for_fault(session, windows, session.step, f"the weights after it cannot be trained on: {found}. {REMEDY}")
 
 
 def stop_for_fault(session: Session, windows: TokenWindows, step: int, fault: str) -> NoReturn:

@@ -85,11 +85,8 @@ class WindowReader:
             for visit, rows, starts in self.order.group_by_visit(windows):
                 out[rows] = taken = self._hold(visit.shard).take(starts, length)
                 if (largest := int(taken.max())) >= self._vocab_size:
-                    raise set_error(
-                        "token_out_of_range",
-                        self._shards[visit.shard].name,
-                        f"holds the id {largest}; expected less than {self._vocab_size}. Validate the set.",
-                    )
+                    found = f"holds the id {largest}; expected less than {self._vocab_size}. Validate the set."
+                    raise set_error("token_out_of_range", self._shards[visit.shard].name, found)
                 self._note_read(visit, int(windows[rows[0]]), int(windows[rows[-1]]))
         return out
 
