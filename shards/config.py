@@ -204,7 +204,7 @@ def check_keys(text: bytes | str, most: int) -> None:
         pass  # whoever reads it says what it is
 
 
-def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> Document:
     made = dict(pairs)
     if len(made) != len(pairs):
         seen = set[str]()
@@ -391,9 +391,9 @@ def item_names(items: list[Any]) -> list[str]:
     return [name if name and counts[name] == 1 else str(index) for index, name in enumerate(names)]
 
 
-def table_of(value: Any) -> dict[str, Any]:
+def table_of(value: Any) -> Document:
     """Return a config's value that is a table; an empty table for any other."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return cast("Document", value) if isinstance(value, dict) else {}
 
 
 def list_of(value: Any) -> list[Any]:
@@ -401,7 +401,7 @@ def list_of(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def named_tables(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
+def named_tables(data: Document, key: str) -> list[tuple[str, Document]]:
     """Return the tables of a config's key such as `sources` or `mix.phases`, with places such as `sources.prose`."""
     value: Any = data
     for part in key.split("."):

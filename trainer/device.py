@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from shards.errors import InputError, plural
 from shards.terminal.reporter import Progress
-from trainer.recipe.schema import Precision
+from trainer.recipe.schema import ChosenPrecision, Precision
 
 CARDS = {
     "B200": (2250.0, 180),
@@ -88,7 +88,7 @@ def peak_tflops(name: str) -> float | None:
     return next(known, None) if OTHER_CARDS.isdisjoint(words) else None
 
 
-def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
+def choose_precision(asked: Precision, device: torch.device) -> ChosenPrecision:
     """Resolve `auto`: bf16 autocast on a GPU that has it and on a CPU with AMX tiles, fp32 elsewhere.
 
     The rule is one of capabilities, because a resumed run and all ranks must find the same.
@@ -118,13 +118,13 @@ def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", 
     return asked
 
 
-def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> torch.autocast:
+def autocast(precision: ChosenPrecision, device: torch.device) -> torch.autocast:
     """Return the context of a forward pass on a device; weights, gradients and optimizer state stay fp32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
 @contextlib.contextmanager
-def score_eagerly(precision: Literal["fp32", "bf16"], device: torch.device) -> Generator[None]:
+def score_eagerly(precision: ChosenPrecision, device: torch.device) -> Generator[None]:
     """Return a device's context of a forward pass that scores: a compiled model would be compiled for each shape."""
     # Without a compiled model the compiler is not loaded, which would take 2.8 s of a processor.
     loaded = "torch._dynamo" in sys.modules

@@ -59,8 +59,8 @@ class _Line(BaseModel):
     val_loss_by_source: dict[str, Known] = {}
     val_bits_per_byte_by_source: dict[str, Known] = {}
     scores: dict[str, Annotated[dict[str, Known], AfterValidator(_check_score)]] | None = None
-    score_notes: dict[str, dict[str, Any]] = {}
-    phase: dict[str, Any] = {}
+    score_notes: dict[str, Record] = {}
+    phase: Record = {}
 
 
 class MetricsLog:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim._muon import _adjust_lr
 
 from trainer.recipe import OptimizerConfig, TrainRecipe
+from trainer.recipe.schema import ChosenPrecision
 
 STACK = {"cpu": 2**16, "cuda": 2**24}
 """Numbers that Muon orthogonalises at once, or one matrix. On a CPU they fit the cache; more fill no GPU better."""
@@ -97,6 +98,7 @@ def _iterate(updates: Tensor, group: dict[str, Any], dtype: torch.dtype) -> Tens
     return x.mT if tall else x
 
 
+Optimizers = list[torch.optim.Optimizer]
 STATE: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
     Muon: ("momentum_buffer",),
@@ -109,9 +111,7 @@ def choose_optimizer(name: str, weight: nn.Parameter, config: OptimizerConfig) -
     return Muon if config.kind == "muon" and weight.ndim == 2 and ".layers." in name else torch.optim.AdamW
 
 
-def build_optimizers(
-    model: nn.Module, config: OptimizerConfig, precision: Literal["fp32", "bf16"]
-) -> list[torch.optim.Optimizer]:
+def build_optimizers(model: nn.Module, config: OptimizerConfig, precision: ChosenPrecision) -> Optimizers:
     """Build AdamW, with weight decay on matrices (embeddings included) and none on norms and biases; Muon if asked for.
 
     Always fused: one kernel over all parameters, on the CPU as on a GPU; elementwise, hence deterministic. Muon's
@@ -134,7 +134,7 @@ def build_optimizers(
     return [Muon(weights[Muon], dtype, lr=muon_lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"), adamw]
 
 
-def set_learning_rates(optimizers: list[torch.optim.Optimizer], step: int, recipe: TrainRecipe) -> float:
+def set_learning_rates(optimizers: Optimizers, step: int, recipe: TrainRecipe) -> float:
     """Give each optimizer its learning rate of a step, counted from 0; return AdamW's."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:

@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -43,8 +42,9 @@ from trainer.evaluation.evaluate import Scorer, open_scorers
 from trainer.evaluation.validation import EvaluatedModel, find_text_scales
 from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token
-from trainer.optim import build_optimizers
+from trainer.optim import Optimizers, build_optimizers
 from trainer.recipe import TrainRecipe
+from trainer.recipe.schema import ChosenPrecision
 from trainer.resume import check_resume_fits, find_resume_start, record_changes
 from trainer.run_folder import (
     RECIPE_FILE,
@@ -68,9 +68,9 @@ class Session:
     model: LanguageModel
     forward: nn.Module
     """The model, or its wrapper that adds up gradients over ranks."""
-    optimizers: list[torch.optim.Optimizer]
+    optimizers: Optimizers
     device: torch.device
-    precision: Literal["fp32", "bf16"]
+    precision: ChosenPrecision
     rank: int
     ranks: int
     resources: ExitStack
@@ -321,7 +321,7 @@ def _prepare_run(
 
 
 def _spread(
-    model: LanguageModel, recipe: TrainRecipe, device: torch.device, precision: Literal["fp32", "bf16"], ranks: int
+    model: LanguageModel, recipe: TrainRecipe, device: torch.device, precision: ChosenPrecision, ranks: int
 ) -> nn.Module:
     """Compile the session's model if the recipe says so, and spread it over the ranks; return what steps call."""
     train = recipe.train

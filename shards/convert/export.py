@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from shards.convert.layouts import LAYOUTS, UINT16_LAYOUTS, LayoutName
 from shards.convert.layouts.layout import SplitReader
@@ -24,6 +24,7 @@ from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, write_folder, write_text
 from shards.stores.store import check_outside
+from shards.terminal.display import Row, Table
 from shards.terminal.reporter import Progress, count_up, no_progress
 
 TOKENIZER_FILE, EXPORT_FILE = "tokenizer.json", "export.json"
@@ -39,7 +40,7 @@ def export_set(
     layout: LayoutName,
     splits: tuple[Split, ...] | None = None,
     progress: Progress = no_progress,
-) -> dict[str, Any]:
+) -> Row:
     """Write a set in another layout.
 
     Args:
@@ -110,7 +111,7 @@ def _create(folder: Path, name: str) -> AbstractContextManager[BinaryIO]:
     return atomic_open(path)
 
 
-def _describe(shard_set: ShardSet, layout: LayoutName, splits: dict[Split, dict[str, int]]) -> dict[str, Any]:
+def _describe(shard_set: ShardSet, layout: LayoutName, splits: dict[Split, dict[str, int]]) -> Row:
     return {
         "layout": layout,
         "set": {"name": shard_set.manifest.name, "manifest_sha256": shard_set.manifest_sha256},
@@ -124,9 +125,9 @@ def _describe(shard_set: ShardSet, layout: LayoutName, splits: dict[Split, dict[
     }
 
 
-def _find_phases(shard_set: ShardSet) -> list[dict[str, Any]]:
+def _find_phases(shard_set: ShardSet) -> Table:
     """Return the place of each phase of the mix in the export of the training split: half-open ranges, from 0."""
-    found: list[dict[str, Any]] = []
+    found: Table = []
     tokens = documents = 0
     for phase in shard_set.manifest.phases:
         stop = (tokens + phase.tokens, documents + phase.documents)

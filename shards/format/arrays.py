@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+TokenDtype = np.dtype[np.uint16] | np.dtype[np.uint32]
 TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 """The little-endian types of tokens by their names in a manifest."""
 

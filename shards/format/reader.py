@@ -22,7 +22,7 @@ import numpy as np
 
 from shards.errors import InputError, ProblemKind, ShardSetError, plural, remedy_of, set_error
 from shards.format import codec
-from shards.format.arrays import TOKEN_DTYPES, Tokens
+from shards.format.arrays import TOKEN_DTYPES, TokenDtype, Tokens
 from shards.format.listed_files import (
     compare_size,
     compare_sizes,
@@ -66,7 +66,7 @@ class Shard:
 
     store: Store
     entry: ShardEntry
-    dtype: np.dtype[np.uint16] | np.dtype[np.uint32]
+    dtype: TokenDtype
 
     def __repr__(self) -> str:
         return f"<Shard {self.name}: {plural(self.num_tokens, 'token')} in {plural(self.num_documents, 'document')}>"
@@ -338,7 +338,7 @@ class ShardSet:
         return hashlib.sha256(self._manifest_content).hexdigest()
 
     @property
-    def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
+    def dtype(self) -> TokenDtype:
         """The dtype of the open set's tokens, little-endian."""
         return TOKEN_DTYPES[self.manifest.dtype]
 

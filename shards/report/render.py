@@ -33,7 +33,7 @@ from shards.config import list_of, table_of
 from shards.format.manifest import BLOCK_LIST_REASON, Manifest
 from shards.report import visible_text
 from shards.terminal.amounts import compact, format_size
-from shards.terminal.display import Table, format_value
+from shards.terminal.display import Row, Table, format_value
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -62,10 +62,10 @@ class Report:
     manifest_sha256: str
     recipe_text: str
     bytes: int
-    sources: list[dict[str, Any]]
-    vocabulary: dict[str, Any]
-    audit: dict[str, Any]
-    samples: dict[str, list[dict[str, Any]]]
+    sources: Table
+    vocabulary: Row
+    audit: Row
+    samples: dict[str, Table]
 
     @property
     def tokens(self) -> int:
@@ -89,7 +89,7 @@ class Report:
         return next((text for text, token in tokenizer.special_tokens.items() if token == tokenizer.eos_id), "")
 
     @property
-    def by_source(self) -> dict[str, dict[str, Any]]:
+    def by_source(self) -> dict[str, Row]:
         """The audit's findings on lengths of documents, by source, for the page's template."""
         return {row["source"]: row for row in rows_of(self.audit, "lengths")}
 
@@ -109,7 +109,7 @@ class Report:
         return self.text_bytes / max(1, sum(row["tokens"] for row in rows_of(self.audit, "bytes_per_token")))
 
 
-def rows_of(found: dict[str, Any], check: str) -> Table:
+def rows_of(found: Row, check: str) -> Table:
     """Return the findings of a check to render, from the set's audit.json, worst first; empty without the check."""
     nothing: Table = []
     return next((entry["rows"] for entry in found["checks"] if entry["name"] == check), nothing)
@@ -127,7 +127,7 @@ def render_card(report: Report) -> str:
     return header + make_render_environment().get_template("card.md.jinja").render(_values(report))
 
 
-def _length_bars(rows: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
+def _length_bars(rows: dict[str, Row]) -> dict[str, list[float]]:
     """Return the heights, 0 to 10, of rendered bars for each source's document lengths, over the bins in use."""
     edges: list[int] = COARSE_EDGES.tolist()
     held = {name: {int(low): count for low, count in row["histogram"].items()} for name, row in rows.items()}
@@ -141,7 +141,7 @@ def _length_bars(rows: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
     return bars
 
 
-def _values(report: Report) -> dict[str, Any]:
+def _values(report: Report) -> Row:
     manifest = report.manifest
     return _LIMITS | {
         "report": report,
@@ -218,7 +218,7 @@ HUB_LICENSES = frozenset((
 """Identifiers of licences that the Hub accepts and corpora have; it refuses unknown ones, so any other is named."""
 
 
-def card_header(manifest: Manifest, sources: Sequence[dict[str, Any]]) -> str:
+def card_header(manifest: Manifest, sources: Sequence[Row]) -> str:
     """Return the header of the rendered card between its two lines; ASCII only, so that every character is exact.
 
     Rows, for the Hub, are documents.
@@ -227,7 +227,7 @@ def card_header(manifest: Manifest, sources: Sequence[dict[str, Any]]) -> str:
     names = {"train": "train", "val": "validation"}
     files = [{"split": names[split], "path": f"{split}-*.docs.parquet"} for split in manifest.splits]
     repositories = list(dict.fromkeys(source["repository"] for source in sources if source["repository"]))
-    keys: dict[str, Any] = {
+    keys: Row = {
         "pretty_name": manifest.name,
         **_license([source["license"] for source in sources]),
         "task_categories": ["text-generation"],
@@ -269,7 +269,7 @@ def public_reason(reason: str) -> str:
     return BLOCK_LIST_REASON + public_place(reason.removeprefix(BLOCK_LIST_REASON))
 
 
-def _license(stated: list[str | None]) -> dict[str, Any]:
+def _license(stated: list[str | None]) -> Row:
     names = list(dict.fromkeys(name for name in stated if name is not None))
     if not names or None in stated:
         return {"license": "unknown"}
@@ -279,7 +279,7 @@ def _license(stated: list[str | None]) -> dict[str, Any]:
     return {"license": "other", "license_name": ", ".join(names)}
 
 
-def describe_sources(manifest: Manifest, recipe_text: str) -> list[dict[str, Any]]:
+def describe_sources(manifest: Manifest, recipe_text: str) -> Table:
     """Return the facts of each source to render: what the manifest counts, and what the recipe states.
 
     Returns:
@@ -298,7 +298,7 @@ def describe_sources(manifest: Manifest, recipe_text: str) -> list[dict[str, Any
     tables = map(table_of, list_of(recipe.get("sources")))
     stated = {name: table for table in tables if (name := _text(table.get("name")))}
     mix = {row.source: row for row in manifest.mix}
-    facts: list[dict[str, Any]] = []
+    facts: Table = []
     for entry in manifest.sources:
         own = stated.get(entry.name, {})
         facts.append(
@@ -317,7 +317,7 @@ def describe_sources(manifest: Manifest, recipe_text: str) -> list[dict[str, Any
     return facts
 
 
-def _places(source: dict[str, Any]) -> list[str]:
+def _places(source: Row) -> list[str]:
     places = [path for path in list_of(source.get("paths")) if isinstance(path, str)]
     if repo := _text(source.get("repo")):
         parts = [part for key in ("config", "split") if (part := _text(source.get(key)))]

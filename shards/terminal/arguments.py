@@ -100,13 +100,11 @@ def add_new_folder(parser: argparse.ArgumentParser) -> None:
 def add_found(parser: argparse.ArgumentParser) -> None:
     """Add the shared flags `--limit` and `--out` of a search for documents."""
     about = "documents to show; 0 for all (default: %(default)s)"
-    parser.add_argument("--limit", type=_parse_limit, default=20, metavar="N", help=about)
+    parser.add_argument(
+        "--limit", type=lambda text: whole_number(text) or sys.maxsize, default=20, metavar="N", help=about
+    )
     about = "write the documents' hashes as a block list, for a data recipe's drop_hashes"
     parser.add_argument("--out", type=parse_path, metavar="FILE", help=about)
-
-
-def _parse_limit(text: str) -> float:
-    return whole_number(text) or sys.maxsize
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:

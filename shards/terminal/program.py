@@ -20,13 +20,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 from shards.errors import InputError, TokenmillError, any_remedy, lacks_memory, missing_extra, text_of
-from shards.terminal.display import Table, format_json, print_lines, print_rows, say
+from shards.terminal.display import Row, Table, format_json, print_lines, print_rows, say
 from shards.terminal.gone import GONE, did_you_mean
 from shards.terminal.reporter import report_to
 
@@ -37,8 +37,6 @@ INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 _INTERRUPTED = "interrupted. Run it again: builds, training and transfers resume."
 
 
-Row = dict[str, Any]
-"""A row of a table by its columns, or an object of JSON by its keys."""
 Part = str | Table
 """What a command prints for people: a line, or a table."""
 Shown = Iterable[Part]
@@ -54,7 +52,7 @@ class Outcome:
         status: the exit status.
     """
 
-    data: Mapping[str, Any]
+    data: Row
     shown: Shown
     status: int = WHOLE
 
@@ -165,7 +163,7 @@ def call_command(name: str, module_name: str, arguments: Sequence[str]) -> int:
     if isinstance(outcome, int):  # the command has printed what it found, as it found it
         return outcome
     if options.json:
-        print(format_json(dict(outcome.data)))
+        print(format_json(outcome.data))
         return outcome.status
     # A generator makes one part after another, so that the first lines come at once.
     for part in outcome.shown:

@@ -8,10 +8,8 @@ from typing import Literal
 from shards.errors import InputError
 from shards.terminal.gone import nearest
 
-ShippedFolder = Literal["data", "train", "experiments"]
 
-
-def shipped_folder(package: Path, kind: ShippedFolder) -> Path:
+def shipped_folder(package: Path, kind: Literal["data", "train", "experiments"]) -> Path:
     """Return the folder of the recipes, or of the files of experiments, that are shipped with a package.
 
     In a checkout they are in `recipes/data/` and the folders beside it; in a wheel, below `tokenmill_recipes/`.

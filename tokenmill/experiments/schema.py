@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from pipeline.recipe.key_values import distinct, parse_count
-from shards.config import Settings, check_settings, read_document, read_partly, table_of
+from shards.config import Document, Settings, check_settings, read_document, read_partly, table_of
 from shards.terminal.shipped_recipes import shipped_folder
 
 Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1), AfterValidator(distinct)]
@@ -67,7 +67,7 @@ def load_ablation(path: Path) -> AblationConfig:
     return check_settings(AblationConfig, read_document(path), where=str(path), checks=(_check_arms,))
 
 
-def _check_arms(tables: dict[str, Any]) -> Iterator[str]:
+def _check_arms(tables: Document) -> Iterator[str]:
     """Yield the faults between the keys of the raw file of an ablation."""
     given: Any = tables.get("arms")
     arms = [read_partly(ArmConfig, arm) for arm in cast("list[Any]", given)] if isinstance(given, list) else []
@@ -79,7 +79,7 @@ def _check_arms(tables: dict[str, Any]) -> Iterator[str]:
             yield f"arms.{arm.name}.train.train.seed: each training has one of the `seeds`. Leave it out."
 
 
-def flatten_keys(tables: dict[str, Any], parents: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def flatten_keys(tables: Document, parents: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield each key of an arm's nested tables that holds no table, as its parts, with its value."""
     for key, value in tables.items():
         if isinstance(value, dict) and value:

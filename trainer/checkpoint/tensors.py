@@ -33,7 +33,7 @@ from trainer.checkpoint.folders import (
     list_checkpoints,
     step_of_checkpoint,
 )
-from trainer.optim import STATE
+from trainer.optim import STATE, Optimizers
 
 _REMEDY = "Use another copy of the checkpoint, or an earlier one."
 
@@ -42,7 +42,7 @@ def save_checkpoint(
     run: Path,
     state: CheckpointState,
     model: nn.Module,
-    optimizers: list[torch.optim.Optimizer],
+    optimizers: Optimizers,
     *,
     keep_last: int,
     keep_steps: Collection[int] = (),
@@ -169,7 +169,7 @@ def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
     model.load_state_dict(tensors)
 
 
-def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizers: Optimizers) -> None:
     """Load the optimizers' state of a checkpoint, and torch's random generators.
 
     Raises:

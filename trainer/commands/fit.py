@@ -270,12 +270,15 @@ def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> Row:
     static = _count_static(recipe)
     usable = int(memory * (1 - MARGIN))
     layers = recipe.model.num_hidden_layers
+    # Powers of two, and the recipe's, that divide the global batch.
+    own, batch = recipe.train.micro_batch, recipe.train.global_batch
+    sizes = [size for size in range(1, batch + 1) if batch % size == 0 and (size & (size - 1) == 0 or size == own)]
     recommended = None
     rows: list[Row] = []
     for choice, (layer_sequence, layer, sequence, once) in points.items():
         # Larger and larger micro-batches, until one does not fit.
         fitting = None
-        for size in list_micro_batches(recipe):
+        for size in sizes:
             activations = int(layers * (layer_sequence * size + layer))
             logits = int(sequence * size + once)
             total = static["weights"] + static["gradients"] + static["optimizer"] + CONTEXT_BYTES + activations + logits
@@ -321,13 +324,6 @@ def _count_static(recipe: TrainRecipe) -> dict[str, int]:
         "gradients": 4 * parameters,
         "optimizer": 4 * momenta,
     }
-
-
-def list_micro_batches(recipe: TrainRecipe) -> list[int]:
-    """Return the micro-batches that `fit` tries: powers of two, and the recipe's, that divide the global batch."""
-    train = recipe.train
-    sizes = [size for size in range(1, train.global_batch + 1) if train.global_batch % size == 0]
-    return [size for size in sizes if size & (size - 1) == 0 or size == train.micro_batch]
 
 
 def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRecipe:

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from shards.format.arrays import Float64s, Int64s, Tokens
 from shards.terminal.reporter import Progress
 from shards.torch.batch import number_documents
 from trainer.device import add_over_ranks, score_eagerly, share_batches
@@ -38,10 +38,10 @@ class _Window(NamedTuple):
 
 def measure_document_losses(
     evaluated: EvaluatedModel,
-    tokens: npt.NDArray[np.unsignedinteger],
-    bounds: npt.NDArray[np.int64],
+    tokens: Tokens,
+    bounds: Int64s,
     progress: Progress,
-) -> npt.NDArray[np.float64]:
+) -> Float64s:
     """Return the loss of each document in nats, float64 `(documents,)`.
 
     Ranks take turns at the forward passes, and all of them have the same sums.
@@ -83,8 +83,8 @@ def _pad(length: int, seq_len: int) -> int:
 
 def _score_windows(
     evaluated: EvaluatedModel,
-    tokens: npt.NDArray[np.unsignedinteger],
-    bounds: npt.NDArray[np.int64],
+    tokens: Tokens,
+    bounds: Int64s,
     batch: list[_Window],
     before: int,
 ) -> torch.Tensor:

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from shards import ShardSet, open_set
 from shards.errors import InputError, any_remedy, plural
+from shards.format.arrays import Bools, Float64s, Int64s, Tokens
 from shards.format.content_hash import split_column
 from shards.format.document_table import iter_checked_documents, iter_documents
 from shards.format.manifest import MANIFEST_FILE, Split
@@ -56,10 +56,10 @@ EXCERPT_BYTES = 200
 class Documents:
     """Whole documents of a shard set, in memory."""
 
-    tokens: npt.NDArray[np.unsignedinteger]
-    bounds: npt.NDArray[np.int64]
+    tokens: Tokens
+    bounds: Int64s
     """Where each begins in `tokens`, and where the last one ends, `(documents + 1,)`."""
-    text_bytes: npt.NDArray[np.float64]
+    text_bytes: Float64s
     """The bytes of their text, `(documents,)`."""
     rows: pa.Table
     """Their rows of the document tables: `source`, `unit`, `row` and `hash`."""
@@ -72,14 +72,14 @@ class Documents:
         row = self.rows.slice(at, 1).to_pylist()[0]
         return row | {"hash": row["hash"].hex()}
 
-    def only(self, mask: npt.NDArray[np.bool_]) -> Documents:
+    def only(self, mask: Bools) -> Documents:
         """Return some of an eval set's documents."""
         lengths = np.diff(self.bounds)
         tokens, bounds = self.tokens[np.repeat(mask, lengths)], _find_bounds(lengths[mask])
         return Documents(tokens, bounds, self.text_bytes[mask], self.rows.filter(pa.array(mask)))
 
 
-def _find_bounds(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _find_bounds(lengths: Int64s) -> Int64s:
     return np.append(0, np.cumsum(lengths, dtype=np.int64))
 
 
@@ -178,7 +178,7 @@ def read_documents(shard_set: ShardSet, split: Split, max_tokens: int, place: st
         ShardSetError: a file is not what the manifest says.
     """
     tables: list[pa.Table] = []
-    parts: list[npt.NDArray[np.unsignedinteger]] = []
+    parts: list[Tokens] = []
     room = max_tokens
     for shard in shard_set.splits.get(split, ()):
         if not shard.num_documents:
@@ -303,7 +303,7 @@ def _open_shard_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note)
         raise InputError(f"eval.sets.{config.name}.shards = {config.shards!r}: {error}") from error
 
 
-def find_held_documents(shard_set: ShardSet, documents: Documents, name: str, *, show: bool) -> npt.NDArray[np.bool_]:
+def find_held_documents(shard_set: ShardSet, documents: Documents, name: str, *, show: bool) -> Bools:
     """Return which of an eval set's documents the training split of a set holds, bool `(documents,)`.
 
     Args:

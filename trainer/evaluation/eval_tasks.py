@@ -20,12 +20,12 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from shards.errors import InputError, plural
 from shards.eval_tasks.prompts import DELIMITER, Item
 from shards.eval_tasks.read import TaskItems, read_items
+from shards.format.arrays import Float64s
 from shards.terminal.program import Row
 from shards.terminal.reporter import Note, Progress
 from trainer.evaluation.likelihoods import Text, measure_likelihoods
@@ -204,9 +204,7 @@ def encode_items(trained: TrainedModel, items: Sequence[Item]) -> tuple[list[Ite
     return scored, groups, notes
 
 
-def judge_items(
-    name: str, items: Sequence[Item], likelihoods: Sequence[npt.NDArray[np.float64]]
-) -> npt.NDArray[np.float64]:
+def judge_items(name: str, items: Sequence[Item], likelihoods: Sequence[Float64s]) -> Float64s:
     """Judge each item of an eval task by the likelihoods of its choices.
 
     Args:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from shards.format.arrays import Float64s
 from shards.terminal.reporter import Progress, no_progress
 from trainer.device import add_over_ranks, score_eagerly, share_batches
 from trainer.model.decoder import LanguageModel
+from trainer.recipe.schema import ChosenPrecision
 
 
 class Text(NamedTuple):
@@ -33,10 +34,10 @@ def measure_likelihoods(
     model: LanguageModel,
     groups: Sequence[Sequence[Text]],
     *,
-    precision: Literal["fp32", "bf16"],
+    precision: ChosenPrecision,
     batch_tokens: int,
     progress: Progress = no_progress,
-) -> list[npt.NDArray[np.float64]]:
+) -> list[Float64s]:
     """Return the log-likelihoods of each group's texts. Under torchrun every rank calls it, and gets all of them.
 
     Args:
@@ -68,7 +69,7 @@ def measure_likelihoods(
 
 
 def _score_texts(
-    model: LanguageModel, texts: Sequence[Text], precision: Literal["fp32", "bf16"], device: torch.device
+    model: LanguageModel, texts: Sequence[Text], precision: ChosenPrecision, device: torch.device
 ) -> torch.Tensor:
     """Return the log-likelihood of each text, and whether it is greedy: float64 `(2, texts)`."""
     # Attention is causal, so the padding at the end changes nothing before it.

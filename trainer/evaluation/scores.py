@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from shards.errors import RunError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
+from shards.format.arrays import Float64s
 
 VALIDATION_SCORES = ("val_loss", "val_bits_per_byte")
 """Scores of the validation split, which are keys of a validation line by themselves."""
@@ -48,7 +45,7 @@ def find_stderr(values: Sequence[float]) -> float | None:
         return float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
 
 
-def estimate_ratio(parts: npt.NDArray[np.float64], wholes: npt.NDArray[np.float64]) -> Score:
+def estimate_ratio(parts: Float64s, wholes: Float64s) -> Score:
     """Return as a score the sum of some parts over that of their wholes, with its standard error over the items.
 
     The items, such as documents, are taken for a random sample, each with a part (bits) and a whole (bytes). A long

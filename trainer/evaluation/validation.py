@@ -20,20 +20,20 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
 from shards import ShardSet
+from shards.format.arrays import Float64s
 from shards.format.document_table import number_token_sources
 from shards.terminal.program import Row
 from shards.torch.batch import number_documents
 from trainer.device import score_eagerly
 from trainer.model.decoder import LanguageModel
 from trainer.recipe import TrainConfig
+from trainer.recipe.schema import ChosenPrecision
 
 PARTS = 32
 """Parts of the validation's targets, if they are no shorter than a window."""
@@ -46,7 +46,7 @@ class EvaluatedModel:
     model: LanguageModel
     train: TrainConfig
     """How the model was trained: `seq_len` and `document_mask`; `micro_batch` sizes the forward passes."""
-    precision: Literal["fp32", "bf16"]
+    precision: ChosenPrecision
     tokenizer_json: bytes
     """The content of `tokenizer.json`."""
     eos_id: int
@@ -80,7 +80,7 @@ def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) ->
     """
     names = [source.name for source in shard_set.manifest.sources]
     sums = np.zeros((3, len(names)))  # of each source the loss in nats, the targets, the bytes of their text
-    losses: list[npt.NDArray[np.float64]] = []
+    losses: list[Float64s] = []
     token_bytes, text_scales = shard_set.vocabulary.text_lengths(), find_text_scales(shard_set)
     for shard in shard_set.splits["val"]:
         targets = min(shard.num_tokens - 1, max_tokens)
@@ -115,12 +115,12 @@ def find_text_scales(shard_set: ShardSet) -> dict[str, float]:
     return {name: own.text_bytes / own.token_bytes for name, own in counted.items() if own and own.token_bytes}
 
 
-def _bits(row: npt.NDArray[np.float64]) -> float | None:
+def _bits(row: Float64s) -> float | None:
     return float(row[0] / math.log(2) / row[2]) if row[2] else None
 
 
 @torch.no_grad()
-def _token_losses(evaluated: EvaluatedModel, content: torch.Tensor) -> npt.NDArray[np.float64]:
+def _token_losses(evaluated: EvaluatedModel, content: torch.Tensor) -> Float64s:
     """Return the validation loss of each token but the first, float64 `(len(content) - 1,)`."""
     model, train, targets = evaluated.model, evaluated.train, len(content) - 1
     device = next(model.parameters()).device

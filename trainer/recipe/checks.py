@@ -8,6 +8,7 @@ from typing import Any
 
 from shards.config import (
     Changes,
+    Document,
     apply_changes,
     apply_override,
     check_settings,
@@ -36,7 +37,7 @@ SHIPPED = shipped_folder(Path(__file__).parents[1], "train")
 
 
 def load_train_recipe(
-    path: Path, overrides: Sequence[str] = (), *, changes: Changes = (), trained: dict[str, Any] | None = None
+    path: Path, overrides: Sequence[str] = (), *, changes: Changes = (), trained: Document | None = None
 ) -> TrainRecipe:
     """Read a train recipe and apply `KEY=VALUE` overrides; before them `changes`, as if the file had them.
 
@@ -48,7 +49,7 @@ def load_train_recipe(
     """
     # File, overrides, schema, rules: all faults in one report.
     file = find_recipe(path, SHIPPED)
-    data: dict[str, Any] = read_document(file)
+    data = read_document(file)
     if other := find_other_kind(data, "train"):
         raise settings_error(str(file), [other])
     # Paths begin at the file's folder, those of overrides at the working directory.
@@ -63,7 +64,7 @@ def load_train_recipe(
     return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
 
 
-def parse_recipe(tables: dict[str, Any], where: str = "recipe of the checkpoint") -> TrainRecipe:
+def parse_recipe(tables: Document, where: str = "recipe of the checkpoint") -> TrainRecipe:
     """Turn the train recipe that a checkpoint holds back into the model; messages begin with `where`.
 
     Raises:
@@ -72,7 +73,7 @@ def parse_recipe(tables: dict[str, Any], where: str = "recipe of the checkpoint"
     return check_settings(TrainRecipe, tables, where=where, checks=(check_rules,))
 
 
-def check_rules(tables: dict[str, Any]) -> Iterator[str]:
+def check_rules(tables: Document) -> Iterator[str]:
     """Yield the faults between keys of an unvalidated train recipe, for one report with the faults of single keys."""
     model = read_partly(ModelConfig, tables.get("model"))
     train = read_partly(TrainConfig, tables.get("train"))
@@ -146,7 +147,7 @@ def _check_schedule(schedule: ScheduleConfig, *, steps: int) -> Iterator[str]:
 
 
 def _check_phases(
-    tables: list[tuple[str, dict[str, Any]]], *, steps: int, price: float, scores: list[str] | None
+    tables: list[tuple[str, Document]], *, steps: int, price: float, scores: list[str] | None
 ) -> Iterator[str]:
     begin = 0
     for place, table in tables:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, Field, JsonValue, PositiveInt
 
-from shards.config import Settings, in_form, named_tables, read_partly, table_of
+from shards.config import Document, Settings, in_form, named_tables, read_partly, table_of
 from shards.eval_tasks.known import KNOWN_TASKS, EvalTask
 from shards.eval_tasks.prompts import Item, Row, ask, check_choices, check_text, find_label, shorten
 from shards.terminal.gone import nearest
@@ -160,7 +160,7 @@ def can_be_scored(config: EvalConfig) -> bool:
     return all(isinstance(one, list) for one in given)
 
 
-def check_eval(tables: dict[str, Any]) -> Iterator[str]:
+def check_eval(tables: Document) -> Iterator[str]:
     """Yield the faults between keys of the eval sets and tasks of an unvalidated `[eval]`."""
     # Each set has one place; the pipeline checks the keys of a source.
     config = read_partly(EvalConfig, tables.get("eval"))
@@ -208,7 +208,7 @@ def find_eval_folder(file: Path, given: Path) -> Path:
     return file.parent if file == Path(given) else Path("recipes/train")
 
 
-def locate_eval_files(data: dict[str, Any], folder: Path) -> None:
+def locate_eval_files(data: Document, folder: Path) -> None:
     """Let paths of eval sets and tasks in a raw recipe begin at the root; URLs, and values of a wrong type, stay."""
 
     def locate(value: Any) -> Any:

@@ -17,6 +17,8 @@ Size = Annotated[int, Field(ge=1, le=1 << 24)]
 """A dimension of a model or a batch; bounded so that the number of weights of a matrix fits in 64 bits."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["auto", "fp32", "bf16"]
+ChosenPrecision = Literal["fp32", "bf16"]
+"""What `auto` stands for on a device."""
 
 
 def _default_feed_forward(model: dict[str, Any]) -> int:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from shards.format.arrays import Float64s
 from trainer.evaluation.scores import VALIDATION_SCORES, read_score
 from trainer.metrics import Record
 
@@ -46,7 +46,7 @@ def unit_of(score: str) -> str:
     return "bits per byte" if score.endswith(("_bpb", "_bits_per_byte")) else "accuracy"
 
 
-def smooth(values: Sequence[float] | npt.NDArray[np.float64], width: int) -> npt.NDArray[np.float64]:
+def smooth(values: Sequence[float] | Float64s, width: int) -> Float64s:
     """Smooth a curve's values: return the mean of `width` values around each one, float64 `(len(values),)`.
 
     Near the beginning, where a loss falls steeply, as few values follow as come before; near the end fewer follow.

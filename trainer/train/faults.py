@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from shards.errors import RunError, plural
+from shards.format.arrays import Float64s
+from shards.terminal.reporter import Note
 from shards.torch import TokenWindows
 from shards.trace.locate import Place, find_window_documents
 from trainer.device import add_over_ranks, autocast
@@ -42,7 +41,7 @@ def find_loss_fault(
     vocab_size: int,
     *,
     go_on: bool,
-    say: Callable[[str], None],
+    say: Note,
 ) -> str | None:
     """Return the fault of a step's loss, with a remedy; None if there is no fault.
 
@@ -164,7 +163,7 @@ def rank_batch_documents(session: Session, windows: TokenWindows, step: int) -> 
     return sorted(found, key=rise, reverse=True)
 
 
-def _measure_targets(session: Session, windows: TokenWindows, first: int, batch: int) -> npt.NDArray[np.float64]:
+def _measure_targets(session: Session, windows: TokenWindows, first: int, batch: int) -> Float64s:
     """Return the loss of each target of a faulty batch in nats, float64 `(batch, seq_len)`."""
     train, device = session.recipe.train, session.device
     losses = torch.zeros((batch, train.seq_len), dtype=torch.float64, device=device)

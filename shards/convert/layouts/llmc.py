@@ -20,16 +20,11 @@ HEADER_BYTES = 1024
 HEAD = struct.Struct("<3i")
 
 
-def pack_header(num_tokens: int) -> bytes:
-    """Return the 1,024 bytes of header of an llm.c file."""
-    return HEAD.pack(MAGIC, VERSION, num_tokens).ljust(HEADER_BYTES, b"\0")
-
-
 def write_split(open_file: OpenFile, reader: SplitReader) -> None:
     """Write one llm.c file per shard."""
     for index, shard in enumerate(reader.shards):
         # Loaders take files in the glob's order: six digits, as llm.c's scripts write, make it the order of the shards.
         with open_file(f"{reader.split}_{index:06d}.bin") as file:
-            file.write(pack_header(shard.num_tokens))
+            file.write(HEAD.pack(MAGIC, VERSION, shard.num_tokens).ljust(HEADER_BYTES, b"\0"))
             for tokens in reader.iter_shard_tokens(shard):
                 file.write(tokens.data)

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.convert.layouts.layout import OpenFile
-from shards.format.document_table import read_hashes, read_lengths
+from shards.convert.layouts.layout import OpenFile, SplitReader
+from shards.format.document_table import DocumentBatch, read_hashes, read_lengths
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from shards.convert.layouts.layout import SplitReader
     from shards.format.arrays import Tokens
-    from shards.format.document_table import DocumentBatch
     from shards.format.reader import Shard
 
 USAGE = 'load_dataset("{out}", split="{split}")'
