@@ -49,7 +49,7 @@ def load_train_recipe(
     """
     # File, overrides, schema, rules: all faults in one report.
     file = find_recipe(path, SHIPPED)
-    data = read_document(file)
+    data: Document = read_document(file)
     if other := find_other_kind(data, "train"):
         raise settings_error(str(file), [other])
     # Paths begin at the file's folder, those of overrides at the working directory.
