@@ -8,7 +8,6 @@ if their text then looks right; otherwise their source is commented out.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import re
@@ -43,7 +42,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from pipeline.builder.publish import RECIPE_FILE
     from pipeline.builder.records import RECORDS_FILE
     from pipeline.sources.span_cache import SPANS_FILE
-    from pipeline.sources.survey import GUESSED, MOST_LOOKED_AT, is_western, survey
+    from pipeline.sources.survey import GUESSED, MOST_LOOKED_AT, UNKNOWN, survey
     from pipeline.tokenizer.train import TOKENIZER_FILE
     from shards.audit.audit import REPORT_FILE, TOKENS_FILE
     from shards.format.manifest import MANIFEST_FILE
@@ -66,15 +65,10 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError(f"{out}: already exists and is not overwritten. Give another file by --out, or delete it.")
     check_own_folder(folder)
     found += map(_look_at_hub, hub)
-    guessed = [
-        source
-        for source in found
-        if source[0].get("encoding") == GUESSED
-        and not all(is_western(text) for _, text in itertools.chain(*source[2].values()))
-    ]
-    found = [source for source in found if source not in guessed]
+    unknown = [source for source in found if source[0].get("encoding") == UNKNOWN]
+    found = [source for source in found if source not in unknown]
     said = f"not UTF-8, nor {GUESSED}; the recipe has a source for them, commented out: give it their encoding"
-    left_out |= {file.name: said for _, files, _ in guessed for file in files}
+    left_out |= {file.name: said for _, files, _ in unknown for file in files}
     kinds = {name: (why, "folder" if os.path.isdir(name) else "file") for name, why in sorted(left_out.items())}
     lines = [
         f"left out: {plural(len(names), noun)} ({', '.join(map(os.path.relpath, names[:_SHOWN]))}): {why}"
@@ -83,12 +77,12 @@ def run(options: argparse.Namespace) -> Outcome:
     ]
     if sum(len(files) for _, files, _ in found) > MOST_LOOKED_AT:
         lines.append(f"looked at {MOST_LOOKED_AT:,} files, and at all files like one that is not UTF-8")
-    if not found + guessed:
+    if not found + unknown:
         raise InputError([f"no text in {', '.join(options.paths)}", *lines])
     name = _make_name(Path(os.path.abspath(options.paths[0])).stem)
     names: list[str] = []
-    rows = [_finish(source, names, folder, lines) for source in found + guessed][: len(found)]
-    recipe = "\n".join(_write(name, found, guessed, lines)) + "\n"
+    rows = [_finish(source, names, folder, lines) for source in found + unknown][: len(found)]
+    recipe = "\n".join(_write(name, found, unknown, lines)) + "\n"
     write_text(out, recipe.encode("utf-8", "replace").decode().replace("\x7f", "\\u007f"))
     commands = [
         f"tokenmill plan {out}",
@@ -167,6 +161,8 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
         lines.append(f'{keys["name"]}: {cut}; format = "file" without a separator makes each file one document.')
     if keys.get("encoding") == GUESSED:
         lines.append(f"{keys['name']}: {GUESSED} is a guess. Read some of the text, or give the real encoding.")
+    if crlf := next((file for file, text in texts[keys.get("text", "")] if "\r\n" in text), ""):
+        lines.append(f'{keys["name"]}: lines end with "\\r\\n" ({os.path.relpath(crlf)}), which stays in the text.')
     noticed: NotText = {}
     for file, text in texts[keys.get("text", "")]:
         look_for_not_text(noticed, text, os.path.relpath(file))
@@ -179,11 +175,11 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
     }
 
 
-def _write(name: str, found: list[Found], guessed: list[Found], lines: list[str]) -> Iterator[str]:
-    """Yield the lines of the recipe; guessed sources are commented out."""
+def _write(name: str, found: list[Found], unknown: list[Found], lines: list[str]) -> Iterator[str]:
+    """Yield the lines of the recipe; sources of an unknown encoding are commented out."""
     from pipeline.clean.language import count_languages
 
-    total = sum(keys["weight"] for keys, *_ in found or guessed)
+    total = sum(keys["weight"] for keys, *_ in found or unknown)
     yield "# Written by `tokenmill init`. Edit it: docs/keys.md lists every key, and docs/cleaning.md what to drop."
     yield from (f"# {printable(line)}" for line in lines)
     yield f'name = "{name}"'
@@ -195,7 +191,7 @@ def _write(name: str, found: list[Found], guessed: list[Found], lines: list[str]
         "encoding": "by the byte order mark, or cp1252 as a guess: read some of the text, or give its real encoding",
         "weight": "its share of the text; `plan` says which source limits the mix",
     }
-    for number, (keys, files, texts) in enumerate(found + guessed):
+    for number, (keys, files, texts) in enumerate(found + unknown):
         mark = "" if number < len(found) else "#"
         yield f"\n# {plural(len(files), 'file')}, about {format_size(keys['weight'])} of text"
         if languages := count_languages(text for _, text in texts[keys.get("text", "")]):

@@ -163,10 +163,14 @@ def _source_lines(recipe: Recipe, source: SourceEstimate, val_tokens: int) -> It
         yield f"files of {source.name}: {describe_empty(source.empty_files)}"
     if recipe.mix.when_short == "repeat" and source.epochs > 1:
         yield f"epochs of {source.name}: about {source.epochs:.1f} in training"
-    asked = source.share * val_tokens
-    if source.tokens and not source.has_more and asked > VALIDATION_PART * source.tokens:
-        part = f"{asked / source.tokens:.1%} of {source.name}, more than {VALIDATION_PART:.0%}"
-        yield f"warning: validation takes {part}. Lower split.val_tokens, or add data"
+    if val_tokens and source.tokens and not source.has_more:
+        part = max(source.share * val_tokens / source.tokens, 1 / source.documents)  # at least a document
+        if part > VALIDATION_PART:
+            documents = f"{source.name} ({plural(source.documents, 'document')})"
+            yield (
+                f"warning: validation takes about {part:.1%} of {documents}, more than {VALIDATION_PART:.0%}. Split "
+                "long files by a separator, add data, or lower split.val_tokens (0: none)"
+            )
 
 
 def _cost_lines(estimate: Estimate) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 Of at most `MOST_LOOKED_AT` files the head and tail, or the footer, are read. The others are taken to be like those of
 the same folder and ending, but if one of these is not UTF-8, all are read so. UTF-16 and UTF-32 are recognised; other
-files that are not UTF-8 get a source with the encoding `GUESSED`.
+files that are not UTF-8 get a source with the encoding `GUESSED`, or `UNKNOWN` if their text looks wrong in that.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -16,7 +16,7 @@ import json
 import os
 import posixpath
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import partial
 from glob import escape
@@ -40,7 +40,9 @@ MOST_LOOKED_AT = 4096
 MOST_FOLDERS = 12
 """A folder with more folders in it is one source for each format, not one for each folder."""
 WHOLE_BYTES = 1 << 20
-"""Of several text files, a smaller one is a document; a separator cuts larger ones, and a file like no other."""
+"""A smaller text file is one document; a separator cuts larger ones."""
+FEW_FILES = 10
+"""A separator cuts fewer text files, however short: validation takes whole documents, and less is left to train on."""
 _LONG_HEAD_BYTES = 1 << 22
 _RECORDS = 64
 _SAMPLED_FILES = 16
@@ -51,7 +53,9 @@ _ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
 _IN_LIST = "[]"
 _name = attrgetter("name")
 GUESSED = "cp1252"
-"""The encoding of sources of files that are not UTF-8. A guess: whoever writes a recipe says so."""
+"""The encoding of files that are not UTF-8 and look right in it. A guess: whoever writes a recipe says so."""
+UNKNOWN = "unknown"
+"""Stands for the encoding of the others."""
 _WESTERN = re.compile("[À-ÿ‘’“”–—…«»\xa0¡¿©°·€]")
 
 Keys = dict[str, Any]
@@ -62,12 +66,12 @@ Found = tuple[Keys, list[File], Texts]
 """A source of a survey."""
 
 
-def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
+def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
     """Return the keys by which a source reads a file, and its first texts.
 
     Args:
         file: the file.
-        among: the number of files like it.
+        whole_below: a text file of fewer bytes is one document; a separator cuts others.
 
     Raises:
         SourceError: the file holds no text; the message begins with its name and the reason.
@@ -83,23 +87,23 @@ def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
             raise SourceError(f"{file.name}: holds binary data")
         if keys["format"] in ("jsonl", "json") and b"\n" not in head:  # a record may be longer than the head
             head = read_head(file, _LONG_HEAD_BYTES)
+        is_text, tail = keys["format"] in ("text", "file"), b""
         try:
             text = codecs.getincrementaldecoder(encoding or "utf-8-sig")().decode(head, len(head) < HEAD_BYTES)
-            if not encoding and keys["format"] in ("text", "file") and not compression_of(file.name):
-                _read_tail(file).decode()
+            if is_text and not encoding and not compression_of(file.name):
+                tail = _read_tail(file)
+                tail.decode()
         except UnicodeDecodeError:
             if encoding:
                 raise
-            text = head.decode(keys.setdefault("encoding", GUESSED), "replace")
+            text = head.decode(GUESSED, "replace")
+            keys["encoding"] = GUESSED if is_western(text + tail.decode(GUESSED, "replace")) else UNKNOWN
         if not text.strip():
             raise SourceError(f"{file.name}: is empty")
-        if keys["format"] == "text" or (keys["format"] == "file" and among == 1 and file.stored_bytes > WHOLE_BYTES):
-            separator = next((found for found in _SEPARATORS if found in text), "\n")
-            is_whole = among > 1 and file.stored_bytes < WHOLE_BYTES and separator != _MARK
-            keys |= {"format": "file"} if is_whole else {"format": "text", "separator": separator}
-        if keys["format"] in ("text", "file"):
-            documents = text.split(keys["separator"])[:_RECORDS] if "separator" in keys else [text]
-            return keys, {"": [(file.name, document) for document in documents]}
+        if is_text:
+            if file.stored_bytes < whole_below and _MARK not in text:
+                return keys | {"format": "file"}, {"": [(file.name, text)]}
+            return _cut(keys, [(file.name, text)])
         if keys["format"] == "csv":
             keys["delimiter"] = max(",;\t|", key=text.partition("\n")[0].count)
             records = csv.DictReader(io.StringIO(text, newline=""), delimiter=keys["delimiter"])
@@ -114,6 +118,13 @@ def look_at(file: File, *, among: int = 1) -> tuple[Keys, Texts]:
         why = f"each record holds a list, {name!r}; write one text per record first" if column else "no column of text"
         raise SourceError(f"{file.name}: {why}")
     return keys | {"text": column}, texts
+
+
+def _cut(keys: Keys, texts: list[tuple[str, str]]) -> tuple[Keys, Texts]:
+    """Return the keys by which a source cuts whole texts, and the first documents of each."""
+    separator = next((found for found in _SEPARATORS if any(found in text for _, text in texts)), "\n")
+    documents = [(file, part) for file, text in texts for part in text.split(separator)[:_RECORDS]]
+    return keys | {"format": "text", "separator": separator}, {"": documents}
 
 
 def count_characters(texts: Texts, column: str) -> int:
@@ -185,27 +196,27 @@ def survey(places: list[str], left_out: dict[str, str], marks: dict[str, set[str
         marks: kinds of folders that are left out, and of each the names by which it is known.
 
     Raises:
-        InputError: a place is not there, or cannot be listed.
+        InputError: a place is not there, cannot be listed, or lies in another one.
     """
     cells = [cell for place in dict.fromkeys(places) for cell in _list_cells(place, left_out, marks)]
-    step = max(1, -(-sum(len(files) for *_, files in cells) // MOST_LOOKED_AT))
+    listed = Counter(file.name for *_, files in cells for file in files)
+    if twice := next((name for name in listed if listed[name] > 1), ""):
+        raise InputError(f"{twice}: lies in two of the given places; name only one of them")
+    step = max(1, -(-len(listed) // MOST_LOOKED_AT))
     sources: dict[str, Found] = {}
     for label, pattern, files in cells:
         parts: dict[str, list[File]] = defaultdict(list)
         looked = files[::step]
         for file in looked:
             try:
-                keys, texts = look_at(file, among=len(files))
+                keys, texts = look_at(file, whole_below=WHOLE_BYTES)
             except BROKEN_FILE_ERRORS as error:
                 said = UNREADABLE if isinstance(error, PermissionError) else text_of(error)
                 left_out[file.name] = re.split(r"\. |, which", said.removeprefix(f"{file.name}: "))[0]
                 continue
-            if keys.get("encoding") == GUESSED and len(looked) < len(files):  # `plan` refuses what a sample misses
-                looked += sorted({*files} - {*looked}, key=_name)
-            guess = keys.get("encoding") == GUESSED and all(
-                is_western(text) for part in texts.values() for _, text in part
-            )
-            key = f"{label} {keys} {guess} {compression_of(file.name)}"
+            if keys.get("encoding") in (GUESSED, UNKNOWN) and len(looked) < len(files):
+                looked += sorted({*files} - {*looked}, key=_name)  # `plan` refuses what a sample misses
+            key = f"{label} {keys} {compression_of(file.name)}"
             parts[key].append(file)
             *_, shown = sources.setdefault(
                 key, ({"name": label, "paths": [], "exclude": [], **keys}, [], defaultdict(list))
@@ -215,18 +226,17 @@ def survey(places: list[str], left_out: dict[str, str], marks: dict[str, set[str
         # The glob is for the keys of most files; the others are left out of it, and named.
         for place, (key, own) in enumerate(sorted(parts.items(), key=lambda part: -len(part[1]))):
             others = {*looked} - {*own}
-            table, listed, _ = sources[key]
+            table, read, _ = sources[key]
             table["paths"] += sorted(escape(file.name) for file in own) if place else [pattern]
             table["exclude"] += [] if place else _list_unread(left_out, pattern)
             table["exclude"] += [] if place else sorted(escape(file.name) for file in others)
-            listed += own if place else [file for file in files if file not in others]
+            read += own if place else [file for file in files if file not in others]
     for key, (table, own, shown) in [*sources.items()]:
-        if len(own) == 1:  # no longer among others like it
-            keys, texts = look_at(own[0])
-            table.update(keys)
-            shown.update(texts)
-            if table["format"] == "file":
-                left_out[own[0].name] = "one document; a source needs two"
+        if table["format"] == "file" and len(own) < FEW_FILES and table.get("encoding") != UNKNOWN:
+            table, shown = _cut(table, shown[""])
+            sources[key] = table, own, shown
+            if sum(bool(text.strip()) for _, text in shown[""]) < 2:
+                left_out |= {file.name: "one document; a source needs two" for file in own}
                 del sources[key]
     return [*sources.values()]
 

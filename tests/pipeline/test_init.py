@@ -39,6 +39,10 @@ def write_files(folder: Path) -> None:
         **{f"web/{number}.html": PAGE.format(text) for number, text in enumerate(texts[90:120])},
         "notes/wide.txt": "\n\n".join(texts[450:480]).encode("utf-16"),
         "readme": "Read me. " * 9,
+        "alone/readme.md": "Read me. " * 9,
+        "code/one": "first\n\nsecond",
+        "code/two.c": "third",
+        "code/three.c": "fourth\r\n",
         "notes/latin.txt": "日本語の文。".encode("sjis"),
         "notes/empty.txt": b" \n",
         "notes/binary.txt": bytes(range(256)) * 9,
@@ -74,7 +78,13 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     done = call_here(main, "init", "my data", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert read_sources(tmp_path / "recipe.toml") == {
-        "my-data-text": {"paths": ["my data/*.txt"], "format": "text", "separator": "\r\n\r\n"},
+        # Fewer than ten files are cut: validation takes whole documents.
+        "code-text": {
+            "paths": ["my data/code/**/*.c", "my data/code/one"],
+            "format": "text",
+            "separator": "\n\n",
+        },
+        "my-data-text": {"paths": ["my data/*.txt", "my data/readme"], "format": "text", "separator": "\r\n\r\n"},
         "notes-file": {
             "paths": ["my data/notes/**/*.md", "my data/notes/**/*.txt"],
             "exclude": [f"my data/notes/up/**/*.{ending}" for ending in ("md", "txt")]
@@ -102,11 +112,12 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
         "(my data/rows/chat.json): each record holds a list, 'messages'; write one text per record first",
         "web-file: HTML in 16 of 16",
         "(my data/notes/latin.txt): not UTF-8, nor cp1252; the recipe has a source for them, commented out",
-        'my-data-text: cut at "\\r\\n\\r\\n" into about 80 documents; format = "file" without a separator makes each',
+        'my-data-text: cut at "\\r\\n\\r\\n" into about 81 documents; format = "file" without a separator makes each',
         "1 file (my data/gone.txt): a broken link",
         "2 folders (my data/notes/up, my data/web/again): a link, not followed",
+        "(my data/alone/readme.md): one document; a source needs two",
         "(my data/rows/empty.parquet): no column of text",
-        "(my data/readme): one document",
+        'code-text: lines end with "\\r\\n" (my data/code/three.c), which stays',
         "(my data/notes/empty.txt): is empty",
         "(my data/notes/.hidden): hidden file",
     ]:
@@ -125,6 +136,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     assert "would stop" not in planned.stdout
     twins = call_here(main, "init", "../lines.jsonl", "big.txt", "rows/lines.jsonl", cwd=tmp_path / "my data")
     assert "lines-jsonl-2 " in twins.stdout
+    assert "/notes/0.md: lies in two of" in call_here(main, "init", "my data", "my data/notes", cwd=tmp_path).stderr
     assert "is not overwritten" in call_here(main, "init", "my data", cwd=tmp_path).stderr
     assert "nothere: no such file" in call_here(main, "init", "nothere", cwd=tmp_path).stderr
 

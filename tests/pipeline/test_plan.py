@@ -265,6 +265,15 @@ def test_a_small_disk_is_refused(
     assert run_cli("plan", twice, "--work", "s3://b/work", "--out", "s3://b/out").returncode == 0
 
 
+def test_a_source_of_few_documents_is_warned_of(run_cli: Any, twice: Path, tmp_path: Path) -> None:
+    write_texts(tmp_path / "few.jsonl", [f"{number} {text}" for number, text in enumerate(real_documents()[:4])])
+    sources = source("first", str(twice.parent / "first.jsonl"), weight=99), source("few", "few.jsonl", weight=1)
+    recipe = write_recipe(tmp_path / "r.toml", *sources, tokenizer={"vocab_size": 600}, split={"val_tokens": 1000})
+    said = run_cli("plan", recipe).stdout
+    assert "warning: validation takes about 25.0% of few (4 documents), more than 10%. Split" in said
+    assert "warning" not in run_cli("plan", recipe, "--set", "split.val_tokens=0").stdout
+
+
 def test_the_command_prints_the_plan(run_cli: Any, twice: Path) -> None:
     before = sorted(twice.parent.iterdir())
     data = json.loads(run_cli("plan", twice, "--json", "--tokens", "5_000", "--workers", "64").stdout)

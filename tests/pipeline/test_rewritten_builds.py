@@ -230,6 +230,6 @@ def test_bos_of_a_trained_tokenizer(corpus: Path, tmp_path: Path) -> None:
     assert validate(out, level="full").problems == []
     # Without BOS the tokenizer is not trained again.
     said = build_here(corpus / "small.toml", tmp_path / "other", "--work", f"{out}.work", *options[:2])["stderr"]
-    assert "tokenizer: kept from" in said
+    assert "tokenizer: reused from" in said
     refused = build_here(corpus / "small.toml", tmp_path / "no", "--set", 'tokenizer.bos="<bos>"', expect=2)["stderr"]
     assert "tokenizer.bos: '<bos>' is not among special_tokens" in refused

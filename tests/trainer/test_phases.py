@@ -51,7 +51,7 @@ def test_a_missed_goal_stops_the_run_until_it_is_told_to_go_on(train, tmp_path):
     assert (result["status"], result["steps"]) == ("stopped", 10)
     assert "phase 'hard' ended at step 10" in result["off_ramp"]
     assert [(row["phase"], row["goal_met"]) for row in result["phases"]] == [("easy", True), ("hard", False)]
-    assert "phase easy  steps 5  tokens 1,280  loss " in done.stderr
+    assert "phase 'easy': steps 5  tokens 1,280  loss " in done.stderr
     assert "goal val_loss < 9  goal_met yes" in done.stderr
     train(tmp_path, *changes, status=3)  # asked again, it stops again
     samples = (tmp_path / "samples/step-00000005.txt").read_text()

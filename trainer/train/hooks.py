@@ -126,8 +126,9 @@ def _report_phase(loop: TrainingLoop, row: Record, say: Note) -> None:
     """Log and print a phase's results, and sample."""
     session = loop.session
     loop.log.write({"step": session.step, "phase": row})
-    costs = ("usd", "usd_per_loss", "over_budget") if not loop.usd else ()
-    say(format_value({key: value for key, value in row.items() if value is not None and key not in costs}))
+    left_out = ("phase",) if loop.usd else ("phase", "usd", "usd_per_loss", "over_budget")
+    shown = {key: value for key, value in row.items() if value is not None and key not in left_out}
+    say(f"phase {row['phase']!r}: {format_value(shown)}")
     if not session.recipe.eval.prompts:
         return
     if isinstance(session.forward, FSDPModule):

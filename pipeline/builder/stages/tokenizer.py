@@ -55,7 +55,7 @@ def run_tokenizer(build: RunningBuild) -> None:
     result = stage.results[0]
     drawn = sum(own.text_bytes for own in result.sample.values())
     if not stage.ran:
-        build.say(f"tokenizer: kept from {build.folder_of('tokenizer', task)}")
+        build.say(f"tokenizer: reused from {build.folder_of('tokenizer', task)}")
     if stage.ran and drawn < _SAMPLE_SHORT * task.size:
         _note_short(build, drawn, task.size, result.sample)
     if left_out := sum(own.left_out for own in result.sample.values()):
