@@ -270,7 +270,7 @@ def test_a_source_of_few_documents_is_warned_of(run_cli: Any, twice: Path, tmp_p
     sources = source("first", str(twice.parent / "first.jsonl"), weight=99), source("few", "few.jsonl", weight=1)
     recipe = write_recipe(tmp_path / "r.toml", *sources, tokenizer={"vocab_size": 600}, split={"val_tokens": 1000})
     said = run_cli("plan", recipe).stdout
-    assert "warning: validation takes about 25.0% of few (4 documents), more than 10%. Split" in said
+    assert "warning: validation takes about 25.0% of few (4 documents), more than 5%. Split" in said
     assert "warning" not in run_cli("plan", recipe, "--set", "split.val_tokens=0").stdout
 
 
