@@ -125,6 +125,4 @@ def _part_read(span: Span, batch: TextBatch, text_bytes: int) -> float:
     """Return which part of a span is read, about, when documents of so much text have been."""
     if span.kind == "b":
         return batch.read_bytes / max(1, span.stop - span.start)
-    if span.rows and len(batch.rows):
-        return (int(batch.rows[-1]) + 1) / span.rows
     return text_bytes / max(1, span.text_bytes)

@@ -39,10 +39,10 @@ MOST_LOOKED_AT = 4096
 """Files of which a survey reads the head: about a second."""
 MOST_FOLDERS = 12
 """A folder with more folders in it is one source for each format, not one for each folder."""
-WHOLE_BYTES = 1 << 20
-"""A smaller text file is one document; a separator cuts larger ones."""
 FEW_FILES = 10
-"""A separator cuts fewer text files, however short: validation takes whole documents, and less is left to train on."""
+"""A source of fewer text files is cut by a separator, because validation takes whole documents."""
+LONG_BYTES, WHOLE_BYTES = 1 << 16, 1 << 20
+"""A text file as long, among few or among more, is cut by a separator of its own."""
 _LONG_HEAD_BYTES = 1 << 22
 _RECORDS = 64
 _SAMPLED_FILES = 16
@@ -115,7 +115,11 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
     column = max(texts, key=partial(count_characters, texts), default="")
     name, in_list, _ = column.partition(_IN_LIST)
     if in_list or not column:
-        why = f"each record holds a list, {name!r}; write one text per record first" if column else "no column of text"
+        why = (
+            f"each record holds a list, {name!r}; write one text per record first (recipes/README.md has a command)"
+            if column
+            else "no column of text"
+        )
         raise SourceError(f"{file.name}: {why}")
     return keys | {"text": column}, texts
 
@@ -209,7 +213,7 @@ def survey(places: list[str], left_out: dict[str, str], marks: dict[str, set[str
         looked = files[::step]
         for file in looked:
             try:
-                keys, texts = look_at(file, whole_below=WHOLE_BYTES)
+                keys, texts = look_at(file, whole_below=WHOLE_BYTES if len(files) >= FEW_FILES else LONG_BYTES)
             except BROKEN_FILE_ERRORS as error:
                 said = UNREADABLE if isinstance(error, PermissionError) else text_of(error)
                 left_out[file.name] = re.split(r"\. |, which", said.removeprefix(f"{file.name}: "))[0]

@@ -194,6 +194,7 @@ def phase_rows(manifest: Manifest) -> Table:
 def mix_warnings(manifest: Manifest) -> list[str]:
     """Return warnings about the mix that `inspect` prints, at which to look before training on the set, a line each."""
     lines: list[str] = []
+    deviating: list[str] = []
     for source, mix in _pairs(manifest):
         if abs(mix.achieved - mix.requested) > SHOWN_DEVIATION:
             lines.append(
@@ -212,11 +213,12 @@ def mix_warnings(manifest: Manifest) -> list[str]:
                 "train on. Split long files by a separator, add data, or lower split.val_tokens (0: none)"
             )
         elif abs(val.tokens - asked) > VALIDATION_DEVIATION * asked:
-            lines.append(
-                f"validation holds {plural(val.tokens, 'token')} of {source.name}, and its share is {asked:,.0f}: a "
-                f"split ends at the end of a document, and validation has only {val.documents:,} of this source. Raise "
-                "split.val_tokens"
-            )
+            deviating.append(source.name)
+    if deviating:
+        lines.append(
+            f"validation deviates from the mix by over {VALIDATION_DEVIATION:.0%} for {', '.join(deviating)}, because "
+            "it holds whole documents. With a larger split.val_tokens it deviates less"
+        )
     return lines
 
 
