@@ -8,6 +8,7 @@ encoding is in no run: then the document's text tells. Costs a receipt and a rea
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -209,6 +210,8 @@ class _Inquiry:
         self._names = [source.name for source in self._sources]
         self._lines: list[str] = []
         self._unseen: list[str] = []
+        self._dropped: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+        """The sources that would drop the text before encoding, by the reasons."""
         self._data: dict[str, Any] = {}
         self._answer = "unknown"
 
@@ -263,14 +266,17 @@ class _Inquiry:
     def _try_sources(self, text: bytes) -> None:
         self._sources = pin_models(self._build.recipe).sources
         formats = self._find_formats()
-        wholes = [number for number, format_ in formats.items() if format_ in ("file", "text")]
+        wholes = [number for number, format_ in formats.items() if self._is_whole(number, format_, text)]
         if formats and not wholes:
             raise InputError(
-                f"--document {self._question.file}: holds rows ({', '.join({*formats.values()})}). Give a file with "
-                "the text of one row; --text finds the documents that contain a text."
+                f"--document {self._question.file}: holds several documents ({', '.join({*formats.values()})}). Give a "
+                "file with the text of one; --text finds the documents that contain a text."
             )
         numbers = wholes or range(len(self._sources))
         self._data["tried"] = [{"source": self._names[number]} | self._try(number, text) for number in numbers]
+        for details, names in self._dropped.items():
+            self._lines.append(f"{', '.join(names)}: this text would be dropped before encoding")
+            self._lines += [f"  {line}" for line in details]
         if self._unseen:
             self._lines.append(
                 f"no document of {', '.join(self._unseen)} has this text: cleaning keeps it, but it was not in what "
@@ -292,6 +298,13 @@ class _Inquiry:
                             found.update((number, span.format) for span in list_spans_of_file(source, own, None))
         return found
 
+    def _is_whole(self, source: int, format_: str, text: bytes) -> bool:
+        """Return whether a source takes the text of a file as one document."""
+        recipe = self._sources[source]
+        return format_ == "file" or (
+            format_ == "text" and (recipe.separator or "").encode(recipe.encoding, "replace") not in text
+        )
+
     def _try(self, source: int, text: bytes) -> dict[str, Any]:
         """Explain a text in a source's encoding: put it through the cleaning; if its hash changes, look for that.
 
@@ -310,8 +323,7 @@ class _Inquiry:
                 details = [f"{reason}: it has {len(text):,} bytes, limit {limit:,}"]
             elif reason == invalid_reason(recipe):
                 details = [f"{reason}; above max_malformed = {recipe.max_malformed}, such records stop the build"]
-            self._lines.append(f"{recipe.name}: this text: would be dropped before encoding")
-            self._lines += [f"  {line}" for line in details or [reason]]
+            self._dropped[tuple(details or [reason])].append(recipe.name)
             self._raise_to("would be dropped before encoding")
             return {"dropped": reason, "details": details, "masked": masked}
         # Cleaning keeps the text, perhaps changed: then a run has it under another hash.

@@ -392,7 +392,10 @@ def test_of_a_file_that_a_source_lists_that_source_alone_is_asked(tmp_path: Path
         (tmp_path / f"{name}.txt.gz").write_bytes(gzip.compress(text.encode()))
     rows = {"name": "a", "paths": [f"{tmp_path}/a.jsonl"], "weight": 1}
     mail = rows | {"name": "mail", "paths": [f"{tmp_path}/*.txt.gz"], "format": "file"}
-    recipe = {"name": "mail", "sources": [rows, mail], "clean": {"personal_data": {}}, "tokenizer": {"vocab_size": 300}}
+    (tmp_path / "cut.txt").write_text("\n".join(sentences(40, 1)))
+    cut = rows | {"name": "cut", "paths": [f"{tmp_path}/cut.txt"], "separator": "\n"}
+    recipe = {"name": "mail", "sources": [rows, mail, cut], "clean": {"personal_data": {}}}
+    recipe |= {"tokenizer": {"vocab_size": 300}}
     pipeline.build_set(recipe, out=tmp_path / "set", workers=1, validate="quick")
     assert "# train-00000 document" in trace(tmp_path / "set", "--document", f"{tmp_path}/plain.txt.gz")["stdout"]
     first, *rest = trace(tmp_path / "set", "--document", f"{tmp_path}/sent.txt.gz")["stdout"].splitlines()
@@ -400,8 +403,12 @@ def test_of_a_file_that_a_source_lists_that_source_alone_is_asked(tmp_path: Path
     assert re.fullmatch(r"mail: this text: masked \(2 times email\), and then has the hash \w{32}", rest[0])
     assert re.fullmatch(r"  mail: sent.txt.gz@\w+#file row 0: in the set, train-00000", rest[1])
     assert len(rest) == 2
-    refused = trace(tmp_path / "set", "--document", f"{tmp_path}/a.jsonl", expect=2)["stderr"]
-    assert "a.jsonl: holds rows (jsonl). Give a file with the text of one row" in refused
+    for name, format_ in (("a.jsonl", "jsonl"), ("cut.txt", "text")):
+        refused = trace(tmp_path / "set", "--document", f"{tmp_path}/{name}", expect=2)["stderr"]
+        assert f"{name}: holds several documents ({format_}). Give a file with the text of one;" in refused
+    (tmp_path / "photo.png").write_bytes(b"\xff")
+    said = trace(tmp_path / "set", "--document", f"{tmp_path}/photo.png")["stdout"]
+    assert "a, mail, cut: this text would be dropped before encoding\n  text is not valid UTF-8" in said
     (tmp_path / "sent.txt.gz").write_bytes(b"no gzip")
     assert "zlib inflate" in trace(tmp_path / "set", "--document", f"{tmp_path}/sent.txt.gz", expect=2)["stderr"]
 
