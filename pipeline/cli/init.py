@@ -2,7 +2,7 @@
 
 Takes folders, files, globs and Hub datasets (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Only the heads and
 tails of files are read. Files that hold no text are left out and counted. Files that are not UTF-8 are read as cp1252
-if their text then looks right; otherwise their source is commented out.
+if their text then looks right; otherwise their source is commented out, as is a source of HTML.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
     from pipeline.sources.survey import Found, Keys
+    from shards.audit.not_text import NotText
 
 _BYTES_PER_TOKEN = 4
 _MOST_VAL_TOKENS = 5_000_000
@@ -65,10 +66,15 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError(f"{out}: already exists and is not overwritten. Give another file by --out, or delete it.")
     check_own_folder(folder)
     found += map(_look_at_hub, hub)
-    unknown = [source for source in found if source[0].get("encoding") == UNKNOWN]
-    found = [source for source in found if source not in unknown]
-    said = f"not UTF-8, nor {GUESSED}; the recipe has a source for them, commented out: give it their encoding"
-    left_out |= {file.name: said for _, files, _ in unknown for file in files}
+    unread: list[Found] = []
+    for source in [*found]:
+        said = f"not UTF-8, nor {GUESSED}" if source[0].get("encoding") == UNKNOWN else ""
+        if said or (_is_html(source) and len(found) > 1):
+            remedy = "give it their encoding" if said else "extract their text first (recipes/README.md has a script)"
+            why = f"{said or 'HTML'}; the recipe has a source for them, commented out: {remedy}"
+            left_out |= {file.name: why for file in source[1]}
+            unread.append(source)
+            found.remove(source)
     kinds = {name: (why, "folder" if os.path.isdir(name) else "file") for name, why in sorted(left_out.items())}
     lines = [
         f"left out: {plural(len(names), noun)} ({', '.join(map(os.path.relpath, names[:_SHOWN]))}): {why}"
@@ -77,12 +83,14 @@ def run(options: argparse.Namespace) -> Outcome:
     ]
     if sum(len(files) for _, files, _ in found) > MOST_LOOKED_AT:
         lines.append(f"looked at {MOST_LOOKED_AT:,} files, and at all files like one that is not UTF-8")
-    if not found + unknown:
+    if not found + unread:
         raise InputError([f"no text in {', '.join(options.paths)}", *lines])
     name = _make_name(Path(os.path.abspath(options.paths[0])).stem)
     names: list[str] = []
-    rows = [_finish(source, names, folder, lines) for source in found + unknown][: len(found)]
-    recipe = "\n".join(_write(name, found, unknown, lines)) + "\n"
+    rows = [_finish(source, names, folder, lines) for source in found]
+    for source in unread:
+        _finish(source, names, folder, [])
+    recipe = "\n".join(_write(name, found, unread, lines)) + "\n"
     write_text(out, recipe.encode("utf-8", "replace").decode().replace("\x7f", "\\u007f"))
     commands = [
         f"tokenmill plan {out}",
@@ -117,6 +125,22 @@ def _look_at_hub(address: str) -> Found:
     return keys | read, files, texts
 
 
+def _look_for_not_text(source: Found) -> NotText:
+    """Return what is not text among the first documents of a source."""
+    from shards.audit.not_text import look_for_not_text
+
+    keys, _, texts = source
+    noticed: NotText = {}
+    for file, text in texts[keys.get("text", "")]:
+        look_for_not_text(noticed, text, os.path.relpath(file))
+    return noticed
+
+
+def _is_html(source: Found) -> bool:
+    noticed = _look_for_not_text(source)
+    return noticed.get("HTML", (0, ""))[0] > noticed.get("", (0, ""))[0] // 2
+
+
 def _make_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:80] or "text"
 
@@ -143,7 +167,7 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
     The weight is the bytes of text.
     """
     from pipeline.sources.survey import GUESSED
-    from shards.audit.not_text import NotText, describe_not_text, look_for_not_text
+    from shards.audit.not_text import describe_not_text
 
     keys, files, texts = source
     keys["weight"] = _count_bytes(source)
@@ -163,10 +187,7 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
         lines.append(f"{keys['name']}: {GUESSED} is a guess. Read some of the text, or give the real encoding.")
     if crlf := next((file for file, text in texts[keys.get("text", "")] if "\r\n" in text), ""):
         lines.append(f'{keys["name"]}: lines end with "\\r\\n" ({os.path.relpath(crlf)}), which stays in the text.')
-    noticed: NotText = {}
-    for file, text in texts[keys.get("text", "")]:
-        look_for_not_text(noticed, text, os.path.relpath(file))
-    lines += [f"{keys['name']}: {line}." for line in describe_not_text(noticed)]
+    lines += [f"{keys['name']}: {line}." for line in describe_not_text(_look_for_not_text(source))]
     return {
         "source": keys["name"],
         "text": keys.get("text") or json.dumps(keys.get("separator", "whole files")),
@@ -175,11 +196,11 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
     }
 
 
-def _write(name: str, found: list[Found], unknown: list[Found], lines: list[str]) -> Iterator[str]:
-    """Yield the lines of the recipe; sources of an unknown encoding are commented out."""
+def _write(name: str, found: list[Found], unread: list[Found], lines: list[str]) -> Iterator[str]:
+    """Yield the lines of the recipe; sources that are not read as they are, are commented out."""
     from pipeline.clean.language import count_languages
 
-    total = sum(keys["weight"] for keys, *_ in found or unknown)
+    total = sum(keys["weight"] for keys, *_ in found or unread)
     yield "# Written by `tokenmill init`. Edit it: docs/keys.md lists every key, and docs/cleaning.md what to drop."
     yield from (f"# {printable(line)}" for line in lines)
     yield f'name = "{name}"'
@@ -191,7 +212,7 @@ def _write(name: str, found: list[Found], unknown: list[Found], lines: list[str]
         "encoding": "by the byte order mark, or cp1252 as a guess: read some of the text, or give its real encoding",
         "weight": "its share of the text; `plan` says which source limits the mix",
     }
-    for number, (keys, files, texts) in enumerate(found + unknown):
+    for number, (keys, files, texts) in enumerate(found + unread):
         mark = "" if number < len(found) else "#"
         yield f"\n# {plural(len(files), 'file')}, about {format_size(keys['weight'])} of text"
         if languages := count_languages(text for _, text in texts[keys.get("text", "")]):

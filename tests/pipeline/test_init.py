@@ -102,15 +102,13 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
             "format": "parquet",
             "text": "text",
         },
-        "web-file": {"paths": ["my data/web/**/*.html"], "format": "file"}
-        | {"exclude": ["my data/web/again/**/*.html"]},
     }
     written = (tmp_path / "recipe.toml").read_text()
     for said in [
         "(my data/notes/binary.txt): holds binary data",
         "(my data/rows/pa\\nge.pdf): holds PDF, not text",
         "(my data/rows/chat.json): each record holds a list, 'messages'; write one text per record first",
-        "web-file: HTML in 16 of 16",
+        "my data/web/10.html): HTML; the recipe has a source for them, commented out: extract their text",
         "(my data/notes/latin.txt): not UTF-8, nor cp1252; the recipe has a source for them, commented out",
         'my-data-text: cut at "\\r\\n\\r\\n" into about 81 documents; format = "file" without a separator makes each',
         "1 file (my data/gone.txt): a broken link",
@@ -131,6 +129,8 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
         "tokenmill audit out/my-data",
         "tokenmill train demo --shards out/my-data --run out/my-data-run --set 'eval.sets=[]'",
     ]
+    said = call_here(main, "init", "my data/web", "--out", "web.toml", cwd=tmp_path).stdout
+    assert "web-file: HTML in 16 of 16" in said, "nothing else is there"
     planned = call_here(main, "plan", "recipe.toml", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert "would stop" not in planned.stdout
