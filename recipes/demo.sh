@@ -19,7 +19,7 @@ run() {
     "$PYTHON" -m tokenmill "$@"
 }
 
-headline "Gather real text from this installation: prose, mathematics, code"
+headline "Gather real text from the installed Python packages: prose, mathematics, code"
 run demo-corpus "$CORPUS"
 
 headline "Plan: what the build will read and write"
@@ -28,7 +28,7 @@ run plan recipes/data/demo.toml
 headline "Build: train the tokenizer, encode, mix 87/10/3 by tokens, write the shards"
 run build recipes/data/demo.toml --out "$SHARDS"
 
-headline "Validate: every checksum, every id, every document, every share"
+headline "Validate: every checksum, every id, every document, every mix share"
 run validate "$SHARDS"
 
 headline "Inspect: what is in the set"
@@ -51,15 +51,15 @@ done
 
 headline "What to look at next"
 cat <<EOF
-  $SHARDS/manifest.json            the requested and the achieved mix
+  $SHARDS/manifest.json            the requested and achieved mix
   $SHARDS/train-00000.docs.parquet the source of every document in a shard
   $SHARDS.report/index.html        the set as an HTML page: mix, tokenizer, lengths, audit, samples
-  $RUN/metrics.jsonl        loss, tokens per second and validation loss by source, step by step
+  $RUN/metrics.jsonl        loss, tokens per second and validation loss by source, at each step
   $RUN/metrics.png          the same, plotted
 
   tokenmill compare $RUN out/other-run --out out/comparison    compares two runs: scores, cost, recipes, curves
   tokenmill inspect $SHARDS --shard train-00000 --document 0    decodes a document from its tokens
-  tokenmill build recipes/data/demo.toml --out $SHARDS        a second build: nothing is left to do
+  tokenmill build recipes/data/demo.toml --out $SHARDS        builds again: there is nothing left to do
   tokenmill build recipes/data/demo.toml --out out/demo-half --set mix.tokens=1_000_000
   recipes/README.md                         how to write a recipe: copy recipes/data/demo.toml and point it at your files
   shards/FORMAT.md                          the format of a shard set

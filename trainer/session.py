@@ -287,7 +287,7 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Not
         say(short)
     say(
         f"{plural(total, 'train token')}: {plural(order.per_epoch, 'window')} of {seq_len}; each epoch skips "
-        f"{plural(order.cropped, 'token')} ({order.cropped / total:.2%}) at shard ends, a different set each time"
+        f"{plural(order.cropped, 'token')} ({order.cropped / total:.2%}) at shard ends, different ones each epoch"
     )
     for phase in order.phases:
         step, row = divmod(phase.stop - 1, batch)

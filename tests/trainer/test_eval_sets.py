@@ -150,7 +150,7 @@ def test_all_documents_of_text_are_in_a_count_and_dropped_records_too(evaluated,
     counts = [notes[key] for key in ("documents", "held_by_training", "past_max_tokens", "unread_bytes")]
     assert sum(counts) == len(texts) + len(own) == 40
     assert min(counts[:3]) > 0
-    assert f"{counts[2]} documents not scored (past max_tokens)" in said[-1]
+    assert f"{counts[2]} documents not scored (max_tokens reached)" in said[-1]
     assert notes["dropped"] == {"duplicate": 1, "malformed record": 1}
     assert said[-1].endswith(", 2 records dropped (duplicate: 1, malformed record: 1)")
 

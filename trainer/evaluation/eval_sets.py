@@ -161,9 +161,9 @@ def describe_notes(notes: Row) -> str:
     elif notes["held_by_training"]:
         parts.append(f"{plural(notes['held_by_training'], 'document')} not scored (in the training text)")
     if notes["past_max_tokens"]:
-        parts.append(f"{plural(notes['past_max_tokens'], 'document')} not scored (past max_tokens)")
+        parts.append(f"{plural(notes['past_max_tokens'], 'document')} not scored (max_tokens reached)")
     if notes.get("unread_bytes"):
-        parts.append(f"{plural(notes['unread_bytes'], 'stored byte')} not read (past max_tokens)")
+        parts.append(f"{plural(notes['unread_bytes'], 'stored byte')} not read (max_tokens reached)")
     if dropped := notes.get("dropped"):
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
         parts.append(f"{plural(sum(dropped.values()), 'record')} dropped ({reasons})")

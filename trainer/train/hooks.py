@@ -71,7 +71,7 @@ def validate(loop: TrainingLoop, *, meter: Meter, say: Note) -> bool:
 
     @contextlib.contextmanager
     def show_scoring(name: str) -> Generator[Progress]:
-        yield lambda done, total: meter(step, steps, [f"{name}: {done:,} of {total:,}"])
+        yield lambda done, total: meter(step, steps, [f"scoring {name}: {done:,} of {total:,}"])
 
     session.model.eval()
     found = evaluate(session.evaluated, session.shard_set, recipe.eval.max_tokens)
