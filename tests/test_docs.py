@@ -98,14 +98,8 @@ def test_the_code_of_the_pages_is_code(page: Path, language: str, code: str) -> 
     elif language == "json":
         json.loads(f"{{{code}}}")
     else:
-        assert language in {
-            "diff",
-            "sh",
-            "sql",
-            "yaml",
-            "",
-            "console",
-        }  # the last two show files, and what commands print
+        # The last two show files, and what commands print.
+        assert language in {"diff", "sh", "sql", "yaml", "", "console"}
     commands = code.replace("\\\n", " ") if language == "sh" else "\n".join(re.findall(r"^\$ (.*)", code, re.MULTILINE))
     for line in re.findall(r"(?:^|[/ ])tokenmill ([a-z].*)", commands, re.MULTILINE):
         name, *arguments = itertools.takewhile(lambda word: word != "|", shlex.split(line, comments=True))

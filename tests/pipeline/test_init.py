@@ -79,11 +79,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert read_sources(tmp_path / "recipe.toml") == {
         # Fewer than ten files are cut: validation takes whole documents.
-        "code-text": {
-            "paths": ["my data/code/**/*.c", "my data/code/one"],
-            "format": "text",
-            "separator": "\n\n",
-        },
+        "code-text": {"paths": ["my data/code/**/*.c", "my data/code/one"], "format": "text", "separator": "\n\n"},
         "my-data-text": {"paths": ["my data/*.txt", "my data/readme"], "format": "text", "separator": "\r\n\r\n"},
         "notes-file": {
             "paths": ["my data/notes/**/*.md", "my data/notes/**/*.txt"],
