@@ -69,7 +69,6 @@ def test_a_recipe_that_names_archives_is_refused(tmp_path: Path, load: Any) -> N
         (f'["{tmp_path}/*"]', ""): "a.zip' is a zip archive, which is not read. Unpack it first, `unzip /",
         (f'["zip://*.jsonl::{tmp_path}/a.zip"]', ""): "files in an archive are not read. Unpack it first",
         ('["{folder}/a.py"]', 'format = "tar"\n'): "'tar' is gone: unpack the archive (`tar -xf`)",
-        ('["{folder}/a.py"]', 'members = ["*"]\n'): "sources.s.members: unknown key. 'members' is gone: unpack",
     }
     for (paths, key), words in cases.items():
         faults = "\n".join(faults_of(load, text.replace("{}", paths, 1).replace("{}", key, 1)))

@@ -419,7 +419,6 @@ def test_of_a_file_that_a_source_lists_that_source_alone_is_asked(tmp_path: Path
         (["--hash", "0" * 33], "32 hexadecimal digits"),
         (["--document", "none.txt"], "No such file"),
         (["--text", "a", "--work", "b"], "goes with --hash"),
-        (["--hash", "0" * 32, "--read-sources"], "is gone: give the document's text"),
     ],
 )
 def test_what_cannot_be_asked(built: Built, options: list[str], words: str) -> None:

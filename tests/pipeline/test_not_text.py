@@ -103,6 +103,8 @@ def test_said_by_plan_build_and_audit(tmp_path: Path) -> None:
         assert f"source {name!r}: {kind} in " in built
         assert f"source {name!r}: {kind} in " in planned
         assert f"documents looked at, such as 0.md row 0. {KINDS[kind][1]}" in built
-        assert re.search(rf"{name}: {kind} in .* such as \d+.md@.* row 0. {KINDS[kind][1]}", check["summary"])
+        assert re.search(
+            rf"{name}: {kind} in .* such as \d+.md@.* row 0. {re.escape(KINDS[kind][1])}", check["summary"]
+        )
     assert "source 'prose'" not in built
     assert "prose" not in check["summary"]
