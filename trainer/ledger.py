@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 import statistics
 
-from shards.terminal.program import Row
+from shards.terminal.display import JsonObject
 from trainer.metrics import Record, last_record
 from trainer.recipe import PhaseConfig
 
@@ -22,7 +22,7 @@ MEAN_STEPS = 50
 RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
-def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[Row]:
+def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[JsonObject]:
     """Return the ledger's row of each phase that has steps in the metrics' lines, which are in order of steps.
 
     Returns:
@@ -32,7 +32,7 @@ def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[R
         score that it names) and `goal_met` (both None if the phase has no goal or has not ended, or if the metrics lack
         the score), and `over_budget`.
     """
-    rows: list[Row] = []
+    rows: list[JsonObject] = []
     began = 0
     for phase in phases:
         row = _summarise_phase(phase, records, began=began)
@@ -42,7 +42,7 @@ def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[R
     return rows
 
 
-def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -> Row | None:
+def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -> JsonObject | None:
     # The lines of the phase, and those before it.
     before = [record for record in records if record["step"] <= began]
     inside = [record for record in records if began < record["step"] <= phase.until_step]

@@ -48,7 +48,7 @@ from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open, make_folder
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import check_outside, folder_beside
-from shards.terminal.display import Row, format_json
+from shards.terminal.display import JsonObject, format_json
 from shards.terminal.reporter import Advance, Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.excerpt import cut_excerpt
@@ -96,7 +96,7 @@ class AuditResult:
         """
         return {check.name: check for check in self.checks}[name]
 
-    def to_dict(self) -> Row:
+    def to_dict(self) -> JsonObject:
         """Return the result as JSON for audit.json. Everything in it except `seconds` depends on the set alone."""
         return {
             "manifest_sha256": self.manifest_sha256,
@@ -228,7 +228,7 @@ def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
         row.shown.append(place.to_dict() | shown)
 
 
-def _excerpt(shard: Shard, place: Place, example: Example, vocabulary: Vocabulary) -> Row:
+def _excerpt(shard: Shard, place: Place, example: Example, vocabulary: Vocabulary) -> JsonObject:
     tokens = shard.read(place.start, place.start + place.tokens)
     # Without a token to mark, the beginning is shown.
     first, last = 0, min(CONTEXT_TOKENS, len(tokens) - 1)
@@ -258,7 +258,7 @@ def write_token_counts(path: Path, totals: Totals) -> None:
 
     vocabulary, entries = totals.vocabulary, list(totals.vocabulary.entries)
     document_bits, source_bits = concentration(totals.train)
-    columns: Row = {
+    columns: dict[str, Any] = {
         "id": pa.array(np.arange(len(vocabulary), dtype=np.uint32)),
         "bytes": pa.array(entries, pa.binary()),
         "text": pa.array([entry.decode("utf-8", "replace") for entry in entries], pa.string()),

@@ -49,7 +49,7 @@ from shards.audit.rules import (
 from shards.errors import plural
 from shards.format.arrays import Float64s
 from shards.format.reader import ShardSet
-from shards.terminal.display import Row, Table
+from shards.terminal.display import JsonObject, Table
 
 MAX_IDS = 50
 """Maximum ids that a check lists; tokens.parquet has all of them."""
@@ -74,12 +74,12 @@ class Example:
 class Finding:
     """One finding in the result of a check: its columns, and a document as an example."""
 
-    values: Row
+    values: JsonObject
     example: Example | None = None
     shown: Table = field(default_factory=Table)
     """The example with its place and excerpt, once it has been looked up."""
 
-    def to_dict(self) -> Row:
+    def to_dict(self) -> JsonObject:
         """Return the JSON object of a check's finding."""
         return self.values | ({"examples": self.shown} if self.shown else {})
 
@@ -93,7 +93,7 @@ class Check:
     summary: str
     findings: list[Finding] = field(default_factory=list[Finding])
 
-    def to_dict(self) -> Row:
+    def to_dict(self) -> JsonObject:
         """Return the JSON object of a check, with its verdict and findings."""
         return {
             "name": self.name,
@@ -266,7 +266,7 @@ def _id_finding(token: int, totals: Totals) -> Finding:
     split = totals.train
     # Sources without the id are left out.
     by_source = dict(zip(totals.source_names, split.counts[:, token].tolist(), strict=True))
-    values: Row = {
+    values: JsonObject = {
         "id": token,
         "text": totals.vocabulary.spell(token),
         "count": int(split.counts[:, token].sum()),
@@ -294,7 +294,7 @@ def check_lengths(totals: Totals) -> Check:
         longest = int(max(totals.train.longest[number], totals.val.longest[number]))
         # Both splits count: a set is one text, however it is cut.
         short = int(counts[middles < SHORT_TOKENS].sum()) / documents
-        values: Row = {"source": name, "documents": documents, "mean": round(tokens / documents, 1)}
+        values: JsonObject = {"source": name, "documents": documents, "mean": round(tokens / documents, 1)}
         shortest = int(min(totals.train.shortest[number], totals.val.shortest[number]))
         values["shortest"] = shortest
         values |= {

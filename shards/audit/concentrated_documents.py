@@ -26,7 +26,7 @@ from shards.format.arrays import Bools, Int64s, UInt8s
 from shards.format.document_blocks import iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.vocabulary import Vocabulary
-from shards.terminal.display import Row, Table
+from shards.terminal.display import JsonObject, Table
 from shards.terminal.reporter import Advance
 from shards.terminal.workers import map_tasks
 from shards.trace.locate import Place, find_places
@@ -67,7 +67,7 @@ class Concentrated:
         """Tokens of the documents full of concentrated ids."""
         return sum(place.tokens for place, _ in self.documents)
 
-    def to_dict(self) -> Row:
+    def to_dict(self) -> JsonObject:
         """Return the JSON object of what is concentrated, without the documents, which the block list has."""
         return {
             "listed_share": LISTED_SHARE,

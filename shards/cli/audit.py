@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
 from shards.errors import plural
 from shards.terminal.arguments import add_set, add_workers, parse_path, positive_number
-from shards.terminal.display import Row, printable
+from shards.terminal.display import JsonObject, printable
 from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Shown
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> Outcome:
             block_list=path is not None,
             progress=progress,
         )
-    found, written = report.concentrated, Row()
+    found, written = report.concentrated, JsonObject()
     if found is not None and path is not None:
         asked = "audit --write-block-list: documents full of rare ids"
         hashes = write_block_list(path, found.hashes, open_set(options.set), asked=asked, reasons=found.reasons())
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome(data, shown, PROBLEMS if report.verdict == "bad" else WHOLE)
 
 
-def _show(report: AuditResult, found: Concentrated | None, written: Row, *, rows: int) -> Shown:
+def _show(report: AuditResult, found: Concentrated | None, written: JsonObject, *, rows: int) -> Shown:
     """Yield what `audit` prints: up to `rows` findings of each check to look at, the verdicts, and the block list."""
     from rich.text import Text
 
@@ -132,7 +132,7 @@ def _example(finding: Finding) -> Any:
     return Text("\n".join(lines))
 
 
-def _show_list(found: Concentrated, written: Row, *, rows: int) -> Shown:
+def _show_list(found: Concentrated, written: JsonObject, *, rows: int) -> Shown:
     """Yield what `audit` prints of the block list: concentrated ids, listed documents by source, what to do with it."""
     shown = f", {rows} of {len(found.ids):,}" if len(found.ids) > rows else ""
     yield f"concentrated ids{shown}"

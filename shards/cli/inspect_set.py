@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import add_set, whole_number
-from shards.terminal.display import Row, Table, printable
+from shards.terminal.display import JsonObject, Table, printable
 from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ def find_shard(shard_set: ShardSet, name: str) -> Shard:
         raise InputError(error.args[0]) from error
 
 
-def _describe_set(shard_set: ShardSet, shards: Table) -> Row:
+def _describe_set(shard_set: ShardSet, shards: Table) -> JsonObject:
     """Return the manifest's numbers for `inspect`, with sizes and ratios."""
     manifest = shard_set.manifest
-    own: Row = manifest.model_dump(
+    own: JsonObject = manifest.model_dump(
         include={"name", "dtype", "vocab_size", "tokenizer", "splits", "sources", "mix", "phases"}
     )
     return {
@@ -82,7 +82,7 @@ def _describe_set(shard_set: ShardSet, shards: Table) -> Row:
     }
 
 
-def _describe_shard(shard: Shard) -> Row:
+def _describe_shard(shard: Shard) -> JsonObject:
     files = shard.entry.files
     return {
         "name": shard.name,
@@ -127,7 +127,7 @@ def _show_set(shard_set: ShardSet, shards: Table) -> Shown:
     yield from (f"warning: {warning}" for warning in mix_warnings(manifest))
 
 
-def _show_document(document: Row) -> Iterator[str]:
+def _show_document(document: JsonObject) -> Iterator[str]:
     """Yield for `inspect` lines with the origin of a document, and print its text with its own lines."""
     yield (
         f"# {document['shard']} document {document['document']}: {plural(document['tokens'], 'token')} from "
@@ -154,7 +154,7 @@ def mix_rows(manifest: Manifest) -> Table:
         train, val = (manifest.count(split, source.name) for split in ("train", "val"))
         asked = _asked_of_validation(manifest, mix.requested)
         dropped = sum(source.dropped.values())
-        row: Row = {
+        row: JsonObject = {
             "source": source.name,
             "requested": f"{mix.requested:.4%}",
             "achieved": f"{mix.achieved:.4%}",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import add_found, add_set, add_workers, parse_path, whole_number
-from shards.terminal.display import Row, Table, describe_shown, printable
+from shards.terminal.display import JsonObject, Table, describe_shown, printable
 from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
@@ -100,14 +100,14 @@ def _find_documents(options: argparse.Namespace) -> Outcome:
         kind: QueryKind = next(kind for kind in kinds if getattr(options, kind) is not None)
         query = Query(kind, str(getattr(options, kind)))
         found = trace(options.set, query, limit=options.limit, workers=options.workers, progress=progress)
-    written: Row = {}
+    written: JsonObject = {}
     if options.out is not None:
         listed = write_block_list(options.out, found.hashes, shard_set, asked=found.asked)
         written = {"out": str(options.out), "hashes": listed}
     return Outcome(found.to_dict() | written, _show(found, written))
 
 
-def _show(found: Trace, written: Row) -> Shown:
+def _show(found: Trace, written: JsonObject) -> Shown:
     """Yield what `trace` prints: the documents found, counts by source, and one line that sums up."""
     # Documents first, so that counts and the sum are the last lines.
     for hit in found.shown:
@@ -193,7 +193,7 @@ def _ask(
     return explain(question), "The build's work folder can say why: give it with --work. By default it is SET.work."
 
 
-def _show_places(places: Table, wanted: str, told: list[str], build: Row | None) -> Iterator[str]:
+def _show_places(places: Table, wanted: str, told: list[str], build: JsonObject | None) -> Iterator[str]:
     """Yield what `trace --hash` prints: the places of a document, and what the work folder tells."""
     for place in places:
         yield (

@@ -24,7 +24,7 @@ from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, write_folder, write_text
 from shards.stores.store import check_outside
-from shards.terminal.display import Row, Table
+from shards.terminal.display import JsonObject, Table
 from shards.terminal.reporter import Progress, count_up, no_progress
 
 TOKENIZER_FILE, EXPORT_FILE = "tokenizer.json", "export.json"
@@ -40,7 +40,7 @@ def export_set(
     layout: LayoutName,
     splits: tuple[Split, ...] | None = None,
     progress: Progress = no_progress,
-) -> Row:
+) -> JsonObject:
     """Write a set in another layout.
 
     Args:
@@ -111,7 +111,7 @@ def _create(folder: Path, name: str) -> AbstractContextManager[BinaryIO]:
     return atomic_open(path)
 
 
-def _describe(shard_set: ShardSet, layout: LayoutName, splits: dict[Split, dict[str, int]]) -> Row:
+def _describe(shard_set: ShardSet, layout: LayoutName, splits: dict[Split, dict[str, int]]) -> JsonObject:
     return {
         "layout": layout,
         "set": {"name": shard_set.manifest.name, "manifest_sha256": shard_set.manifest_sha256},

@@ -33,7 +33,7 @@ from shards.config import list_of, table_of
 from shards.format.manifest import BLOCK_LIST_REASON, Manifest
 from shards.report import visible_text
 from shards.terminal.amounts import compact, format_size
-from shards.terminal.display import Row, Table, format_value
+from shards.terminal.display import JsonObject, Table, format_value
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -63,8 +63,8 @@ class Report:
     recipe_text: str
     bytes: int
     sources: Table
-    vocabulary: Row
-    audit: Row
+    vocabulary: JsonObject
+    audit: JsonObject
     samples: dict[str, Table]
 
     @property
@@ -89,7 +89,7 @@ class Report:
         return next((text for text, token in tokenizer.special_tokens.items() if token == tokenizer.eos_id), "")
 
     @property
-    def by_source(self) -> dict[str, Row]:
+    def by_source(self) -> dict[str, JsonObject]:
         """The audit's findings on lengths of documents, by source, for the page's template."""
         return {row["source"]: row for row in rows_of(self.audit, "lengths")}
 
@@ -109,7 +109,7 @@ class Report:
         return self.text_bytes / max(1, sum(row["tokens"] for row in rows_of(self.audit, "bytes_per_token")))
 
 
-def rows_of(found: Row, check: str) -> Table:
+def rows_of(found: JsonObject, check: str) -> Table:
     """Return the findings of a check to render, from the set's audit.json, worst first; empty without the check."""
     nothing: Table = []
     return next((entry["rows"] for entry in found["checks"] if entry["name"] == check), nothing)
@@ -127,7 +127,7 @@ def render_card(report: Report) -> str:
     return header + make_render_environment().get_template("card.md.jinja").render(_values(report))
 
 
-def _length_bars(rows: dict[str, Row]) -> dict[str, list[float]]:
+def _length_bars(rows: dict[str, JsonObject]) -> dict[str, list[float]]:
     """Return the heights, 0 to 10, of rendered bars for each source's document lengths, over the bins in use."""
     edges: list[int] = COARSE_EDGES.tolist()
     held = {name: {int(low): count for low, count in row["histogram"].items()} for name, row in rows.items()}
@@ -141,7 +141,7 @@ def _length_bars(rows: dict[str, Row]) -> dict[str, list[float]]:
     return bars
 
 
-def _values(report: Report) -> Row:
+def _values(report: Report) -> JsonObject:
     manifest = report.manifest
     return _LIMITS | {
         "report": report,
@@ -218,7 +218,7 @@ HUB_LICENSES = frozenset((
 """Identifiers of licences that the Hub accepts and corpora have; it refuses unknown ones, so any other is named."""
 
 
-def card_header(manifest: Manifest, sources: Sequence[Row]) -> str:
+def card_header(manifest: Manifest, sources: Sequence[JsonObject]) -> str:
     """Return the header of the rendered card between its two lines; ASCII only, so that every character is exact.
 
     Rows, for the Hub, are documents.
@@ -227,7 +227,7 @@ def card_header(manifest: Manifest, sources: Sequence[Row]) -> str:
     names = {"train": "train", "val": "validation"}
     files = [{"split": names[split], "path": f"{split}-*.docs.parquet"} for split in manifest.splits]
     repositories = list(dict.fromkeys(source["repository"] for source in sources if source["repository"]))
-    keys: Row = {
+    keys: JsonObject = {
         "pretty_name": manifest.name,
         **_license([source["license"] for source in sources]),
         "task_categories": ["text-generation"],
@@ -269,7 +269,7 @@ def public_reason(reason: str) -> str:
     return BLOCK_LIST_REASON + public_place(reason.removeprefix(BLOCK_LIST_REASON))
 
 
-def _license(stated: list[str | None]) -> Row:
+def _license(stated: list[str | None]) -> JsonObject:
     names = list(dict.fromkeys(name for name in stated if name is not None))
     if not names or None in stated:
         return {"license": "unknown"}
@@ -317,7 +317,7 @@ def describe_sources(manifest: Manifest, recipe_text: str) -> Table:
     return facts
 
 
-def _places(source: Row) -> list[str]:
+def _places(source: JsonObject) -> list[str]:
     places = [path for path in list_of(source.get("paths")) if isinstance(path, str)]
     if repo := _text(source.get("repo")):
         parts = [part for key in ("config", "split") if (part := _text(source.get(key)))]

@@ -31,7 +31,7 @@ from shards.report.render import Report, describe_sources, render_card, render_p
 from shards.stores.files import atomic_open, make_folder
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
-from shards.terminal.display import Row
+from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Progress, no_progress
 from shards.trace.locate import Place, find_places
 from shards.validation.files import require_whole
@@ -51,7 +51,7 @@ SHOWN_CHARACTERS = 700
 """Maximum shown of each document."""
 
 
-def report_to_dict(report: Report) -> Row:
+def report_to_dict(report: Report) -> JsonObject:
     """Return the JSON object of a report: the facts of its set, its verdicts and where its samples are."""
     stated = ("name", "kind", "places", "license")
     return {
@@ -150,7 +150,7 @@ def _check_replaceable(out: Path) -> None:
             )
 
 
-def find_or_audit(shard_set: ShardSet, folder: Path, *, workers: int, progress: Progress = no_progress) -> Row:
+def find_or_audit(shard_set: ShardSet, folder: Path, *, workers: int, progress: Progress = no_progress) -> JsonObject:
     """Return the audit for a set's report, as audit.json has it. Make it now unless `folder` has one of this very set.
 
     Raises:
@@ -174,7 +174,7 @@ def is_audited(shard_set: ShardSet, folder: Path) -> bool:
         return False
 
 
-def describe_vocabulary(found: Row, folder: Path) -> Row:
+def describe_vocabulary(found: JsonObject, folder: Path) -> JsonObject:
     """Return how training uses the vocabulary, for a report: from audit.json, and its folder.
 
     Returns:
@@ -195,7 +195,7 @@ def describe_vocabulary(found: Row, folder: Path) -> Row:
     below = int(found["rare_below"])
     by_length: list[int] = np.argsort(-np.where(special, -1, lengths), kind="stable")[:SHOWN_ENTRIES].tolist()
     rarest: list[int] = [row["id"] for row in rows_of(found, "rare")[:SHOWN_ENTRIES]]
-    shown: dict[int, Row] = {
+    shown: dict[int, JsonObject] = {
         token: {
             "id": token,
             "text": entries[token].decode("utf-8", "surrogateescape"),
@@ -236,7 +236,7 @@ def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]
     return places
 
 
-def read_shown_document(shard: Shard, place: Place, vocabulary: Vocabulary) -> Row:
+def read_shown_document(shard: Shard, place: Place, vocabulary: Vocabulary) -> JsonObject:
     """Return the place and the beginning of a document that a report shows, and whether it is `whole`.
 
     A character has at most 4 tokens, so at most 4 for each are read.

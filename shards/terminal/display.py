@@ -21,9 +21,9 @@ FULL_WIDTH = 160
 PROSE_SPACES = 4
 """A column of a table is prose if one of its cells has as many spaces."""
 
-Row = dict[str, Any]
+JsonObject = dict[str, Any]
 """A row of a table by its columns, or an object of JSON by its keys."""
-Table = list[Row]
+Table = list[JsonObject]
 """A table: a dict for each row, with a key for each column."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")

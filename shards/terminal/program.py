@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 from shards.errors import InputError, TokenmillError, any_remedy, lacks_memory, missing_extra, text_of
-from shards.terminal.display import Row, Table, format_json, print_lines, print_rows, say
+from shards.terminal.display import JsonObject, Table, format_json, print_lines, print_rows, say
 from shards.terminal.gone import GONE, did_you_mean
 from shards.terminal.reporter import report_to
 
@@ -52,7 +52,7 @@ class Outcome:
         status: the exit status.
     """
 
-    data: Row
+    data: JsonObject
     shown: Shown
     status: int = WHOLE
 

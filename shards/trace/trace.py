@@ -21,7 +21,7 @@ from shards.format.arrays import UInt8s
 from shards.format.document_table import iter_documents, read_hashes
 from shards.format.reader import Shard, ShardSet, open_set
 from shards.stores.open import AnyPath
-from shards.terminal.display import Row
+from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.excerpt import read_excerpt
@@ -42,7 +42,7 @@ class Trace:
     """
 
     asked: str
-    query: Row
+    query: JsonObject
     sources: dict[str, dict[str, int]]
     shown: list[Hit]
     hashes: UInt8s
@@ -57,7 +57,7 @@ class Trace:
         """Number of hits of the trace in all documents."""
         return sum(counts["hits"] for counts in self.sources.values())
 
-    def to_dict(self) -> Row:
+    def to_dict(self) -> JsonObject:
         """Return the JSON object that `trace --json` prints."""
         return {
             "query": self.query,
@@ -172,7 +172,7 @@ def _search(shared: tuple[ShardSet, str], number: int) -> list[Place]:
     return find_places(shard, numbers)
 
 
-def describe_found_hash(shard_set: ShardSet, place: Place) -> Row:
+def describe_found_hash(shard_set: ShardSet, place: Place) -> JsonObject:
     """Return a place of a traced hash, by `find_hash`, as JSON values, with its split and the file of its unit."""
     split = shard_set.shard(place.shard).entry.split
     return {"split": split, "file": place.unit.rpartition("@")[0] or place.unit} | place.to_dict()
@@ -199,7 +199,7 @@ class Question:
     """The file that holds the text, if it is in one."""
 
 
-Answer = tuple[list[str], Row]
+Answer = tuple[list[str], JsonObject]
 """What a work folder says of a document: lines for people, whose foreign text is not made safe yet, and JSON values."""
 
 Explain = Callable[[Question], Answer | None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -162,14 +163,8 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / "run" / name).write_text('{"text": "not read"}')
     said = call_here(main, "init", ".", "--out", "c.toml", cwd=tmp_path).stdout
     assert "looked at 10 files" in said
-    for name in (
-        "out/b): a shard",
-        "out/b.work): the work",
-        "out/b.audit): an aud",
-        "out/b.report): a rep",
-        "run): a tr",
-    ):
-        assert f"left out: 1 folder ({name}" in said
+    for name in ("b): a shard", "b.work): the work", "b.audit): an aud", "b.report): a rep", "run): a tr"):
+        assert re.search(rf"left out: 1 folder \((out/)?{re.escape(name)}", said)
     (tmp_path / "long.log").write_text("one line " * 200_000)
     said = call_here(main, "init", "long.log", "--out", "d.toml", cwd=tmp_path).stdout
     assert 'cut at "\\n" into about 1 document;' in said

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from pipeline.cli.flags import add_engine, open_executor
 from shards.errors import plural
 from shards.terminal.arguments import parse_path
-from shards.terminal.program import Outcome, Row
+from shards.terminal.display import JsonObject
+from shards.terminal.program import Outcome
 from shards.terminal.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
@@ -59,10 +60,10 @@ def run(options: argparse.Namespace) -> Outcome:
     return tell_answer(ablation, ablation.trainings, answer, show_tables(answer), "ablation")
 
 
-def tell_missing(ablation: Ablation, missing: int, more: Row) -> Outcome:
+def tell_missing(ablation: Ablation, missing: int, more: JsonObject) -> Outcome:
     """Return what `ablate` says of the arms, and how many trainings are missing; `more` is said as JSON, too."""
     seeds = len(ablation.config.seeds)
-    rows: list[Row] = [{"arm": arm.name, "trainings": seeds, "tokens": arm.tokens} for arm in ablation.arms]
+    rows: list[JsonObject] = [{"arm": arm.name, "trainings": seeds, "tokens": arm.tokens} for arm in ablation.arms]
     each = f"{plural(missing, 'training')} to run, of {plural(ablation.arms[0].tokens, 'token')} each"
     note = f"{each}; `tokenmill fit --measure` measures the tokens a second of the train recipe on this machine"
     return Outcome({"arms": rows, "missing": missing, **more}, [more.get("mix", []), rows, note])

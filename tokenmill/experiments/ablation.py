@@ -29,7 +29,7 @@ from shards.errors import InputError
 from shards.format.manifest import Manifest, parse_json
 from shards.stores.files import lock_folder, make_folder, write_text
 from shards.stores.open import open_writable_store
-from shards.terminal.program import Row
+from shards.terminal.display import JsonObject
 from tokenmill.experiments.arms import Arm, resolve_arms
 from tokenmill.experiments.proxy import ProxyResult, ProxyTask, train_proxy
 from tokenmill.experiments.schema import AblationConfig
@@ -49,7 +49,7 @@ class Training:
     result: ProxyResult = field(default_factory=lambda: ProxyResult(failed="it has not run"))
 
 
-def list_failed(trainings: Iterable[Training]) -> list[Row]:
+def list_failed(trainings: Iterable[Training]) -> list[JsonObject]:
     """Return the trainings of an ablation that failed, each with its `arm`, `seed` and `why`."""
     failed = [one for one in trainings if one.result.failed]
     return [{"arm": one.arm.name, "seed": one.seed, "why": one.result.failed} for one in failed]
@@ -98,7 +98,7 @@ class Ablation:
         """Return the results of the trainings of an ablation's arm, in the order of its seeds."""
         return [one.result for one in self.trainings if one.arm.name == arm]
 
-    def find_mixes(self) -> list[Row]:
+    def find_mixes(self) -> list[JsonObject]:
         """Return the mix of each of the ablation's arms: `arm`, `source`, and its shares `requested` and `achieved`.
 
         Sets are built if they were not yet.

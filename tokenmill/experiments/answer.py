@@ -15,7 +15,8 @@ from typing import Any
 
 from shards.errors import plural
 from shards.stores.files import write_text
-from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Row
+from shards.terminal.display import JsonObject
+from shards.terminal.program import PROBLEMS, WHOLE, Outcome
 from tokenmill.experiments.ablation import Ablation, Training, list_failed
 from tokenmill.experiments.arms import Arm, list_changes
 from tokenmill.experiments.differences import CONFIDENCE, find_difference, find_factor
@@ -26,7 +27,7 @@ from trainer.results.curves import LOSS_UNITS, unit_of
 from trainer.results.runs import read_run
 
 
-def answer_ablation(ablation: Ablation) -> Row:
+def answer_ablation(ablation: Ablation) -> JsonObject:
     """Return the answer of an ablation that has run, as rows of tables. Values that are not known are None.
 
     Returns:
@@ -42,7 +43,7 @@ def answer_ablation(ablation: Ablation) -> Row:
     names = ablation.config.scores or ablation.arms[0].train.eval.score_names
     # Arms that share a seed may share a training, which is paid once, by the first of them.
     paid = {one.task.digest: one for one in reversed(ablation.trainings)}.values()
-    answer: Row = {
+    answer: JsonObject = {
         "name": ablation.config.name,
         "scores": [row for name in names for row in _compare_arms(ablation, name)],
         "costs": [add_up(arm, [one.result for one in paid if one.arm is arm]) for arm in ablation.arms],
@@ -56,7 +57,7 @@ def answer_ablation(ablation: Ablation) -> Row:
     return answer | {"notes": list(_list_notes(ablation, answer))}
 
 
-def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
+def _compare_arms(ablation: Ablation, score: str) -> Iterator[JsonObject]:
     """Yield the answer's row of each arm for one score."""
     base = ablation.results(ablation.arms[0].name)
     for arm in ablation.arms:
@@ -64,7 +65,7 @@ def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
         both = [tuple(one.scores.get(score, {}).get("value") for one in pair) for pair in zip(base, own, strict=True)]
         values = [value for _, value in both]
         known = [value for value in values if value is not None]
-        row: Row = {
+        row: JsonObject = {
             "score": score,
             "unit": unit_of(score),
             "arm": arm.name,
@@ -83,7 +84,7 @@ def _compare_arms(ablation: Ablation, score: str) -> Iterator[Row]:
         yield row
 
 
-def _describe_pairs(score: str, pairs: Sequence[tuple[Any, ...]], results: Sequence[ProxyResult]) -> Row:
+def _describe_pairs(score: str, pairs: Sequence[tuple[Any, ...]], results: Sequence[ProxyResult]) -> JsonObject:
     """Return what the answer says of the pairs of values of two arms."""
     if len({result.texts.get(find_own(score, result.texts)) for result in results if not result.failed}) > 1:
         return {"answer": "other text: the arms were not scored on the same documents or items"}
@@ -107,7 +108,7 @@ def _describe_pairs(score: str, pairs: Sequence[tuple[Any, ...]], results: Seque
     return row | {"answer": f"{found}{needed}"}
 
 
-def add_up(arm: Arm, results: Sequence[ProxyResult]) -> Row:
+def add_up(arm: Arm, results: Sequence[ProxyResult]) -> JsonObject:
     """Return for the answer what trainings of an arm cost, or of arms like it."""
     # What a failed training took is not known.
     results = [result for result in results if not result.failed]
@@ -123,7 +124,7 @@ def add_up(arm: Arm, results: Sequence[ProxyResult]) -> Row:
     }
 
 
-def _list_notes(ablation: Ablation, answer: Row) -> Iterator[str]:
+def _list_notes(ablation: Ablation, answer: JsonObject) -> Iterator[str]:
     seeds = len(ablation.config.seeds)
     if seeds == 1:
         yield "one seed: a difference may be chance, and no interval is known. Give at least three seeds."
@@ -150,15 +151,15 @@ def _list_notes(ablation: Ablation, answer: Row) -> Iterator[str]:
         yield "the arms have different tokenizers, and a token is not the same amount of text: compare bits per byte"
 
 
-def note_failed(failed: Sequence[Row]) -> Iterator[str]:
+def note_failed(failed: Sequence[JsonObject]) -> Iterator[str]:
     """Yield a note of an answer for each training that failed."""
     for row in failed:
         yield f"failed: arm {row['arm']}, seed {row['seed']}: {row['why']}. Run the same command again to retry it."
 
 
-def show_scores(scores: Sequence[Row]) -> list[Row]:
+def show_scores(scores: Sequence[JsonObject]) -> list[JsonObject]:
     """Return the table of the scores of an answer as people read it, a score's name once."""
-    rows: list[Row] = []
+    rows: list[JsonObject] = []
     for row in scores:
         difference = None
         if row["difference"] is not None:
@@ -169,7 +170,7 @@ def show_scores(scores: Sequence[Row]) -> list[Row]:
     return name_once(rows)
 
 
-def show_tables(answer: Row) -> dict[str, list[Row]]:
+def show_tables(answer: JsonObject) -> dict[str, list[JsonObject]]:
     """Return the tables of an ablation's answer as people read them, by their titles."""
     return {
         "Differences": show_scores(answer["scores"]),
@@ -181,8 +182,8 @@ def show_tables(answer: Row) -> dict[str, list[Row]]:
 def tell_answer(
     ablation: Ablation,
     trainings: Iterable[Training],
-    answer: Row,
-    tables: Mapping[str, list[Row]],
+    answer: JsonObject,
+    tables: Mapping[str, list[JsonObject]],
     name: str,
     others: Sequence[Path] = (),
 ) -> Outcome:

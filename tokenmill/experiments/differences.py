@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shards.terminal.program import Row
+from shards.terminal.display import JsonObject
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -20,7 +20,7 @@ MOST_SEEDS = 10_000
 """With more seeds, an answer is of no use."""
 
 
-def find_difference(first: Sequence[float], other: Sequence[float]) -> Row:
+def find_difference(first: Sequence[float], other: Sequence[float]) -> JsonObject:
     """Return the difference of two arms from the values of one score, paired by seed. What is not known is None.
 
     Returns:
@@ -31,7 +31,7 @@ def find_difference(first: Sequence[float], other: Sequence[float]) -> Row:
     """
     differences = [b - a for a, b in zip(first, other, strict=True)]
     mean, seeds = statistics.fmean(differences), len(differences)
-    row: Row = {"difference": mean, **dict.fromkeys(("low", "high", "difference_spread", "seeds_needed"))}
+    row: JsonObject = {"difference": mean, **dict.fromkeys(("low", "high", "difference_spread", "seeds_needed"))}
     if seeds < 2:
         return row
     spread = statistics.stdev(differences)

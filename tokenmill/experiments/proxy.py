@@ -28,8 +28,8 @@ from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, digest_of_payload
 from shards.errors import InputError, plural
 from shards.stores.files import no_follow, write_text
-from shards.terminal.display import say
-from shards.terminal.program import COULD_NOT_RUN, Row
+from shards.terminal.display import JsonObject, say
+from shards.terminal.program import COULD_NOT_RUN
 from shards.terminal.workers import end_with_parent
 from trainer.metrics import METRICS_FILE, last_record, read_metrics
 from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
@@ -47,7 +47,7 @@ _ATTEMPTS = 2
 _SHOWN_LINES = 5
 
 
-def scored_keys(recipe: Row, _payload: Any = None) -> Row:
+def scored_keys(recipe: JsonObject, _payload: Any = None) -> JsonObject:
     """Return the part of a proxy's train recipe that may change a score."""
     return {key: value for key, value in recipe.items() if key not in _WITHOUT_EFFECT}
 
@@ -63,7 +63,7 @@ class ProxyTask(Payload):
     """The digest of what decides the set."""
     evals: str
     """The digest of what decides the text of the eval sets and tasks."""
-    recipe: Annotated[Row, InDigest(scored_keys)]
+    recipe: Annotated[JsonObject, InDigest(scored_keys)]
     """The train recipe with the seed."""
     threads: int
     """Threads of the training on a CPU."""
@@ -79,7 +79,7 @@ class ProxyResult(Result):
 
     failed: str = ""
     """Why the training failed; empty if it did not."""
-    scores: dict[str, Row] = field(default_factory=dict[str, Row])
+    scores: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     """Each score's `value` and `stderr`."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
     """By eval set or task, the digest of the text that was scored."""
@@ -111,7 +111,7 @@ def train_proxy(folder: Path, payload: ProxyTask, report: Report) -> ProxyResult
     if failed:
         say(f"{run.parent.name} {run.name}: failed: {failed}")
         return result
-    outcome: Row = json.loads((run / OUTCOME_FILE).read_bytes())
+    outcome: JsonObject = json.loads((run / OUTCOME_FILE).read_bytes())
     result.scores = outcome["scores"]
     result.texts = {name: note["sha256"] for name, note in outcome["score_notes"].items() if "sha256" in note}
     result.trained_seconds, result.tokens_repeated = outcome["seconds"], outcome["tokens_repeated"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from shards.errors import plural
-from shards.terminal.program import Row
+from shards.terminal.display import JsonObject
 from tokenmill.experiments.ablation import list_failed
 from tokenmill.experiments.answer import add_up, answer_ablation, note_failed, show_scores
 from tokenmill.experiments.differences import CONFIDENCE
@@ -20,7 +20,7 @@ _FAR_OFF = 2
 """A fit that misses the arms by this many times their noise has the wrong form for this score."""
 
 
-def answer_search(search: MixSearch) -> Row:
+def answer_search(search: MixSearch) -> JsonObject:
     """Return the answer of a mix search that has run, as rows of tables. Values that are not known are None.
 
     Returns:
@@ -37,7 +37,7 @@ def answer_search(search: MixSearch) -> Row:
         `failed`: for each training that failed, its `arm`, `seed` and `why`.
         `notes`: what a reader of the tables must know.
     """
-    last: Row = {"scores": [], "notes": []}
+    last: JsonObject = {"scores": [], "notes": []}
     if search.last:
         last = answer_ablation(search.last)
     paid = {one.task.digest: one.result for one in search.trainings}
@@ -53,7 +53,7 @@ def answer_search(search: MixSearch) -> Row:
         }
         for index, (name, mix) in enumerate(search.mixes.items())
     ]
-    answer: Row = {
+    answer: JsonObject = {
         "name": search.config.name,
         "weights": list(_describe_weights(search)),
         "objective": list(_describe_objective(search, last["scores"])),
@@ -68,7 +68,7 @@ def answer_search(search: MixSearch) -> Row:
     return answer | {"notes": [*notes]}
 
 
-def _describe_weights(search: MixSearch) -> Iterator[Row]:
+def _describe_weights(search: MixSearch) -> Iterator[JsonObject]:
     low, high = find_interval(search.fit.resampled_best)
     space = search.space
     for index, (name, group) in enumerate(zip(space.names, space.groups, strict=True)):
@@ -91,7 +91,7 @@ def _describe_weights(search: MixSearch) -> Iterator[Row]:
         }
 
 
-def _describe_objective(search: MixSearch, comparison: list[Row]) -> Iterator[Row]:
+def _describe_objective(search: MixSearch, comparison: list[JsonObject]) -> Iterator[JsonObject]:
     parts = search.config.objective
     measured = {row["arm"]: row["mean"] for row in comparison if row["score"] == OBJECTIVE}
     for name, mix in ((OWN, search.space.own), (WINNER, search.winner)):
@@ -107,7 +107,7 @@ def _describe_objective(search: MixSearch, comparison: list[Row]) -> Iterator[Ro
         }
 
 
-def _describe_fits(search: MixSearch) -> Iterator[Row]:
+def _describe_fits(search: MixSearch) -> Iterator[JsonObject]:
     for score, weight in search.config.objective.items():
         fit, values = search.fit.scores[score], search.values(score)
         # Residuals of a fit with p parameters are smaller than its errors, by (n - p) / n.
@@ -126,7 +126,7 @@ def _describe_fits(search: MixSearch) -> Iterator[Row]:
         }
 
 
-def _list_notes(search: MixSearch, answer: Row) -> Iterator[str]:
+def _list_notes(search: MixSearch, answer: JsonObject) -> Iterator[str]:
     yield (
         f"in brackets: {CONFIDENCE:.0%} intervals, by {plural(search.config.resamples, 'resample')} of arms and seeds. "
         "They hold if the fit has the right form, and for models of this size and these tokens."
@@ -162,7 +162,7 @@ def _list_notes(search: MixSearch, answer: Row) -> Iterator[str]:
         yield "the best mix is the recipe's own: there is nothing to compare"
 
 
-def show_tables(answer: Row) -> dict[str, list[Row]]:
+def show_tables(answer: JsonObject) -> dict[str, list[JsonObject]]:
     """Return the tables of a mix search's answer as people read them, by their titles."""
     weights = [
         {

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from shards.errors import InputError
 from shards.terminal.arguments import add_overrides, add_run, parse_path, parse_place, positive_number
-from shards.terminal.display import printable, say
-from shards.terminal.program import Outcome, Part, Row
+from shards.terminal.display import JsonObject, printable, say
+from shards.terminal.program import Outcome, Part
 from shards.terminal.progress import show_progress
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> Outcome:
             f"{options.run}: there is nothing to score: the recipe has no [[eval.sets]] and no [[eval.tasks]], and "
             "the training set with its validation split is not known. Give --recipe FILE, or --shards SET."
         )
-    data: Row = {"model": str(options.run), "step": step, **_validate(evaluated, config)}
+    data: JsonObject = {"model": str(options.run), "step": step, **_validate(evaluated, config)}
     data |= evaluate_scores(scorers, evaluated, _show)
     if options.worst:
         data["worst"] = _find_worst(evaluated, config, scorers, options.worst)
@@ -113,7 +113,7 @@ def _open_training_set(options: argparse.Namespace) -> ShardSet | None:
     return open_training_set(options.run, place)
 
 
-def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> Row:
+def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> JsonObject:
     """Return for `eval` the loss on the validation split as training reports it; nothing if the set is not known.
 
     Raises:
@@ -130,7 +130,7 @@ def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> Row:
     return found
 
 
-def _find_worst(evaluated: EvaluatedModel, config: EvalConfig, scorers: list[Scorer], limit: int) -> list[Row]:
+def _find_worst(evaluated: EvaluatedModel, config: EvalConfig, scorers: list[Scorer], limit: int) -> list[JsonObject]:
     """Return for `eval` the documents of validation and of all eval sets with the most bits per byte."""
     import torch
 
@@ -140,7 +140,7 @@ def _find_worst(evaluated: EvaluatedModel, config: EvalConfig, scorers: list[Sco
     shard_set = evaluated.trained_on
     if shard_set is not None and shard_set.splits.get("val"):
         groups.insert(0, ("val", read_documents(shard_set, "val", config.max_tokens, "eval")))
-    found: list[Row] = []
+    found: list[JsonObject] = []
     with torch.no_grad():
         for name, documents in groups:
             with _show(f"worst of {name}") as progress:
@@ -148,7 +148,7 @@ def _find_worst(evaluated: EvaluatedModel, config: EvalConfig, scorers: list[Sco
     return sorted(found, key=lambda document: -document["bits_per_byte"])[:limit]
 
 
-def _print(data: Row) -> Iterator[Part]:
+def _print(data: JsonObject) -> Iterator[Part]:
     """Yield what `eval` prints: a table of losses and scores, then the worst documents, with the beginning of each."""
     from trainer.evaluation.eval_sets import describe_origin
     from trainer.evaluation.evaluate import describe_counts

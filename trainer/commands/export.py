@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import add_new_folder, add_run
-from shards.terminal.program import Outcome, Row
+from shards.terminal.display import JsonObject
+from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -204,7 +205,7 @@ def _rename(name: str, names: dict[str, str]) -> str:
 
 def describe_export_files(
     config: ModelConfig, vocab_size: int, eos_id: int, tokens: dict[str, int], dtype: str, *, bos_id: int | None = None
-) -> dict[str, Row]:
+) -> dict[str, JsonObject]:
     """Return the JSON files to export with weights and tokenizer, by name; `tokens` are the special ones, with ids.
 
     If the set has no BOS, an EOS came before each document, so EOS is named as the token that begins one.
@@ -223,7 +224,7 @@ def describe_export_files(
     }
     if config.kind == "llama":
         name = LLAMA_CLASSES[config.hidden_act, config.use_qk_norm]
-        model: Row = {"architectures": [f"{name}ForCausalLM"], "model_type": name.lower()}
+        model: JsonObject = {"architectures": [f"{name}ForCausalLM"], "model_type": name.lower()}
         model |= config.model_dump(include=KEYS) | {"attention_bias": False, "mlp_bias": False}
         if name != "Llama":  # the others have defaults that differ
             model["head_dim"] = config.head_dim

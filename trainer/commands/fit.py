@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shards.errors import InputError, RunError, plural
 from shards.terminal.arguments import add_recipe, number_in, parse_place, parse_size, positive_number
-from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Part, Row
+from shards.terminal.display import JsonObject
+from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Part
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe
@@ -101,7 +102,7 @@ def run(options: argparse.Namespace) -> Outcome:
     recipe = settle_vocabulary(load_train_recipe(options.recipe, options.overrides), options.shards)
     price = recipe.cost.gpu_usd_per_hour if options.usd_per_hour is None else options.usd_per_hour
     wait_without_spinning()
-    result: Row = {"recipe": recipe.name}
+    result: JsonObject = {"recipe": recipe.name}
     fits = True
     if options.measure:
         result |= {"measured": measure_steps(recipe, options.steps)}
@@ -115,7 +116,7 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome(result, _show(recipe, result), WHOLE if fits else PROBLEMS)
 
 
-def list_cards(recipe: TrainRecipe, points: Points, price: float) -> list[Row]:
+def list_cards(recipe: TrainRecipe, points: Points, price: float) -> list[JsonObject]:
     """Return for `fit` what a recipe takes on each card: the micro-batch that fits, the speed, hours and dollars."""
     from trainer.device import CARDS
     from trainer.model.decoder import flops_per_token
@@ -127,10 +128,10 @@ def list_cards(recipe: TrainRecipe, points: Points, price: float) -> list[Row]:
         return abs(math.log(needed * speed / (share * CARDS[MEASURED_ON][0] * 1e12)))
 
     _, share = min(MEASURED.values(), key=distance)
-    rows: list[Row] = []
+    rows: list[JsonObject] = []
     for card, (tflops, memory) in CARDS.items():
-        best = estimate_memory(recipe, memory * 10**9, points)["recommended"] or Row()
-        row: Row = {"card": card, "gb": memory}
+        best = estimate_memory(recipe, memory * 10**9, points)["recommended"] or JsonObject()
+        row: JsonObject = {"card": card, "gb": memory}
         row |= {key: best.get(key) for key in ("micro_batch", "activation_checkpointing")}
         known = card == MEASURED_ON and recipe.name in MEASURED
         speed = share * tflops * 1e12 / needed * (RECOMPUTED if row["activation_checkpointing"] == "full" else 1)
@@ -143,7 +144,7 @@ def list_cards(recipe: TrainRecipe, points: Points, price: float) -> list[Row]:
     return rows
 
 
-def measure_steps(recipe: TrainRecipe, steps: int) -> Row:
+def measure_steps(recipe: TrainRecipe, steps: int) -> JsonObject:
     """Time for `fit` steps of a recipe on made-up tokens, and return the figures of `time_steps`.
 
     Raises:
@@ -168,7 +169,7 @@ def measure_steps(recipe: TrainRecipe, steps: int) -> Row:
             ) from error
 
 
-def price_recipe(recipe: TrainRecipe, tokens_per_s: float, price: float) -> Row:
+def price_recipe(recipe: TrainRecipe, tokens_per_s: float, price: float) -> JsonObject:
     """Return for `fit` what a whole recipe takes at a speed, in hours and dollars; None without a price an hour."""
     train = recipe.train
     tokens = train.steps * train.global_batch * train.seq_len
@@ -177,7 +178,7 @@ def price_recipe(recipe: TrainRecipe, tokens_per_s: float, price: float) -> Row:
     return {"tokens": tokens, "tokens_per_s": tokens_per_s, "hours": hours, "usd": usd}
 
 
-def _show(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
+def _show(recipe: TrainRecipe, result: JsonObject) -> Iterator[Part]:
     """Yield what `fit` prints: a table or two for each part of the result."""
     if "memory" in result:
         yield from _show_memory(recipe, result["memory"])
@@ -188,7 +189,7 @@ def _show(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
         yield result["cards"]
 
 
-def _show_memory(recipe: TrainRecipe, result: Row) -> Iterator[Part]:
+def _show_memory(recipe: TrainRecipe, result: JsonObject) -> Iterator[Part]:
     """Yield what `fit` prints of memory: parts of a step's in GB, each micro-batch, and what to choose."""
     best = result["recommended"]
     yield f"{recipe.name}: {plural(result['parameters'], 'parameter')}; in GB:"
@@ -260,7 +261,7 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
         return peak["Total"] - 2 * weights
 
 
-def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> Row:
+def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> JsonObject:
     """Return for `fit` all parts in bytes, an estimate for each micro-batch and choice, and the largest that fits.
 
     `activations` are the layers', `logits` the rest of a step: logits, their gradient, the embeddings. Recomputation is
@@ -274,7 +275,7 @@ def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> Row:
     own, batch = recipe.train.micro_batch, recipe.train.global_batch
     sizes = [size for size in range(1, batch + 1) if batch % size == 0 and (size & (size - 1) == 0 or size == own)]
     recommended = None
-    rows: list[Row] = []
+    rows: list[JsonObject] = []
     for choice, (layer_sequence, layer, sequence, once) in points.items():
         # Larger and larger micro-batches, until one does not fit.
         fitting = None

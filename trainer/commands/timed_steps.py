@@ -22,8 +22,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from shards.errors import RunError, plural
 from shards.format.manifest import dtype_for
 from shards.format.token_set import write_token_set
-from shards.terminal.display import say
-from shards.terminal.program import Row
+from shards.terminal.display import JsonObject, say
 from shards.torch import TokenWindows
 from trainer.device import choose_device
 from trainer.recipe import TrainRecipe
@@ -57,7 +56,7 @@ def write_made_up_set(recipe: TrainRecipe, folder: Path) -> Path:
     return place
 
 
-def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> Row:
+def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> JsonObject:
     """Take `WARMUP` steps on a set's first windows, then time `steps`. Call it once per process.
 
     The clock is CUDA's events, for which nothing waits, or the host's. Peak memory is what torch reserved after the
@@ -124,9 +123,9 @@ def _resident(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(f"{field}:"))
 
 
-def take_our_steps(session: Session, windows: TokenWindows, steps: int, mark: Callable[[], None]) -> list[Row]:
+def take_our_steps(session: Session, windows: TokenWindows, steps: int, mark: Callable[[], None]) -> list[JsonObject]:
     """Take steps to time as a run does and return their records; `mark` is called after each."""
-    records: list[Row] = []
+    records: list[JsonObject] = []
     fetched = 0
     for step in range(1, steps + 1):
         records.append(take_step(session, windows))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import add_found, add_run, parse_place, positive_number
-from shards.terminal.display import describe_shown, say
-from shards.terminal.program import Outcome, Part, Row
+from shards.terminal.display import JsonObject, describe_shown, say
+from shards.terminal.program import Outcome, Part
 
 if TYPE_CHECKING:
     from shards.format.reader import ShardSet
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainer.recipe import TrainConfig
 
 
-RowDocument = tuple[Row, "Place", "Excerpt"]
+RowDocument = tuple[JsonObject, "Place", "Excerpt"]
 """A document in a row of the batch: its JSON object, its place in the set, and its text in the row with some around."""
 
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> Outcome:
         check_block_list(options.out, shard_set)
     _check_step(options.run, train, step)
     batch, documents, hashes = find_step_documents(shard_set, train, step, limit=options.limit)
-    data: Row = {"run": str(options.run)} | batch | {"shown": [document for document, _, _ in documents]}
+    data: JsonObject = {"run": str(options.run)} | batch | {"shown": [document for document, _, _ in documents]}
     if options.out is not None:
         asked = f"tokenmill trace-step {options.run} --step {step}"
         listed = np.frombuffer(bytes.fromhex("".join(hashes)), np.uint8).reshape(-1, 16)
@@ -98,7 +98,7 @@ def open_training_set(run: Path, place: Path | str) -> ShardSet:
 
 def find_step_documents(
     shard_set: ShardSet, train: TrainConfig, step: int, *, limit: int
-) -> tuple[Row, list[RowDocument], list[str]]:
+) -> tuple[JsonObject, list[RowDocument], list[str]]:
     """Find the documents of a step's global batch.
 
     Args:
@@ -149,7 +149,7 @@ def find_step_documents(
                 found.append(({**at, **place.to_dict(), **part, **asdict(excerpt)}, place, excerpt))
     # Counts are of all documents, whatever is shown.
     tokens = sum(counts["tokens"] for counts in sources.values())
-    batch: Row = {"step": step, "rows": rows, "tokens": tokens, "documents": len(hashes)}
+    batch: JsonObject = {"step": step, "rows": rows, "tokens": tokens, "documents": len(hashes)}
     return batch | {"sources": sources, "parts": parts}, found, sorted(hashes)
 
 
@@ -166,7 +166,7 @@ def _check_step(run: Path, train: TrainConfig, step: int) -> None:
         say(f"step {step} has not run yet; it would read this batch")
 
 
-def _show(data: Row, documents: list[RowDocument]) -> Iterator[Part]:
+def _show(data: JsonObject, documents: list[RowDocument]) -> Iterator[Part]:
     """Yield what `trace` prints: each row's documents, its text between >>> and <<<, counts by source and a summary."""
     from shards.cli.trace import show_place
 

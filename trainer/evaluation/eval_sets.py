@@ -39,7 +39,7 @@ from shards.format.vocabulary import read_vocabulary
 from shards.stores.cache import default_cache_folder
 from shards.stores.files import atomic_open, lock_folder, write_text
 from shards.terminal.arguments import parse_place
-from shards.terminal.program import Row
+from shards.terminal.display import JsonObject
 from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note, Progress
 from trainer.device import find_rank
@@ -67,7 +67,7 @@ class Documents:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def row(self, at: int) -> Row:
+    def row(self, at: int) -> JsonObject:
         """Return the row of an eval set's document, with its hash in hex."""
         row = self.rows.slice(at, 1).to_pylist()[0]
         return row | {"hash": row["hash"].hex()}
@@ -83,7 +83,7 @@ def _find_bounds(lengths: Int64s) -> Int64s:
     return np.append(0, np.cumsum(lengths, dtype=np.int64))
 
 
-def describe_origin(row: Row) -> str:
+def describe_origin(row: JsonObject) -> str:
     """Return in words where a document of an eval set or of validation is from, by its row."""
     return f"{row['source']} {row['unit']} row {row['row']}"
 
@@ -94,7 +94,7 @@ class EvalSet:
 
     name: str
     documents: Documents
-    notes: Row
+    notes: JsonObject
     """`sha256` of the content hashes of the documents, which tells them from others; then what was counted: documents
     that are scored, their tokens and bytes, and documents that are not."""
 
@@ -152,7 +152,7 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
     return EvalSet(config.name, kept, notes)
 
 
-def describe_notes(notes: Row) -> str:
+def describe_notes(notes: JsonObject) -> str:
     """Return in words what an eval set counts."""
     size = f"{plural(notes['bytes'], 'byte')}, {plural(notes['tokens'], 'token')}"
     parts = [f"{plural(notes['documents'], 'document')} ({size})"]
@@ -335,7 +335,7 @@ def find_held_documents(shard_set: ShardSet, documents: Documents, name: str, *,
 
 def find_worst_documents(
     evaluated: EvaluatedModel, group: str, documents: Documents, limit: int, progress: Progress
-) -> list[Row]:
+) -> list[JsonObject]:
     """Return the documents of eval sets with the most bits per byte, the worst first; one not finite is worst.
 
     Args:
@@ -354,7 +354,7 @@ def find_worst_documents(
     np.divide(nats / math.log(2), documents.text_bytes, out=bits, where=documents.text_bytes > 0)
     bits[~np.isfinite(bits)] = np.inf
     vocabulary = replace(read_vocabulary(evaluated.tokenizer_json), bos=evaluated.bos_id)
-    found: list[Row] = []
+    found: list[JsonObject] = []
     for at in np.argsort(-bits, kind="stable")[:limit].tolist():
         begin, end = documents.bounds[at], documents.bounds[at + 1]
         text = vocabulary.decode_document(documents.tokens[begin : min(end - 1, begin + EXCERPT_BYTES)])

@@ -26,7 +26,7 @@ from shards.errors import InputError, plural
 from shards.eval_tasks.prompts import DELIMITER, Item
 from shards.eval_tasks.read import TaskItems, read_items
 from shards.format.arrays import Float64s
-from shards.terminal.program import Row
+from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Note, Progress
 from trainer.evaluation.likelihoods import Text, measure_likelihoods
 from trainer.evaluation.scores import Score, check_finite, estimate_ratio
@@ -46,7 +46,7 @@ class OpenTask:
     items: list[Item]
     groups: list[list[Text]]
     """The tokens of each item's choices."""
-    notes: Row
+    notes: JsonObject
     """Where the items are from, `sha256` of their texts, which tells them from others, and what is counted of them."""
 
     @property
@@ -88,7 +88,7 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
     trained = TrainedModel(evaluated.model, tokenizer, evaluated.eos_id, 0, evaluated.bos_id)
     scored, groups, counts = encode_items(trained, items)
     texts = json.dumps([(one.contexts, one.choices, one.answer) for one in scored])
-    notes: Row = {"place": read.place, "sha256": hashlib.sha256(texts.encode()).hexdigest()}
+    notes: JsonObject = {"place": read.place, "sha256": hashlib.sha256(texts.encode()).hexdigest()}
     notes |= counts | _count_held(read, scored, evaluated)
     if not scored:
         raise InputError(f"eval task {config.name}: no item can be scored: {describe_task(notes)}. Choose other items.")
@@ -105,7 +105,7 @@ def _name_place(place: str) -> Generator[None]:
         raise InputError(f"{place}{error}") from error
 
 
-def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) -> Row:
+def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) -> JsonObject:
     """Return how many of an eval task's items the training split holds, and how many its builder did not search for.
 
     Both are None if the set does not know: only its builder, told of the same items, could find them in the text.
@@ -122,7 +122,7 @@ def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) 
     }
 
 
-def describe_task(notes: Row) -> str:
+def describe_task(notes: JsonObject) -> str:
     """Return in words what an eval task counts."""
     parts = [f"{plural(notes['items'], 'item')} of {notes['place']}"]
     if (held := notes["held_by_training"]) is not None:

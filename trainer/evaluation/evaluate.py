@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from shards.terminal.program import Row
+from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Note, Progress
 from trainer.evaluation.eval_sets import EvalSet, describe_notes, open_eval_set
 from trainer.evaluation.eval_tasks import OpenTask, describe_task, open_eval_task
@@ -44,7 +44,7 @@ def evaluate_scores(
     scorers: Sequence[Scorer],
     evaluated: EvaluatedModel,
     show: Callable[[str], contextlib.AbstractContextManager[Progress]],
-) -> Row:
+) -> JsonObject:
     """Score a model. Every rank calls it, and has the same scores.
 
     Args:
@@ -67,6 +67,6 @@ def evaluate_scores(
     return {"scores": scores, "score_notes": {one.name: one.notes for one in scorers}} if scores else {}
 
 
-def describe_counts(notes: dict[str, Row]) -> list[str]:
+def describe_counts(notes: dict[str, JsonObject]) -> list[str]:
     """Return a line for each eval set and eval task, by the notes of its scores: what was counted of it."""
     return [f"{name}: {(describe_task if 'place' in own else describe_notes)(own)}" for name, own in notes.items()]

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from shards import ShardSet
 from shards.format.arrays import Float64s
 from shards.format.document_table import number_token_sources
-from shards.terminal.program import Row
+from shards.terminal.display import JsonObject
 from shards.torch.batch import number_documents
 from trainer.device import score_eagerly
 from trainer.model.decoder import LanguageModel
@@ -66,7 +66,7 @@ class EvaluatedModel:
         return hashlib.sha256(self.tokenizer_json).hexdigest()
 
 
-def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) -> Row:
+def evaluate(evaluated: EvaluatedModel, shard_set: ShardSet, max_tokens: int) -> JsonObject:
     """Return a model's validation on the val split of a set as a line of metrics.jsonl; what is not known is None.
 
     Args:

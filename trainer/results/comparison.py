@@ -16,7 +16,7 @@ from typing import Any
 from shards.config import list_of, table_of
 from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open, make_folder
-from shards.terminal.program import Row
+from shards.terminal.display import JsonObject
 from trainer.evaluation.scores import VALIDATION_SCORES, find_own, find_stderr, read_score, show_score
 from trainer.metrics import Record, last_record
 from trainer.results.curves import list_scores, read_curve, unit_of
@@ -29,7 +29,7 @@ SURE = 2
 """Standard errors that a difference must exceed: one of twenty differences by chance does."""
 
 
-def compare_runs(runs: Sequence[TrainingRun]) -> Row:
+def compare_runs(runs: Sequence[TrainingRun]) -> JsonObject:
     """Compare runs with the first of them: return the rows of tables. Values that are not known are None.
 
     Returns:
@@ -63,7 +63,7 @@ def _find_points(runs: Sequence[TrainingRun]) -> list[Record]:
     return [own.get(common, {}) for own in lines]
 
 
-def _measure_run(run: TrainingRun) -> Row:
+def _measure_run(run: TrainingRun) -> JsonObject:
     seconds, speeds = run.last("seconds"), [speed for _, speed, _ in read_curve(run.records, "tokens_per_s")]
     return {
         "run": run.name,
@@ -76,7 +76,7 @@ def _measure_run(run: TrainingRun) -> Row:
     }
 
 
-def _compare_scores(runs: Sequence[TrainingRun], points: Sequence[Record]) -> Iterator[Row]:
+def _compare_scores(runs: Sequence[TrainingRun], points: Sequence[Record]) -> Iterator[JsonObject]:
     """Yield the comparison's row for each score and run, scores in the order in which the runs have them."""
     for score in list_scores(points):
         for run, point in zip(runs, points, strict=True):
@@ -88,7 +88,7 @@ def _compare_scores(runs: Sequence[TrainingRun], points: Sequence[Record]) -> It
             yield row | {"at_step": point.get("step"), "at_tokens": point.get("tokens")}
 
 
-def _subtract(score: str, runs: tuple[TrainingRun, TrainingRun], points: tuple[Record, Record]) -> Row:
+def _subtract(score: str, runs: tuple[TrainingRun, TrainingRun], points: tuple[Record, Record]) -> JsonObject:
     """Return the difference of a score of two runs, with its standard error, or why it has none."""
     (first, first_error), (other, error) = (read_score(point, score).values() for point in points)
     if first is None or other is None:
@@ -109,7 +109,7 @@ def _subtract(score: str, runs: tuple[TrainingRun, TrainingRun], points: tuple[R
     return {"difference": other - first, "difference_stderr": stderr}
 
 
-def _judge(run: str, first: str, scores: Sequence[Row], changes: Sequence[Row]) -> str:
+def _judge(run: str, first: str, scores: Sequence[JsonObject], changes: Sequence[JsonObject]) -> str:
     """Return in a sentence what a comparison says of a run beside the first, by the first score that compares."""
     row = next((row for row in scores if row["run"] == run and row["difference"] is not None), None)
     if row is None:
@@ -125,7 +125,7 @@ def _judge(run: str, first: str, scores: Sequence[Row], changes: Sequence[Row]) 
     return f"{text} than that of {first}: {noise}; what another seed would do is not known"
 
 
-def _list_changes(runs: Sequence[TrainingRun]) -> list[Row]:
+def _list_changes(runs: Sequence[TrainingRun]) -> list[JsonObject]:
     """Return a row for each key of the compared recipes that differs, then for the set and the tokenizer."""
     # The set and the tokenizer are told by their digests.
     values = [
@@ -142,7 +142,7 @@ def _list_changes(runs: Sequence[TrainingRun]) -> list[Row]:
     return [row for row in rows if any(row[run.name] != row[runs[0].name] for run in runs)]
 
 
-def _list_notes(runs: Sequence[TrainingRun], points: list[Record], scores: list[Row]) -> Iterator[str]:
+def _list_notes(runs: Sequence[TrainingRun], points: list[Record], scores: list[JsonObject]) -> Iterator[str]:
     """Yield what is odd about each run of a comparison, then about comparing them."""
     for run in runs:
         yield from (f"{run.name} {oddity}" for oddity in run.describe_oddities())
@@ -161,7 +161,7 @@ def _list_notes(runs: Sequence[TrainingRun], points: list[Record], scores: list[
         )
 
 
-def show_tables(comparison: Row) -> dict[str, list[Row]]:
+def show_tables(comparison: JsonObject) -> dict[str, list[JsonObject]]:
     """Return the tables of a comparison as people read them, by the names of their rows; lists as JSON."""
     scores = [
         {
@@ -188,12 +188,12 @@ def show_tables(comparison: Row) -> dict[str, list[Row]]:
 
 def _show_setting(value: Any) -> str:
     """Return a list or a table of a compared recipe for people; of a changed key, each value and its first step."""
-    changed: list[Row] = [one for one in list_of(value) if "from_step" in table_of(one)]
+    changed: list[JsonObject] = [one for one in list_of(value) if "from_step" in table_of(one)]
     texts = [f"from step {one['from_step']:,}: {json.dumps(one['value'])}" for one in changed]
     return "; ".join(texts) or json.dumps(value)
 
 
-def name_once(rows: Sequence[Row]) -> list[Row]:
+def name_once(rows: Sequence[JsonObject]) -> list[JsonObject]:
     """Return rows of a comparison's table, of which those with the same score as the row before do not name it."""
     before = [None, *(row["score"] for row in rows)]
     return [
@@ -202,7 +202,12 @@ def name_once(rows: Sequence[Row]) -> list[Row]:
 
 
 def write_comparison(
-    runs: Sequence[TrainingRun], comparison: Row, out: Path, *, name: str = "compare", shown: Row | None = None
+    runs: Sequence[TrainingRun],
+    comparison: JsonObject,
+    out: Path,
+    *,
+    name: str = "compare",
+    shown: JsonObject | None = None,
 ) -> list[Path]:
     """Write a comparison as NAME.html, NAME.png and NAME.svg to a folder, and return their paths.
 
@@ -220,7 +225,7 @@ def write_comparison(
     axes, names = choose_axes(runs), [run.name for run in runs]
     figure = draw_runs(runs, list(axes.values()))
     picture = render_figure(figure, "svg")
-    values: Row = {
+    values: JsonObject = {
         "title": " and ".join(names if len(runs) < 4 else [names[0], f"{len(runs) - 1} more"]),
         "notes": [*comparison["verdict"], *comparison["notes"]],
         "over": list(axes),

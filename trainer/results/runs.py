@@ -13,7 +13,7 @@ from shards.config import show_value
 from shards.errors import InputError, plural
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.stores.files import read_file
-from shards.terminal.program import Row
+from shards.terminal.display import JsonObject
 from trainer.metrics import METRICS_FILE, Record, last_record, read_lines
 from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.results.curves import list_scores
@@ -65,9 +65,9 @@ class TrainingRun:
         """Return the last value of a number of the run's metrics; None if no line has it."""
         return last_record(self.records, key).get(key)
 
-    def list_values(self) -> Row:
+    def list_values(self) -> JsonObject:
         """Return the values of a run's recipe by key; of one that changed, each `value` and `from_step` in a list."""
-        changed: dict[str, list[Row]] = {}
+        changed: dict[str, list[JsonObject]] = {}
         for change in self.changes:
             for key, (old, new) in change.keys.items():
                 values = changed.setdefault(key, [{"from_step": 1, "value": old}])
