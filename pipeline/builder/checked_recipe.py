@@ -93,6 +93,8 @@ def load_checked_recipe(
     if faults := apply_changes(data, changes):
         raise settings_error(where, faults)
     faults = [fault for override in overrides for fault in apply_override(data, override, _mark_typed)]
+    if sources := list_of(data.get("sources")):
+        data["sources"] = [one for one in sources if repr(table_of(one).get("weight")) not in ("0", "0.0")]
     # All faults of the recipe and of the files that it names come in one report.
     on_files = (_check_tokenizer_file, _check_filters, check_globs, check_entries)
     checks = (*CHECKS, *(partial(check, folder=folder) for check in on_files))

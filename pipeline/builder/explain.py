@@ -201,6 +201,14 @@ def _find_work(question: Question) -> WritableStore | None:
     return work if work.find(BUILD_FILE) is not None else None
 
 
+def _decode(text: bytes, encoding: str) -> bytes:
+    """Return a text as UTF-8; what is not in the encoding at all, as bytes that are not."""
+    try:
+        return decode_whole(text, encoding)
+    except UnicodeError:
+        return b"\xff"
+
+
 class _Inquiry:
     """One question, put to one build: the facts about a text, which add up."""
 
@@ -302,7 +310,7 @@ class _Inquiry:
         """Return whether a source takes the text of a file as one document."""
         recipe = self._sources[source]
         return format_ == "file" or (
-            format_ == "text" and (recipe.separator or "").encode(recipe.encoding, "replace") not in text
+            format_ == "text" and (recipe.separator or "").encode() not in _decode(text, recipe.encoding)
         )
 
     def _try(self, source: int, text: bytes) -> dict[str, Any]:
@@ -312,7 +320,7 @@ class _Inquiry:
             What happened, as JSON values.
         """
         recipe, tally = self._sources[source], Tally()
-        text = decode_whole(text, recipe.encoding)
+        text = _decode(text, recipe.encoding)
         batch = TextBatch(pa.array([text], pa.large_binary()), np.zeros(1, np.uint32))
         documents, masked = clean_batch(recipe, batch, tally), dict(sorted(tally.masked.items()))
         if not len(documents):

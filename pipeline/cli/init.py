@@ -29,6 +29,8 @@ _BYTES_PER_TOKEN = 4
 _MOST_VAL_TOKENS = 5_000_000
 _LEAST_VOCABULARY = 270
 _SHOWN = 3
+_MOST_OF_A_HEADER = 40
+"""Characters; a longer name of a column looks like text."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -183,9 +185,11 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
         number = round(keys["weight"] / size) if len(texts[""]) > len(dict(texts[""])) else len(files)
         cut = f"cut at {json.dumps(separator)} into about {plural(number or 1, 'document')}"
         lines.append(f'{keys["name"]}: {cut}; format = "file" without a separator makes each file one document.')
+    if keys["format"] == "csv" and any(len(column) > _MOST_OF_A_HEADER or column.isdigit() for column in texts):
+        lines.append(f"{keys['name']}: the first row is read as the header, but looks like a record. Add a header.")
     if keys.get("encoding") == GUESSED:
         lines.append(f"{keys['name']}: {GUESSED} is a guess. Read some of the text, or give the real encoding.")
-    if crlf := next((file for file, text in texts[keys.get("text", "")] if "\r\n" in text), ""):
+    if crlf := next((file for file, text in texts[keys.get("text", "")] if "\r" in text), ""):
         lines.append(f'{keys["name"]}: lines end with "\\r\\n" ({os.path.relpath(crlf)}), which stays in the text.')
     lines += [f"{keys['name']}: {line}." for line in describe_not_text(_look_for_not_text(source))]
     return {

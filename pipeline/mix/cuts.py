@@ -33,11 +33,13 @@ from pipeline.mix.index import Axis, Cut, Index, open_limits
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from pipeline.mix.near_duplicates.drop import SimilarPairs, drop_near_duplicates
 from pipeline.recipe.schema import Recipe
-from pipeline.recipe.shares import Demand
+from pipeline.recipe.shares import Demand, describe_weights
 from shards.errors import InputError, plural
 from shards.terminal.display import printable
 
 MAX_SHARDS = 100_000
+SHOWN_UNUSED = 0.05
+"""A build says how to use all tokens if a larger part of them stays unused."""
 
 _Cuts = list[tuple[int, Cut]]
 """Cuts of a source, each with its epoch."""
@@ -211,8 +213,8 @@ def _check_validation(
             reasons = ", ".join(f"{plural(count, 'time')} {reason}" for reason, count in dropped[s].items())
             faults.append(
                 f"source {source.name!r}: nothing is left of it{reasons and f' ({reasons})'}; `tokenmill clean-report` "
-                "shows why. Change what drops it (limits of `clean`, `take`, drop_hashes), or leave the source out. A "
-                "document in two sources stays in the first: change their order."
+                "shows why. A document in two sources stays in the first. Change what drops it (limits of `clean`, "
+                f"`take`, drop_hashes, the order of sources), or leave it out: --set sources.{source.name}.weight=0"
             )
             continue
         if fault := demand.validation_fault(s, axis.total):
@@ -232,8 +234,11 @@ def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ..
         return total, []
     scarce = demand.recipe.sources[grant.scarcest].name
     if wanted == "max":
-        epochs = f" in {plural(demand.passes, 'epoch')}" if demand.passes > 1 else ""
-        return total, [f"{plural(total, 'training token')}, the most that {scarce!r} allows{epochs}"]
+        more = f" in {plural(demand.passes, 'epoch')}" if demand.passes > 1 else ""
+        if not more and (unused := 1 - total / sum(available)) > SHOWN_UNUSED:
+            weights = describe_weights(demand.recipe, available)
+            more = f"; {unused:.0%} of the tokens stay unused at these weights. To use all: {weights}"
+        return total, [f"{plural(total, 'training token')}, the most that {scarce!r} allows{more}"]
     return total, [f"shrunk from {wanted:,} to {plural(total, 'training token')}: {scarce!r} is too small"]
 
 

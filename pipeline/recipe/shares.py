@@ -69,6 +69,12 @@ class Grant:
     """Why the recipe must be refused, with the remedy; empty if it need not be."""
 
 
+def describe_weights(recipe: Recipe, tokens: Sequence[int]) -> str:
+    """Return the flags that set a recipe's weights to the shares of the tokens that its sources have."""
+    pairs = zip(recipe.sources, tokens, strict=True)
+    return " ".join(f"--set sources.{source.name}.weight={100 * own / sum(tokens):.4g}" for source, own in pairs)
+
+
 class Demand:
     """The tokens that a recipe needs from its sources, EOS included."""
 
@@ -141,7 +147,9 @@ class Demand:
         )
 
     def _remedy(self, source: int) -> str:
-        return "add data" if self.recipe.sources[source].take == 1 else "raise its `take`"
+        own = self.recipe.sources[source]
+        more = "add data" if own.take == 1 else "raise its `take`"
+        return f"{more}, or leave it out: --set sources.{own.name}.weight=0"
 
     def grant(self, available: Sequence[float | None]) -> Grant:
         """Return the training tokens that the set gets of what is needed, and whether they make a shard of each phase.

@@ -50,6 +50,7 @@ _MARK = "<|endoftext|>"
 _SEPARATORS = (_MARK, "\n\n", "\r\n\r\n", "\r\n", "\n")
 _RECORD_START = re.compile(r"[\s,\[]*(?=\{)")
 _ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
+_HTML = re.compile(r"(?i)\.x?html?$")
 _IN_LIST = "[]"
 _name = attrgetter("name")
 GUESSED = "cp1252"
@@ -116,7 +117,7 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
     name, in_list, _ = column.partition(_IN_LIST)
     if in_list or not column:
         why = (
-            f"each record holds a list, {name!r}; write one text per record first (recipes/README.md has a command)"
+            f"each record holds a list, {name!r}; write one text per record first, as recipes/README.md does for chats"
             if column
             else "no column of text"
         )
@@ -126,7 +127,8 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
 
 def _cut(keys: Keys, texts: list[tuple[str, str]]) -> tuple[Keys, Texts]:
     """Return the keys by which a source cuts whole texts, and the first documents of each."""
-    separator = next((found for found in _SEPARATORS if any(found in text for _, text in texts)), "\n")
+    most = (found for found in _SEPARATORS if 2 * sum(found in text for _, text in texts) >= len(texts))
+    separator = next(most, "\n")
     documents = [(file, part) for file, text in texts for part in text.split(separator)[:_RECORDS]]
     return keys | {"format": "text", "separator": separator}, {"": documents}
 
@@ -220,7 +222,7 @@ def survey(places: list[str], left_out: dict[str, str], marks: dict[str, set[str
                 continue
             if keys.get("encoding") in (GUESSED, UNKNOWN) and len(looked) < len(files):
                 looked += sorted({*files} - {*looked}, key=_name)  # `plan` refuses what a sample misses
-            key = f"{label} {keys} {compression_of(file.name)}"
+            key = f"{label} {keys} {compression_of(file.name)} {_HTML.search(file.name) is not None}"
             parts[key].append(file)
             *_, shown = sources.setdefault(
                 key, ({"name": label, "paths": [], "exclude": [], **keys}, [], defaultdict(list))

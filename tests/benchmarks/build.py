@@ -13,17 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.harness import (
-    MB,
-    Figures,
-    Usage,
-    alternate,
-    build,
-    median,
-    remove,
-    run_python,
-    watch_build,
-)
+from tests.benchmarks.harness import MB, Figures, Usage, alternate, build, median, remove, run_python, watch_build
 from tests.benchmarks.material import corpus_files, corpus_folder, text_bytes, write_copies, write_tokenizer
 
 SHARD_TOKENS = 4_400_000  # 8 training shards: a whole number for each process

@@ -52,11 +52,7 @@ def find_duplicates(folder: str, out: Path) -> None:
         ("sign", TASKS, [ParquetReader(folder, glob_pattern="*.parquet"), sign]),
         ("buckets", config.num_buckets, [MinhashDedupBuckets(signatures, buckets, config=config)]),
         ("clusters", 1, [MinhashDedupCluster(buckets, clusters, config=config)]),
-        (
-            "filter",
-            TASKS,
-            [ParquetReader(folder, glob_pattern="*.parquet"), keep, ParquetWriter(str(out / "kept"))],
-        ),
+        ("filter", TASKS, [ParquetReader(folder, glob_pattern="*.parquet"), keep, ParquetWriter(str(out / "kept"))]),
     ):
         logs = str(out / f"logs-{name}")
         LocalPipelineExecutor(pipeline=pipeline, tasks=tasks, workers=WORKERS, logging_dir=logs).run()

@@ -15,14 +15,7 @@ import pytest
 
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
-from tests.support.ablations import (
-    TRAIN,
-    read_scores,
-    run_ablation,
-    start_ablation,
-    write_ablation,
-    write_texts,
-)
+from tests.support.ablations import TRAIN, read_scores, run_ablation, start_ablation, write_ablation, write_texts
 from tests.support.builds import wait_until
 from tests.support.html import Html
 from tests.support.started import session_processes

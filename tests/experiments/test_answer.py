@@ -49,10 +49,7 @@ def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> dic
         ([2.45], "one seed: the effect of chance is not known"),
         ([2.40, 2.42, ProxyResult(failed="lost")], "better (2 of 3 seeds: the others failed)"),
         ([ProxyResult(failed="lost")] * 3, "not known: its trainings failed"),
-        (
-            [result(2.4, text="c") for _ in FIRST],
-            "other text: the arms were not scored on the same documents or items",
-        ),
+        ([result(2.4, text="c") for _ in FIRST], "other text: the arms were not scored on the same documents or items"),
     ],
 )
 def test_the_words_say_what_the_numbers_support(tmp_path: Path, other: list[Any], words: str) -> None:

@@ -16,10 +16,7 @@ from tokenmill.__main__ import main
 
 @pytest.fixture(scope="module")
 def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with (
-        azurite_store(tmp_path_factory.mktemp("azurite")) as server,
-        pytest.MonkeyPatch.context() as monkeypatch,
-    ):
+    with azurite_store(tmp_path_factory.mktemp("azurite")) as server, pytest.MonkeyPatch.context() as monkeypatch:
         azure_environment(monkeypatch, server)
         yield make_container(server, "box")
 

@@ -49,10 +49,7 @@ RANDOM_LINES = b"\n".join(json.dumps({"text": os.urandom(400).hex()}).encode() f
 
 
 BROKEN: dict[str, tuple[bytes, str]] = {
-    "a.csv ragged": (
-        csv_of("text,n", "a,1", "b", "c,1"),
-        r"a\.csv: record 1: 1 field, expected 2: b\. Repair",
-    ),
+    "a.csv ragged": (csv_of("text,n", "a,1", "b", "c,1"), r"a\.csv: record 1: 1 field, expected 2: b\. Repair"),
     "a.csv ragged and no UTF-8": (csv_of("text,n", "a,1") + b"X=\xd8;\n", "cannot be read: CSV parse error"),
     "a.csv open quote": (
         csv_of("text,n", "a,1", '"b,1', "c,1"),
@@ -75,10 +72,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a.arrow end mark alone cut": (ipc_bytes(pa.ipc.new_stream)[:-8], "cut short"),
     "a.arrow something else": (b"some text", "expected Arrow IPC"),
     "a.arrow.gz gzip": (gzip.compress(ipc_bytes(pa.ipc.new_stream)), "Decompress the file"),
-    "a.json object": (
-        json.dumps({"data": ROWS}, indent=1).encode(),
-        "neither one object a line nor one array",
-    ),
+    "a.json object": (json.dumps({"data": ROWS}, indent=1).encode(), "neither one object a line nor one array"),
     "a.json cut": (json.dumps(ROWS).encode()[:-30], "cut short"),
     "a.json no key": (b'[{"body": "a"}]', "there are body. Correct `text`."),
     "a.json goes on": (b'[{"text": "a"}] [{"text": "b"}]', "goes on after the end of its array: "),

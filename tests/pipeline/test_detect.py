@@ -45,7 +45,7 @@ def test_what_would_become_one_raw_document_is_refused(case: str, tmp_path: Path
 PACKED = {
     "a.tar": "is a tar archive, which is not read. Unpack it first, `tar -xf {} -C FOLDER`, and name the files",
     "a.tar.gz": "`tar -xf {} -C FOLDER`",
-    "a.zip": "`unzip {} -d FOLDER`",
+    "a b.zip": "`unzip '{}' -d FOLDER`",
     "CC-1.warc.wet.gz": "is a web crawl (WARC), which is not read. Unpack it first, `python warc_to_jsonl.py {}`",
     "a.jsonl.xz": "is compressed by xz, which is not read. Unpack it first, `xz -d {}`",
 }

@@ -36,13 +36,7 @@ TEXTS = {
 @pytest.mark.parametrize("format_", ["text", "jsonl", "file", "auto"])
 @pytest.mark.parametrize("encoding", TEXTS)
 def test_text_is_read_in_its_encoding(
-    encoding: str,
-    format_: str,
-    block: int,
-    tmp_path: Path,
-    source: Any,
-    read_all: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    encoding: str, format_: str, block: int, tmp_path: Path, source: Any, read_all: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(byte_io, "BATCH_BYTES", block)
     documents = [f"{TEXTS[encoding]} {n}\nsecond line" for n in range(5)]

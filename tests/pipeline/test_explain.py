@@ -392,8 +392,8 @@ def test_of_a_file_that_a_source_lists_that_source_alone_is_asked(tmp_path: Path
         (tmp_path / f"{name}.txt.gz").write_bytes(gzip.compress(text.encode()))
     rows = {"name": "a", "paths": [f"{tmp_path}/a.jsonl"], "weight": 1}
     mail = rows | {"name": "mail", "paths": [f"{tmp_path}/*.txt.gz"], "format": "file"}
-    (tmp_path / "cut.txt").write_text("\n".join(sentences(40, 1)))
-    cut = rows | {"name": "cut", "paths": [f"{tmp_path}/cut.txt"], "separator": "\n"}
+    (tmp_path / "cut.txt").write_text("\n".join(sentences(40, 1)), encoding="utf-16")
+    cut = rows | {"name": "cut", "paths": [f"{tmp_path}/cut.txt"], "separator": "\n", "encoding": "utf-16"}
     recipe = {"name": "mail", "sources": [rows, mail, cut], "clean": {"personal_data": {}}}
     recipe |= {"tokenizer": {"vocab_size": 300}}
     pipeline.build_set(recipe, out=tmp_path / "set", workers=1, validate="quick")
@@ -408,7 +408,8 @@ def test_of_a_file_that_a_source_lists_that_source_alone_is_asked(tmp_path: Path
         assert f"{name}: holds several documents ({format_}). Give a file with the text of one;" in refused
     (tmp_path / "photo.png").write_bytes(b"\xff")
     said = trace(tmp_path / "set", "--document", f"{tmp_path}/photo.png")["stdout"]
-    assert "a, mail, cut: this text would be dropped before encoding\n  text is not valid UTF-8" in said
+    assert "a, mail: this text would be dropped before encoding\n  text is not valid UTF-8" in said
+    assert "cut: this text would be dropped before encoding\n  text is not valid utf-16" in said
     (tmp_path / "sent.txt.gz").write_bytes(b"no gzip")
     assert "zlib inflate" in trace(tmp_path / "set", "--document", f"{tmp_path}/sent.txt.gz", expect=2)["stderr"]
 

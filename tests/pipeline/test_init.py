@@ -41,6 +41,7 @@ def write_files(folder: Path) -> None:
         "notes/wide.txt": "\n\n".join(texts[450:480]).encode("utf-16"),
         "readme": "Read me. " * 9,
         "alone/readme.md": "Read me. " * 9,
+        "notes/page.html": PAGE.format("Alone. "),
         "code/one": "first\n\nsecond",
         "code/two.c": "third",
         "code/three.c": "fourth\r\n",
@@ -80,7 +81,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert read_sources(tmp_path / "recipe.toml") == {
         # Fewer than ten files are cut: validation takes whole documents.
-        "code-text": {"paths": ["my data/code/**/*.c", "my data/code/one"], "format": "text", "separator": "\n\n"},
+        "code-text": {"paths": ["my data/code/**/*.c", "my data/code/one"], "format": "text", "separator": "\n"},
         "my-data-text": {"paths": ["my data/*.txt", "my data/readme"], "format": "text", "separator": "\r\n\r\n"},
         "notes-file": {
             "paths": ["my data/notes/**/*.md", "my data/notes/**/*.txt"],
@@ -110,7 +111,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
         'my-data-text: cut at "\\r\\n\\r\\n" into about 81 documents; format = "file" without a separator makes each',
         "1 file (my data/gone.txt): a broken link",
         "2 folders (my data/notes/up, my data/web/again): a link, not followed",
-        "(my data/alone/readme.md): one document; a source needs two",
+        "2 files (my data/alone/readme.md, my data/notes/page.html): one document; a source needs two",
         "(my data/rows/empty.parquet): no column of text",
         'code-text: lines end with "\\r\\n" (my data/code/three.c), which stays',
         "(my data/notes/empty.txt): is empty",
@@ -133,7 +134,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     assert "would stop" not in planned.stdout
     twins = call_here(main, "init", "../lines.jsonl", "big.txt", "rows/lines.jsonl", cwd=tmp_path / "my data")
     assert "lines-jsonl-2 " in twins.stdout
-    assert "/notes/0.md: lies in two of" in call_here(main, "init", "my data", "my data/notes", cwd=tmp_path).stderr
+    assert "/notes/page.html: lies in two of" in call_here(main, "init", "my data", "my data/notes", cwd=tmp_path).stderr
     assert "is not overwritten" in call_here(main, "init", "my data", cwd=tmp_path).stderr
     assert "nothere: no such file" in call_here(main, "init", "nothere", cwd=tmp_path).stderr
 
@@ -165,6 +166,8 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "looked at 10 files" in said
     for name in ("b): a shard", "b.work): the work", "b.audit): an aud", "b.report): a rep", "run): a tr"):
         assert re.search(rf"left out: 1 folder \((out/)?{re.escape(name)}", said)
+    (tmp_path / "n.csv").write_text("7,A story.\n8,Another one.\n")
+    assert "looks like a record" in call_here(main, "init", "n.csv", "--out", "n.toml", cwd=tmp_path).stdout
     (tmp_path / "long.log").write_text("one line " * 200_000)
     said = call_here(main, "init", "long.log", "--out", "d.toml", cwd=tmp_path).stdout
     assert 'cut at "\\n" into about 1 document;' in said

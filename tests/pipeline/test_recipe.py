@@ -14,6 +14,7 @@ from tests.support.good_recipe import GOOD, faults_of
 def test_a_good_recipe(load: Any) -> None:
     recipe = load()
     assert [(source.name, source.weight) for source in recipe.sources] == [("prose", 87.0), ("code", 3.5)]
+    assert [source.name for source in load(GOOD, "sources.prose.weight=0").sources] == ["code"]
     assert recipe.tokenizer.special_tokens == ["<|endoftext|>"]
     assert (recipe.seed, recipe.mix.tokens, recipe.mix.when_short) == (1337, "max", "error")
 
@@ -25,7 +26,7 @@ sede = 5
 [[sources]]
 name = "twice"
 paths = ["{folder}/*.parquet"]
-weight = 0
+weight = -1
 keep = { score = "about 3" }
 [[sources]]
 name = "twice"
@@ -72,7 +73,7 @@ EXPECTED = [
     "sede: unknown key. Did you mean 'seed'?",
     "sources: 2 sources are called 'twice'; expected distinct names",
     "sources.0.paths: '{folder}/*.parquet' matches no file",
-    "sources.0.weight: expected 1e-18 or more; got 0",
+    "sources.0.weight: expected 1e-18 or more; got -1",
     "sources.0.keep: score: expected a condition such as",
     "sources.1.weight: expected a finite number; got inf",
     "sources.1.wieght: unknown key. Did you mean 'weight'?",

@@ -70,7 +70,7 @@ def test_bad_overrides(override: str, message: str, load: Any) -> None:
 
 
 def test_overrides_and_faults_of_the_file_are_reported_together(load: Any) -> None:
-    faults = faults_of(load, GOOD.replace("weight = 87", "weight = 0"), "nonsense", "mix.max_epochs=0")
+    faults = faults_of(load, GOOD.replace("weight = 87", "weight = -1"), "nonsense", "mix.max_epochs=0")
     assert [fault.split(":")[0] for fault in faults] == ["--set 'nonsense'", "sources.prose.weight", "mix.max_epochs"]
 
 
@@ -140,10 +140,7 @@ def test_bad_sizes(text: str) -> None:
             (["build", f"--tokens={text}"], "expected a number of tokens such as 1e9")
             for text in ("lots", "1.5", "0", "-3")
         ),
-        (
-            ["build", "--out=x", "--workers=1", "--cache-limit", "much"],
-            "--cache-limit much: expected a size such as",
-        ),
+        (["build", "--out=x", "--workers=1", "--cache-limit", "much"], "--cache-limit much: expected a size such as"),
     ],
 )
 def test_wrong_flags_exit_2(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

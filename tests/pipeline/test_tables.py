@@ -17,11 +17,7 @@ from tokenmill.__main__ import main
 def commands(recipe: Path, expected: dict[str, str]) -> dict[str, list[str]]:
     """Return the command lines of three commands on one small set; the build has nothing left to do."""
     out = str(recipe.parent / "set")
-    return {
-        "build": ["build", str(recipe), "--out", out],
-        "plan": ["plan", str(recipe)],
-        "inspect": ["inspect", out],
-    }
+    return {"build": ["build", str(recipe), "--out", out], "plan": ["plan", str(recipe)], "inspect": ["inspect", out]}
 
 
 def table_lines(output: str) -> list[str]:

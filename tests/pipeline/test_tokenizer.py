@@ -102,9 +102,7 @@ def encode(encoder: Encoder, texts: list[str]) -> list[list[int]]:
 
 NAMED = ["\r\n", "\x00", "e\u0301", "👩\u200d👩\u200d👧", "中文", " ", "  ", "'s", "'S", "'ſ", "İ", "\u2028", "\x85"]
 ODD = st.one_of(
-    st.characters(exclude_categories=["Cs"]),
-    st.sampled_from([*NAMED, *SPECIAL]),
-    st.sampled_from("abAB12 .,\n\t"),
+    st.characters(exclude_categories=["Cs"]), st.sampled_from([*NAMED, *SPECIAL]), st.sampled_from("abAB12 .,\n\t")
 )
 
 

@@ -142,10 +142,7 @@ def test_rows_that_are_refused(task, changes, fault, tmp_path):
         ),
         (b'{"text": "a b"}\n\n{}', "line 3: no column 'text'; found []. Expected an item"),
         (b"[1]", "line 1: a list: b'[1]'. Expected an object with the columns of an item on each"),
-        (
-            b'{"text": "a b"}\n{',
-            "line 2: not JSON (Expecting property name enclosed in double quotes",
-        ),
+        (b'{"text": "a b"}\n{', "line 2: not JSON (Expecting property name enclosed in double quotes"),
         (b"[" * 200_000, "line 1: not JSON (maximum recursion depth exceeded"),
         (b'{"text": "caf\xe9"}', "line 1: not JSON ('utf-8' codec can't decode byte 0xe9"),
         (gzip.compress(b'{"text": "a b"}', mtime=0), "line 1: not JSON ('utf-8' codec can't decode byte 0x8b"),

@@ -302,9 +302,7 @@ FAULTS = [
         put({"tokens_sha256": "0" * 64}, "train-00000.json", seal="train-00000"),
     ),
     Fault(
-        "sidecar_of_another_version",
-        "version_unknown",
-        put({"format_version": 9}, "val-00000.json", seal="val-00000"),
+        "sidecar_of_another_version", "version_unknown", put({"format_version": 9}, "val-00000.json", seal="val-00000")
     ),
     Fault("tokenizer_changed", "tokenizer_mismatch", rewrite("tokenizer.json", lambda data: data + b" ")),
     Fault("tokenizer_of_another_size", "tokenizer_mismatch sidecar_mismatch", put({"vocab_size": 301})),

@@ -96,10 +96,7 @@ class SlurmCluster:
         )
         (self.folder / "state").mkdir()
         (self.folder / "slurm.conf").write_text(config)
-        self._own = {
-            "SLURM_CONF": str(self.folder / "slurm.conf"),
-            "LD_LIBRARY_PATH": f"{library}:{library}/slurm-wlm",
-        }
+        self._own = {"SLURM_CONF": str(self.folder / "slurm.conf"), "LD_LIBRARY_PATH": f"{library}:{library}/slurm-wlm"}
 
     @property
     def environment(self) -> dict[str, str]:

@@ -123,10 +123,7 @@ def test_changes_are_named_with_both_values(recipe_file, recipe):
 
 @pytest.mark.parametrize(
     ("schedule", "begin", "half"),
-    [
-        ("{warmup_steps = 10}", 10, 0.5),
-        ("{warmup_steps = 10, kind = 'wsd', decay_steps = 20}", 80, 1 - 0.5**0.5),
-    ],
+    [("{warmup_steps = 10}", 10, 0.5), ("{warmup_steps = 10, kind = 'wsd', decay_steps = 20}", 80, 1 - 0.5**0.5)],
 )
 def test_the_learning_rate_warms_up_stays_at_the_peak_and_decays(recipe_file, schedule, begin, half):
     recipe = load_train_recipe(recipe_file, ["train.steps=101", "optimizer.lr=1.0", f"schedule={schedule}"])

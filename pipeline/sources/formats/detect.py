@@ -13,6 +13,7 @@ import codecs
 import json
 import os
 import re
+import shlex
 from typing import Any
 
 from pipeline.sources.base import File, SourceError
@@ -71,10 +72,8 @@ def describe_packed(name: str, head: bytes = b"") -> str | None:
         return None  # one search for each of many files
     for what, endings, magic, magic_at, remedy in PACKED:
         if re.search(f"{endings}$", name.lower()) or head.startswith(magic, magic_at):
-            return (
-                f"is {what}, which is not read. Unpack it first, `{remedy.format(name=name)}`, and name the files that "
-                "it gives"
-            )
+            command = remedy.format(name=shlex.quote(name))
+            return f"is {what}, which is not read. Unpack it first, `{command}`, and name the files that it gives"
     return None
 
 

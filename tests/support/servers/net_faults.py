@@ -70,14 +70,7 @@ class Faults:
         self._paths: list[_Path] = []
         self._uploads: list[_Upload] = []
 
-    def every(
-        self,
-        n: int,
-        *kinds: str,
-        match: str = "",
-        most: int | None = None,
-        stall_s: float = 1.0,
-    ) -> None:
+    def every(self, n: int, *kinds: str, match: str = "", most: int | None = None, stall_s: float = 1.0) -> None:
         """Make every n-th request whose path matches fail, in the given kinds by turns (all of `KINDS` if none given).
 
         Args:
