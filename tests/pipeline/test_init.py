@@ -134,7 +134,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     assert "would stop" not in planned.stdout
     twins = call_here(main, "init", "../lines.jsonl", "big.txt", "rows/lines.jsonl", cwd=tmp_path / "my data")
     assert "lines-jsonl-2 " in twins.stdout
-    assert "/notes/page.html: lies in two of" in call_here(main, "init", "my data", "my data/notes", cwd=tmp_path).stderr
+    assert "page.html: lies in two of" in call_here(main, "init", "my data", "my data/notes", cwd=tmp_path).stderr
     assert "is not overwritten" in call_here(main, "init", "my data", cwd=tmp_path).stderr
     assert "nothere: no such file" in call_here(main, "init", "nothere", cwd=tmp_path).stderr
 
