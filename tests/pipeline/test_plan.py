@@ -135,6 +135,17 @@ def test_of_a_large_file_a_batch_is_read(
     assert stream.stated_bytes / whole.text_bytes == pytest.approx(read / len(text), rel=0.1)
 
 
+def test_of_a_row_group_that_begins_with_long_documents_the_text_counts(tmp_path: Path, source: Any) -> None:
+    texts = sorted((f"{number} {text}" for number, text in enumerate(real_documents() * 40)), key=len, reverse=True)
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    whole = Selection(0, source(tmp_path / "a.parquet"), seed=1, tokens=None)
+    stream = DocumentStream(whole.source, whole.units[0].spans, most_bytes=1 << 20)
+    read = sum(batch.num_bytes for _, batch in stream)
+    size = sum(len(text.encode()) for text in texts)
+    assert 1 << 20 <= read < 0.8 * size
+    assert stream.stated_bytes / whole.text_bytes == pytest.approx(read / size, rel=0.1)
+
+
 # --- Duplicates, and what the sources allow ---
 
 
