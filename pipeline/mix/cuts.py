@@ -237,7 +237,9 @@ def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ..
         more = f" in {plural(demand.passes, 'epoch')}" if demand.passes > 1 else ""
         if not more and (unused := 1 - total / sum(available)) > SHOWN_UNUSED:
             weights = describe_weights(demand.recipe, available)
-            more = f"; {unused:.0%} of the tokens stay unused at these weights. To use all: {weights}"
+            more = (
+                f"; {unused:.0%} of the tokens stay unused at these weights. To use all, add to this command: {weights}"
+            )
         return total, [f"{plural(total, 'training token')}, the most that {scarce!r} allows{more}"]
     return total, [f"shrunk from {wanted:,} to {plural(total, 'training token')}: {scarce!r} is too small"]
 

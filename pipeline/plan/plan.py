@@ -311,7 +311,10 @@ def _refusal(demand: Demand, built: SmallBuild) -> str:
             continue
         if not sample.left.tokens:
             name = sample.selection.source.name
-            faults.append(f"source {name!r}: no document of its sample is left to mix. See what drops them.")
+            faults.append(
+                f"source {name!r}: no document of its sample is left to mix. Change what drops them, or leave it out: "
+                f"--set sources.{name}.weight=0"
+            )
         elif fault := demand.validation_fault(s, int(SURE * sample.tokens), how_sure="about "):
             faults.append(fault)
     if faults:

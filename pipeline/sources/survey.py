@@ -18,6 +18,7 @@ import posixpath
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from glob import escape
 from operator import attrgetter
@@ -80,7 +81,9 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
     """
     head = read_head(file)
     encoding = find_wide_encoding(head)
-    keys: Keys = {"format": detect_format(file, encoding or UTF8, head)} | ({"encoding": encoding} if encoding else {})
+    # A recipe gives the format of compressed text whose name does not, so the name counts without its `.gz`.
+    named = replace(file, name=os.path.splitext(file.name)[0]) if compression_of(file.name) else file
+    keys: Keys = {"format": detect_format(named, encoding or UTF8, head)} | ({"encoding": encoding} if encoding else {})
     if keys["format"] in ("parquet", "arrow"):
         records = _list_rows(file, keys["format"])
     else:

@@ -45,6 +45,7 @@ def write_files(folder: Path) -> None:
         "code/one": "first\n\nsecond",
         "code/two.c": "third",
         "code/three.c": "fourth\r\n",
+        "code/four.gz": gzip.compress(b"fifth\nsixth"),
         "notes/latin.txt": "日本語の文。".encode("sjis"),
         "notes/empty.txt": b" \n",
         "notes/binary.txt": bytes(range(256)) * 9,
@@ -81,6 +82,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert read_sources(tmp_path / "recipe.toml") == {
         # Fewer than ten files are cut: validation takes whole documents.
+        "code-text-2": {"paths": ["my data/code/**/*.gz"], "format": "text", "separator": "\n"},
         "code-text": {"paths": ["my data/code/**/*.c", "my data/code/one"], "format": "text", "separator": "\n"},
         "my-data-text": {"paths": ["my data/*.txt", "my data/readme"], "format": "text", "separator": "\r\n\r\n"},
         "notes-file": {

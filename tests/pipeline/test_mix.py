@@ -291,9 +291,7 @@ def test_repeat_is_exact(runs_of: Any) -> None:
     assert len(times) == 50
     assert plan.notes == ("3,000 training tokens, the most that 's0' allows in 3 epochs",)
     (note,) = plan_of(make_recipe([50, 50], tokens="max"), runs)[0].notes
-    assert note.endswith(
-        "stay unused at these weights. To use all: --set sources.s0.weight=2.439 --set sources.s1.weight=97.56"
-    )
+    assert note.endswith("To use all, add to this command: --set sources.s0.weight=2.439 --set sources.s1.weight=97.56")
 
 
 def test_too_small_names_sources_and_numbers(runs_of: Any) -> None:
