@@ -93,6 +93,7 @@ def load_checked_recipe(
     if faults := apply_changes(data, changes):
         raise settings_error(where, faults)
     faults = [fault for override in overrides for fault in apply_override(data, override, _mark_typed)]
+    # A source of weight 0 is left out; `false`, which equals 0, is refused with the other faults.
     if sources := list_of(data.get("sources")):
         data["sources"] = [one for one in sources if repr(table_of(one).get("weight")) not in ("0", "0.0")]
     # All faults of the recipe and of the files that it names come in one report.

@@ -166,7 +166,7 @@ def _source_lines(recipe: Recipe, source: SourceEstimate, val_tokens: int) -> It
     if recipe.mix.when_short == "repeat" and source.epochs > 1:
         yield f"epochs of {source.name}: about {source.epochs:.1f} in training"
     if val_tokens and source.tokens and not source.has_more:
-        part = max(source.share * val_tokens / source.tokens, 1 / source.documents)  # at least a document
+        part = max(source.share * val_tokens / source.tokens, 1 / max(1, source.documents))  # at least one
         if part > VALIDATION_PART:
             documents = f"{source.name} ({plural(source.documents, 'document')})"
             yield (

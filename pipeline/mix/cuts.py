@@ -235,7 +235,8 @@ def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ..
     scarce = demand.recipe.sources[grant.scarcest].name
     if wanted == "max":
         more = f" in {plural(demand.passes, 'epoch')}" if demand.passes > 1 else ""
-        if not more and (unused := 1 - total / sum(available)) > SHOWN_UNUSED:
+        is_plain = demand.passes == 1 and not demand.recipe.mix.phases
+        if is_plain and (unused := 1 - total / sum(available)) > SHOWN_UNUSED:
             weights = describe_weights(demand.recipe, available)
             more = (
                 f"; {unused:.0%} of the tokens stay unused at these weights. To use all, add to this command: {weights}"
