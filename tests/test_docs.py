@@ -107,6 +107,7 @@ def test_the_code_of_the_pages_is_code(page: Path, language: str, code: str) -> 
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_the_tour_of_the_guide_runs_as_written(tmp_path: Path) -> None:
     """On a folder of text files and JSON lines: the code of this Python."""
     notes, posts = tmp_path / "my-files/notes", tmp_path / "my-files/posts.jsonl"
