@@ -19,7 +19,7 @@ run() {
     "$PYTHON" -m tokenmill "$@"
 }
 
-headline "Gather real text from the installed Python packages: prose, mathematics, code"
+headline "Gather real text from this Python installation: prose, mathematics, code"
 run demo-corpus "$CORPUS"
 
 headline "Plan: what the build will read and write"

@@ -2,7 +2,7 @@
 
 Takes folders, files, globs and Hub datasets (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Only the heads and
 tails of files are read. Files that hold no text are left out and counted. Files that are not UTF-8 are read as cp1252
-if their text then looks right; otherwise their source is commented out, as is a source of HTML.
+if their text then looks right; otherwise their source is commented out, as is a source of HTML among others.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> Outcome:
     unread: list[Found] = []
     for source in [*found]:
         said = f"not UTF-8, nor {GUESSED}" if source[0].get("encoding") == UNKNOWN else ""
-        if said or (_is_html(source) and len(found) > 1):
+        if said or (_is_mostly_html(source) and len(found) > 1):
             remedy = "give it their encoding" if said else "extract their text first (recipes/README.md has a script)"
             why = f"{said or 'HTML'}; the recipe has a source for them, commented out: {remedy}"
             left_out |= {file.name: why for file in source[1]}
@@ -138,7 +138,8 @@ def _look_for_not_text(source: Found) -> NotText:
     return noticed
 
 
-def _is_html(source: Found) -> bool:
+def _is_mostly_html(source: Found) -> bool:
+    """Return whether most of the first documents of a source are HTML."""
     noticed = _look_for_not_text(source)
     return noticed.get("HTML", (0, ""))[0] > noticed.get("", (0, ""))[0] // 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator
@@ -276,13 +277,23 @@ def test_a_small_disk_is_refused(
     assert run_cli("plan", twice, "--work", "s3://b/work", "--out", "s3://b/out").returncode == 0
 
 
-def test_a_source_of_few_documents_is_warned_of(run_cli: Any, twice: Path, tmp_path: Path) -> None:
+def test_a_source_of_few_documents_is_warned_of(
+    run_cli: Any, twice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_texts(tmp_path / "few.jsonl", [f"{number} {text}" for number, text in enumerate(real_documents()[:4])])
     sources = source("first", str(twice.parent / "first.jsonl"), weight=99), source("few", "few.jsonl", weight=1)
     recipe = write_recipe(tmp_path / "r.toml", *sources, tokenizer={"vocab_size": 600}, split={"val_tokens": 1000})
     said = run_cli("plan", recipe).stdout
     assert "warning: validation takes about 25.0% of few (4 documents), more than 5%. Split" in said
     assert "warning" not in run_cli("plan", recipe, "--set", "split.val_tokens=0").stdout
+    assert "sources.few.weight=" in run_cli("plan", recipe, "--set", "sources.few.take=0.01").stdout, (
+        "no document of it"
+    )
+    monkeypatch.setattr("shards.cli.inspect_set.VALIDATION_DEVIATION", 0.01)
+    changes = ("--workers", "1", "--set", "split.val_tokens=100")
+    built = run_cli("build", recipe, "--out", tmp_path / "set", *changes).stdout
+    assert re.search(r"warning: validation takes \d+\.\d% of few \(1 of 4 documents\), more than 5%", built)
+    assert "warning: validation deviates from the mix by over 1% for first, because it holds" in built
 
 
 def test_the_command_prints_the_plan(run_cli: Any, twice: Path) -> None:
