@@ -1,8 +1,8 @@
 """Inspect files, and write a commented recipe that builds a shard set from them. Edit it as needed.
 
 Takes folders, files, globs and Hub datasets (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Only the heads and
-tails of files are read. Files that hold no text are left out and counted. Files that are not UTF-8 are read as cp1252
-if their text then looks right; otherwise their source is commented out, as is a source of HTML among others.
+tails of long files are read. Files that hold no text are left out and counted. Files that are not UTF-8 are read as
+cp1252 if their text then looks right; otherwise their source is commented out, as is a source of HTML among others.
 """
 
 from __future__ import annotations

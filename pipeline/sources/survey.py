@@ -1,8 +1,9 @@
 """A survey of files that no recipe describes yet: which hold text, and by which keys a source reads them.
 
-Of at most `MOST_LOOKED_AT` files the head and tail, or the footer, are read. The others are taken to be like those of
-the same folder and ending, but if one of these is not UTF-8, all are read so. UTF-16 and UTF-32 are recognised; other
-files that are not UTF-8 get a source with the encoding `GUESSED`, or `UNKNOWN` if their text looks wrong in that.
+At most `MOST_LOOKED_AT` files are read: of text files up to `WHOLE_BYTES` all, of longer ones the head and tail, of
+others the head or footer. The rest are taken to be like those of the same folder and ending, but if one of these is not
+UTF-8, all are read. UTF-16 and UTF-32 are recognised; other files that are not UTF-8 get a source with the encoding
+`GUESSED`, or `UNKNOWN` if their text looks wrong in that.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -37,13 +38,13 @@ from pipeline.sources.globs import UNREADABLE
 from shards.errors import InputError, text_of
 
 MOST_LOOKED_AT = 4096
-"""Files of which a survey reads the head: about a second."""
+"""Files that a survey reads: a second for short ones."""
 MOST_FOLDERS = 12
 """A folder with more folders in it is one source for each format, not one for each folder."""
 FEW_FILES = 10
 """A source of fewer text files is cut by a separator, because validation takes whole documents."""
 LONG_BYTES, WHOLE_BYTES = 1 << 16, 1 << 20
-"""A text file as long, among few or among more, is cut by a separator of its own."""
+"""A text file as long, among few or among more, is cut by a separator of its own; a longer one is not read whole."""
 _LONG_HEAD_BYTES = 1 << 22
 _RECORDS = 64
 _SAMPLED_FILES = 16
@@ -95,7 +96,7 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
         try:
             text = codecs.getincrementaldecoder(encoding or "utf-8-sig")().decode(head, len(head) < HEAD_BYTES)
             if is_text and not encoding and not compression_of(file.name):
-                tail = _read_tail(file)
+                tail = _read_rest(file)
                 tail.decode()
         except UnicodeDecodeError:
             if encoding:
@@ -151,13 +152,13 @@ def is_western(text: str) -> bool:
     return len(utf8) <= len(odd) // 20  # two letters may look like one of UTF-8
 
 
-def _read_tail(file: File) -> bytes:
-    """Return the last bytes of a file after its head, without those of a character that is cut."""
+def _read_rest(file: File) -> bytes:
+    """Return the bytes of a file after its head, of a long file the last, without those of a character that is cut."""
     if file.stored_bytes <= HEAD_BYTES:
         return b""
     with open_file(file.url, file.version) as raw:
-        raw.seek(max(HEAD_BYTES, file.stored_bytes - HEAD_BYTES))
-        return raw.read(HEAD_BYTES).lstrip(bytes(range(0x80, 0xC0)))
+        raw.seek(HEAD_BYTES if file.stored_bytes <= WHOLE_BYTES else file.stored_bytes - HEAD_BYTES)
+        return raw.read(WHOLE_BYTES).lstrip(bytes(range(0x80, 0xC0)))
 
 
 def _list_rows(file: File, format_: str) -> Iterator[Any]:
