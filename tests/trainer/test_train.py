@@ -43,10 +43,13 @@ def test_a_tiny_model_overfits_one_shard(open_run, make_set, tmp_path):
     # Few tokens more than its windows: each epoch has nearly the same ones.
     one = make_set(tmp_path / "one", shard_tokens={"train": [330], "val": [200]})
     overrides = ["train.steps=150", "train.global_batch=4", "model.hidden_size=64", "optimizer.weight_decay=0"]
+    overrides += ["eval.max_tokens=1"]
     session = open_run(*overrides, "eval.every_steps=150", "checkpoint.every_steps=150", shards=one)
     assert len(one.splits["train"]) == 1
-    outcome = run_training(session, lambda line: None)
+    said: list[str] = []
+    outcome = run_training(session, said.append)
     assert outcome.log.last("loss")["loss"] < 0.4
+    assert sum(line.endswith("  beyond eval.max_tokens: code") for line in said) == 1
 
 
 def test_a_python_program_trains_as_the_command_does(run, recipe_file, shard_set, tmp_path, capsys):

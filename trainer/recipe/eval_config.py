@@ -135,7 +135,7 @@ class EvalConfig(Settings):
     every_steps: PositiveInt = 250
     """Steps between validations."""
     max_tokens: PositiveInt = 1_000_000
-    """Tokens of the val split that are predicted, from its start."""
+    """Tokens of the val split that are predicted, from its start. Sources that begin after them are named."""
     prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # bounded: checks UTF-8
     """Prompts that the model continues at each phase's end, into `samples/` of the run folder."""
 

@@ -80,8 +80,12 @@ def validate(loop: TrainingLoop, *, meter: Meter, say: Note) -> bool:
     log.write({"step": step, **found, **scores, **_timing(loop)})
     bits = found["val_bits_per_byte"]
     per_byte = f" ({bits:.3f} bits per byte)" if bits is not None else ""
-    sources = ", ".join(f"{name} {loss:.3f}" for name, loss in found["val_loss_by_source"].items())
-    say(f"step {step}  val loss {found['val_loss']:.3f}{per_byte}  {sources}")
+    losses = found["val_loss_by_source"]
+    sources = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+    held = session.shard_set.manifest.splits["val"].sources
+    beyond = ", ".join(name for name, count in held.items() if count.tokens and name not in losses)
+    rest = f"  beyond eval.max_tokens: {beyond}" if beyond else ""
+    say(f"step {step}  val loss {found['val_loss']:.3f}{per_byte}  {sources}{rest}")
     if scores:
         shown = ", ".join(f"{name} {show_score(**score)}" for name, score in scores["scores"].items())
         say(f"step {step}  {shown}")
