@@ -1,4 +1,4 @@
-"""What is not text among documents: HTML, words hyphenated at line ends, headers of pages, chat records.
+"""What is not text among documents: HTML, words hyphenated at line ends, headers of pages or of mail, chat records.
 
 Nothing is changed or dropped. The rules are strict: of prose, mathematics and source code they name at most one
 document in a thousand. About 0.2 ms a document, of which only the beginning counts.
@@ -38,6 +38,7 @@ _TURN = re.compile(
     r"<\|(?:im_start|start_header_id|user|assistant|system)\|>|\[INST\]"
 )
 _CHAT = re.compile(r"\s*(?:(?:<s>|<\|begin_of_text\|>)?\s*(?:<\||\[INST)|\[?\s*\{)")
+_MAIL = re.compile(r"(?i)(?:From .*\n)?(?:[A-Z][\w-]*:.*\n(?:[ \t].*\n)*)*?(?:Message-ID|MIME-Version|Received):")
 _NUMBERED = re.compile(r"(?m)^([^\d\n]{0,60})(\d{1,4})((?:[^\d\n].{0,60})?)$")
 
 
@@ -77,6 +78,10 @@ KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
     "HTML": (_is_html, "Extract the text of the pages, as the script in recipes/README.md does with trafilatura"),
     "words hyphenated at line ends": (_is_hyphenated, f"Join the lines, {_EXTRACTOR}"),
     "headers of pages": (_has_page_numbers, f"Leave them out, {_EXTRACTOR}"),
+    "headers of mail": (
+        lambda text: _MAIL.match(text) is not None,
+        "Take the text out of each message, as Python's `email` package does",
+    ),
     "chat records": (
         _is_chat,
         "Write each conversation as one text, in the form that the model will see (recipes/README.md has a command)",

@@ -173,7 +173,8 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "long.log").write_text("one line " * 200_000)
     said = call_here(main, "init", "long.log", "--out", "d.toml", cwd=tmp_path).stdout
     assert 'cut at "\\n" into about 1 document;' in said
-    for encoding, text in (("cp1252", "No.\n" * 500_000 + "Le café noir de l’été. " * 9 + "É»"), ("sjis", "日本語の文。\n文")):
+    western = "No.\n" * 500_000 + "Le café noir de l’été. " * 9 + "É»"
+    for encoding, text in (("cp1252", western), ("sjis", "日本語の文。\n文")):
         (tmp_path / f"{encoding}.txt").write_bytes(text.encode(encoding))
         done = call_here(main, "init", f"{encoding}.txt", "--out", f"{encoding}.toml", cwd=tmp_path)
         assert ("cp1252 is a guess" if encoding == "cp1252" else "nor cp1252") in done.stdout

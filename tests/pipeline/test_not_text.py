@@ -47,9 +47,14 @@ def as_template(text: str) -> str:
     return f"<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n{text}<|im_end|>"
 
 
+def as_mail(text: str) -> str:
+    return f"From me@here Sat Nov 28\r\nTo: you\r\nReceived-SPF: none\r\n\tat all\r\nmime-version: 1.0\r\n\r\n{text}"
+
+
 WAYS = [
     *((way, "HTML") for way in (as_page, as_fragment, as_entities)),
     *((as_columns, HYPHENS), (as_pages, HEADERS), (as_chat, "chat records"), (as_template, "chat records")),
+    (as_mail, "headers of mail"),
 ]
 
 
@@ -67,6 +72,7 @@ def test_silent_on_prose_and_source_code() -> None:
     code = [path for path in Path(html.__file__).parents[1].rglob("*.py") if "site-packages" not in path.parts]
     texts = [*real_documents(), *(path.read_text("utf-8", "ignore")[: 1 << 15] for path in code[:1000])]
     texts += ["If a<b and b<p, then a<p & p>a: <b, p>.", f"f'{as_fragment('x')}'\ndef page(): pass"]
+    texts += ["From: A\n\nReceived: B"]
     assert len(texts) > 1500
     told = [text[:200] for text in texts if find_kinds(text)]
     assert len(told) <= len(texts) / 1000, told
