@@ -292,6 +292,9 @@ def test_repeat_is_exact(runs_of: Any) -> None:
     assert plan.notes == ("3,000 training tokens, the most that 's0' allows in 3 epochs",)
     (note,) = plan_of(make_recipe([50, 50], tokens="max"), runs)[0].notes
     assert note.endswith("To use all, add to this command: --set sources.s0.weight=2.439 --set sources.s1.weight=97.56")
+    phases = [{"name": "a", "share": 0.5}, {"name": "b", "share": 0.5}]
+    (note,) = plan_of(make_recipe([50, 50], tokens="max", phases=phases, shard_tokens=500), runs)[0].notes
+    assert note.endswith("the most that 's0' allows")
 
 
 def test_too_small_names_sources_and_numbers(runs_of: Any) -> None:
