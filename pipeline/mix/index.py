@@ -53,11 +53,11 @@ measures that are stored with the source's runs."""
 
 
 def open_limits(sources: Sequence[SourceRecipe]) -> dict[int, SourceLimits]:
-    """Return the limits that the index applies to each source that is cleaned in the mix, by the source's index."""
+    """Return the limits that the index applies to each source that has some in the mix, by the source's index."""
     return {
         number: (source.clean.limits("mix"), source.clean.mix_measures())
         for number, source in enumerate(sources)
-        if source.clean.presets("mix")
+        if source.clean.limits("mix")
     }
 
 
@@ -83,7 +83,7 @@ class Index:
         self._partitions = Partitions(runs, scratch)
         self.bits = self._partitions.bits
         limits_of_all = [limit for own, _ in self._limits.values() for limit in own]
-        reasons = len(limits_of_all) + len(self._blocked.lists) + 4 + num_sources
+        reasons = len(limits_of_all) + len(self._blocked.reasons) + 4 + num_sources
         self._dtype = np.dtype(np.uint8 if reasons < 256 else np.uint16)
         """Of the numbers of reasons."""
         # Documents and tokens by partition, source and reason, of which the first is none: kept documents.
@@ -95,7 +95,7 @@ class Index:
         """Steps that are counted when they decide: limits and near-duplicates."""
         for limit in limits_of_all:
             self._code(limit.reason)
-        listed = np.array([0, *(self._code(reason) for reason, _ in self._blocked.lists)], self._dtype)
+        listed = np.array([0, *map(self._code, self._blocked.reasons)], self._dtype)
         for number in range(1 << self.bits):
             self._decide(number, listed)
 

@@ -32,7 +32,7 @@ def only(preset: str, **limits: float) -> dict[str, Any]:
 
 CLEAN: list[dict[str, Any]] = [
     {"gopher": only("gopher", min_words=0.5, max_words=2.25, max_mean_word_chars=1.5)},
-    {},
+    {"c4": only("c4")},  # measured alone
     {"gopher": only("gopher", min_words=0.5), "code": only("code", min_alphanumeric=0.125, max_longest_line_bytes=2.5)},
 ]
 
