@@ -221,9 +221,9 @@ def _iter_parts(selection: Selection) -> Iterator[Span]:
 
 def _make_units(source: int, parts: list[Span]) -> list[Unit]:
     units: list[list[Span]] = []
-    size = PART_BYTES
+    size = 0
     for part in parts:
-        if size + part.text_bytes > PART_BYTES:
+        if not units or size + part.text_bytes > PART_BYTES:
             units.append([])
             size = 0
         units[-1].append(part)
@@ -273,13 +273,15 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
 
 def _run_tokenizer(build: _SampleBuild, *, is_all: bool) -> None:
     """Run the small build's tokenizer stage; if a part of the text has too few entries, train a smaller one."""
+    fault = None
     while True:
         try:
             return run_tokenizer(build)
-        except TokenizerError:
+        except TokenizerError as error:
+            fault = fault or error  # it names the recipe's number of entries
             section = build.recipe.tokenizer
             if is_all or section.vocab_size is None or section.vocab_size < _FEW_ENTRIES:
-                raise
+                raise fault from None
             smaller = section.model_copy(update={"vocab_size": section.vocab_size // 2})
             build.recipe = build.recipe.model_copy(update={"tokenizer": smaller})
 

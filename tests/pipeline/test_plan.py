@@ -9,6 +9,7 @@ import re
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pipeline.plan.plan import Estimate, estimate
 from pipeline.recipe.schema import Recipe
 from pipeline.sources import selection
 from pipeline.sources.selection import Selection, open_sources
+from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.format.manifest import Manifest
 from tests.support.builds import build_here, real_documents
 from tests.support.hub_builds import Command
@@ -104,6 +106,10 @@ def test_a_sample_that_is_a_small_part_of_the_text(library: Path, library_set: P
     exact = plan_set(given)
     expect_foreseen(exact, library_set)
     assert (exact.seconds["tokenizer"], found.seconds["tokenizer"] > 0) == (0, True)
+    write_texts(tmp_path / "few.jsonl", [f"{number} " + "aa bb " * 5000 for number in range(100)])
+    few = write_recipe(tmp_path / "few.toml", source("few", "few.jsonl"), tokenizer={"vocab_size": 9000})
+    with pytest.raises(TokenizerError, match="vocab_size: 9,000 is too large"):
+        plan_set(few)
 
 
 def test_a_part_is_priced_as_it_will_be_read(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +146,10 @@ def test_of_a_row_group_that_begins_with_long_documents_the_text_counts(tmp_path
     texts = sorted((f"{number} {text}" for number, text in enumerate(real_documents() * 40)), key=len, reverse=True)
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
     whole = Selection(0, source(tmp_path / "a.parquet"), seed=1, tokens=None)
-    stream = DocumentStream(whole.source, whole.units[0].spans, most_bytes=1 << 20)
+    spans = whole.units[0].spans
+    empty = replace(spans[0], text_bytes=0)  # a group of rows without text
+    assert [unit.spans for unit in small_build._make_units(0, [empty, empty, *spans])] == [(empty, empty), spans]
+    stream = DocumentStream(whole.source, spans, most_bytes=1 << 20)
     read = sum(batch.num_bytes for _, batch in stream)
     size = sum(len(text.encode()) for text in texts)
     assert 1 << 20 <= read < 0.8 * size
