@@ -145,6 +145,9 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
     # Training takes what is left, in shards of equal size in each phase.
     available = [axis.total - start.tokens for axis, start in zip(axes, starts, strict=True)]
     total, notes = _grant_tokens(demand, available, has_more)
+    for key, tokens in (("split.val_tokens", recipe.split.val_tokens), ("mix.tokens", total)):
+        if tokens and not any(demand.shares.of(s, tokens) for s in range(len(axes))):
+            raise InputError(f"{key}: {tokens:,} gives no source a whole token. Ask for at least {len(axes):,}.")
     asked_of_phases = demand.phase_shards(total)
     asked = sum(asked_of_phases)
     if asked + demand.val_shards > MAX_SHARDS:

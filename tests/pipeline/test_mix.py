@@ -324,6 +324,9 @@ def test_validation_larger_than_sources_and_empty_sources(runs_of: Any) -> None:
     assert "split.val_tokens: 2,000 asks for 990 tokens of 's0', which has 500 in all" in lines[0]
     assert lines[1].startswith("source 's2': nothing is left of it; `tokenmill clean-report` shows why. ")
     assert len(lines) == 2
+    for key in ("val_tokens", "tokens"):
+        with pytest.raises(InputError, match=rf"{key}: 1 gives no source a whole token. Ask for at least 2\."):
+            plan_of(make_recipe([1, 1], **{key: 1}), runs[:2])
 
 
 def test_a_document_longer_than_a_shard_has_one_of_its_own(tmp_path: Path) -> None:
