@@ -9,7 +9,6 @@ file, and has a limit of its own.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -55,7 +54,7 @@ class Excess(NamedTuple):
     @property
     def enough(self) -> float:
         """A limit of four digits that allows what a step drops."""
-        return min(1.0, math.ceil(round(self.share * 1e4, 6)) / 1e4)
+        return -(-self.found * 10_000 // self.came) / 10_000  # in whole numbers: rounded up, and never too low
 
     def describe(self, noun: str = "document", more: str = "") -> str:
         """Return the counts of what a step drops: `3 of 10 documents (30.00%)`, with more in the parentheses."""

@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.builder.alarms import check_encoded
 from pipeline.clean.documents import DocumentStream
+from pipeline.clean.drops import Excess, find_excess
 from pipeline.clean.tally import Tally
 from pipeline.sources.base import MALFORMED, SourceError
 from tests.support import recipes
@@ -138,6 +139,8 @@ def test_records_without_text_have_a_limit(source: Any) -> None:
         caught.value
     )
     check_encoded(source("a", max_null=0.2, **keys), 80, tally_of(null=20, other=900))
+    barely = Excess(19_998_001, 20_000_001)  # above 0.9999
+    assert find_excess(*barely, barely.enough) is None
 
 
 def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dict[str, str], run_cli: Any) -> None:
