@@ -104,7 +104,7 @@ def list_languages(path: str) -> list[str]:
     """
     memory = 2 * Path(path).stat().st_size + _LOADING_BYTES
     found = subprocess.run(
-        [sys.executable, "-c", _LIST_LABELS, path, str(memory)], capture_output=True, text=True, encoding="utf-8"
+        [sys.executable, "-P", "-c", _LIST_LABELS, path, str(memory)], capture_output=True, text=True, encoding="utf-8"
     )
     if found.returncode:
         raise InputError(

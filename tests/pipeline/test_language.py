@@ -87,7 +87,11 @@ def test_scores_and_bytes_that_decide(recipe: Callable[..., Path]) -> None:
     assert clean(load_checked_recipe(recipe(base + "min_score = 0")), [*OTHERS, mixed])[0] == [0, 1, 2, 3, 4]
 
 
-def test_the_model_of_the_extra_is_taken_without_a_key(recipe: Callable[..., Path]) -> None:
+def test_the_model_of_the_extra_is_taken_without_a_key(
+    recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fasttext.py").touch()  # a file of the user, which is not imported
     found = load_checked_recipe(recipe('keep = ["en"]'))
     table = found.sources[0].clean.language
     assert table is not None
