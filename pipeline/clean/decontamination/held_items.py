@@ -145,8 +145,8 @@ class HeldItems:
         owner = np.repeat(telling, counts)
         item = self._items_by_ngram[spread(first, counts)]
         # Count the hits of each document and item, and weigh those that can be enough.
-        document = hits["document"][owner].astype(np.int64)
-        places, found = np.unique(document << 32 | item, return_counts=True)
+        documents = hits["document"].astype(np.int64)  # as their numbers are: else each search would convert all
+        places, found = np.unique(documents[owner] << 32 | item, return_counts=True)
         held: list[tuple[float, ...]] = []
         for place, count in zip(places.tolist(), found.tolist(), strict=True):
             number, words = place >> 32, self._find_words(place & 0xFFFFFFFF)
@@ -154,7 +154,7 @@ class HeldItems:
             # Even if no two of them overlap, they are too few words.
             if count * size < words.fewest:
                 continue
-            begin, end = hits["document"].searchsorted([number, number + 1])
+            begin, end = documents.searchsorted([number, number + 1])
             best = self._find_best(hits[begin:end], place & 0xFFFFFFFF, words)
             if best is not None:
                 held.append((number, place & 0xFFFFFFFF, *best))
