@@ -34,6 +34,7 @@ from shards.terminal.display import printable
 
 _DELIMITERS = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
 _EXCERPT = 60
+csv.field_size_limit(MOST_BYTES)  # the header of a file without one is its first record
 
 
 class _Header(NamedTuple):
@@ -77,7 +78,7 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
                     continue
                 stop = _find_first_end(piece, delimiter, start)
                 line = piece[start:stop].decode("utf-8", "replace").rstrip("\r\n")
-                if "\r" in line:
+                if "\r" in line.replace("\r\n", ""):
                     raise SourceError(
                         f"{span.name}: its lines end in a bare carriage return, as on old Macs; expected a line feed. "
                         f"Convert it: tr '\\r' '\\n' < OLD > NEW."
