@@ -57,8 +57,8 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     ),
     "a.csv delimiter": (csv_of("text;n", "a;1"), "there are text;n. Correct `text` or `delimiter`"),
     "a.csv no header": (
-        csv_of("a story,1", "b,2"),
-        "no column 'text' in its header, .* there are a story, 1.* no header",
+        csv_of(f'"a\r\nstory {"x" * 140_000}",1', "b,2"),
+        r"no column 'text' in its header, .* there are a\\r\\nstory x+\.\.\., 1.* no header",
     ),
     "a.jsonl long names": (
         json.dumps({"k" * 70_000: 1} | {f"key{n}": 1 for n in range(3000)}).encode(),
@@ -76,6 +76,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a.json cut": (json.dumps(ROWS).encode()[:-30], "cut short"),
     "a.json no key": (b'[{"body": "a"}]', "there are body. Correct `text`."),
     "a.json goes on": (b'[{"text": "a"}] [{"text": "b"}]', "goes on after the end of its array: "),
+    "a.json null": (b'[{"text": "a"}, null]', "record 1: .*expected an object"),
     "a.json no string": (b'[{"text": "a"}, {"text": 5}]', "record 1: "),
     "a.json line end in a string": (b'[{"text": "a"}, {"text": "b\nc"}]', "record 1: "),
     "a.jsonl number": (b'{"text": "a"}\n{"text": 1}', "record 1: .*changed from string to number"),
@@ -86,7 +87,9 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "a.parquet a page": (PARQUET[:100] + bytes(19_900) + PARQUET[20_000:], "row group 0 cannot be decoded"),
 }
 """By file and case: the bytes, and words of the message, a pattern."""
-ONCE_MALFORMED = "a.csv ragged, a.json no string, a.json line end in a string, a.jsonl number, a.jsonl cut off"
+ONCE_MALFORMED = (
+    "a.csv ragged, a.json null, a.json no string, a.json line end in a string, a.jsonl number, a.jsonl cut off"
+)
 """Those whose records are counted if the recipe allows malformed ones."""
 
 

@@ -24,6 +24,7 @@ from pipeline.sources.formats.span_reader import SpanReader
 _HEAD_BYTES = 1 << 16
 """Number of records at the head of a file that are checked for the recipe's columns."""
 _NO_SPACE = re.compile(r"\S")
+_NULL = re.compile(rb"\n\s*null")
 _REMEDY = "Repair the record, or correct the column's name or type"
 
 
@@ -215,7 +216,7 @@ def _parse_parts(lines: list[bytes], options: pa_json.ParseOptions) -> Iterator[
 
 
 def _read_json(piece: bytes, options: pa_json.ParseOptions) -> pa.Table:
-    if piece.lstrip().startswith(b"null") or b"\nnull" in piece:
+    if piece.lstrip().startswith(b"null") or _NULL.search(piece):
         # No object. Arrow takes it for one without columns, or, as the first record, dies of a segmentation fault.
         raise pa.ArrowInvalid("JSON parse error: expected an object in row 0")
     read_options = pa_json.ReadOptions(use_threads=False, block_size=len(piece) + 1)
