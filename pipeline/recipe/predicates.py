@@ -65,7 +65,7 @@ class Predicate:
             tests = (types.is_boolean,)
         elif isinstance(self.example, str):
             if _is_time(kind):
-                return all(_read_time(text, kind) is not None for text in self._values())
+                return self._times(kind) is not None
             tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
         else:
             tests = (types.is_integer, types.is_floating, types.is_decimal)
@@ -73,6 +73,16 @@ class Predicate:
 
     def _values(self) -> list[Any]:
         return list(self.value) if self.operator == "in" else [self.value]
+
+    def _times(self, kind: pa.DataType) -> Any:
+        """Return the predicate's dates or times as an array of a column's type, which may be too narrow: then None."""
+        import pyarrow as pa
+
+        times = [_read_time(text, kind) for text in self._values()]
+        try:
+            return None if None in times else pa.array(times, kind)
+        except (pa.ArrowInvalid, OverflowError):
+            return None
 
     def describe_misfit(self, kind: pa.DataType) -> str:
         """Return the fault of a column of a type that cannot be compared with the predicate's value."""
@@ -94,7 +104,7 @@ class Predicate:
         kind, comparison, wanted = values.type, self.operator, self._values()
         try:
             if _is_time(kind):
-                compared = pa.array([_read_time(text, kind) for text in wanted], kind)
+                compared = self._times(kind)
             elif pa.types.is_integer(kind):
                 # Arrow compares all integers of a type as they are with those of the same type alone.
                 comparison, wanted = _fit_integers(comparison, wanted, kind)

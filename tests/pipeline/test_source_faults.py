@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -87,6 +88,7 @@ MISTYPED = [
     (">= 2020-01-01T12:00:00", datetime.date(2020, 1, 1)),
     (">= 2020-01-01T12:00:00+01:00", datetime.datetime(2020, 1, 1)),
     (">= 3", datetime.datetime(2020, 1, 1)),
+    (">= 1600-01-01", np.datetime64("2020-01-01", "ns")),  # before the first that the type has
     ("== 10:00", datetime.time(10)),
 ]
 
