@@ -71,5 +71,5 @@ class SpanCache:
 
 
 def _key_of(source: SourceRecipe, unit_bytes: int | None) -> str:
-    reading = source.model_dump(mode="json", exclude={"name", "weight", "take", "license", *source.place_keys})
+    reading = source.model_dump(mode="json", exclude={"weight", "take", "license", *source.place_keys})
     return digest_of([CODE_VERSION, version("pyarrow"), reading, unit_bytes])

@@ -104,6 +104,17 @@ def test_a_rerun_opens_the_changed_files_alone(files: Any, build: Any, opened_by
     assert set(opened_by_listing(glob)) == {"0100.md", "0200.md", "0999.md"}
     assert build(glob).manifest.sources[0].documents_available == FILES + 1
     assert opened_by_listing(glob) == []
+    # Two sources with files of the same names keep the spans of both.
+    (tmp_path / "other").mkdir()
+    shutil.copy(tmp_path / "0100.md", tmp_path / "other")
+    two = recipe_of(glob)
+    two["sources"].append({"name": "t", "paths": [str(tmp_path / "other/*.md")], "weight": 1})
+    two["split"] = {}
+    for opens in (True, False):
+        with record_opened() as opened:
+            open_sources(load_recipe(two), kept := SpanCache(FolderStore(tmp_path / "set.work")))
+            kept.save()
+        assert any(path.endswith(".md") for path in opened) == opens
     found = digests(tmp_path / "set")
     shutil.rmtree(tmp_path / "set")
     shutil.rmtree(tmp_path / "set.work")
