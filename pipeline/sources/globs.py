@@ -1,6 +1,7 @@
 """Globs over local files: those of Python's `glob`, but each part reads a folder once, whatever links lead to it.
 
-Real folders are read before links to folders, so that a file has the name without a link if it has one.
+Real folders are read before links to folders, so that a file has the name without a link if it has one. A path that is
+there as it is written, with brackets in a folder's name, is no pattern.
 """
 
 from __future__ import annotations
@@ -34,9 +35,8 @@ Found = tuple[str, bool]
 
 def find_paths(glob: str, left_out: LeftOut) -> Iterator[Found]:
     """Yield the files and folders that a glob matches; add links to folders read before, and unreadable folders."""
-    if not has_magic(glob):
-        if os.path.lexists(glob):
-            yield glob, False
+    if os.path.lexists(glob) and "*" not in glob and "?" not in glob:
+        yield glob, False
         return
     head, base = os.path.split(glob)
     folders = _find_folders(head, left_out) if has_magic(head) else iter([(head, False)])

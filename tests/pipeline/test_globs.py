@@ -59,6 +59,7 @@ def test_links_that_lead_up_are_followed_once(folder: Path, source: Any) -> None
     notes: list[str] = []
     files = list_files(source(folder / "**/*.txt"), notes.append)
     assert [file.name for file in files] == ["[j]/k.txt", "a.txt", "b/a.txt", "b/out/o.txt", "kept/i.txt", "é b/m.txt"]
+    assert [file.name for file in list_files(source(folder / "[j]/*.txt"))] == ["k.txt"]  # as it is written
     hidden, special, links = notes
     assert "2 special files left out: b/pipe.txt, null.txt; a pipe, a socket or a device is not read" in special
     assert "2 hidden files left out: .f/g.txt, b/c/.e.txt" in hidden
