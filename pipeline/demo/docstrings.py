@@ -89,7 +89,7 @@ def _harvest_files(_: None, files: Sequence[SourceFile]) -> list[Docstring]:
     for release, path, file in files:
         try:
             found = list(parse_docstrings(Path(file).read_bytes()))
-        except (SyntaxError, ValueError):  # templates and files for other versions of Python
+        except (OSError, SyntaxError, ValueError):  # gone; templates, and files for other versions of Python
             continue
         docstrings.extend(Docstring(text, release, path, name) for name, text in found)
     return docstrings
