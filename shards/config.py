@@ -256,8 +256,13 @@ def set_key(data: Document, key: Sequence[str], value: Any, *, shown: str) -> It
     # From table to table, or to an item of a list by its name or number.
     *parents, last = key
     place: Any = data
-    for part in parents:
-        above, place = place, _descend(place, part)
+    at = 0
+    while at < len(parents):
+        above, part = place, parents[at]
+        # The name of an item may have dots: the longest that fits is meant.
+        ends = range(len(parents) if isinstance(above, list) else at + 1, at, -1)
+        found = ((item, end) for end in ends if (item := _descend(above, ".".join(parents[at:end]))) is not None)
+        place, at = next(found, (None, at))
         if place is None:
             names = [name for item in list_of(above) if isinstance(name := table_of(item).get("name"), str)]
             yield f"{shown}: no {part!r} in this file.{nearest(part, names) if names else ''}"

@@ -93,9 +93,15 @@ def load_checked_recipe(
     if faults := apply_changes(data, changes):
         raise settings_error(where, faults)
     faults = [fault for override in overrides for fault in apply_override(data, override, _mark_typed)]
-    # A source of weight 0 is left out; `false`, which equals 0, is refused with the other faults.
+    # A source of weight 0 is left out, and its name of tables by source. `false`, which equals 0, is refused later.
     if sources := list_of(data.get("sources")):
         data["sources"] = [one for one in sources if repr(table_of(one).get("weight")) not in ("0", "0.0")]
+        section = table_of(data.get("tokenizer"))
+        tables = [section.get("sample_weights"), section.get("sample_limits")]
+        for table in (*tables, *(phase.get("weights") for _, phase in named_tables(data, "mix.phases"))):
+            for one in sources:
+                if one not in data["sources"]:
+                    table_of(table).pop(str(table_of(one).get("name")), None)
     # All faults of the recipe and of the files that it names come in one report.
     on_files = (_check_tokenizer_file, _check_filters, check_globs, check_entries)
     checks = (*CHECKS, *(partial(check, folder=folder) for check in on_files))

@@ -15,6 +15,10 @@ def test_a_good_recipe(load: Any) -> None:
     recipe = load()
     assert [(source.name, source.weight) for source in recipe.sources] == [("prose", 87.0), ("code", 3.5)]
     assert [source.name for source in load(GOOD, "sources.prose.weight=0").sources] == ["code"]
+    phase = '[[mix.phases]]\nname = "main"\nshare = 1.0\nweights = { "prose.en" = 1 }\n'
+    text = GOOD.replace("prose", "prose.en") + f'sample_weights = {{ "prose.en" = 1, code = 2 }}\n{phase}'
+    assert load(text, "sources.prose.en.weight=2").sources[0].weight == 2
+    assert load(text, "sources.prose.en.weight=0").tokenizer.sample_weights == {"code": 2}
     assert recipe.tokenizer.special_tokens == ["<|endoftext|>"]
     assert (recipe.seed, recipe.mix.tokens, recipe.mix.when_short) == (1337, "max", "error")
 
