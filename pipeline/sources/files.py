@@ -37,7 +37,7 @@ from pipeline.sources.globs import (
     find_paths,
 )
 from pipeline.sources.network.settings import keep_fetched
-from shards.config import list_of, named_tables
+from shards.config import list_of, named_tables, table_of
 from shards.errors import InputError, first_of, remedy_of, text_of
 from shards.stores.files import PIPE
 from shards.terminal.reporter import Note, no_note
@@ -254,7 +254,9 @@ def expand_glob(glob: str, left_out: LeftOut) -> list[File]:
     files: list[File] = []
     for name, info in listed.items():
         url = name if "://" in name else f"{scheme}://{name}"
-        name = f"/{name.partition('://')[2] or name.lstrip('/')}"
+        place = name.partition("://")[2] or name.lstrip("/")
+        # Two protocols may have files at one place; those of `file` are local ones.
+        name = f"/{place}" if scheme == "file" else f"/{scheme}/{place}"
         files.append(File(url, _check_name(name), info.get("size") or 0))
     return sorted(files, key=lambda file: file.name)
 
@@ -262,11 +264,10 @@ def expand_glob(glob: str, left_out: LeftOut) -> list[File]:
 def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
     """Yield the local files that a glob matches; of a folder of `datasets.save_to_disk`, those with its rows."""
     glob = os.path.expanduser(glob)
-    state = Path(glob, _STATE_FILE)
-    if not globbing.has_magic(glob) and state.is_file():
-        rows = json.loads(state.read_bytes())["_data_files"]
-        found = ((os.path.join(glob, file["filename"]), False) for file in rows)
-    else:
+    try:
+        rows = json.loads(Path(glob, _STATE_FILE).read_bytes())["_data_files"]
+        found = [(os.path.join(glob, file["filename"]), False) for file in rows]
+    except (OSError, LookupError, TypeError):  # no such file, or one that something else wrote
         found = find_paths(os.path.join(glob, "*") if os.path.basename(glob) == "**" else glob, left_out)
     # One call of the system for each file, as there may be many.
     folders: dict[str, str] = {}
@@ -299,10 +300,11 @@ def _explain_folder(glob: str, path: str) -> str:
     elif not os.path.isdir(path := os.path.expanduser(path)):
         is_pipe = os.path.exists(path) and not os.path.isfile(path)
         return f"{glob!r} is {PIPE}. Write its contents to a file." if is_pipe else ""
-    elif os.path.isfile(splits := os.path.join(path, "dataset_dict.json")):
-        names = json.loads(Path(splits).read_bytes()).get("splits", [])
-        first = f"{glob.rstrip('/')}/{names[0] if names else 'train'}"
-        return f"{glob!r} is a folder of saved splits ({', '.join(names)}). Name one: {first!r}."
+    elif (saved := Path(path, "dataset_dict.json")).is_file() and (
+        splits := list_of(table_of(json.loads(saved.read_bytes())).get("splits"))
+    ):
+        named = f"{', '.join(map(str, splits))}). Name one: {str(Path(glob, str(splits[0])))!r}"
+        return f"{glob!r} is a folder of saved splits ({named}."
     return f"{glob!r} is a folder. Give a glob over its files, such as {glob.rstrip('/') + '/**/*'!r}."
 
 

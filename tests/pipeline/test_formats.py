@@ -193,6 +193,12 @@ def test_a_document_over_the_limit_is_refused_by_its_number(written: Path, monke
         read_records(source_of(written, max_document_bytes=longest - 1))
 
 
+def test_a_long_document_that_begins_a_span_is_refused_by_its_byte(tmp_path: Path, source: Any) -> None:
+    (tmp_path / "a.txt").write_text("one--too long")
+    with pytest.raises(SourceError, match=r"^a\.txt: record 0 after byte 5: is longer than 5 bytes"):
+        read_records(source(tmp_path / "a.txt", separator="--", max_document_bytes=5), 1)
+
+
 def test_provenance_leads_back_to_the_document(written: Path) -> None:
     recipe = source_of(written)
     ((span, batches), *_) = read_spans(recipe)
@@ -210,6 +216,12 @@ def test_files_of_another_file_system_hold_the_same(written: Path) -> None:
     fsspec.filesystem("memory").pipe(f"/formats/{written.name}", written.read_bytes())
     recipe = source_of(f"memory://formats/{written.name}")
     assert texts_of(read_spans(recipe, 1)) == [row["text"] for row in ROWS]
+    # A local file at the same place is another one.
+    fsspec.filesystem("memory").pipe(str(written), b"another")
+    assert (
+        len(files.list_files(source_of(written).model_copy(update={"paths": [str(written), f"memory:/{written}"]})))
+        == 2
+    )
 
 
 def test_dictionaries_of_a_stream_are_those_before_the_batch(tmp_path: Path, source: Any) -> None:
@@ -220,6 +232,10 @@ def test_dictionaries_of_a_stream_are_those_before_the_batch(tmp_path: Path, sou
         with new(tmp_path / name, pa.schema({"text": texts.type}), options=options) as writer:
             writer.write_table(pa.table({"text": texts}))
         assert read_records(source(tmp_path / name), 1) == list("abacbd")
+    kind = pa.dictionary(pa.int8(), pa.string())
+    with pa.ipc.new_file(tmp_path / "full.arrow", pa.schema({"text": kind})) as writer:
+        writer.write_batch(pa.record_batch({"text": pa.array([*map(str, range(128)), None]).cast(kind)}))
+    assert read_records(source(tmp_path / "full.arrow")) == [*map(str, range(128)), None]
 
 
 FIELDS = st.text('ab",\né ', max_size=8)
@@ -382,6 +398,8 @@ def test_a_folder_is_read_if_datasets_saved_it_and_named_if_not(tmp_path: Path, 
     assert read_records(source(tmp_path / "saved")) == [row["text"] for row in ROWS]
     datasets.DatasetDict(train=dataset, test=dataset).save_to_disk(tmp_path / "both")
     (tmp_path / "plain").mkdir()
+    (tmp_path / "plain/state.json").write_text('{"step": 1}')
+    (tmp_path / "plain/dataset_dict.json").write_text("[]")
     for path, words in {
         "both": "'both' is a folder of saved splits (train, test). Name one: 'both/train'.",
         "plain/": "'plain/' is a folder. Give a glob over its files, such as 'plain/**/*'.",

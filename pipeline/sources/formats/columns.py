@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import split_by_size, unwrap_mask
+from pipeline.arrow_arrays import split_by_size, unwrap_mask, wrap_numbers
 from pipeline.recipe.predicates import Predicate
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import BATCH_BYTES, SourceError
@@ -126,9 +126,8 @@ def measure_texts(column: Any) -> np.ndarray:
     import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
 
     if pa.types.is_dictionary(column.type):
-        own = measure_texts(column.dictionary)
-        places = column.indices.fill_null(len(own)).to_numpy(zero_copy_only=False)
-        return np.append(own, 0)[places]
+        own = wrap_numbers(pa.int64(), measure_texts(column.dictionary).astype(np.int64))
+        return own.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
     if _is_shared(column.type):
         lengths = np.frombuffer(column.buffers()[1], np.int32)[::4]  # a view's first number
         return lengths[column.offset : column.offset + len(column)].astype(np.int64)

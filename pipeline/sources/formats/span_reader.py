@@ -89,7 +89,7 @@ class SpanReader:
                 yield data[:cut], True
                 data, done = data[cut:], done + cut
             if len(data) > most:
-                place = replace(self.span, start=self.span.start if self.row else done, kind="b")
+                place = replace(self.span, start=self.span.start + (0 if self.row else done), kind="b")
                 raise too_long(place, self.row, most)
         if data:
             yield data, False
