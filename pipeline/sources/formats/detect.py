@@ -17,7 +17,7 @@ import shlex
 from typing import Any
 
 from pipeline.sources.base import File, SourceError
-from pipeline.sources.formats.byte_io import COMPRESSION, HEAD_BYTES, is_compressed, open_decompressed, open_file
+from pipeline.sources.formats.byte_io import COMPRESSION, HEAD_BYTES, compression_of, open_decompressed, open_file
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.encodings import UTF8, decode_whole, refuse_wide
 
@@ -95,6 +95,7 @@ def detect_format(file: File, encoding: str, head: bytes | None = None) -> str:
     if found := _BY_NAME.get(ending):
         return found
     head = read_head(file) if head is None else head
+    is_cut = len(head) == HEAD_BYTES
     if found := next((found for magic, found in _BY_MAGIC.items() if head.startswith(magic)), None):
         return found
     # From here on it is text, or refused.
@@ -107,7 +108,7 @@ def detect_format(file: File, encoding: str, head: bytes | None = None) -> str:
     head = decode_whole(head, encoding)
     if is_binary(head):
         raise _not_text(name, "binary data")
-    if _is_json_lines(head):
+    if _is_json_lines(head, is_cut):
         return "jsonl"
     # A name that says JSON must hold records; other text is one document, unless it looks like a data set.
     is_json = ending.startswith(".json")
@@ -125,7 +126,7 @@ def detect_format(file: File, encoding: str, head: bytes | None = None) -> str:
             f'{name}: looks like CSV or TSV, but its name does not say so. Set `format` to "csv" (and `delimiter`, if '
             f"it is not a comma), {_AS_FILES}."
         )
-    if not ending and is_compressed(name) and head:
+    if not ending and compression_of(name) and head:
         raise SourceError(
             f'{name}: compressed text whose name does not give its format. Set `format`: "text" with a `separator`, '
             'or "file" to make each file one document.'
@@ -164,17 +165,15 @@ def is_binary(head: bytes) -> bool:
     return False
 
 
-def _is_json_lines(head: bytes) -> bool:
-    """Return whether the format is JSON lines: most of the first lines are JSON objects."""
+def _is_json_lines(head: bytes, is_cut: bool) -> bool:
+    """Return whether the format is JSON lines: most of the first lines are JSON objects, but for one that is cut."""
     if b"{" not in head:
         return False
-    # The last line of a head that was cut is not judged.
     lines = [line for line in head.split(b"\n") if line.strip()]
-    if len(head) == HEAD_BYTES and len(lines) == 1:
+    if is_cut and len(lines) == 1:
         return bool(re.match(rb'\s*\{\s*"', head))  # one line, longer than the head
-    whole = lines[:-1] if len(head) == HEAD_BYTES else lines
-    objects = [line for line in whole[:_JUDGED_LINES] if isinstance(_parse(line), dict)]
-    return 2 * len(objects) > len(whole[:_JUDGED_LINES])
+    judged = (lines[:-1] if is_cut else lines)[:_JUDGED_LINES]
+    return 2 * sum(isinstance(_parse(line), dict) for line in judged) > len(judged)
 
 
 def _parse(line: bytes) -> Any:
