@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.flags import parse_build_place
@@ -54,7 +53,14 @@ def run(options: argparse.Namespace) -> Outcome:
     from pipeline.builder.stored_build import stored_build_errors
 
     if options.html:
-        _check_outside(options.html, options.place)
+        from shards.format.manifest import MANIFEST_FILE
+        from shards.stores.open import open_writable_store
+        from shards.stores.store import check_outside
+
+        # A set may hold no other files.
+        store = open_writable_store(options.place)
+        if store.find(MANIFEST_FILE) is not None:
+            check_outside(options.html, store)
     examples = options.examples if options.examples is not None else _PAGE_EXAMPLES if options.html else 0
     with stored_build_errors():
         report = read_clean_report(options.place, examples=examples)
@@ -63,17 +69,6 @@ def run(options: argparse.Namespace) -> Outcome:
         write_page(report, options.html)
         shown = [f"{options.html}: {format_size(options.html.stat().st_size)}"]
     return Outcome(report | {"rows": [asdict(row) for row in report["rows"]]}, shown)
-
-
-def _check_outside(out: Path, place: str) -> None:
-    """Refuse to write the files of `clean-report` into a set, which may hold no others."""
-    from shards.format.manifest import MANIFEST_FILE
-    from shards.stores.open import open_writable_store
-    from shards.stores.store import check_outside
-
-    store = open_writable_store(place)
-    if store.find(MANIFEST_FILE) is not None:
-        check_outside(out, store)
 
 
 def _list_parts(report: dict[str, Any]) -> Iterator[Part]:

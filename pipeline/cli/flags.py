@@ -86,7 +86,6 @@ def read_network(options: argparse.Namespace) -> Network:
 
 def parse_build_place(text: str) -> str:
     """Parse a flag's place of a set or of a work folder: a folder with a name, or an address in an object store."""
-    from shards.errors import InputError
     from shards.stores.open import absolute_place
 
     try:

@@ -51,6 +51,8 @@ MATHEMATICAL = frozenset({"numpy", "torch", "sympy", "mpmath", "networkx", "scip
 MATHEMATICAL_MODULES = ("decimal.py", "fractions.py", "_pydecimal.py", "random.py", "statistics.py")
 _DRAWN = re.compile("[\u239b-\u23b3]")
 """Pieces of large brackets: of formulas drawn in lines of characters, which no sentence has."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Halves of characters, which are not UTF-8."""
 _FORMULA = re.compile(r":math:|\.\. math::|\\frac|\\sum|\$[^$\n]+\$")
 _TEST_FOLDERS = frozenset({"test", "tests", "testing", "idle_test"})
 _SITE_FOLDERS = frozenset({"site-packages", "dist-packages"})
@@ -95,6 +97,8 @@ def _gather_documentation() -> tuple[list[Docstring], list[Docstring], list[Docs
 
     Mathematics has a formula and is of a mathematical package.
     """
+    from pydoc_data.topics import topics
+
     releases = list(_installed())
     stdlib = Path(sysconfig.get_path("stdlib"))
     files = [source for distribution in releases for source in _python_files(distribution)]
@@ -102,7 +106,8 @@ def _gather_documentation() -> tuple[list[Docstring], list[Docstring], list[Docs
     files += [(_python_release(), name, str(stdlib / name)) for name in modules]
     # A document belongs to one of both; repeated ones are left out over both.
     prose, mathematics, long = list[Docstring](), list[Docstring](), list[Docstring]()
-    documents = [*_language_reference(), *_descriptions(releases), *harvest_docstrings(files)]
+    reference = [Docstring(topics[name], _python_release(), "pydoc_data/topics.py", name) for name in sorted(topics)]
+    documents = [*reference, *_descriptions(releases), *harvest_docstrings(files)]
     for document in _distinct(documents, MAX_CHARS, long):
         package = document.release.split(" ")[0]
         is_formula = package in MATHEMATICAL and _FORMULA.search(document.text)
@@ -139,13 +144,6 @@ def _python_files(distribution: importlib.metadata.Distribution) -> Iterator[Sou
             yield release, file.as_posix(), str(distribution.locate_file(file))
 
 
-def _language_reference() -> Iterator[Docstring]:
-    from pydoc_data.topics import topics
-
-    for name in sorted(topics):
-        yield Docstring(topics[name], _python_release(), "pydoc_data/topics.py", name)
-
-
 def _descriptions(releases: Iterable[importlib.metadata.Distribution]) -> Iterator[Docstring]:
     for distribution in releases:
         body: Any = distribution.metadata.get_payload()  # pyright: ignore[reportAttributeAccessIssue]
@@ -165,11 +163,11 @@ def _distinct(documents: Iterable[Docstring], most: int, long: list[Docstring]) 
             continue
         if len(document.text) > most:
             long.append(document)
-        elif not _DRAWN.search(document.text) and _is_utf8(document.text):
+        elif not _DRAWN.search(document.text) and not _SURROGATE.search(document.text):
             seen.update(_lines(document), [document.text])
             yield document
     # A later document may have the lines of a long one: what is held out must be new.
-    long[:] = [document for document in long if _is_utf8(document.text) and not _repeats(document, seen)]
+    long[:] = [document for document in long if not _SURROGATE.search(document.text) and not _repeats(document, seen)]
 
 
 def _lines(document: Docstring) -> list[str]:
@@ -178,10 +176,6 @@ def _lines(document: Docstring) -> list[str]:
 
 def _repeats(document: Docstring, seen: set[str]) -> bool:
     return sum(len(line) for line in _lines(document) if line in seen) > MAX_REPEATED * len(document.text)
-
-
-def _is_utf8(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _gather_code() -> list[Docstring]:

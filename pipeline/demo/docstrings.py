@@ -60,7 +60,8 @@ def parse_docstrings(content: bytes) -> Iterator[tuple[str, str]]:
     Raises:
         SyntaxError, ValueError: the file is not Python of this version, or is not decodable.
     """
-    if not _is_documentation(content):
+    lengths = (match.end() - match.start() for match in _TRIPLE_QUOTED.finditer(content))
+    if sum(length for length in lengths if length >= MIN_CHARS) <= MIN_SHARE * len(content):
         return
     for name, text in _walk(parse_source(content), ""):
         cleaned = inspect.cleandoc(text)
@@ -77,11 +78,6 @@ def parse_source(content: bytes) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(content)
-
-
-def _is_documentation(content: bytes) -> bool:
-    lengths = (match.end() - match.start() for match in _TRIPLE_QUOTED.finditer(content))
-    return sum(length for length in lengths if length >= MIN_CHARS) > MIN_SHARE * len(content)
 
 
 def _harvest_files(_: None, files: Sequence[SourceFile]) -> list[Docstring]:
@@ -114,16 +110,10 @@ def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
 
 def _given_docstrings(call: ast.expr, prefix: str) -> Iterator[tuple[str, str]]:
     """Yield the text in `add_docstr(torch.abs, "...")`; one that is formatted at run time is not text yet."""
-    if not isinstance(call, ast.Call) or _last_name(call.func) not in _SETTERS:
+    if not isinstance(call, ast.Call) or getattr(call.func, "attr", getattr(call.func, "id", "")) not in _SETTERS:
         return
     text = call.args[-1] if call.args else None
     if isinstance(text, ast.Constant) and isinstance(text.value, str):
         # The target is an expression, or a module's and an object's name as two strings.
         target = (a.value if isinstance(a, ast.Constant) else ast.unparse(a) for a in call.args[:-1])
         yield ".".join([prefix, *map(str, target)]).lstrip("."), text.value
-
-
-def _last_name(function: ast.expr) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""

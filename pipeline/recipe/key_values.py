@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from shards.config import in_form
 
-_SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
-_SCALE = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")  # `K` and `k` are one unit; `m` is a thousandth
+_SCALE = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 _NOT_OF_FILES = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")
 """Python's text encodings that are for parts of texts."""
@@ -29,10 +29,7 @@ def parse_size(value: Any) -> Any:
     match = _SIZE.fullmatch(value)
     if not match:
         raise ValueError('expected bytes as a number, or as text such as "1 GB" or "512 MiB"')
-    # `K` and `k` are one unit; `m` would be a thousandth.
-    unit = match[2] or ""
-    scale = _SCALE[unit.replace("K", "k") if len(unit) == 1 else unit.replace("k", "K")] if unit else 1
-    return int(Decimal(match[1]) * scale)
+    return int(Decimal(match[1]) * _SCALE[(match[2] or "").upper()])
 
 
 def parse_count(value: Any) -> Any:

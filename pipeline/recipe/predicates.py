@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _EXACT = 1 << 53
 """Up to this number, every whole number is a float."""
+_KINDS = (bool, str, int | float)
 Written = Callable[[], Sequence[Any]]
 _COMPARISON = re.compile(r"\s*(==|!=|<=|>=|<|>)(?!=)\s*(.+?)\s*")
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -138,17 +139,15 @@ def parse_predicate(column: str, condition: Any) -> Predicate:
         ValueError: the condition is not of that form.
     """
     if isinstance(condition, list) and condition:
-        if not any(all(_is_kind(value, kind) for value in condition) for kind in (bool, str, (int, float))):
+        # `True` is an integer, too.
+        kinds = [next((kind for kind in _KINDS if isinstance(value, kind)), None) for value in condition]
+        if None in kinds or kinds != kinds[:1] * len(kinds):
             raise ValueError(f"{column}: expected a list of texts, of numbers, or of booleans, got {condition!r}")
         return Predicate(column, "in", tuple(condition))
     match = _COMPARISON.fullmatch(condition) if isinstance(condition, str) else None
     if not match:
         raise ValueError(f'{column}: expected a condition such as ">= 3" or "== \'en\'", or a list of allowed values')
     return Predicate(column, match[1], _literal(match[2]))
-
-
-def _is_kind(value: Any, kind: type | tuple[type, ...]) -> bool:
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def _literal(text: str) -> Any:

@@ -159,9 +159,7 @@ class Demand:
                 that it bounds nothing.
         """
         found = self._grant(available)
-        if found.fault:
-            return found
-        return replace(found, fault="\n".join(small_phases(self.recipe, found.train_tokens)))
+        return found if found.fault else replace(found, fault="\n".join(small_phases(self.recipe, found.train_tokens)))
 
     def _grant(self, available: Sequence[float | None]) -> Grant:
         mix = self.recipe.mix
@@ -237,8 +235,5 @@ def _list_phases(recipe: Recipe) -> tuple[Phase, ...]:
 
 
 def _add_phases(phases: tuple[Phase, ...]) -> Shares:
-    # One phase keeps its fractions as they are: sums of products would be equal, but larger numbers.
-    if len(phases) == 1:
-        return phases[0].shares
     own = [[phase.share * fraction for fraction in phase.shares.fractions] for phase in phases]
     return Shares(tuple(map(sum, zip(*own, strict=True))))

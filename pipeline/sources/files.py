@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pipeline.recipe.paths import explain_path, locate
 from pipeline.recipe.sources import FilesSource, HubSource, SourceRecipe
@@ -54,6 +54,8 @@ _LIST_FILES = 64
 def list_files(source: SourceRecipe, note: Note = no_note) -> list[File]:
     """List a source's files in order, without opening one; a note says what its globs leave out.
 
+    Files of globs are sorted by name, which is relative to their common folder.
+
     Raises:
         SourceError: the files cannot be listed.
     """
@@ -61,15 +63,7 @@ def list_files(source: SourceRecipe, note: Note = no_note) -> list[File]:
         from pipeline.sources import hub  # with the Hub's libraries, which take a second
 
         return hub.list_files(source)
-    return _list_matches(cast("FilesSource", source), note)
-
-
-def _list_matches(source: FilesSource, note: Note) -> list[File]:
-    """List the files of a `files` source, sorted by name. A name is relative to the files' common folder.
-
-    Raises:
-        SourceError: a glob cannot be listed, or no glob matches a file any more.
-    """
+    assert isinstance(source, FilesSource)
     try:
         # A file that several globs match is one file.
         left_out = LeftOut()

@@ -64,14 +64,11 @@ def _find_folders(glob: str, left_out: LeftOut) -> Iterator[Found]:
         if stat.S_ISDIR(facts.st_mode):
             found.setdefault((facts.st_dev, facts.st_ino), []).append((path, is_hidden))
     for names in found.values():
-        best, *others = names if len(names) == 1 else sorted(names, key=_rank)
+        best, *others = (
+            names if len(names) == 1 else sorted(names, key=lambda one: (one[1], count_links(one[0]), one[0]))
+        )
         yield best
         left_out |= {path: AGAIN for path, is_hidden in others if not is_hidden and count_links(path)}
-
-
-def _rank(found: Found) -> tuple[bool, int, str]:
-    path, is_hidden = found
-    return is_hidden, count_links(path), path
 
 
 def count_links(path: str) -> int:

@@ -39,8 +39,9 @@ def pin_revisions(recipe: Recipe, work: WritableStore | None = None, *, keep: bo
     Raises:
         SourceError: with one line for each source that cannot be resolved.
     """
-    kept = work is not None and work.find(_REVISIONS_FILE) is not None
-    known: dict[str, str] = json.loads(work.read(_REVISIONS_FILE)) if work is not None and kept else {}
+    known: dict[str, str] = {}
+    if work is not None and work.find(_REVISIONS_FILE) is not None:
+        known = json.loads(work.read(_REVISIONS_FILE))
     found: dict[str, str] = {}
     faults: list[str] = []
     for source in recipe.sources:

@@ -111,7 +111,14 @@ class Selection:
 
     @cached_property
     def _groups(self) -> list[list[File]]:
-        return _group_files(self.files, self.seed)
+        """Groups of files to select in the seeded order; inside a group, they are in the source's order."""
+        order = sorted(range(len(self.files)), key=lambda index: seeded_place(self.seed, self.files[index].name))
+        groups: list[list[File]] = []
+        size, start = FIRST_GROUP_FILES, 0
+        while start < len(order):
+            groups.append([self.files[index] for index in sorted(order[start : start + size])])
+            start, size = start + size, 2 * size
+        return groups
 
     @property
     def text_bytes(self) -> int:
@@ -213,17 +220,6 @@ def describe_empty(names: Sequence[str]) -> str:
     """Say which files of a selection hold no record."""
     shown = ", ".join(map(printable, names[:_SHOWN_EMPTY])) + (", ..." if len(names) > _SHOWN_EMPTY else "")
     return f"{plural(len(names), 'file')} without a record: {shown}"
-
-
-def _group_files(files: list[File], seed: int) -> list[list[File]]:
-    """Return groups of files to select in the seeded order; inside a group, they are in the source's order."""
-    order = sorted(range(len(files)), key=lambda index: seeded_place(seed, files[index].name))
-    groups: list[list[File]] = []
-    size, start = FIRST_GROUP_FILES, 0
-    while start < len(order):
-        groups.append([files[index] for index in sorted(order[start : start + size])])
-        start, size = start + size, 2 * size
-    return groups
 
 
 def seeded_place(seed: int, text: str) -> tuple[int, str]:

@@ -47,7 +47,8 @@ class SpanCache:
             SourceError: with one line for each file that cannot be read, or does not fit the recipe.
         """
         # Which files are as they were? Only the others are opened.
-        key = _key_of(source, unit_bytes)
+        reading = source.model_dump(mode="json", exclude={"weight", "take", "license", *source.place_keys})
+        key = digest_of([CODE_VERSION, version("pyarrow"), reading, unit_bytes])
         kept, used = self._kept.get(key, {}), self._used.setdefault(key, {})
         new = [file for file in files if kept.get(file.name, ())[:2] != (file.url, file.version)]
         listed: dict[str, list[Span]] = {file.name: [] for file in new}
@@ -68,8 +69,3 @@ class SpanCache:
         if self._changed:
             self._work.put(SPANS_FILE, seal(self._used, _Kept))
             self._changed = False
-
-
-def _key_of(source: SourceRecipe, unit_bytes: int | None) -> str:
-    reading = source.model_dump(mode="json", exclude={"weight", "take", "license", *source.place_keys})
-    return digest_of([CODE_VERSION, version("pyarrow"), reading, unit_bytes])

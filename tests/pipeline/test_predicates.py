@@ -42,11 +42,6 @@ def test_conditions_that_are_none(condition: Any) -> None:
         parse_predicate("c", condition)
 
 
-def test_reasons() -> None:
-    assert parse_predicate("b", ">= 3").reason == "not b >= 3"
-    assert parse_predicate("a", ["x", "y"]).reason == "not a in ('x', 'y')"
-
-
 DAYS = [datetime.date(2020, 1, 1) + datetime.timedelta(days=day) for day in range(3)]
 TIMES = [datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC) + datetime.timedelta(hours=hour) for hour in range(3)]
 LARGE = [2**63 - 1, 2**63, 2**64 - 1]

@@ -70,12 +70,6 @@ def test_a_column_whose_name_is_also_a_path_is_ambiguous(tmp_path: Path, source:
     list_spans_of(source(tmp_path / "a.parquet", text="other.body"))
 
 
-@pytest.mark.parametrize("value", [1, ["text"], {"x": 1}, datetime.date(2020, 1, 1)], ids=str)
-def test_mistyped_text_column(value: Any, tmp_path: Path, source: Any) -> None:
-    pq.write_table(pa.table({"text": [value]}), tmp_path / "a.parquet")
-    assert "a.parquet: column 'text' is" in resolve_error(source(tmp_path / "a.parquet"))
-
-
 MISTYPED = [
     (">= 3", "text"),
     ("== 'x'", 1),
@@ -98,6 +92,7 @@ def test_mistyped_predicate_is_found_before_the_work(
     condition: Any, value: Any, tmp_path: Path, source: Any, write_parquet: Any
 ) -> None:
     path = write_parquet(tmp_path / "a.parquet", ["x"], column=[value])
+    assert isinstance(value, str) or "a.parquet: column 'column' is" in resolve_error(source(path, text="column"))
     message = resolve_error(source(path, keep={"column": condition}))
     assert "a.parquet: column 'column' is" in message
     assert "cannot test" in message

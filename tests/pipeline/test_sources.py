@@ -21,18 +21,9 @@ def test_dotted_columns_of_json_lines(tmp_path: Path, source: Any, read_all: Any
     size = (tmp_path / "a.jsonl").stat().st_size
     rows = read_all(source(tmp_path / "a.jsonl", text="m.t", keep={"m.s": ">= 2.5"}))
     assert rows == [(f"a.jsonl@#b0-{size}", i, f"text {i}") for i in range(5, 9)]
-
-
-def test_json_key_with_a_dot_is_refused(tmp_path: Path, source: Any) -> None:
     (tmp_path / "a.jsonl").write_text('{"m.t": "text"}\n')
     with pytest.raises(SourceError, match=r"'m\.t' is one key with a dot in its name"):
         list_spans_of(source(tmp_path / "a.jsonl", text="m.t"))
-
-
-def test_a_file_matched_by_two_globs_is_read_once(tmp_path: Path, source: Any, read_all: Any) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
-    recipe = source(tmp_path / "*.jsonl", tmp_path / "a*", tmp_path / "." / "a.jsonl", f"file://{tmp_path}/a.jsonl")
-    assert [text for _, _, text in read_all(recipe)] == ["one"]
 
 
 @pytest.mark.parametrize("name", ["a.md", 'a"b\\.md', "übung 日本\n\t\x7f\u2028.txt", ""])

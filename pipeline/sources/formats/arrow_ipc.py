@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Group, SourceError, Span, TextBatch, join_groups
-from pipeline.sources.formats.byte_io import is_compressed, is_local, open_file
+from pipeline.sources.formats.byte_io import compression_of, is_local, open_file
 from pipeline.sources.formats.columns import check_columns, measure_rows, split_rows
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import remedy_of
@@ -36,7 +35,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the schema of an Arrow IPC file, and cut it into spans of whole record batches of up to `unit_bytes`."""
-    if is_compressed(whole.name):
+    if compression_of(whole.name):
         raise SourceError(f"{whole.name}: Arrow IPC compressed as a whole is not read. Decompress the file.")
     with _refuse_broken(whole.name):
         with _open(whole, mapped=True) as file:
@@ -67,8 +66,7 @@ def _refuse_broken(name: str) -> Generator[None]:
 def _open(span: Span, *, mapped: bool = False) -> Generator[Any]:
     """Open a file for Arrow IPC; a local one as a memory map if asked for, which costs memory for each byte read."""
     if is_local(span.url):
-        path = os.path.expanduser(span.url)
-        with pa.memory_map(path) if mapped else pa.OSFile(path, mode="r") as file:
+        with pa.memory_map(span.url) if mapped else pa.OSFile(span.url, mode="r") as file:
             yield file
         return
     with open_file(span.url, span.version) as raw, pa.PythonFile(cast("Any", raw), mode="r") as file:
@@ -122,7 +120,7 @@ def _text_bytes(source: SourceRecipe, batch: pa.RecordBatch) -> int:
 def _walk(url: str, name: str, version: str) -> tuple[pa.Schema, list[int]] | None:
     """Return an Arrow stream's schema, where its record batches start, and where the last one ends; None if
     dictionaries are among them."""
-    with pa.memory_map(os.path.expanduser(url)) as file:
+    with pa.memory_map(url) as file:
         schema = pa.ipc.read_schema(cast("Any", file))
         offsets = [file.tell()]
         while True:

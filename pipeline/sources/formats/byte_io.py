@@ -13,7 +13,7 @@ import io
 import itertools
 import os
 import zlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, BinaryIO, cast
 
@@ -46,11 +46,6 @@ def compression_of(name: str) -> str | None:
     return COMPRESSION.get(os.path.splitext(name)[1])
 
 
-def is_compressed(name: str) -> bool:
-    """Return whether a file's bytes are to be decompressed, by its name."""
-    return compression_of(name) is not None
-
-
 def is_local(url: str) -> bool:
     """Say whether the bytes at a URL are on a plain local path."""
     return "://" not in url
@@ -65,7 +60,7 @@ def open_file(url: str, version: str) -> Generator[BinaryIO]:
         version: its `Span.version`, by which a file on the Hub is compared with each answer.
     """
     if is_local(url):
-        with open(os.path.expanduser(url), "rb") as file:
+        with open(url, "rb") as file:
             yield file
         return
     if url.startswith("hf://"):
@@ -82,7 +77,7 @@ def open_file(url: str, version: str) -> Generator[BinaryIO]:
 def read_file_version(url: str) -> str:
     """Return a text that changes with a file's bytes: size and modification time, or what its file system offers."""
     if is_local(url):
-        return version_of_status(os.stat(os.path.expanduser(url)))
+        return version_of_status(os.stat(url))
     fs, path = _open_file_system(url)
     info = fs.info(path)
     if info.get("size") is None:
@@ -131,7 +126,7 @@ def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
         SourceError: a plain file ends before the span does.
         OSError: a compressed file is truncated or broken.
     """
-    if is_compressed(span.name):
+    if compression_of(span.name):
         stream = open_decompressed(raw, span.name)
         while block := stream.read(BATCH_BYTES):
             yield block
@@ -159,16 +154,10 @@ def read_text_blocks(raw: BinaryIO, span: Span, encoding: str) -> Iterator[bytes
     """
     blocks = read_blocks(raw, span)
     if span.start == 0 and encoding == UTF8:
-        blocks = _refuse_wide(blocks, span.name)
+        head = next(blocks, b"")
+        refuse_wide(head[:HEAD_BYTES], span.name)
+        blocks = itertools.chain([head], blocks)
     return decode_blocks(blocks, encoding, is_start=span.start == 0)
-
-
-def _refuse_wide(blocks: Iterator[bytes], name: str) -> Iterator[bytes]:
-    for block in blocks:
-        refuse_wide(block[:HEAD_BYTES], name)
-        yield block
-        break
-    yield from blocks
 
 
 def cut_after(whole: Span, places: Iterable[int], unit_bytes: int) -> list[Span]:
@@ -190,6 +179,14 @@ def cut_after(whole: Span, places: Iterable[int], unit_bytes: int) -> list[Span]
     ]
 
 
+def cut_records(whole: Span, unit_bytes: int, encoding: str, read: Callable[[BinaryIO], Iterable[bytes]]) -> list[Span]:
+    """Cut a file where the pieces of whole records end that `read` gives; one that is not plain UTF-8, nowhere."""
+    if compression_of(whole.name) or encoding != UTF8 or whole.text_bytes <= unit_bytes:
+        return [whole]
+    with open_file(whole.url, whole.version) as raw:
+        return cut_after(whole, itertools.accumulate(map(len, read(raw))), unit_bytes)
+
+
 def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -> list[Span]:
     """Cut a file's bytes after separators into spans of up to `unit_bytes` of text.
 
@@ -198,7 +195,7 @@ def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -
     if not whole.stop:
         return []
     per_byte = max(1, whole.text_bytes // whole.stop)
-    if is_compressed(whole.name) or whole.text_bytes <= unit_bytes or not is_cuttable(encoding):
+    if compression_of(whole.name) or whole.text_bytes <= unit_bytes or not is_cuttable(encoding):
         return [whole]
     # The separator is searched in the file's own bytes.
     stored = separator.encode(encoding)
@@ -229,16 +226,13 @@ def find_boundaries(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int)
             yield last
 
 
-def _overlaps_itself(separator: bytes) -> bool:
-    return any(separator.startswith(separator[-length:]) for length in range(1, len(separator)))
-
-
 def last_end(data: bytes, separator: bytes) -> int:
     """Return where the last separator in bytes ends, as `split` finds them from the start; 0 if there is none."""
     last = data.rfind(separator)
     if last < 0:
         return 0
-    if _overlaps_itself(separator):  # "a\n\n\n": the last occurrence is not the one that split takes
+    # If it overlaps itself, as in "a\n\n\n", the last occurrence is not the one that split takes.
+    if any(separator.startswith(separator[-length:]) for length in range(1, len(separator))):
         return len(data) - len(data.split(separator)[-1])
     return last + len(separator)
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, TextBatch, describe_place
-from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
+from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, compression_of
 from pipeline.sources.formats.columns import measure_texts
 from pipeline.sources.formats.encodings import UTF8, text_per_byte
 from pipeline.sources.formats.span_reader import SpanReader, too_long
@@ -85,7 +85,7 @@ def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | N
     # The stated text is an estimate: of a compressed file, by how much text compresses.
     size = int(file.version.partition(" ")[0])
     per_byte = _CONTENT_PER_LINE_BYTE if source.content == "software-heritage" else 1
-    compression = TEXT_PER_STORED_BYTE if is_compressed(name) else 1
+    compression = TEXT_PER_STORED_BYTE if compression_of(name) else 1
     text_bytes = int(size * compression * per_byte * text_per_byte(source.encoding))
     whole = Span(file.url, name, file.version, format_, "b", 0, size, text_bytes, None, size, file.revision)
     try:

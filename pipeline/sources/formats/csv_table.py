@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +23,9 @@ import pyarrow.csv as pa_csv
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
-from pipeline.sources.formats.byte_io import MOST_BYTES, cut_after, excerpt, is_compressed, open_file
+from pipeline.sources.formats.byte_io import MOST_BYTES, cut_records, excerpt, open_file
 from pipeline.sources.formats.columns import list_names, refuse_twins
 from pipeline.sources.formats.detect import ending_of
-from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import plural
 from shards.terminal.display import printable
@@ -50,11 +48,12 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     header = _read_header(source, whole)
     if not header.has_records:
         return []
-    if is_compressed(whole.name) or source.encoding != UTF8 or whole.text_bytes <= unit_bytes:
-        return [whole]
-    with open_file(whole.url, whole.version) as raw:
-        pieces = SpanReader(source, whole).read_cut(raw, partial(_find_end, delimiter=header.delimiter), stored=True)
-        return cut_after(whole, itertools.accumulate(len(piece) for piece, _ in pieces), unit_bytes)
+    reader, find_end = SpanReader(source, whole), partial(_find_end, delimiter=header.delimiter)
+
+    def read(raw: BinaryIO) -> Iterator[bytes]:
+        return (piece for piece, _ in reader.read_cut(raw, find_end, stored=True))
+
+    return cut_records(whole, unit_bytes, source.encoding, read)
 
 
 def _read_header(source: SourceRecipe, span: Span) -> _Header:
@@ -184,7 +183,8 @@ def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
     def written(name: str) -> list[Any]:
         return [_read_number(cast("bytes", value).strip()) for value in table.column(name).filter(whole).to_pylist()]
 
-    return reader.finish(TextBatch(text, rows), _filter(compared, whole), written)
+    compared = {name: column.filter(whole) for name, column in compared.items()}
+    return reader.finish(TextBatch(text, rows), pa.table(compared), written)
 
 
 def _read_number(value: bytes) -> Decimal | float | None:
@@ -253,11 +253,7 @@ def _cast(column: Any, kind: Any) -> Any:
     import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
 
     text = column.cast(pa.large_string())
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return text.cast(kind)
+    if kind == pa.large_string():
+        return text
     text = pc.ascii_trim_whitespace(text)
     return pc.if_else(pc.equal(text, pa.scalar("", pa.large_string())), None, text).cast(kind)
-
-
-def _filter(columns: dict[str, Any], whole: Any) -> pa.Table:
-    return pa.table({name: column.filter(whole) for name, column in columns.items()})

@@ -6,16 +6,15 @@ large file, all of it is scanned once. Memory: one block of elements.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import BinaryIO
 
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats import jsonl
-from pipeline.sources.formats.byte_io import cut_after, excerpt, is_compressed, open_file
-from pipeline.sources.formats.encodings import UTF8
+from pipeline.sources.formats.byte_io import cut_records, excerpt, open_file
 from pipeline.sources.formats.span_reader import SpanReader
 
 _MARK = re.compile(rb'["\[\]{},]')
@@ -30,10 +29,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     if not head:
         return []
     jsonl.check_head(source, whole, head)
-    if is_compressed(whole.name) or source.encoding != UTF8 or whole.text_bytes <= unit_bytes:
-        return [whole]
-    with open_file(whole.url, whole.version) as raw:
-        return cut_after(whole, itertools.accumulate(map(len, _read_lines(raw, reader, stored=True))), unit_bytes)
+    return cut_records(whole, unit_bytes, source.encoding, partial(_read_lines, reader=reader, stored=True))
 
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:

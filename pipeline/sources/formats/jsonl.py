@@ -22,7 +22,7 @@ from pipeline.sources.formats.columns import describe_list, list_names
 from pipeline.sources.formats.span_reader import SpanReader
 
 _HEAD_BYTES = 1 << 16
-"""Number of records at the head of a file that are checked for the recipe's columns."""
+"""The records that begin in so many bytes are checked for the recipe's columns."""
 _NO_SPACE = re.compile(r"\S")
 _NULL = re.compile(rb"\n\s*null")
 _REMEDY = "Repair the record, or correct the column's name or type"

@@ -8,7 +8,6 @@ is not read. Memory: one batch, and the column chunk from which it is decoded.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import struct
 from collections import Counter
@@ -69,7 +68,7 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
                 )
             # Local files are mapped; others are read by ranges, the next ones ahead.
             elif is_local(url):
-                data = stack.enter_context(pa.memory_map(os.path.expanduser(url)))
+                data = stack.enter_context(pa.memory_map(url))
                 file = pq.ParquetFile(data, page_checksum_verification=True)
             else:
                 raw: Any = stack.enter_context(open_file(url, version))

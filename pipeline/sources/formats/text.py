@@ -28,10 +28,10 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
 
     source, span = reader.source, reader.span
-    separator = (source.separator or "").encode()
-    pattern: Any = separator
+    separator = source.separator or ""
+    pattern: Any = separator.encode()
     with reader.open() as raw:
-        for piece in reader.read_pieces(raw, separator):
+        for piece in reader.read_pieces(raw, pattern):
             documents = pc.split_pattern(wrap_texts(pa.large_binary(), [piece]), pattern).flatten()
             # One piece, one document: the separator may be one that the file does not have.
             is_whole = len(documents) == 1 and reader.row == span.start == 0
@@ -39,7 +39,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
                 documents = documents[:-1]  # a separator ends a document; no empty one comes after the last
             batch = TextBatch(documents, reader.number_rows(len(documents)))
             if is_whole:
-                batch.undivided = _find_other(piece, source.separator or "")
+                batch.undivided = _find_other(piece, separator)
             yield reader.finish(batch)
 
 
