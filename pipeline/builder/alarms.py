@@ -5,6 +5,7 @@ It shows what would go.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -140,7 +141,7 @@ def check_mixed(build: RunningBuild) -> None:
     for find in (_find_excess_of_presets, _find_excess_of_items, _find_excess_of_near_duplicates):
         with build.stops():
             if faults := [*find(build)]:
-                hint = f"`tokenmill clean-report {build.work} --examples 10` shows more."
+                hint = f"`tokenmill clean-report {shlex.quote(str(build.work))} --examples 10` shows more."
                 raise InputError("\n".join([*faults, hint]))
 
 

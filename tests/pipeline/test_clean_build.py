@@ -32,7 +32,7 @@ MOVE = "sources.prose.clean.gopher.min_words"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe of two sources of paragraphs, many of them short; 150 paragraphs are in both."""
-    folder = tmp_path_factory.mktemp("clean")
+    folder = tmp_path_factory.mktemp("clean of two")
     documents = real_documents()
     half = len(documents) // 2
     write_texts(folder / "prose.jsonl", [*documents[:half], "<script>alert(1)</script> a"])
@@ -86,7 +86,7 @@ def test_too_much_that_falls_stops_the_build_and_the_report_shows_the_last_mix(
     (line, *_) = [line for line in refused.splitlines() if "gopher: min_words: words is " in line]
     row = int(line.partition(" row ")[2].partition(":")[0])
     assert texts[row][:20].split("\n")[0] in line
-    assert f"`tokenmill clean-report {work} --examples 10` shows more." in refused
+    assert f"`tokenmill clean-report '{work}' --examples 10` shows more." in refused
     for minimum in (40, 15):
         if minimum == 15:  # a mix that was done before
             build_here(folder / "recipe.toml", folder / "set")
