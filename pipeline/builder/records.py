@@ -189,7 +189,7 @@ def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
         if key.startswith(tuple(f"sources.{source}." for source in moved)):
             continue
         if is_file:
-            how = "added" if name not in before else "changed" if name in now else "gone"
+            how = "newly read" if name not in before else "changed" if name in now else "no longer read"
             files.setdefault(key.removesuffix(f".{FILES}"), {}).setdefault(how, []).append(file)
         elif key in _SAID:
             after += [_SAID[key]] * (key != "order" or not moved)

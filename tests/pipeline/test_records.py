@@ -95,7 +95,9 @@ def test_files_are_named(recipe: Path, tmp_path: Path) -> None:
     (notes / "01.txt").write_text("another text of the first note, longer than a word")
     (notes / "zz.txt").write_text("a note that came later")
     (causes,) = (stage["causes"] for name, stage in forecast(recipe, out).items() if name == "tokenizer")
-    assert causes == ["sources.notes: 1 file changed (01.txt), 1 file added (zz.txt), 1 file gone (00.txt)"]
+    assert causes == [
+        "sources.notes: 1 file changed (01.txt), 1 file newly read (zz.txt), 1 file no longer read (00.txt)"
+    ]
     shown = call_here(main, "build", recipe, "--out", out, "--workers", "1", "--dry-run")
     assert shown.returncode == 0
     assert "tokenizer: runs 1 task: sources.notes: 1 file changed" in shown.stdout
@@ -152,7 +154,7 @@ def test_parts_of_tasks_are_joined_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     assert find_changes(one, other) == [
         "sources.web.clean.gopher.min_words = 2 (was 1)",
         'sources.web.format = "x" (was nothing)',
-        "sources.web: 1 file added (d), 1 file gone (c)",
+        "sources.web: 1 file newly read (d), 1 file no longer read (c)",
         f'numpy is "numpy of tomorrow" (was {version})',
     ]
     assert all(len(value) < 62 for value in one.values())
