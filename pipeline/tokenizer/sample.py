@@ -115,7 +115,8 @@ def sample_budgets(task: TokenizerTask) -> list[int]:
     """Return the bytes of text to take from each source, in proportion to the weights and limited by the text."""
     wanted = [task.recipe.sample_bytes * share for share in Shares(task.weights).fractions]
     offered = [sum(span.text_bytes for span in spans) for spans in task.spans.values()]
-    scale = min([Fraction(1), *(have / want for have, want in zip(offered, wanted, strict=True))])
+    # No text is asked for of a source whose share is less than a byte.
+    scale = min([Fraction(1), *(have / want for have, want in zip(offered, wanted, strict=True) if want >= 1)])
     return [int(want * scale) for want in wanted]
 
 

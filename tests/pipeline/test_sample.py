@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,9 @@ def test_proportions(make_task: Any, tmp_path: Path) -> None:
     task = make_task([87, 10, 3], [1000, 1000, 1000], 30_000)
     assert sample_budgets(task) == [26_100, 3_000, 900]
     assert [len(own) for own in draw(task, tmp_path / "s")] == [435, 50, 15]
+    # A share of less than a byte needs no text.
+    tiny = replace(task, weights=(9, 1, 1e-6), spans={**task.spans, "s2": ()})
+    assert sample_budgets(tiny) == [26_999, 2_999, 0]
     # Too little text keeps the proportions.
     first, second = draw(make_task([1, 1], [100, 1000], 10**9), tmp_path / "s")
     assert len(first) == 100
