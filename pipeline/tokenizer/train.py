@@ -37,7 +37,7 @@ from pipeline.tokenizer.sample import (
     draw_sample,
     iter_sample,
 )
-from shards.errors import plural
+from shards.errors import RunError, plural
 from shards.format.tokenizer_json import byte_characters
 from shards.stores.retry import count_retries
 from shards.terminal.workers import map_tasks
@@ -178,13 +178,19 @@ def train_merges(
         The merges in order, in byte-level characters: fewer than wanted when the sample offers no more pairs.
 
     Raises:
-        ChildProcessError: training took more memory than there is.
+        RunError: the process ended: training took more memory than there is.
     """
     # Native code returns after minutes, and an interrupt waits for it: a large sample has a process of its own, unless
     # this is a worker already, which a build ends at once.
     here = sample_path.stat().st_size <= _SMALL_SAMPLE_BYTES or parent_process() is not None
     tasks = [(vocab_size, special_tokens, pretokenizer)]
-    [(_, merges)] = map_tasks(_train_merges, sample_path, tasks, 1, here=here)
+    try:
+        [(_, merges)] = map_tasks(_train_merges, sample_path, tasks, 1, here=here)
+    except ChildProcessError as error:
+        raise RunError(
+            "tokenizer: the process that trains it died; out of memory? Set a smaller tokenizer.sample_bytes, or give "
+            "a tokenizer `file`."
+        ) from error
     return merges
 
 

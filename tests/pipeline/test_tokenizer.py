@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,7 @@ from pipeline.tokenizer.encoder import Encoder, load_encoder, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.sample import TokenizerTask
 from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
+from shards.errors import RunError
 from shards.format.tokenizer_json import byte_characters
 from tests.support.builds import list_spans_of
 from tests.support.tokenizers import write_sample
@@ -150,6 +152,15 @@ def test_a_vocabulary_too_large_for_the_sample(
             continue
         with pytest.raises(TokenizerError, match=rf"{vocab_size:,} is too large for .* offers (at most \d+|{most}) "):
             train_tokenizer(tmp_path / str(vocab_size), task, lambda done, tokens: None)
+
+
+def test_training_that_takes_too_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.tokenizer.train.map_tasks", Mock(side_effect=ChildProcessError("--workers")))
+    (tmp_path / "s").write_bytes(b"text")
+    with pytest.raises(
+        RunError, match=r"out of memory\? Set a smaller tokenizer\.sample_bytes, or give a tokenizer `f"
+    ):
+        train_merges(tmp_path / "s", 300, [], "gpt2")
 
 
 def changed(text: str, change: Callable[[dict[str, Any]], Any]) -> str:
