@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from pipeline.builder.records import ORDER, StageForecast, StageRecords
 from pipeline.builder.stored_build import Build
 from pipeline.clean.drops import SourceDrops
 from pipeline.clean.tally import Tally
 from pipeline.encode.encode import EncodeResult
-from pipeline.encode.run import DOCUMENT_DTYPE, MEASURES_DTYPE, RunList
+from pipeline.encode.run import DOCUMENT_DTYPE, MEASURES_DTYPE, RunList, token_dtype
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.receipts import ResultT
@@ -22,14 +24,13 @@ from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.near_duplicates.bands import BANDS_BYTES
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.mix.partitions import CHUNK_BYTES
-from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import FIRST_BYTES_PER_TOKEN as LEAST_BYTES_PER_TOKEN
 from pipeline.sources.selection import Selection
 from pipeline.sources.span_cache import SpanCache
 from shards.errors import plural
-from shards.format.manifest import ShardEntry, dtype_for
+from shards.format.manifest import ShardEntry
 from shards.stores.files import check_room, delete_path
 from shards.stores.store import WritableStore
 
@@ -189,46 +190,36 @@ class RunningBuild(Build):
         """Refuse a disk too small for what the running build has still to write; check nothing if all is encoded."""
         if not pending:
             return
+        # Too much rather than too little: a build that runs out of disk has worked in vain.
+        recipe = self.recipe
+        token_bytes = np.dtype(token_dtype(recipe.tokenizer.vocab_size or self.tokenizer.vocab_size)).itemsize
+        bands = BANDS_BYTES if recipe.clean.near_duplicates is not None else 0
+
+        def most_run_bytes(unit: Unit) -> int:
+            # Beside its tokens a document has a row, measures and bands, and those of the mix.
+            documents = sum(
+                span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 if span.rows is None else span.rows for span in unit.spans
+            )
+            measures = MEASURES_DTYPE.itemsize * len(recipe.sources[unit.source].clean.mix_measures())
+            row_bytes = DOCUMENT_DTYPE.itemsize + measures + bands + CHUNK_BYTES + 1
+            return int(unit.text_bytes / LEAST_BYTES_PER_TOKEN * token_bytes + documents * row_bytes)
+
         # What is still to be written: the runs, and the set less what the output folder has of it.
-        output = most_output_bytes(self.recipe, [sum(unit.text_bytes for unit in own) for own in self.units])
-        scratch = [scratch_bytes(self.recipe, unit) for unit in pending]
+        scratch = sorted(map(most_run_bytes, pending))
         needs: list[tuple[str, Path, int]] = []
         if self.work.folder is not None:
             needs.append(("scratch", self.work.folder, sum(scratch)))
         if self.out.folder is not None:
+            sizes = [sum(unit.text_bytes for unit in own) for own in self.units]
+            taken = [size * source.take for size, source in zip(sizes, recipe.sources, strict=True)]
+            grant = Demand(recipe).grant([size / LEAST_BYTES_PER_TOKEN for size in taken])
+            tokens = grant.train_tokens + recipe.split.val_tokens
+            documents = tokens * LEAST_BYTES_PER_TOKEN / GUESSED_DOCUMENT_BYTES
+            output = int(tokens * token_bytes * COMPRESSED_SHARE + documents * ROW_BYTES)
             written = sum(file.bytes for file in self.out.list())
             needs.append(("the set", self.out.folder, max(0, output - written)))
         if self.work.folder is None or self.driver.scratch is not None:
             # Files that are uploaded when they are whole need room for the largest tasks at a time.
-            largest = sorted(scratch)[-self.driver.executor.workers :]
+            largest = scratch[-self.driver.executor.workers :]
             needs.append(("tasks at work", Path(self.driver.scratch or default_scratch()), sum(largest)))
         check_room(needs, DISK_REMEDY)
-
-
-def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
-    """Return an upper bound of the bytes on disk of a unit's run, for the running build's check of disk space."""
-    # Too much rather than too little: a build that runs out of disk has worked in vain.
-    tokens = unit.text_bytes / LEAST_BYTES_PER_TOKEN
-    documents = sum(
-        span.rows if span.rows is not None else span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 for span in unit.spans
-    )
-    # Beside its tokens a document has a row, measures and bands, and those of the mix.
-    measures = MEASURES_DTYPE.itemsize * len(recipe.sources[unit.source].clean.mix_measures())
-    bands = BANDS_BYTES if recipe.clean.near_duplicates is not None else 0
-    row_bytes = DOCUMENT_DTYPE.itemsize + measures + bands + CHUNK_BYTES + 1
-    return int(tokens * _token_size(recipe) + documents * row_bytes)
-
-
-def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:
-    """Return an upper bound of the bytes on disk of the running build's set, from each source's bytes of text."""
-    taken = [size * source.take for size, source in zip(text_bytes, recipe.sources, strict=True)]
-    grant = Demand(recipe).grant([size / LEAST_BYTES_PER_TOKEN for size in taken])
-    tokens = grant.train_tokens + recipe.split.val_tokens
-    documents = tokens * LEAST_BYTES_PER_TOKEN / GUESSED_DOCUMENT_BYTES
-    return int(tokens * _token_size(recipe) * COMPRESSED_SHARE + documents * ROW_BYTES)
-
-
-def _token_size(recipe: Recipe) -> int:
-    """Return the bytes of a token of the running build's recipe on disk before compression."""
-    vocab_size = recipe.tokenizer.vocab_size
-    return 4 if vocab_size is not None and dtype_for(vocab_size) == "uint32" else 2
