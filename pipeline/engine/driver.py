@@ -114,11 +114,11 @@ class Driver:
         started = time.perf_counter()
         store, kind = self.work.child(name), kind_of_result(function)
         # Find what is left to do, and take away what could be mistaken for its result.
-        pending = self._find_pending(store, kind, tasks, outputs)
+        pending, unusable = self._find_pending(store, kind, tasks, outputs)
         folders = [place.folder for place in (store, outputs) if place is not None and place.folder]
         for folder in folders:
             delete_abandoned_attempts(folder)
-        for task in pending:
+        for task in unusable:
             store.delete(f"{task.digest}/{RECEIPT_FILE}")
         if before:
             before(pending)
@@ -146,7 +146,7 @@ class Driver:
             The results of the others, and the missing tasks.
         """
         store = self.work.child(name)
-        pending = self._find_pending(store, kind_of_result(function), tasks, outputs)
+        pending, _ = self._find_pending(store, kind_of_result(function), tasks, outputs)
         left = {task.digest for task in pending}
         done = [task for task in tasks if task.digest not in left]
         return StageResult(self._results_of(store, done), 0, 0.0), pending
@@ -165,8 +165,12 @@ class Driver:
 
     def _find_pending(
         self, store: WritableStore, kind: type[Result], tasks: list[Task], outputs: WritableStore | None
-    ) -> list[Task]:
-        """Keep the results of the stage's tasks that are done; return the others, the large ones first."""
+    ) -> tuple[list[Task], list[Task]]:
+        """Keep the results of the stage's tasks that are done.
+
+        Returns:
+            The others, the large ones first; and those of them that have a receipt, which counts no more.
+        """
         # One listing for all tasks; of a single task, of its folder alone.
         only = f"{tasks[0].digest}/" if len(tasks) == 1 else ""
         listed = (store.child(tasks[0].digest) if only else store).list()
@@ -174,6 +178,7 @@ class Driver:
         listing = {file.name: file for file in outputs.list()} if outputs else found
         done = [task for task in tasks if f"{task.digest}/{RECEIPT_FILE}" in found]
         pending = {task.digest: task for task in tasks}
+        damages: list[WorkFileDamagedError] = []
         for task, result in zip(done, _load_receipts(store, kind, done), strict=True):
             prefix = "" if outputs else f"{task.digest}/"
             try:
@@ -184,8 +189,15 @@ class Driver:
                     self._results[_place(store, task)] = result
                     del pending[task.digest]
             except WorkFileDamagedError as damage:
+                damages.append(damage)
+        # A build of another recipe replaces files of the set: it damages none.
+        replaced = _list_files_of_others(store, kind, tasks) if outputs and damages else set[tuple[str, str]]()
+        for damage in damages:
+            file = listing.get(damage.name.rpartition("/")[2])
+            if file is None or (file.name, file.version) not in replaced:
                 self._note(damage)
-        return sorted(pending.values(), key=lambda task: -task.size)
+        unusable = [task for task in done if task.digest in pending]
+        return sorted(pending.values(), key=lambda task: -task.size), unusable
 
     def _execute(self, name: str, calls: list[Call], unit: str) -> None:
         total = sum(call.task.size for call in calls)
@@ -213,6 +225,14 @@ class Driver:
 
 def _place(store: WritableStore, task: Task) -> str:
     return str(store.child(task.digest))
+
+
+def _list_files_of_others(store: WritableStore, kind: type[Result], tasks: list[Task]) -> set[tuple[str, str]]:
+    """Return the name and the version of each file that a stage's tasks of other recipes have written."""
+    digests = {file.name.partition("/")[0] for file in store.list()} - {task.digest for task in tasks}
+    results = _load_receipts(store, kind, [Task(digest, None, 0) for digest in digests])
+    files = [file for result in results if isinstance(result, Result) for file in result.files.items()]
+    return {(name, file.version) for name, file in files}
 
 
 def _load_receipts(

@@ -63,7 +63,8 @@ def test_digests_depend_on_values_alone() -> None:
     assert digest_of({**value, "a": JsonText('{"é":"x"}')}) == digest_of(value)
 
 
-def test_only_what_is_missing_runs(run: Any, tmp_path: Path) -> None:
+def test_only_what_is_missing_runs(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FolderStore, "delete", None)  # a request for each task, if the work is in a bucket
     result, ran = run(task("a"), task("b", "longer text"), task("c"))
     assert ran == ["b", "a", "c"]  # the large tasks first
     assert [item.name for item in result.results] == ["a", "b", "c"]
