@@ -13,23 +13,22 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
-from pipeline.builder.publish import RECIPE_FILE, SHARD_FILE, TEMPORARY
+from pipeline.builder.publish import RECIPE_FILE, SHARD_FILE
 from pipeline.builder.stages.fetch import needs_fetch
-from pipeline.recipe.paths import RECIPE_FOLDER_FILE
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError, RunError, TokenmillError
-from shards.format.manifest import MANIFEST_FILE
+from shards.format.manifest import COMPANION_FILES, MANIFEST_FILE
 from shards.stores.files import is_abandoned, lock_folder, unique_name
 from shards.stores.object_store import require_abilities
 from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore
 
 _WORK_NAME = re.compile(
-    r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|validate|cache|rows"
+    r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|cache|rows"
     r"|(build|last-build|revisions|spans|stages)\.json|\..+\.tmp"
 )
-_SET_FILES = (MANIFEST_FILE, RECIPE_FILE, TOKENIZER_FILE, RECIPE_FOLDER_FILE)
+_SET_FILES = (MANIFEST_FILE, RECIPE_FILE, TOKENIZER_FILE, *COMPANION_FILES)
 
 
 def check_places(out: WritableStore, work: WritableStore, recipe: Recipe, *, probing: bool) -> None:
@@ -39,8 +38,8 @@ def check_places(out: WritableStore, work: WritableStore, recipe: Recipe, *, pro
         InputError: a place holds other files, or one is in the other.
         StoreError: an object store cannot be used, or lacks what a build needs.
     """
-    if _is_within(work, out):
-        raise InputError(f"{work}: the work folder is inside the set's folder. Choose another --work.")
+    if _is_within(work, out) or _is_within(out, work):
+        raise InputError(f"{work}: the work folder and the set's folder, {out}, overlap. Choose another --work.")
     if work.folder is None and needs_fetch(recipe):
         raise InputError(
             f"{work}: files from Software Heritage are kept in the work folder, so it must be a folder of "
@@ -60,11 +59,11 @@ def check_places(out: WritableStore, work: WritableStore, recipe: Recipe, *, pro
 
 
 def _check_output(out: WritableStore, recipe: Recipe) -> None:
-    """Refuse an output folder that holds anything but an earlier version of this set."""
+    """Refuse an output folder that holds anything but an earlier version of this set, and what may be beside one."""
     if out.folder is not None and out.folder.is_file():
         raise InputError(f"{out}: is a file; expected a folder. Choose another --out.")
     names = _names_in(out)
-    known = (name for name in names if name in _SET_FILES or SHARD_FILE.fullmatch(name) or TEMPORARY.fullmatch(name))
+    known = (name for name in names if name in _SET_FILES or SHARD_FILE.fullmatch(name) or name.startswith("."))
     if foreign := sorted(names - set(known)):
         listed = ", ".join(foreign[:5])
         raise InputError(f"{out}: holds files that no shard set has: {listed}. Choose an empty folder for --out.")

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import xxhash
 
+import pipeline
 import shards
+from pipeline.builder import running_build
+from pipeline.sources.selection import open_sources
 from tests.support.builds import build_here, digests, source_documents
 from tests.support.small_recipe import write_small_recipe
 
@@ -48,6 +52,7 @@ def test_pruning_leaves_what_the_build_used(tmp_path: Path) -> None:
     build_here(recipe, out, *other)
     back = build_here(recipe, out)
     assert back["ran"] == {"tokenizer": 0, "encode": 0, "mix": 0, "assemble": first["assemble"]}
+    assert "damaged" not in back["stderr"]
     assert digests(out) == before
     assert build_here(recipe, out, *other, "--prune")["ran"]["encode"] == 0
     assert build_here(recipe, out, *other)["tasks_run"] == 0
@@ -61,6 +66,8 @@ def test_a_set_is_validated_in_full_once(recipe: Path, tmp_path: Path) -> None:
     done = [build_here(recipe, out, "--validate", level)["validated"] for level in levels]
     assert done == ["quick", "full", "quick"]
     (tmp_path / "set.work" / "build.json").unlink()
+    (out / "README.md").write_text("what FORMAT.md allows beside a set")
+    (out / ".gitattributes").touch()
     assert build_here(recipe, out)["validated"] == "full"
 
 
@@ -95,6 +102,21 @@ def test_what_cannot_be_built_is_refused_and_nothing_published(
     assert not (out.exists() and list(out.iterdir()))
 
 
+def test_a_given_tokenizer_decides_how_much_room_the_runs_need(
+    recipe: Path, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs: list[int] = []
+    monkeypatch.setattr(running_build, "check_room", lambda found, _: needs.append(found[0][2]))
+    given = pipeline.load_recipe(recipe, overrides=[f"tokenizer={{file='{built}/tokenizer.json'}}"])
+    units = open_sources(given)[0].units
+    build = MagicMock(recipe=given, units=[units, [], []])
+    build.driver.scratch = None
+    for build.tokenizer.vocab_size in (65_536, 65_537):
+        running_build.RunningBuild.check_disk(build, units)
+    text_bytes = sum(unit.text_bytes for unit in units)
+    assert needs[1] - needs[0] == pytest.approx(2 * text_bytes / running_build.LEAST_BYTES_PER_TOKEN, abs=9)
+
+
 def test_a_build_that_fails_early_leaves_no_empty_folder(recipe: Path, tmp_path: Path) -> None:
     options = ("--set", "tokenizer.vocab_size=20_000", "--set", "tokenizer.sample_bytes=20 KB")
     refused = build_here(recipe, tmp_path / "set", *options, expect=2)
@@ -112,7 +134,9 @@ def test_a_folder_of_other_things_is_left_alone(recipe: Path, built: Path, tmp_p
     refused = build_here(recipe, built, "--set", "name=other", expect=2)
     assert "holds the set 'small'" in refused["stderr"]
     assert digests(built) == before
-    assert "set's folder" in build_here(recipe, tmp_path / "a", "--work", str(tmp_path / "a" / "w"), expect=2)["stderr"]
+    for out, work in (("a", "a/w"), ("a/w", "a")):
+        refused = build_here(recipe, tmp_path / out, "--work", str(tmp_path / work), expect=2)
+        assert "set's folder, " in refused["stderr"]
 
 
 def test_a_work_folder_of_other_things_is_left_alone(recipe: Path, tmp_path: Path) -> None:
