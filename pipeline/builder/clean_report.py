@@ -11,8 +11,8 @@ report gives the same bytes.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -253,8 +253,7 @@ def _find_holders(rows: pa.Table, evaluation: str) -> Bools:
 
 def find_start(first: str, second: str) -> int:
     """Return the character from which the clean report shows two texts: shortly before they first differ."""
-    pairs: Iterable[tuple[str, str]] = zip(first, second, strict=False)
-    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    same = len(os.path.commonprefix([first, second]))  # noqa: RUF071  of characters
     start = max(0, same - BEFORE_CHARACTERS) if first != second else 0
     return next((at + 1 for mark in "\n " if (at := first.find(mark, start, same)) >= 0), start) if start else 0
 

@@ -31,8 +31,6 @@ from shards.stores.open import open_store
 from shards.stores.store import WritableStore
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from pipeline.arrow_arrays import Float32s, Int64s, Rows, UIntegers
 TOKENS_FILE = "tokens.bin"
 DOCUMENTS_FILE = "documents.npy"

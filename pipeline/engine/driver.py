@@ -81,8 +81,6 @@ class Driver:
         self.progress = progress
         self.scratch = scratch
         self.check = check or (lambda: None)
-        self._results: dict[str, Result] = {}
-        """By the address of the task's folder, of the tasks that are done."""
         self._damaged: set[str] = set()
         """The addresses of the files that were found damaged."""
 
@@ -114,12 +112,13 @@ class Driver:
         started = time.perf_counter()
         store, kind = self.work.child(name), kind_of_result(function)
         # Find what is left to do, and take away what could be mistaken for its result.
-        pending, unusable = self._find_pending(store, kind, tasks, outputs)
+        results, unusable = self._find_done(store, kind, tasks, outputs)
+        pending = sorted([task for task in tasks if task.digest not in results], key=lambda task: -task.size)
         folders = [place.folder for place in (store, outputs) if place is not None and place.folder]
         for folder in folders:
             delete_abandoned_attempts(folder)
-        for task in unusable:
-            store.delete(f"{task.digest}/{RECEIPT_FILE}")
+        for digest in unusable:
+            store.delete(f"{digest}/{RECEIPT_FILE}")
         if before:
             before(pending)
         if pending:
@@ -134,8 +133,8 @@ class Driver:
                     raise RuntimeError(f"stage {name}: the task {task} left no receipt in {store}")
                 if isinstance(result, WorkFileDamagedError):
                     raise result
-                self._results[_place(store, task)] = result
-        return StageResult(self._results_of(store, tasks), len(pending), time.perf_counter() - started)
+                results[task.digest] = result
+        return StageResult([results[task.digest] for task in tasks], len(pending), time.perf_counter() - started)
 
     def look_up(
         self, name: str, function: TaskFunction[ResultT], tasks: list[Task], outputs: WritableStore | None
@@ -145,11 +144,9 @@ class Driver:
         Returns:
             The results of the others, and the missing tasks.
         """
-        store = self.work.child(name)
-        pending, _ = self._find_pending(store, kind_of_result(function), tasks, outputs)
-        left = {task.digest for task in pending}
-        done = [task for task in tasks if task.digest not in left]
-        return StageResult(self._results_of(store, done), 0, 0.0), pending
+        results, _ = self._find_done(self.work.child(name), kind_of_result(function), tasks, outputs)
+        done = [results[task.digest] for task in tasks if task.digest in results]
+        return StageResult(done, 0, 0.0), [task for task in tasks if task.digest not in results]
 
     def forget(self, damage: WorkFileDamagedError) -> None:
         """Delete the receipt of a task whose file is damaged, so that the task runs again.
@@ -163,31 +160,26 @@ class Driver:
         self._note(damage)
         open_writable_store(damage.place).delete(RECEIPT_FILE)
 
-    def _find_pending(
+    def _find_done(
         self, store: WritableStore, kind: type[Result], tasks: list[Task], outputs: WritableStore | None
-    ) -> tuple[list[Task], list[Task]]:
-        """Keep the results of the stage's tasks that are done.
-
-        Returns:
-            The others, the large ones first; and those of them that have a receipt, which counts no more.
-        """
+    ) -> tuple[dict[str, Any], set[str]]:
+        """Return the results of the stage's tasks that are done, by digest, and the digests of other receipts."""
         # One listing for all tasks; of a single task, of its folder alone.
         only = f"{tasks[0].digest}/" if len(tasks) == 1 else ""
         listed = (store.child(tasks[0].digest) if only else store).list()
         found = {only + file.name: file for file in listed}
         listing = {file.name: file for file in outputs.list()} if outputs else found
-        done = [task for task in tasks if f"{task.digest}/{RECEIPT_FILE}" in found]
-        pending = {task.digest: task for task in tasks}
+        with_receipt = [task for task in tasks if f"{task.digest}/{RECEIPT_FILE}" in found]
+        results: dict[str, Result] = {}
         damages: list[WorkFileDamagedError] = []
-        for task, result in zip(done, _load_receipts(store, kind, done), strict=True):
+        for task, result in zip(with_receipt, _load_receipts(store, kind, with_receipt), strict=True):
             prefix = "" if outputs else f"{task.digest}/"
             try:
                 if isinstance(result, WorkFileDamagedError):
                     raise result
                 # A receipt may have gone since the listing.
                 if result and check_task_files(result, store.child(task.digest), outputs, listing, prefix):
-                    self._results[_place(store, task)] = result
-                    del pending[task.digest]
+                    results[task.digest] = result
             except WorkFileDamagedError as damage:
                 damages.append(damage)
         # A build of another recipe replaces files of the set: it damages none.
@@ -196,8 +188,7 @@ class Driver:
             file = listing.get(damage.name.rpartition("/")[2])
             if file is None or (file.name, file.version) not in replaced:
                 self._note(damage)
-        unusable = [task for task in done if task.digest in pending]
-        return sorted(pending.values(), key=lambda task: -task.size), unusable
+        return results, {task.digest for task in with_receipt} - results.keys()
 
     def _execute(self, name: str, calls: list[Call], unit: str) -> None:
         total = sum(call.task.size for call in calls)
@@ -209,9 +200,6 @@ class Driver:
 
             self.executor.run(calls, advance)
 
-    def _results_of(self, store: WritableStore, tasks: list[Task]) -> list[Any]:
-        return [self._results[_place(store, task)] for task in tasks]
-
     def _note(self, damage: WorkFileDamagedError) -> None:
         """Print that the driver makes a file again; stop the build if that did not help before."""
         if damage.where in self._damaged:
@@ -221,10 +209,6 @@ class Driver:
             ) from damage
         self._damaged.add(damage.where)
         self.progress.note(f"{damage.where}: damaged ({damage.reason}); rebuilding it")
-
-
-def _place(store: WritableStore, task: Task) -> str:
-    return str(store.child(task.digest))
 
 
 def _list_files_of_others(store: WritableStore, kind: type[Result], tasks: list[Task]) -> set[tuple[str, str]]:

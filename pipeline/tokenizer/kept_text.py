@@ -10,6 +10,7 @@ normalizer for documents that were rewritten.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -134,9 +135,8 @@ class KeptCounter:
 
 def _show(text: bytes, held: bytes) -> tuple[str, str]:
     """Return a text and what is kept of it from a little before the place where they begin to differ."""
-    pairs = zip(text, held, strict=False)
-    at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(text), len(held)))
-    start = max(0, at - _SHOWN_CHARACTERS // 3)
+    same = len(os.path.commonprefix([text, held]))  # noqa: RUF071  of bytes
+    start = max(0, same - _SHOWN_CHARACTERS // 3)
     shown, other = (part[start : start + 4 * _SHOWN_CHARACTERS].decode("utf-8", "ignore") for part in (text, held))
     return shown[:_SHOWN_CHARACTERS], other[:_SHOWN_CHARACTERS]
 
