@@ -21,14 +21,12 @@ import xxhash
 
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.tasks import NUMBER, JsonText, Payload, Task, digest_of, list_parts
+from pipeline.recipe.schema import Recipe
 from shards.errors import plural
 from shards.stores.store import WritableStore
 
 ORDER = ("evaluations", "fetch", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
-"""The stages of a build. If one runs again, all later ones do, except `INDEPENDENT`."""
-INDEPENDENT = {"evaluations": ("fetch", "tokenizer")}
-"""Later stages that do not read what a stage writes."""
-_ALWAYS = ("encode", "mix", "assemble")
+"""The stages of a build. If one runs again, the later ones of its recipe do, except two after evaluations."""
 RECORDS_FILE = "stages.json"
 FILES = "files"
 """Ends the name of the spans of a source: one part for each file."""
@@ -117,7 +115,7 @@ class StageRecords:
         return find_changes(before, now) or ["the text is divided into different tasks"]
 
     def forecast(
-        self, stage: str, tasks: Sequence[Task], pending: Sequence[Task], *, units: int
+        self, stage: str, tasks: Sequence[Task], pending: Sequence[Task], *, recipe: Recipe, units: int
     ) -> list[StageForecast]:
         """Return why a stage's missing tasks will run, and those of the stages that run because it does.
 
@@ -125,13 +123,16 @@ class StageRecords:
             stage: the stage that runs.
             tasks: its tasks.
             pending: those that are missing.
+            recipe: tells which stages there are.
             units: the number of encode tasks, if all run.
         """
         found = [StageForecast(stage, len(pending), len(tasks), tuple(self.explain(stage, tasks)))]
-        # The digests of later stages have its results.
+        # The digests of later stages have its results, or the recipe does without them.
+        others = {"fetch", "tokenizer"} if stage == "evaluations" or recipe.tokenizer.file else set[str]()
+        others |= set() if recipe.clean.near_duplicates else {"bands", "pairs", "similar"}
         for later in ORDER[ORDER.index(stage) + 1 :]:
-            known = self.stages[later][2] if later in self.stages else None
-            if later not in INDEPENDENT.get(stage, ()) and (known is not None or later in _ALWAYS):
+            if later not in others:
+                known = self.stages[later][2] if later in self.stages else None
                 run = units if later == "encode" else known
                 found.append(StageForecast(later, run, run, (f"it depends on {stage}",)))
         return found

@@ -157,7 +157,7 @@ class RunningBuild(Build):
             self.run_list.write()
 
     def _forecast(self, name: str, tasks: list[Task], pending: list[Task]) -> list[StageForecast]:
-        return self.records.forecast(name, tasks, pending, units=sum(map(len, self.units)))
+        return self.records.forecast(name, tasks, pending, recipe=self.recipe, units=sum(map(len, self.units)))
 
     @contextmanager
     def stops(self) -> Generator[None]:

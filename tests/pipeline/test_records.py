@@ -75,13 +75,16 @@ def test_what_a_change_runs_again_and_why(recipe: Path, tmp_path: Path) -> None:
             assert stages[stage]["causes"] == [f"it depends on {expected[0]}"]
             assert stages[stage]["run"] == first["ran"][stage]
 
-    again = build_here(recipe, out, "--set", "seed=5", "--set", "tokenizer.vocab_size=290")
+    near = ("--set", "clean.near_duplicates={}")
+    assert [*forecast(recipe, out, "--set", "seed=5", *near)][2:5] == ["bands", "pairs", "similar"]
+    again = build_here(recipe, out, "--set", "seed=5", "--set", "tokenizer.vocab_size=290", *near)
+    assert [*forecast(recipe, out, "--set", "seed=6")] == ["tokenizer", "encode", "mix", "assemble"]
     lines = again["stderr"].splitlines()
     assert lines[0].endswith(": tokenizer.vocab_size = 290 (was 300); seed = 5 (was 1337)")
     assert lines[1] == "encode: runs 1 task: it depends on tokenizer"
     for line in (
         ": tokenizer has a new result",
-        ": encode has a new result",
+        " encode has a new result",
         ": seed = 5 (was 1337); mix has a new result; tokenizer has a new result",
     ):
         assert line in again["stderr"]
