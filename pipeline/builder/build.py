@@ -210,13 +210,14 @@ def _finish(build: RunningBuild, level: Level, *, prune: bool, started: float) -
     # A set that was found whole and has not been touched since is checked by its files' sizes alone.
     validating, core_seconds = time.perf_counter(), time.process_time()
     known_valid = not any(stage.ran for stage in build.stages.values()) and _is_known_valid(build)
-    assembled = build.stages["assemble"].results if "assemble" in build.stages else []
     # More threads than cores, so that the last shards share the cores that the others have left.
     validation = validate_set(
         str(build.out),
         level="quick" if known_valid else level,
         threads=2 * min(build.driver.executor.workers, count_cores()),
-        checksums={key: value for result in assembled for key, value in result.checksums.items()},
+        checksums={
+            key: value for result in build.stages["assemble"].results for key, value in result.checksums.items()
+        },
     )
     now = time.perf_counter()
     if (seconds := now - validating) >= SHOWN_S:

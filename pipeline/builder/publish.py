@@ -82,7 +82,6 @@ def publish(build: RunningBuild) -> Manifest:
         for split, tokens in requested.items()
     }
     demand = Demand(recipe)
-    sources = [_source_entry(build, index) for index in range(len(recipe.sources))]
     manifest = Manifest(
         name=recipe.name,
         dtype=dtype_for(tokenizer.vocab_size),
@@ -95,7 +94,7 @@ def publish(build: RunningBuild) -> Manifest:
             special_tokens=tokenizer.special_tokens,
         ),
         recipe=RecipeEntry(file=recipe_file.path, sha256=recipe_file.sha256),
-        sources=sources,
+        sources=[_source_entry(build, index) for index in range(len(recipe.sources))],
         drop_hashes=list(plan.block_lists),
         eval_tasks=list(plan.eval_tasks),
         mix=describe_mix(_named(names, demand.shares), plan.requested_tokens, splits["train"].sources),

@@ -67,7 +67,14 @@ def find_faults(data: dict[str, Any]) -> Iterator[str]:
                 found = f"special token {token!r} has the id of an ordinary word"
                 yield f"{found}: text yields it. Give it an id of its own."
     if not spelling.space:
-        yield from _find_splitter_faults(list(list_parts(data.get("pre_tokenizer"), "pretokenizers")))
+        parts = list(list_parts(data.get("pre_tokenizer"), "pretokenizers"))
+        if any(part.get("add_prefix_space") for part in parts):
+            yield (
+                "its pre-tokenizer adds a space before each document, which then would not decode back. "
+                'Set "add_prefix_space" to false in the file.'
+            )
+        if len(parts) == 1 and parts[0].get("use_regex") is False:
+            yield "its pre-tokenizer does not split text into words. Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
 
 
 def find_bos(data: dict[str, Any]) -> str | None:
@@ -192,16 +199,6 @@ def _find_missing(data: dict[str, Any], entries: dict[str, int], spelling: Spell
     if spelling.unknown is None and (missing or not spelling.byte_fallback):
         has = "byte_fallback without all 256 bytes" if spelling.byte_fallback else "no byte_fallback"
         yield f"has {has} and no unknown token; characters that it does not know would be lost. Use another file."
-
-
-def _find_splitter_faults(parts: list[dict[str, Any]]) -> Iterator[str]:
-    if any(part.get("add_prefix_space") for part in parts):
-        yield (
-            "its pre-tokenizer adds a space before each document, which then would not decode back. "
-            'Set "add_prefix_space" to false in the file.'
-        )
-    if len(parts) == 1 and parts[0].get("use_regex") is False:
-        yield "its pre-tokenizer does not split text into words. Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
 
 
 def _ordinary_ids(model: dict[str, Any], spelling: Spelling) -> set[int | None]:

@@ -45,8 +45,6 @@ from shards.terminal.workers import map_tasks
 if TYPE_CHECKING:
     import tokenizers
 
-    from pipeline.arrow_arrays import Int64s
-
 
 TOKENIZER_FILE = "tokenizer.json"
 COUNTED_BYTES = 1 << 24
@@ -303,17 +301,12 @@ def _order_by_frequency(tokenizer: str, size: int, sample_path: Path, *, first: 
         source = gigatoken.BytesSource(documents, separator=DOCUMENT_SEPARATOR)
         ids = encoder.encode_batch(source, parallel=False).layout.content.data
         counts += np.bincount(ids, minlength=size)
+    # The ids with small bytes come first: by the product of bytes plus `_OFFSET`.
+    bytes_of_ids = np.arange(first, first + size, dtype="<u4").view(np.uint8).reshape(size, 4)
+    by_bytes = np.argsort((bytes_of_ids.astype(np.int64) + _OFFSET).prod(axis=1), kind="stable")
     entries = np.empty(size, np.int64)
-    entries[_by_bytes(first, size) - first] = np.argsort(-counts, kind="stable")
+    entries[by_bytes] = np.argsort(-counts, kind="stable")
     return entries.tolist()
-
-
-def _by_bytes(first: int, size: int) -> Int64s:
-    """Return a trained tokenizer's ids from `first` on, small bytes first: by the product of bytes plus `_OFFSET`."""
-
-    ids = np.arange(first, first + size)
-    bytes_of_ids = ids.astype("<u4").view(np.uint8).reshape(size, 4)
-    return ids[np.argsort((bytes_of_ids.astype(np.int64) + _OFFSET).prod(axis=1), kind="stable")]
 
 
 def _iter_counted(sample_path: Path) -> Iterator[bytes]:

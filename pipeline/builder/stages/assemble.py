@@ -42,7 +42,8 @@ def run_assemble(build: RunningBuild) -> None:
 
     # Neighbouring shards share a task if they are small.
     tokens_a_shard = (plan.train_tokens + recipe.split.val_tokens) // max(1, len(plan.shards))
-    shard_bytes = tokens_a_shard * np.dtype(runs[0].dtype).itemsize
+    token_bytes = np.dtype(runs[0].dtype).itemsize
+    shard_bytes = tokens_a_shard * token_bytes
     documents = sum(source.left.documents for source in build.drops) // max(1, len(plan.shards))
     groups = group_assembled_shards(plan.shards, runs=len(runs), shard_bytes=shard_bytes, shard_documents=documents)
     # The largest start first, and the last ones may have cores to spare.
@@ -66,7 +67,7 @@ def run_assemble(build: RunningBuild) -> None:
         # A task is named by its first and last shard.
         ends = [shard_name(cast("Split", shard.split), shard.index) for shard in shards]
         name = ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
-        tasks.append(make_task(payload, sizes[number] * np.dtype(runs[0].dtype).itemsize, name))
+        tasks.append(make_task(payload, sizes[number] * token_bytes, name))
 
     def prepare(pending: list[Task]) -> None:
         build.write_run_list(pending)

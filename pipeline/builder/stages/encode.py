@@ -41,11 +41,9 @@ def run_encode(build: RunningBuild) -> None:
             tasks.append(make_task(payload, unit.text_bytes, _name_unit(source, unit)))
 
     def check_disk(pending: list[Task]) -> None:
-        left = {task.digest for task in pending}
-        if done := sum(task.digest not in left for task in tasks):
-            build.say(
-                f"encode: {done} of {plural(len(tasks), 'unit')} {'was' if done == 1 else 'were'} already encoded"
-            )
+        if done := len(distinct) - len(pending):
+            were = "was" if done == 1 else "were"
+            build.say(f"encode: {done:,} of {plural(len(distinct), 'unit')} {were} already encoded")
         build.check_disk([task.payload.unit for task in pending])
         if pending:
             prepare_cleaning(build)

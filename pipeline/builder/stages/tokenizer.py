@@ -11,7 +11,6 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import Task, make_task
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Shares
-from pipeline.sources.base import Span
 from pipeline.tokenizer import sample, train
 from pipeline.tokenizer.encoder import read_encoder_file
 from shards.errors import plural
@@ -40,7 +39,7 @@ def run_tokenizer(build: RunningBuild) -> None:
             ignored = "; ".join(build.tokenizer.ignored)
             build.note(f"tokenizer: a set does not use these settings of its file: {ignored}")
         return
-    task = _make_task(build, recipe)
+    task = _make_task(build)
 
     # Train one, unless this very task is done.
     def check_disk(pending: list[Task]) -> None:
@@ -67,7 +66,14 @@ def run_tokenizer(build: RunningBuild) -> None:
         )
     drawn_with = _note_kept_sample(build, result)
     build.recipe = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
-    _load_trained(build, task.digest)
+    home = build.folder_of("tokenizer", task)
+    build.tokenizer = read_encoder_file(
+        f"{home}/{train.TOKENIZER_FILE}",
+        eos_token=section.eos_token,
+        bos=section.bos,
+        content=bytes(TaskOutput(home).read(train.TOKENIZER_FILE)),
+        task=str(home),
+    )
 
 
 def _note_kept_sample(build: RunningBuild, result: train.TokenizerResult) -> dict[str, Any]:
@@ -102,30 +108,26 @@ def _weights(recipe: Recipe) -> dict[str, float]:
     return recipe.tokenizer.sample_weights or {source.name: source.weight for source in recipe.sources}
 
 
-def _make_task(build: RunningBuild, recipe: Recipe) -> Task:
-    """Return the task of the tokenizer stage; its size are the bytes of text that it should draw."""
-    section, weights, limits = recipe.tokenizer, _weights(recipe), recipe.sample_limits()
+def _make_task(build: RunningBuild) -> Task:
+    """Return the task of the tokenizer stage; its size are the bytes of text that it should draw.
+
+    It may draw from each source's first files, in order, that hold far more. So the sample depends on the seed, the
+    files, `sample_bytes` and the sample's weights, not on the size of the set. If the rows only name the text, it is
+    drawn from the text that was fetched.
+    """
+    recipe = build.recipe
+    weights = tuple(_weights(recipe)[source.name] for source in recipe.sources)
+    shares = Shares(weights)
+    spans = {
+        selection.source.name: tuple(selection.sample_spans(shares.of(s, recipe.tokenizer.sample_bytes)))
+        if selection.source.content == "column"
+        else tuple(span for unit in build.units[s] for span in unit.spans)
+        for s, selection in enumerate(build.selections)
+    }
     payload = sample.TokenizerTask(
-        section,
-        tuple(recipe.sources),
-        _sample_spans(build, section.sample_bytes, weights),
-        tuple(weights[source.name] for source in recipe.sources),
-        recipe.seed,
-        limits,
+        recipe.tokenizer, tuple(recipe.sources), spans, weights, recipe.seed, recipe.sample_limits()
     )
     return make_task(payload, sum(sample.sample_budgets(payload)))
-
-
-def _load_trained(build: RunningBuild, digest: str) -> None:
-    home, section = build.work.child("tokenizer").child(digest), build.recipe.tokenizer
-    content = bytes(TaskOutput(home).read(train.TOKENIZER_FILE))
-    build.tokenizer = read_encoder_file(
-        f"{home}/{train.TOKENIZER_FILE}",
-        eos_token=section.eos_token,
-        bos=section.bos,
-        content=content,
-        task=str(home),
-    )
 
 
 def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, sample.Drawn]) -> None:
@@ -135,18 +137,3 @@ def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, s
     wanted = f"{format_amount(size, 'bytes')}, by the sizes of the files"
     why = why or "the rest is escapes, other contents of the files, or text that no sample takes"
     build.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
-
-
-def _sample_spans(build: RunningBuild, sample_bytes: int, weights: dict[str, float]) -> dict[str, tuple[Span, ...]]:
-    """Return what the build's tokenizer may be trained on: each source's first files, in order, that hold far more.
-
-    So the sample depends on the seed, the files, `sample_bytes` and the sample's weights, not on the size of the set.
-    If the rows only name the text, the sample is drawn from the text that was fetched.
-    """
-    shares = Shares(tuple(weights[selection.source.name] for selection in build.selections))
-    return {
-        selection.source.name: tuple(selection.sample_spans(shares.of(s, sample_bytes)))
-        if selection.source.content == "column"
-        else tuple(span for unit in build.units[s] for span in unit.spans)
-        for s, selection in enumerate(build.selections)
-    }
