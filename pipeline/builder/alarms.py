@@ -25,7 +25,7 @@ from pipeline.clean.drops import (
 )
 from pipeline.clean.patterns import SHOWN_MATCHES, find_excess_of_patterns, pattern_reason
 from pipeline.clean.tally import SHOWN, TEXT_CHARACTERS, DroppedDocument, Tally
-from pipeline.encode.run import read_run_start
+from pipeline.encode.run import read_run_text
 from pipeline.mix.evidence import find_reasons, read_evidence
 from pipeline.recipe.clean_recipe import Filter
 from pipeline.recipe.presets import Preset
@@ -170,7 +170,8 @@ def _find_excess_of_presets(build: RunningBuild) -> Iterator[str]:
 
 def _read_start(build: RunningBuild, run: int, index: int) -> str:
     vocabulary = read_vocabulary(build.tokenizer.text.encode())
-    return read_run_start(build.runs[run], index, vocabulary, characters=TEXT_CHARACTERS)
+    start = read_run_text(build.runs[run], index, vocabulary, characters=TEXT_CHARACTERS)
+    return start.decode("utf-8", "replace")[:TEXT_CHARACTERS]
 
 
 def _find_excess_of_items(build: RunningBuild) -> Iterator[str]:

@@ -210,7 +210,11 @@ class _Documents:
 
         def choose(rows: pa.Table) -> Bools:
             if evaluation is not None:
-                return _find_holders(rows, evaluation)
+                items: Any = rows["items"].combine_chunks()
+                held = pc.equal(items.flatten().field("evaluation"), pa.scalar(evaluation))
+                mask = np.zeros(len(rows), bool)
+                mask[pc.list_parent_indices(items).filter(held).to_numpy(zero_copy_only=False)] = True
+                return mask
             if row.step == NEAR_DUPLICATE and row.note:  # reported, not dropped
                 return rows["twin_run"].combine_chunks().is_valid().to_numpy(zero_copy_only=False)
             return find_reasons(rows, row.reason.__eq__)
@@ -241,14 +245,6 @@ class _Documents:
             excerpt = cut_excerpt(data, item["start"], item["stop"], around=EXCERPT_BYTES)
             document |= {"item": item, "found": asdict(excerpt)}
         return document | {"text": text[:TEXT_CHARACTERS]}
-
-
-def _find_holders(rows: pa.Table, evaluation: str) -> Bools:
-    items: Any = rows["items"].combine_chunks()
-    held = pc.equal(items.flatten().field("evaluation"), pa.scalar(evaluation)).to_numpy(zero_copy_only=False)
-    mask = np.zeros(len(rows), bool)
-    mask[pc.list_parent_indices(items).to_numpy(zero_copy_only=False)[held]] = True
-    return mask
 
 
 def find_start(first: str, second: str) -> int:

@@ -177,22 +177,19 @@ class Lease:
             held = self._read_all()
             number = max(held, default=0)
             if held:
-                self._check_stale(held[number])
+                age = time.time() - float(held[number].get("time", 0))
+                owner = str(held[number].get("owner", ""))
+                if age < STALE_SECONDS and not is_abandoned(owner):
+                    raise InputError(
+                        f"{self._place}: another build is running here: {owner}, seen {max(0.0, age):.0f} s ago. Wait "
+                        "for it to end, or choose another place. If it was killed, try again in "
+                        f"{STALE_SECONDS - age:.0f} s."
+                    )
             if self._store.create(_name(number + 1), self._content()):
                 for earlier in held:
                     self._store.delete(_name(earlier))
                 return number + 1
         raise InputError(f"{self._place}: other builds are starting here. Try again.")
-
-    def _check_stale(self, holder: dict[str, Any]) -> None:
-        """Raise InputError unless another build's lease of a place may be taken over."""
-        age = time.time() - float(holder.get("time", 0))
-        owner = str(holder.get("owner", ""))
-        if age < STALE_SECONDS and not is_abandoned(owner):
-            raise InputError(
-                f"{self._place}: another build is running here: {owner}, seen {max(0.0, age):.0f} s ago. Wait for it "
-                f"to end, or choose another place. If it was killed, try again in {STALE_SECONDS - age:.0f} s."
-            )
 
     def _keep(self) -> None:
         while not self._ended.wait(RENEW_SECONDS):

@@ -299,10 +299,8 @@ def load_runs(address: str) -> tuple[Run, ...]:
     try:
         store = open_store(place)
         runs: tuple[Run, ...] = unseal(store.read(name), tuple[Run, ...])
-        rows = sum(run.num_documents for run in runs) * DOCUMENT_DTYPE.itemsize if store.request_bytes else None
-        if rows is not None and rows <= MOST_KEPT_ROWS_BYTES:
-            return tuple(replace(run, keeps_rows=True) for run in runs)
-        return runs
+        rows_bytes = sum(run.num_documents for run in runs) * DOCUMENT_DTYPE.itemsize if store.request_bytes else 0
+        return tuple(replace(run, keeps_rows=0 < rows_bytes <= MOST_KEPT_ROWS_BYTES) for run in runs)
     except (OSError, ValueError) as error:
         if remedy_of(error):
             raise
@@ -336,30 +334,18 @@ def distinct_runs(runs: Sequence[Run]) -> list[Run]:
     return list({run.digest: run for run in runs}.values())
 
 
-def read_run_start(run: Run, index: int, vocabulary: Vocabulary, *, characters: int) -> str:
-    """Return the beginning of a document's text, from the tokens of its run.
+def read_run_text(run: Run, index: int, vocabulary: Vocabulary, *, characters: int | None = None) -> bytes:
+    """Return a document's text, from the tokens of its run: whole, or from the beginning so many characters or more.
 
     Raises:
         WorkFileDamagedError: the run's files are not as they were written.
     """
     row = run.read_documents(index, index + 1).copy()
-    # Without EOS; a token is a byte at least, and one may be BOS.
-    row["length"] = min(int(row["length"][0]) - 1, 4 * characters + 1)
-    return _decode(run.read_tokens(row), vocabulary).decode("utf-8", "replace")[:characters]
-
-
-def read_run_text(run: Run, index: int, vocabulary: Vocabulary) -> bytes:
-    """Return a document's whole text, from the tokens of its run.
-
-    Raises:
-        WorkFileDamagedError: the run's files are not as they were written.
-    """
-    tokens = run.read_tokens(run.read_documents(index, index + 1))
-    return _decode(tokens[:-1], vocabulary)  # without EOS
-
-
-def _decode(tokens: UIntegers, vocabulary: Vocabulary) -> bytes:
-    """Return the text of a run's document; no special token is in it, so that one at its beginning is BOS."""
+    row["length"] -= 1  # without EOS
+    if characters is not None:
+        row["length"] = min(int(row["length"][0]), 4 * characters + 1)  # a token is a byte at least, and one may be BOS
+    tokens = run.read_tokens(row)
+    # No special token is in a document, so that one at its beginning is BOS.
     first = int(tokens[0]) if len(tokens) else None
     is_bos = first in vocabulary.special.values() and first != vocabulary.unknown
     return replace(vocabulary, bos=first if is_bos else None).decode_document(tokens)

@@ -103,7 +103,10 @@ def publish_attempt(attempt: Attempt, result: Result) -> None:
     result.attempt = attempt.name
     if attempt.in_place:
         write_receipt(attempt.folder, result)
-        _sync(attempt.folder)
+        for path in attempt.folder.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(attempt.folder)
         _name_folder(attempt, result)
         return
     checksums = seal_checksums(result.files)
@@ -209,10 +212,3 @@ def delete_abandoned_attempts(folder: Path) -> None:
     for path in folder.glob(f".*{TMP_SUFFIX}"):
         if any(map(is_abandoned, path.name.split("."))):
             delete_path(path)
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    sync_folder(folder)

@@ -27,7 +27,7 @@ from pipeline.engine.receipts import (
     load_receipt,
 )
 from pipeline.engine.stage_progress import Progress
-from pipeline.engine.tasks import Call, Task, TaskFunction, kind_of_result, name_function
+from pipeline.engine.tasks import Call, Task, TaskFunction, kind_of_result
 from shards.errors import RunError
 from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore, reads_at_once
@@ -122,7 +122,8 @@ class Driver:
         if before:
             before(pending)
         if pending:
-            calls = [Call(name_function(function), task, store, outputs, self.scratch) for task in pending]
+            named = f"{function.__module__}:{function.__qualname__}"
+            calls = [Call(named, task, store, outputs, self.scratch) for task in pending]
             adapter_of(kind)  # while the fork server loads: 0.01 s
             self._execute(name, calls, unit)
             for folder in folders:

@@ -172,12 +172,7 @@ class RayExecutor(Executor):
 def list_versions() -> dict[str, str]:
     """Return the versions that driver and Ray's nodes share: Python's without the last number, and packages'."""
     versions = {"Python": ".".join(platform.python_version_tuple()[:2])}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "none"
-    for package in _EXTRA_PACKAGES:
+    for package in (*_PACKAGES, *_EXTRA_PACKAGES):
         with contextlib.suppress(PackageNotFoundError):
             versions[package] = version(package)
     return versions
@@ -195,9 +190,10 @@ def check_versions(driver: Mapping[str, str]) -> None:
         InputError: it does not; the message names both.
     """
     own = list_versions()
-    needed = {name: found for name, found in driver.items() if name in own or name not in _EXTRA_PACKAGES}
     different = [
-        f"{name} {own.get(name)}, the driver has {found}" for name, found in needed.items() if own.get(name) != found
+        f"{name} {own.get(name, 'none')}, the driver has {found}"
+        for name, found in driver.items()
+        if own.get(name) != found and (name in own or name not in _EXTRA_PACKAGES)
     ]
     if different:
         raise InputError(

@@ -154,7 +154,7 @@ class Call:
     """One task, and everything that a process needs to run it."""
 
     function: str
-    """`module:function` of a `TaskFunction`, from `name_function`."""
+    """`module:function` of a `TaskFunction`, by which any process finds it."""
     task: Task
     stage: WritableStore
     """The stage's folder in the work folder; the task's folder in it is named by the digest."""
@@ -224,11 +224,6 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
             result = function(attempt.folder, call.task.payload, keep)
         publish_attempt(attempt, result)
     return done
-
-
-def name_function(function: TaskFunction[ResultT]) -> str:
-    """Return the name by which any process finds a task function."""
-    return f"{function.__module__}:{function.__qualname__}"
 
 
 @functools.cache

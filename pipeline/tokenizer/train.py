@@ -106,7 +106,12 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Report) -> Tokeni
     recipe = task.recipe
     assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
     size = sum(source.text_bytes for source in drawn)
-    lost = _describe_lost(task, drawn)
+    # A line for each source that loses most of what was read.
+    lost = "".join(
+        f"source {source.name!r}: {describe_drops(own.dropped, own.records)}.\n"
+        for source, own in zip(task.sources, drawn, strict=True)
+        if sum(own.dropped.values()) > MUCH * own.records
+    )
 
     def refuse(offered: str) -> NoReturn:
         raise TokenizerError(
@@ -140,15 +145,6 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Report) -> Tokeni
         seconds=timer.seconds,
         core_seconds=timer.core_seconds,
     )
-
-
-def _describe_lost(task: TokenizerTask, drawn: list[Drawn]) -> str:
-    """Return a line for each source that loses most of what was read for the sample."""
-    lines: list[str] = []
-    for source, own in zip(task.sources, drawn, strict=True):
-        if sum(own.dropped.values()) > MUCH * own.records:
-            lines.append(f"source {source.name!r}: {describe_drops(own.dropped, own.records)}")
-    return "".join(f"{line}.\n" for line in lines)
 
 
 def pre_tokenizer(name: str) -> tokenizers.pre_tokenizers.PreTokenizer:
