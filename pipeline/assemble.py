@@ -14,7 +14,6 @@ import itertools
 import tempfile
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +34,7 @@ from shards.format.document_table import document_schema
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, write_shard
 from shards.stores.open import open_store
+from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int64s, Rows
@@ -187,7 +187,7 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
         yield [part for job in jobs if (part := open_part(*job))]
         return
     # Each run is asked once; what it gives lies in a scratch file until a shard needs it.
-    with tempfile.TemporaryFile(dir=folder) as file, ThreadPoolExecutor(CONNECTIONS) as pool:
+    with tempfile.TemporaryFile(dir=folder) as file:
         lock = threading.Lock()
 
         def fetch(job: tuple[int, Slice, list[HashKey]]) -> _Part | None:
@@ -206,7 +206,7 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
 
             return replace(part, read_tokens=read)
 
-        yield [part for part in pool.map(fetch, jobs) if part]
+        yield [part for part in map_in_threads(fetch, jobs, CONNECTIONS) if part]
 
 
 def _join_slices(shards: Sequence[ShardPlan]) -> list[tuple[Slice, list[HashKey]]]:

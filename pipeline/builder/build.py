@@ -223,15 +223,17 @@ def _finish(build: RunningBuild, level: Level, *, prune: bool, started: float) -
     if (seconds := now - validating) >= SHOWN_S:
         build.say(f"validate: {validation.level} check in {seconds:.1f} s")
     # What a person wants to know, and what the next build reads.
-    tallies = zip(build.recipe.sources, build.tallies, strict=True)
-    masked = {source.name: dict(sorted(tally.masked.items())) for source, tally in tallies}
     result = BuildResult(
         manifest,
         validation,
         build.stages,
         unread={selection.source.name: selection.unread() for selection in build.selections},
         empty={selection.source.name: selection.empty for selection in build.selections if selection.empty},
-        masked={name: counts for name, counts in masked.items() if counts},
+        masked={
+            source.name: dict(sorted(tally.masked.items()))
+            for source, tally in zip(build.recipe.sources, build.tallies, strict=True)
+            if tally.masked
+        },
         notes=tuple(build.notes),
         seconds=now - started,
     )

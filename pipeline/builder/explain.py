@@ -7,10 +7,10 @@ encoding is in no run: then the document's text tells. Costs a receipt and a rea
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 from __future__ import annotations
 
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -41,6 +41,7 @@ from shards.format.manifest import BLOCK_LIST_REASON
 from shards.format.writer import shard_name
 from shards.stores.open import absolute_place, open_writable_store
 from shards.stores.store import WritableStore
+from shards.terminal.workers import map_in_threads
 from shards.trace.trace import Answer, Question
 
 Reason = dict[str, str]
@@ -250,13 +251,12 @@ class _Inquiry:
         low = int(digest, 16)
         start, stop = (divmod(bound, 1 << 64) for bound in (low, low + 1))
 
-        def search(number: int, run: Run) -> list[_Copy]:
-            first, rows = run.read_between(start, stop)
+        def search(number: int) -> list[_Copy]:
+            first, rows = self._build.runs[number].read_between(start, stop)
             return [(number, first + place) for place in range(len(rows))]
 
-        runs = self._build.runs
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
-            return [copy for own in pool.map(search, range(len(runs)), runs) for copy in own]
+        found = map_in_threads(search, range(len(self._build.runs)), CONNECTIONS)
+        return list(itertools.chain.from_iterable(found))
 
     # Documents that were encoded.
 

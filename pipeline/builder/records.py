@@ -25,7 +25,9 @@ from pipeline.recipe.schema import Recipe
 from shards.errors import plural
 from shards.stores.store import WritableStore
 
-ORDER = ("evaluations", "fetch", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
+NEAR_STAGES = ("bands", "pairs", "similar")
+"""Those that find near-duplicates."""
+ORDER = ("evaluations", "fetch", "tokenizer", "encode", *NEAR_STAGES, "mix", "assemble")
 """The stages of a build. If one runs again, the later ones of its recipe do, except two after evaluations."""
 RECORDS_FILE = "stages.json"
 FILES = "files"
@@ -129,7 +131,7 @@ class StageRecords:
         found = [StageForecast(stage, len(pending), len(tasks), tuple(self.explain(stage, tasks)))]
         # The digests of later stages have its results, or the recipe does without them.
         others = {"fetch", "tokenizer"} if stage == "evaluations" or recipe.tokenizer.file else set[str]()
-        others |= set() if recipe.clean.near_duplicates else {"bands", "pairs", "similar"}
+        others |= set() if recipe.clean.near_duplicates else {*NEAR_STAGES}
         for later in ORDER[ORDER.index(stage) + 1 :]:
             if later not in others:
                 known = self.stages[later][2] if later in self.stages else None

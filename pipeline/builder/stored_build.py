@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError, RunError
 from shards.stores.open import open_store
 from shards.stores.store import WritableStore
+from shards.terminal.workers import map_in_threads
 
 BUILD_FILE = "last-build.json"
 """The stored build, in the work folder."""
@@ -81,8 +81,7 @@ class Build:
         def read(run: Run) -> Tally:
             return TaskOutput(open_store(run.place), EncodeResult).result.tally
 
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
-            found = list(pool.map(read, self.runs))
+        found = map_in_threads(read, self.runs, CONNECTIONS)
         return [
             Tally.sum(tally for run, tally in zip(self.runs, found, strict=True) if run.source == source)
             for source in range(len(self.recipe.sources))

@@ -10,7 +10,6 @@ The list of runs repeats the runs' receipts. Each range that is read from a file
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -29,6 +28,7 @@ from shards.format.manifest import dtype_for
 from shards.format.vocabulary import Vocabulary
 from shards.stores.open import open_store
 from shards.stores.store import WritableStore
+from shards.terminal.workers import map_in_threads
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Float32s, Int64s, Rows, UIntegers
@@ -316,7 +316,8 @@ def runs_in_scratch(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
     """
     with TemporaryDirectory(dir=scratch) as folder:
 
-        def fetch(number: int, run: Run) -> Run:
+        def fetch(number: int) -> Run:
+            run = runs[number]
             own = Path(folder, str(number))
             own.mkdir()
             output = replace(run).output  # the checksums that it keeps end with it
@@ -325,8 +326,7 @@ def runs_in_scratch(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
             write_receipt(own, RunResult(documents=run.num_documents, measures=run.measures, files=files))
             return Run(str(own), run.source, run.dtype)
 
-        with ThreadPoolExecutor(CONNECTIONS) as pool:
-            yield list(pool.map(fetch, range(len(runs)), runs))
+        yield map_in_threads(fetch, range(len(runs)), CONNECTIONS)
 
 
 def distinct_runs(runs: Sequence[Run]) -> list[Run]:

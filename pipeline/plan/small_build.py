@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.builder.records import NEAR_STAGES
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.assemble import run_assemble
 from pipeline.builder.stages.encode import run_encode
 from pipeline.builder.stages.evaluations import run_evaluations
 from pipeline.builder.stages.fetch import run_fetch
 from pipeline.builder.stages.mix import run_mix
-from pipeline.builder.stages.near_duplicates import STAGES as NEAR_STAGES
 from pipeline.builder.stages.near_duplicates import run_near_duplicates
 from pipeline.builder.stages.tokenizer import run_tokenizer
 from pipeline.clean.drops import Counts

@@ -39,7 +39,6 @@ from pipeline.tokenizer.given_tokenizer import (
 from pipeline.tokenizer.kept_text import KeptCounter
 from shards.errors import remedy_of
 from shards.format.tokenizer_json import (
-    Keeps,
     find_entries,
     find_special,
     find_spelling,
@@ -111,7 +110,6 @@ class TokenizerInfo:
     """The address of the folder of the task that trained it; None if the recipe names the file."""
     bos_id: int | None = None
     """The id that begins each document; None if none does."""
-    keeps: Keeps = "bytes"
     ignored: tuple[str, ...] = ()
     """Requests of the file that training ignores, and the set's own file does not have."""
 
@@ -182,7 +180,6 @@ def read_encoder_file(
         special_tokens=special,
         task=task,
         bos_id=None if bos_token is None else special[bos_token],
-        keeps=find_spelling(data).keeps,
         ignored=ignored,
     )
 

@@ -201,18 +201,7 @@ def _train_merges(sample_path: Path, recipe: tuple[int, list[str], str]) -> list
         # A sample that has no pairs left makes gigatoken go on with pairs that do not occur.
         if not _is_exhausted(sample_path, merges):
             return merges
-    return train_with_tokenizers(sample_path, vocab_size, special_tokens, pretokenizer)
-
-
-def find_trainer(pretokenizer: str) -> Literal["gigatoken", "tokenizers"]:
-    """Return the library that trains, which learns the merges for a pre-tokenizer."""
-    return "gigatoken" if pretokenizer == "gpt2" else "tokenizers"
-
-
-def train_with_tokenizers(
-    sample_path: Path, vocab_size: int, special_tokens: list[str], pretokenizer: str
-) -> list[tuple[str, str]]:
-    """Train the same merges with `tokenizers` alone: faster than gigatoken for a sample of a few megabytes."""
+    # Of a sample of a few megabytes `tokenizers` learns the same merges faster.
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     trainer = trainers.BpeTrainer(
@@ -225,6 +214,11 @@ def train_with_tokenizers(
     tokenizer.pre_tokenizer = pre_tokenizer(pretokenizer)  # type: ignore[assignment]
     tokenizer.train_from_iterator(iter_sample(sample_path), trainer)
     return [tuple(merge) for merge in json.loads(tokenizer.to_str())["model"]["merges"]]
+
+
+def find_trainer(pretokenizer: str) -> Literal["gigatoken", "tokenizers"]:
+    """Return the library that trains, which learns the merges for a pre-tokenizer."""
+    return "gigatoken" if pretokenizer == "gpt2" else "tokenizers"
 
 
 def _is_exhausted(sample_path: Path, merges: list[tuple[str, str]]) -> bool:

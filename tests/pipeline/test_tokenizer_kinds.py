@@ -137,7 +137,7 @@ def test_real_text_encodes_as_tokenizers_does(
     name: str, kinds: dict[str, Any], encoders: dict[str, Encoder], vocabularies: dict[str, Vocabulary], tmp_path: Path
 ) -> None:
     info = load(kinds[name], tmp_path)
-    assert (info.keeps, info.eos_id, info.bos_id) == (KEEPS[name], 2, None)
+    assert (vocabularies[name].keeps, info.eos_id, info.bos_id) == (KEEPS[name], 2, None)
     texts = [*TEXTS, *real_documents()[100:200]]
     found, kept = encode(encoders[name], texts)
     plain = reference(kinds[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.builder.records import NEAR_STAGES
 from pipeline.builder.running_build import DISK_REMEDY, RunningBuild
 from pipeline.encode.run import distinct_runs
 from pipeline.engine.tasks import Task, make_task
@@ -9,8 +10,6 @@ from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from shards.errors import plural
 from shards.stores.files import check_room
-
-STAGES = ("bands", "pairs", "similar")
 
 
 def run_near_duplicates(build: RunningBuild) -> None:
@@ -41,7 +40,7 @@ def run_near_duplicates(build: RunningBuild) -> None:
 
     # Pairs of documents with an equal band: one task for each range of hashes.
     ranges = pairs.count_ranges(rows)
-    runs, folder = build.run_list.address, {stage: str(build.work.child(stage)) for stage in STAGES}
+    runs, folder = build.run_list.address, {stage: str(build.work.child(stage)) for stage in NEAR_STAGES}
     tasks = [
         make_task(
             pairs.PairsTask(runs, folder["bands"], number, ranges),
