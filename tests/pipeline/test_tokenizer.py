@@ -261,9 +261,7 @@ def test_a_pre_tokenizer_that_loses_characters_is_refused(trained: dict[str, str
     spaces = {"type": "Split", "pattern": {"Regex": r"\s+"}, "behavior": "Removed", "invert": False}
     with pytest.raises(TokenizerError, match="does not keep text: a document of 68 bytes becomes tokens of 50 bytes"):
         encoder_of(with_splitter(trained["gpt2"], spaces))
-
-
-def test_a_document_that_loses_characters_stops_the_build(trained: dict[str, str]) -> None:
+    # A document that loses characters stops the build.
     stars = {"type": "Split", "pattern": {"String": "***"}, "behavior": "Removed", "invert": False}
     encoder = encoder_of(with_splitter(trained["gpt2"], stars))
     with pytest.raises(TokenizerError, match=r"a document of 6 bytes becomes tokens of 3 bytes\. It begins with 'a\*"):
