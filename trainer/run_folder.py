@@ -64,8 +64,8 @@ def check_run_folder(run: Path) -> None:
     Raises:
         InputError: it does.
     """
-    names = {path.name for path in run.glob("[!.]*") if path.suffix not in (".log", ".out", ".err", ".part")}
-    if names and not names & {RECIPE_FILE, TOKENIZER_FILE, "metrics.jsonl", "checkpoints", "proxy.json"}:
+    names = {path.name for path in run.glob("[!.]*") if path.suffix not in (".log", ".out", ".err")}
+    if names and not names & {RECIPE_FILE, TOKENIZER_FILE, "metrics.jsonl", "checkpoints"}:
         raise InputError(f"{run}: holds {min(names)!r}, and no training run. Give --run a folder of its own.")
 
 

@@ -1,8 +1,9 @@
-"""Trainings that share a machine: each holds a GPU of its own."""
+"""Trainings that share a machine: each holds a GPU of its own, and looking at them takes little."""
 
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.builds import wait_until
-from tokenmill.experiments.proxy import hold_gpu
+from tokenmill.experiments import proxy
+from tokenmill.experiments.proxy import ProxyTask, hold_gpu
 
 
 def test_each_training_holds_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +51,15 @@ def test_without_gpus_none_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with hold_gpu("auto") as gpu:
         assert gpu is None
+
+
+def test_reading_long_metrics_takes_a_small_part_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, reads = tmp_path / "train", list[int]()
+    program.write_text("#!/bin/sh\nsleep 2\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    monkeypatch.setattr(proxy, "read_metrics", lambda run: time.sleep(0.1) or [])
+    task = ProxyTask(data="", evals="", recipe={}, threads=1, shards="", run="")
+    failed, _ = proxy._train(tmp_path, task, None, lambda done, total: reads.append(done))  # pyright: ignore[reportPrivateUsage]
+    assert not failed
+    assert 1 <= len(reads) <= 3

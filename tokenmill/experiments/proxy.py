@@ -34,14 +34,16 @@ from shards.terminal.workers import end_with_parent
 from trainer.metrics import METRICS_FILE, last_record, read_metrics
 from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
 
-PROXY_FILE, LOG_FILE, OUTCOME_FILE = "proxy.json", "train.log", "outcome.json"
-"""In the run folder: the train recipe; what `train` said; and, when it is done, its result."""
+PROXY_FILE, LOG_FILE, OUTCOME_FILE = ".proxy.json", "train.log", "outcome.json"
+"""In the run folder: the train recipe; what `train` said; and, when it is done, its result. `train` takes a folder with
+hidden files and logs for a new one."""
 _RESULT_FILES = (METRICS_FILE, RECIPE_FILE, SET_FILE, TOKENIZER_FILE)
 _WITHOUT_EFFECT = ("name", "checkpoint", "log", "cost", "phases")
 """Sections of a train recipe that do not change a score."""
 _MALLOC = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
 _NOT_INHERITED = (*_MALLOC, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_POLL_SECONDS = 0.25
+_POLL_SECONDS, _MOST_READING = 0.25, 0.05
+"""Metrics are read again after some time, of which reading takes this part at most: 10,000 steps take 0.4 s."""
 _ATTEMPTS = 2
 """How often a training that fails is started; it goes on from its last checkpoint."""
 _SHOWN_LINES = 5
@@ -134,17 +136,21 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
         environment.pop(name, None)
     if gpu is not None:
         environment["CUDA_VISIBLE_DEVICES"] = gpu
-    outcome = run / f"{OUTCOME_FILE}.part"
+    outcome = run / f".{OUTCOME_FILE}"
     with open(run / LOG_FILE, "ab", opener=no_follow) as log, open(outcome, "wb", opener=no_follow) as printed:
         logged = log.tell()
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": printed, "stderr": log}
         process = subprocess.Popen(command, env=environment, preexec_fn=end_with_parent, **streams)
     # Progress comes from the metrics, until the process ends.
     try:
-        while process.poll() is None:
-            time.sleep(_POLL_SECONDS)
+        pause = _POLL_SECONDS
+        while process.returncode is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(pause)
+            began = time.perf_counter()
             done = int(last_record(read_metrics(run), "tokens").get("tokens", 0))
             report(done, done)
+            pause = max(_POLL_SECONDS, (time.perf_counter() - began) / _MOST_READING)
     finally:
         if process.poll() is None:
             process.terminate()
