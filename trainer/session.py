@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +42,7 @@ from trainer.evaluation.evaluate import Scorer, open_scorers
 from trainer.evaluation.validation import EvaluatedModel, find_text_scales
 from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token
+from trainer.model.generate import TrainedModel
 from trainer.optim import Optimizers, build_optimizers
 from trainer.recipe import TrainRecipe
 from trainer.recipe.schema import ChosenPrecision
@@ -198,8 +199,11 @@ def open_session(
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         if rank == 0:
             check_run_folder(run)
+            made = not run.exists()
             run.mkdir(parents=True, exist_ok=True)
             resources.enter_context(lock_folder(run))
+            if made:
+                resources.callback(_remove_empty, run)
         found = find_newest_checkpoint(run, say) if start is None else find_resume_start(run, start, say)
         order = _plan_windows(shard_set, recipe, ranks, say)
         if found is not None:
@@ -220,6 +224,8 @@ def open_session(
         session = Session(run, recipe, shard_set, order, model, forward, optimizers, *where, resources)
         if shard_set.vocabulary.keeps != "bytes" and not find_text_scales(shard_set):
             say("bits per byte count the rewritten text: the set does not say how long the text of its sources is")
+        trained = TrainedModel(model, shard_set.tokenizer(), shard_set.eos_id, 0, shard_set.bos_id)
+        trained.encode_prompts(recipe.eval.prompts, "eval.prompts")
         session.scorers = open_scorers(recipe.eval, session.evaluated, say)
         if found is not None:
             load_training_state(found, model, session.optimizers)
@@ -234,6 +240,12 @@ def open_session(
             resources.callback(dist.destroy_process_group)
         session.resources = resources.pop_all()  # The session closes them from now on.
         return session
+
+
+def _remove_empty(run: Path) -> None:
+    """Remove the folder of a session that was refused before it wrote a file."""
+    with suppress(OSError):
+        run.rmdir()
 
 
 def _open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
@@ -304,15 +316,16 @@ def _prepare_run(
     for path in clear_leftovers(run, after_step=found.state.step if found else None):
         say(f"{path}: corrupt, kept under this name; delete it when you do not need it")
     # Weights and two moments in fp32: find out now, not after an hour, whether the disk can hold a checkpoint.
-    if found is not None:  # A run that branches off another run begins with the metrics of that run.
-        copy_metrics(found.run, run, until_step=found.state.step)
-        record_changes(run, found, recipe)
-        if found.run != run.resolve():
-            start = StartRecord(checkpoint=str(found.path.resolve()))
-            write_text(run / START_FILE, start.model_dump_json(indent=2) + "\n")
     check_disk(run, 12 * count_parameters(recipe.model, vocab_size), f"{run}: a checkpoint")
     with atomic_open(run / TOKENIZER_FILE) as file:
         file.write(shard_set.tokenizer_json)
+    if found is not None:
+        # Before the metrics: a run that has these has begun, and says from where.
+        if found.run != run.resolve():
+            start = StartRecord(checkpoint=str(found.path.resolve()))
+            write_text(run / START_FILE, start.model_dump_json(indent=2) + "\n")
+        copy_metrics(found.run, run, until_step=found.state.step)
+        record_changes(run, found, recipe)
     folder = shard_set.store.folder
     place = str(folder.resolve() if folder else shard_set.store)
     record = SetRecord(path=place, manifest_sha256=shard_set.manifest_sha256)

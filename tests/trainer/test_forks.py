@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import shutil
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from shards.stores.files import write_text
 
 PEAK, FORK, STEPS, DECAY = 0.01, 6, 12, 4
 WSD = ('schedule.kind="wsd"', "schedule.decay_steps=0")
@@ -81,3 +84,18 @@ def test_a_run_that_began_otherwise_is_refused_and_left_as_it_is(train, cool_dow
 def test_a_learning_rate_that_jumps_is_printed(train, milestone, tmp_path):
     done = train(tmp_path / "run", WSD[0], "train.steps=8", "schedule.decay_steps=6", more=("--from", milestone))
     assert f"the learning rate of step {FORK + 1} = 0.01 is now 0.00" in done.stderr
+
+
+def test_a_fork_begins_again_after_a_full_disk_and_without_a_step_to_take(train, milestone, tmp_path, monkeypatch):
+    begin, run = (*WSD, "train.steps=2"), tmp_path / "run"
+
+    def write(path: Path, text: str) -> None:
+        if path.name == "start.json":
+            raise OSError(errno.ENOSPC, "no space left", str(path))
+        write_text(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trainer.session.write_text", write)
+        train(run, *begin, more=("--from", milestone), status=2)
+    assert "complete after 6 steps" in train(run, *begin, more=("--from", milestone)).stdout
+    assert (run / "checkpoints" / milestone.name).is_dir()

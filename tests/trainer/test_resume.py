@@ -146,3 +146,6 @@ def test_a_second_trainer_in_the_same_run_is_refused(train, tmp_path):
     for name in ("slurm-1.out", "letters.txt"):
         (tmp_path / name).touch()
     assert "holds 'letters.txt', and no training run" in train(tmp_path, status=2).stderr
+    done = train(tmp_path / "new", f"eval.prompts=['{'the mill ' * 40}']", status=2)
+    assert "error: eval.prompts: the longest has" in done.stderr
+    assert not (tmp_path / "new").exists()  # a run that is refused leaves no empty folder

@@ -72,6 +72,21 @@ class TrainedModel:
         """The id after which a model begins to generate a text: BOS, or the end of the document before."""
         return self.eos_id if self.bos_id is None else self.bos_id
 
+    def encode_prompts(self, prompts: list[str], key: str) -> list[list[int]]:
+        """Return the ids of texts to continue, each after what begins a document.
+
+        Raises:
+            InputError: one fills the model's context; the message begins with the key or flag that has them.
+        """
+        found = [[self.begin_id, *ids] for ids in self.encode(prompts)]
+        context = self.model.config.max_position_embeddings
+        if (longest := max(map(len, found), default=0)) >= context:
+            raise InputError(
+                f"{key}: the longest has {plural(longest, 'token')} with the one that begins a document; expected "
+                f"fewer than the model's context of {context}"
+            )
+        return found
+
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of prompts to continue: what spells a special token is encoded as these characters."""
         self.tokenizer.encode_special_tokens = True
@@ -98,15 +113,7 @@ def generate_texts(
     Raises:
         InputError: a prompt fills the model's context.
     """
-    # Encode the prompts, each after what begins a document: BOS, or the end of the one before.
-    tokenizer = trained.tokenizer
-    prompt_ids = [[trained.begin_id, *ids] for ids in trained.encode(prompts)]
-    context = trained.model.config.max_position_embeddings
-    if (longest := max(map(len, prompt_ids))) >= context:
-        raise InputError(
-            f"--prompt: the longest has {plural(longest, 'token')} with the one that begins a document; expected "
-            f"fewer than the model's context of {context}"
-        )
+    tokenizer, prompt_ids = trained.tokenizer, trained.encode_prompts(prompts, "--prompt")
 
     # Collect tokens, and show the text as soon as its characters are whole.
     completions = [Completion(prompt, trained.step) for prompt in prompts]

@@ -150,7 +150,7 @@ def run_training(session: Session, say: Note, *, go_on: bool = False, progress: 
     began = time.perf_counter()
     _fetch_first_shard(session, progress=progress and first_rank)
     # The weights after the last step are tried with the batch that would follow.
-    stop = session.windows + (recipe.train.steps - session.step + 1) * recipe.train.global_batch
+    stop = session.windows + (max(recipe.train.steps - session.step, 0) + 1) * recipe.train.global_batch
     try:
         with (
             closing(MetricsLog(session.run, step=session.step, write=first_rank)) as log,
