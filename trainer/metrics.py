@@ -58,7 +58,7 @@ class _Line(BaseModel):
     val_bits_per_byte: Known = None
     val_loss_by_source: dict[str, Known] = {}
     val_bits_per_byte_by_source: dict[str, Known] = {}
-    scores: dict[str, Annotated[dict[str, Known], AfterValidator(_check_score)]] | None = None
+    scores: dict[str, Annotated[dict[str, Known], AfterValidator(_check_score)]] = {}
     score_notes: dict[str, Record] = {}
     phase: Record = {}
 

@@ -65,6 +65,8 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
         "manifest_sha256": shard_set.manifest_sha256,
         "tokenizer_sha256": shard_set.manifest.tokenizer.sha256,
         "vocab_size": found.recipe.model.vocab_size or shard_set.vocab_size,
+        "eos_id": shard_set.eos_id,
+        "bos_id": shard_set.bos_id,
     }.items():
         if (given := getattr(found.state, key)) != own:
             named = key.replace("_", " ")

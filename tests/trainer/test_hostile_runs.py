@@ -222,6 +222,7 @@ OF_METRICS: dict[str, Fault] = {
     "text as a loss by source": add_line(val_loss=1.0, val_loss_by_source="x"),
     "list as a loss by source": add_line(val_loss=1.0, val_loss_by_source={"a": [1]}),
     "scores as a list": add_line(scores=[1]),
+    "no scores": add_line(scores=None),
     "a score as text": add_line(scores={"a_bpb": {"value": "x", "stderr": None}}),
     "notes as a list": add_line(scores={"a_bpb": {"value": 1, "stderr": None}}, score_notes=[1]),
     "deep line": add_line("[" * 100_000),
@@ -278,7 +279,7 @@ FAULTS: dict[str, dict[str, Fault]] = {
     CHECKPOINT: {},
 }
 HARMLESS = {
-    *("long context", "large batch", "eos is a letter", "1e38"),  # for `sample`
+    *("long context", "large batch", "1e38"),  # for `sample`
     *("zeros", "ones"),  # perhaps the state of a generator
     *("half a line", "no line", "NaN", "formula", "only steps", "formula as a name", "unknown keys"),
     *("1e308", "truncated", "not UTF-8", "number of 5000 digits", "deep", "a list", "a word", "null"),

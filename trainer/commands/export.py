@@ -103,7 +103,6 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.convert.tokenizer_proof import prove_tokenizer
     from shards.stores.files import write_folder, write_text
     from shards.terminal.display import say
-    from trainer.checkpoint.folders import STATE_FILE
     from trainer.checkpoint.tensors import write_tensors
     from trainer.results.trained_model import load_model
     from trainer.run_folder import TOKENIZER_FILE
@@ -118,12 +117,6 @@ def run(options: argparse.Namespace) -> Outcome:
     if large := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
         raise InputError(f"{large[0]}: has weights that {options.dtype} cannot hold. Choose another --dtype.")
     tokens = {token.content: index for index, token in loaded.tokenizer.get_added_tokens_decoder().items()}
-    for name, index in (("eos_id", loaded.eos_id), ("bos_id", loaded.bos_id)):
-        if index is not None and index not in tokens.values():
-            raise InputError(
-                f"{options.run / TOKENIZER_FILE}: {name} = {index} of the checkpoint's {STATE_FILE} is not one of its "
-                "added tokens. Use another copy of the run."
-            )
     files = describe_export_files(config, vocab_size, loaded.eos_id, tokens, options.dtype, bos_id=loaded.bos_id)
     with write_folder(out) as folder:
         for name, content in files.items():

@@ -20,7 +20,7 @@ which is None if it is not known, as of a single document."""
 
 def read_score(line: dict[str, Any], name: str) -> Score:
     """Return a score, or another number, of a line of the metrics; its value is None if the line does not have it."""
-    scores: dict[str, Score] = line.get("scores") or {}
+    scores: dict[str, Score] = line.get("scores", {})
     return scores.get(name) or {"value": line.get(name), "stderr": find_stderr(line.get(f"{name}_by_part", []))}
 
 

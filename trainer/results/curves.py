@@ -25,7 +25,7 @@ def list_scores(records: Iterable[Record]) -> list[str]:
     others: dict[str, None] = {}
     for record in records:
         found |= dict.fromkeys(key for key in VALIDATION_SCORES if record.get(key) is not None)
-        others |= dict.fromkeys(record.get("scores") or {})
+        others |= dict.fromkeys(record.get("scores", {}))
     return [*found, *others]
 
 

@@ -65,13 +65,18 @@ def _load_tokenizer(file: Path, found: Checkpoint) -> tokenizers.Tokenizer:
     if hashlib.sha256(content).hexdigest() != state.tokenizer_sha256:
         raise InputError(f"{file}: is not the tokenizer of the checkpoint {remedy}")
     try:
-        size = parse_tokenizer(content).size
+        parsed = parse_tokenizer(content)
         tokenizer = tokenizers.Tokenizer.from_buffer(content)
     except Exception as error:  # tokenizers has no error of its own
         raise InputError(f"{file}: not a tokenizer: {error} {remedy}") from error
-    if max(size, found.recipe.model.vocab_size or size) != state.vocab_size:
+    if max(parsed.size, found.recipe.model.vocab_size or 0) != state.vocab_size:
         raise InputError(
-            f"{found.path}: its tokenizer has {size} ids, its state vocab_size = {state.vocab_size}. Use another "
-            "checkpoint, or train again."
+            f"{found.path}: its tokenizer has {parsed.size} ids, its state vocab_size = {state.vocab_size}. Use "
+            "another checkpoint, or train again."
+        )
+    if unknown := {state.eos_id, state.bos_id} - {None, *parsed.special.values()}:
+        raise InputError(
+            f"{found.path}: {unknown.pop()}, EOS or BOS of its state, is no special token of the tokenizer. Use "
+            "another checkpoint, or train again."
         )
     return tokenizer
