@@ -5,6 +5,7 @@ The tests of Weights & Biases use its own package, offline, and are skipped wher
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -32,22 +33,35 @@ def test_events_hold_the_numbers_of_a_line(tmp_path, monkeypatch):
 
     class Writer:
         def __init__(self, folder: str):
-            assert folder == str(tmp_path / "tensorboard")
+            Path(folder).mkdir()
 
         def add_scalar(self, *scalar: Any) -> None:
             written.append(scalar)
 
         def flush(self) -> None:
+            if len(written) > 3:
+                raise OSError("full")
             written.append(("flushed", 0, 0))
+
+        def close(self) -> None:
+            written.append(("closed", 0, 0))
 
     module = types.ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = Writer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    write = open_events(tmp_path)
-    assert write is not None
-    write({"step": 3, "loss": 2.5, "val_loss_by_source": {"prose": 1.0}})
-    assert written == [("loss", 2.5, 3), ("val_loss_by_source/prose", 1.0, 3), ("flushed", 0, 0)]
+    said: list[str] = []
+    with contextlib.ExitStack() as opened:
+        write = open_events(tmp_path, said.append, opened)
+        assert write is not None
+        write({"step": 3, "loss": 2.5, "val_loss_by_source": {"prose": 1.0}})
+        assert written == [("loss", 2.5, 3), ("val_loss_by_source/prose", 1.0, 3), ("flushed", 0, 0)]
+        for step in (4, 5):
+            write({"step": step, "loss": 2.0})
+        assert open_events(tmp_path, said.append, opened) is None  # the folder is there: the writer fails
+    assert said[0] == "TensorBoard gets no more from step 4 on: full"
+    assert said[1].startswith("nothing goes to TensorBoard, only to metrics.jsonl: [Errno 17]")
+    assert written[-1] == ("closed", 0, 0)
 
 
 def read_sent(run: Path) -> dict[str, list[dict[str, Any]]]:

@@ -62,17 +62,21 @@ def open_trackers(run: Path, recipe: TrainRecipe, records: Sequence[Record], say
         say: called once with what does not work.
     """
     with contextlib.ExitStack() as opened:
-        found = (open_events(run), _open_wandb(run, recipe, records, say, opened))
+        found = (open_events(run, say, opened), _open_wandb(run, recipe, records, say, opened))
         yield [tracker for tracker in found if tracker]
 
 
-def open_events(run: Path) -> Tracker | None:
-    """Return the tracker that writes a line of the metrics as TensorBoard events; None if it is not installed."""
+def open_events(run: Path, say: Note, opened: contextlib.ExitStack) -> Tracker | None:
+    """Return what writes a line of the metrics as TensorBoard events, which end with `opened`; None if it cannot."""
     if importlib.util.find_spec("tensorboard") is None:
         return None
-    from torch.utils.tensorboard import SummaryWriter
+    try:
+        from torch.utils.tensorboard import SummaryWriter
 
-    events = SummaryWriter(str(run / EVENTS_FOLDER))
+        events = SummaryWriter(str(run / EVENTS_FOLDER))
+    except Exception as error:  # noqa: BLE001 (code of others)
+        say(f"nothing goes to TensorBoard, only to metrics.jsonl: {_first_line(error)}")
+        return None
 
     def write(record: Record) -> None:
         for key, value in list_numbers(record):
@@ -80,7 +84,26 @@ def open_events(run: Path) -> Tracker | None:
                 events.add_scalar(key, value, record["step"])
         events.flush()
 
-    return write
+    def close() -> None:
+        with contextlib.suppress(Exception):  # what failed is said
+            events.close()
+
+    opened.callback(close)
+    return _send_until_it_fails("TensorBoard", write, [], say)
+
+
+def _send_until_it_fails(name: str, send: Tracker, broken: list[Exception], say: Note) -> Tracker:
+    """Return what sends a line to a tracker, until that fails: it puts the error into a list, and says it once."""
+
+    def track(record: Record) -> None:
+        try:
+            if not broken:
+                send(record)
+        except Exception as error:  # noqa: BLE001 (code of others)
+            broken.append(error)
+            say(f"{name} gets no more from step {record['step']} on: {_first_line(error)}")
+
+    return track
 
 
 def list_numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -116,27 +139,18 @@ def _open_wandb(
     except Exception as error:  # noqa: BLE001 (code of others)
         say(f"log.wandb_project: nothing goes to Weights & Biases, only to metrics.jsonl: {_first_line(error)}")
         return None
-    works = True
+    broken: list[Exception] = []
 
     def finish(kind: type[BaseException] | None, *_: object) -> None:
         try:
             sent.finish(exit_code=0 if kind is None else 1)
-            if works and records:
+            if records and not broken:
                 write_text(file, WandbRun(id=known.id, sent_until=records[-1]["step"]).model_dump_json() + "\n")
         except Exception as error:  # noqa: BLE001 (code of others)
             say(f"Weights & Biases may lack the last lines: {_first_line(error)}")
 
-    def send(record: Record) -> None:
-        nonlocal works
-        try:
-            if works:
-                sent.log(dict(list_numbers(record)))
-        except Exception as error:  # noqa: BLE001 (code of others)
-            works = False
-            say(f"Weights & Biases gets no more from step {record['step']} on: {_first_line(error)}")
-
     opened.push(finish)
-    return send
+    return _send_until_it_fails("Weights & Biases", lambda line: sent.log(dict(list_numbers(line))), broken, say)
 
 
 def _first_line(error: Exception) -> str:
