@@ -135,7 +135,7 @@ def test_each_problem_of_a_build_is_told_in_one_line_with_the_keys_of_the_train_
         open_eval_set(text_set(missing, txt="body"), evaluated, no_note)
     assert list(refused.value.problems) == [
         "eval.sets.web.txt: unknown key. Did you mean 'text'?",
-        f"eval.sets.web.paths: '{missing}' matches no file. Correct the path, or leave the eval sets out: "
+        f"eval.sets.web.paths: '{missing}' matches no file. Correct the path. Or leave the eval sets out: "
         "--set 'eval.sets=[]'.",
     ]
 

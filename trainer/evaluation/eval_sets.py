@@ -280,16 +280,14 @@ def _run_build(name: str, folder: Path) -> None:
     except (ValueError, KeyError, TypeError):
         last = done.stderr[-2000:].strip() or f"exit status {done.returncode}"
         problems = [f"its shard set cannot be built in {folder}: {last}"]
-    raise InputError([_word_problem(problem, f"eval.sets.{name}") for problem in problems])
+    *others, last = (_word_problem(problem, f"eval.sets.{name}") for problem in problems)
+    raise InputError([*others, f"{last.rstrip('.')}. Or leave the eval sets out: --set 'eval.sets=[]'."])
 
 
 def _word_problem(problem: str, place: str) -> str:
     """Return a problem of an eval set's data recipe as one of the train recipe, whose paths begin at the root."""
     problem = _PATHS_RULE.sub("", problem.removeprefix(f"{RECIPE_FILE}: "))
     problem = problem.replace(f"sources.{SOURCE}", place).replace(f"source {SOURCE!r}", place)
-    problem = problem.replace(
-        "Correct the path.", "Correct the path, or leave the eval sets out: --set 'eval.sets=[]'."
-    )
     return problem if problem.startswith(place) else f"{place}: {problem}"
 
 
