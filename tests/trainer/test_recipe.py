@@ -78,6 +78,7 @@ def test_all_faults_are_reported_at_once(recipe_file, tmp_path):
             "decay_steps = 23: both must fit in the training run",
         ),
         ("nonsense", "expected KEY=VALUE"),
+        ("train.steps=99999999999999999999", "train.steps: expected"),
     ],
 )
 def test_each_rule_is_checked(recipe_file, override, expected):

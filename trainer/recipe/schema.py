@@ -77,7 +77,7 @@ class TrainConfig(Settings):
     """Sequences in one optimizer step, over all ranks."""
     micro_batch: Size
     """Sequences in one forward pass of a rank; gradients accumulate until the global batch is full."""
-    steps: PositiveInt
+    steps: Annotated[int, Field(ge=1, le=1 << 32)]
     """Optimizer steps."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: a GPU if there is one."""
