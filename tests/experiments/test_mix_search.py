@@ -16,6 +16,7 @@ from shards.errors import InputError
 from tests.support.ablations import TRAIN, run_search, write_search
 from tokenmill.__main__ import main
 from tokenmill.experiments.proxy import ProxyResult
+from tokenmill.mix_search.answer import _list_notes  # pyright: ignore[reportPrivateUsage]
 from tokenmill.mix_search.schema import load_mix_search
 from tokenmill.mix_search.search import MixSearch, count_trainings
 from trainer.metrics import last_record, read_metrics
@@ -81,7 +82,14 @@ def test_trainings_and_the_real_run_are_counted(tmp_path: Path) -> None:
         recipe.write("mix = { tokens = 20000 }\n")
     file = tmp_path / "search.toml"
     file.write_text(file.read_text().replace("target_tokens = 15360\n", ""))
-    assert open_search(file, tmp_path / "out").target == 20000
+    search = open_search(file, tmp_path / "out")
+    assert search.target == 20000
+    # Of the sources, that which the real run repeats is named, whatever `take` says of the others.
+    first, other = search.recipe.sources
+    search.recipe = search.recipe.model_copy(update={"sources": [first.model_copy(update={"take": 0.5}), other]})
+    search.sizes = {"stories": (None, 0.5), "sums": (900, 0.1)}
+    notes = list(_list_notes(search, {"weights": [], "fits": []}))
+    assert any(note.startswith("repeated as in the real run of 20,000 tokens: sums; each arm") for note in notes)
 
 
 def test_scores_of_other_text_are_not_fitted(tmp_path: Path) -> None:

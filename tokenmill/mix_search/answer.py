@@ -136,11 +136,11 @@ def _list_notes(search: MixSearch, answer: JsonObject) -> Iterator[str]:
     elif search.last and set(search.config.last_seeds) != set(search.config.seeds):
         yield "measured: with other seeds than those of the fit. Seeds shift all mixes alike: compare differences."
     # What a reader must know of the sources, the bounds and the fits.
-    scarce = [name for name, (_, take) in search.sizes.items() if take < 1]
+    scarce = [one.name for one in search.recipe.sources if search.sizes[one.name][1] < one.take]
     if scarce:
         yield (
             f"repeated as in the real run of {plural(search.target, 'token')}: {', '.join(scarce)}; each arm takes "
-            f"{search.sizes[scarce[0]][1]:.4g} of their documents"
+            f"{search.config.tokens / search.target:.4g} of the documents that the real run takes"
         )
     at_bounds = [
         row["sources"]
