@@ -63,7 +63,7 @@ def test_weights_are_percent_and_groups_keep_their_proportions() -> None:
 @pytest.mark.parametrize("name", TRUTH)
 def test_fit_finds_the_numbers_of_a_score_again(name: str) -> None:
     mixes = design(12)
-    found = fit_score(mixes, TRUTH[name].predict(mixes))
+    found = fit_score(mixes, TRUTH[name].predict(mixes), np.ones(len(mixes)))
     assert found.exponent == pytest.approx(TRUTH[name].exponent, abs=1e-4)
     assert found.pure == pytest.approx(TRUTH[name].pure, abs=1e-4)
 

@@ -37,9 +37,7 @@ def answer_search(search: MixSearch) -> JsonObject:
         `failed`: for each training that failed, its `arm`, `seed` and `why`.
         `notes`: what a reader of the tables must know.
     """
-    last: JsonObject = {"scores": [], "notes": []}
-    if search.last:
-        last = answer_ablation(search.last)
+    last = answer_ablation(search.last) if search.last else JsonObject(scores=[], notes=[])
     paid = {one.task.digest: one.result for one in search.trainings}
     costs = add_up(search.own, list(paid.values()))
     del costs["arm"]

@@ -75,19 +75,18 @@ class SearchFit(NamedTuple):
     """How much each arm counts, `(arms,)`, 1 on average."""
 
 
-def fit_score(mixes: Shares, values: Values, weights: Values | None = None, start: ScoreFit | None = None) -> ScoreFit:
+def fit_score(mixes: Shares, values: Values, weights: Values, start: ScoreFit | None = None) -> ScoreFit:
     """Fit one score by weighted least squares of its logarithm: noise grows with the score.
 
     Args:
         mixes: the shares of each arm, `(arms, dimensions)`.
         values: the score of each arm, `(arms,)`, positive.
-        weights: of each arm, `(arms,)`; equal when None.
+        weights: of each arm, `(arms,)`.
         start: a fit to begin with; several exponents are tried when None.
     """
     from scipy.optimize import least_squares
 
-    scale = np.sqrt(np.ones_like(values) if weights is None else weights)
-    wanted = np.log(values)
+    scale, wanted = np.sqrt(weights), np.log(values)
 
     def residuals(found: Values) -> Values:
         return scale * (_fit_logarithms(mixes, found[0], found[1:]) - wanted)

@@ -273,9 +273,7 @@ def split_rounds(arms: int, rounds: int, parameters: int) -> list[int]:
     """Return the search's arms of each round, without the recipe's mix and the winner; one is enough for a fit."""
     left = arms - 2
     first = left if rounds == 1 else min(left, max(parameters, round(_FIRST_ROUND * left)))
-    later = [(left - first) // (rounds - 1) for _ in range(rounds - 1)]
-    for index in range((left - first) - sum(later)):
-        later[index] += 1
+    later = [(left - first + extra) // (rounds - 1) for extra in reversed(range(rounds - 1))]  # the larger ones first
     return [first, *filter(None, later)]
 
 
@@ -293,7 +291,7 @@ def measure_sources(
         InputError: a bound repeats a source more often than `mix.max_epochs`
             allows, or an arm would see too few documents of a source.
     """
-    greatest = space.greatest()
+    greatest = space.divide(space.high)
     # A plan in which each source has its greatest share of the target tells whether that is more than it has.
     sources = [one.model_copy(update={"weight": max(greatest[one.name], 1e-9)}) for one in recipe.sources]
     most = {"tokens": max(1, int(target * sum(greatest.values()))), "when_short": "shrink"}

@@ -49,17 +49,13 @@ class MixSpace:
 
     def weights(self, mix: Shares) -> dict[str, float]:
         """Return the weight of each source in a mix in percent; that of a share of 0 is `LEAST_WEIGHT`."""
-        return {
-            name: max(round(100 * float(share) * part, 6), LEAST_WEIGHT)
-            for share, group in zip(mix, self.groups, strict=True)
-            for name, part in group.items()
-        }
+        return {name: max(round(100 * share, 6), LEAST_WEIGHT) for name, share in self.divide(mix).items()}
 
-    def greatest(self) -> dict[str, float]:
-        """Return the greatest share that each source has in the space of mixes."""
+    def divide(self, mix: Shares) -> dict[str, float]:
+        """Return the share of each source in a mix, or each bound's part of it."""
         return {
-            name: float(high) * part
-            for high, group in zip(self.high, self.groups, strict=True)
+            name: float(share) * part
+            for share, group in zip(mix, self.groups, strict=True)
             for name, part in group.items()
         }
 
