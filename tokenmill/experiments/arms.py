@@ -48,8 +48,7 @@ class Arm:
     @property
     def tokens(self) -> int:
         """Tokens that each model of the arm is trained on."""
-        train = self.train.train
-        return train.steps * train.global_batch * train.seq_len
+        return self.train.train.tokens
 
 
 def resolve_arms(file: Path, ablation: AblationConfig, work: WritableStore, progress: Progress) -> list[Arm]:
@@ -73,8 +72,23 @@ def resolve_arms(file: Path, ablation: AblationConfig, work: WritableStore, prog
             problems += [f"{file}: arms.{config.name}: {problem}" for problem in error.problems]
     if problems:
         raise InputError(problems)
-    _check_scores(file, ablation, arms)
-    _check_differences(file, arms)
+    # Every arm takes the scores, and no two train the same models on the same bytes.
+    problems = [
+        f"{file}: scores: {score!r}: arm {arm.name!r} does not compute it. Expected one of: {', '.join(known)}."
+        for arm in arms
+        for score in ablation.scores
+        if score not in (known := arm.train.eval.score_names)
+    ]
+    seen: dict[Any, str] = {}
+    for arm in arms:
+        key = (arm.data, arm.evals, digest_of(scored_keys(arm.train.model_dump(mode="json"))))
+        if seen.setdefault(key, arm.name) != arm.name:
+            problems.append(
+                f"{file}: arms.{arm.name}: does not differ from arm {seen[key]!r}: the same text and model. "
+                "Change a key that counts, or remove the arm."
+            )
+    if problems:
+        raise InputError(problems)
     return arms
 
 
@@ -89,14 +103,13 @@ def _resolve(
     # The train recipe first, since it says how many tokens the set needs.
     train = load_train_recipe(locate_recipe(file, ablation.train), changes=list_changes("train", arm))
     train = _make_proxy(train, ablation)
-    config = train.train
+    tokens = train.train.tokens
     recipe = load_checked_recipe(
         locate_recipe(file, ablation.data), changes=list_changes("data", arm), progress=progress
     )
     # The set is as small as the training allows.
-    tokens = config.steps * config.global_batch * config.seq_len
     if ablation.tokens is not None and "tokens" not in table_of(arm.data.get("mix")):
-        recipe = _shrink(recipe, tokens, config.seq_len)
+        recipe = _shrink(recipe, tokens, train.train.seq_len)
     if "split" not in arm.data:
         recipe = _shrink_validation(recipe, tokens)
     if recipe.mix.tokens != "max" and recipe.mix.tokens < tokens:
@@ -208,33 +221,3 @@ def _digest_eval_files(recipe: TrainRecipe) -> str:
         raise InputError(problems)
     contents = (os.path.join(path, MANIFEST_FILE) if os.path.isdir(path) else path for path in sorted(found))
     return digest_of([hash_file(Path(path)) for path in contents if os.path.isfile(path)])
-
-
-def _check_scores(file: Path, ablation: AblationConfig, arms: Sequence[Arm]) -> None:
-    """Refuse scores that an arm's train recipe does not take."""
-    problems: list[str] = []
-    for arm in arms:
-        known = arm.train.eval.score_names
-        problems += [
-            f"{file}: scores: {score!r}: arm {arm.name!r} does not compute it. Expected one of: {', '.join(known)}."
-            for score in ablation.scores
-            if score not in known
-        ]
-    if problems:
-        raise InputError(problems)
-
-
-def _check_differences(file: Path, arms: Sequence[Arm]) -> None:
-    """Refuse two arms that would train the same models on the same bytes."""
-    seen: dict[Any, str] = {}
-    problems: list[str] = []
-    for arm in arms:
-        key = (arm.data, arm.evals, digest_of(scored_keys(arm.train.model_dump(mode="json"))))
-        if key in seen:
-            problems.append(
-                f"{file}: arms.{arm.name}: does not differ from arm {seen[key]!r}: the same text and model. "
-                "Change a key that counts, or remove the arm."
-            )
-        seen.setdefault(key, arm.name)
-    if problems:
-        raise InputError(problems)

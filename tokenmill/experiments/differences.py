@@ -35,8 +35,7 @@ def find_difference(first: Sequence[float], other: Sequence[float]) -> JsonObjec
     if seeds < 2:
         return row
     spread = statistics.stdev(differences)
-    error = spread / math.sqrt(seeds)
-    half = find_factor(seeds) * error
+    half = find_factor(seeds) * spread / math.sqrt(seeds)
     row |= {"low": mean - half, "high": mean + half, "difference_spread": spread}
     return row | {"seeds_needed": count_seeds(mean, spread)}
 

@@ -31,7 +31,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, RunError, plural
 from shards.terminal.arguments import add_recipe, number_in, parse_place, parse_size, positive_number
@@ -40,10 +40,7 @@ from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Part
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe
-
-Choice = Literal["none", "selective", "full"]
-"""A value of `train.activation_checkpointing`."""
-CHOICES: tuple[Choice, ...] = get_args(Choice)
+    from trainer.recipe.schema import Recomputation
 
 CONTEXT_BYTES = 750_000_000
 MARGIN = 0.05
@@ -51,7 +48,7 @@ DEPTHS, BATCHES = (2, 3), (16, 32)
 """Where a step is measured. With fewer sequences, temporary gradients of weights can outweigh what is linear."""
 
 
-Points = dict[Choice, list[float]]
+Points = dict["Recomputation", list[float]]
 """Bytes of a step, by choice: for each layer of each sequence, for each layer, for each sequence, and once."""
 
 
@@ -171,17 +168,24 @@ def measure_steps(recipe: TrainRecipe, steps: int) -> JsonObject:
 
 def price_recipe(recipe: TrainRecipe, tokens_per_s: float, price: float) -> JsonObject:
     """Return for `fit` what a whole recipe takes at a speed, in hours and dollars; None without a price an hour."""
-    train = recipe.train
-    tokens = train.steps * train.global_batch * train.seq_len
+    tokens = recipe.train.tokens
     hours = tokens / tokens_per_s / 3600
     usd = hours * price if price else None
     return {"tokens": tokens, "tokens_per_s": tokens_per_s, "hours": hours, "usd": usd}
 
 
 def _show(recipe: TrainRecipe, result: JsonObject) -> Iterator[Part]:
-    """Yield what `fit` prints: a table or two for each part of the result."""
-    if "memory" in result:
-        yield from _show_memory(recipe, result["memory"])
+    """Yield what `fit` prints: parts of a step's memory in GB, each micro-batch, what to choose; then other tables."""
+    if memory := result.get("memory"):
+        yield f"{recipe.name}: {plural(memory['parameters'], 'parameter')}; in GB:"
+        yield [{key: memory[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}]
+        sizes = ("activations", "logits", "total")
+        yield [{**row, **{key: row[key] / 1e9 for key in sizes}} for row in memory["estimates"]]
+        if best := memory["recommended"]:
+            chosen = f'train.activation_checkpointing = "{best["activation_checkpointing"]}"'
+            yield f"train.micro_batch = {best['micro_batch']}, {chosen}"
+        else:
+            yield "nothing fits: lower seq_len or the model's size, or choose a larger card"
     for part in ("measured", "cost"):
         if part in result:
             yield [result[part]]
@@ -189,21 +193,7 @@ def _show(recipe: TrainRecipe, result: JsonObject) -> Iterator[Part]:
         yield result["cards"]
 
 
-def _show_memory(recipe: TrainRecipe, result: JsonObject) -> Iterator[Part]:
-    """Yield what `fit` prints of memory: parts of a step's in GB, each micro-batch, and what to choose."""
-    best = result["recommended"]
-    yield f"{recipe.name}: {plural(result['parameters'], 'parameter')}; in GB:"
-    yield [{key: result[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}]
-    sizes = ("activations", "logits", "total")
-    yield [{**row, **{key: row[key] / 1e9 for key in sizes}} for row in result["estimates"]]
-    if best is None:
-        yield "nothing fits: lower seq_len or the model's size, or choose a larger card"
-    else:
-        chosen = f'train.activation_checkpointing = "{best["activation_checkpointing"]}"'
-        yield f"train.micro_batch = {best['micro_batch']}, {chosen}"
-
-
-def measure_memory(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> Points:
+def measure_memory(recipe: TrainRecipe, choices: Sequence[Recomputation] = ("none", "selective", "full")) -> Points:
     """Measure for `fit` the memory of a step under some choices of recomputation."""
     import numpy as np
 
@@ -217,7 +207,7 @@ def measure_memory(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> 
     return solved
 
 
-def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: Choice) -> int:
+def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: Recomputation) -> int:
     """Return for `fit` a micro-batch's bytes at its peak, without weights, gradients and optimizer, at some depth.
 
     torch's own `MemTracker` counts them. With `train.compile` and no recomputation, the compiler's partitioner decides

@@ -36,6 +36,7 @@ from trainer.model.attention import (
     rotary_tables,
 )
 from trainer.recipe import ModelConfig
+from trainer.recipe.schema import Recomputation
 
 VOCAB_MULTIPLE = 128
 """The embedding's rows are padded to a multiple of this: tensor cores want multiples of 64 (bf16); 128 suits all."""
@@ -118,7 +119,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.config = config
         self.vocab_size = vocab_size
-        self.activation_checkpointing: Literal["none", "selective", "full"] = "none"
+        self.activation_checkpointing: Recomputation = "none"
         rows = padded_vocab_size(vocab_size)
         self.model = Decoder(config, rows)
         self.lm_head = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, rows, bias=False)

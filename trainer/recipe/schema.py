@@ -17,6 +17,8 @@ Size = Annotated[int, Field(ge=1, le=1 << 24)]
 """A dimension of a model or a batch; bounded so that the number of weights of a matrix fits in 64 bits."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["auto", "fp32", "bf16"]
+Recomputation = Literal["none", "selective", "full"]
+"""A value of `train.activation_checkpointing`."""
 ChosenPrecision = Literal["fp32", "bf16"]
 """What `auto` stands for on a device."""
 
@@ -85,7 +87,7 @@ class TrainConfig(Settings):
     """`bf16` is autocast over fp32 weights. `auto` uses it if it is faster."""
     compile: bool = False
     """Compile the model with torch.compile; on one GPU, a step of one micro-batch also runs as CUDA graphs."""
-    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    activation_checkpointing: Recomputation = "none"
     """What is kept for the backward pass: everything, matrix products and attention, or only the input of each
     layer."""
     document_mask: bool = False
@@ -100,6 +102,11 @@ class TrainConfig(Settings):
     """A loss that is more than this above the median of the last 50 steps stops the run."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1337
     """Decides the initial weights and the order of the data."""
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that the steps of the train recipe predict."""
+        return self.steps * self.global_batch * self.seq_len
 
 
 class OptimizerConfig(Settings):
