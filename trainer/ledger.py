@@ -33,52 +33,46 @@ def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[J
         the score), and `over_budget`.
     """
     rows: list[JsonObject] = []
-    began = 0
-    for phase in phases:
-        row = _summarise_phase(phase, records, began=began)
-        if row is not None:
-            rows.append(row)
-        began = phase.until_step
+    for began, phase in zip([0, *(phase.until_step for phase in phases)], phases, strict=False):
+        # The lines of the phase, and those before it.
+        before = [record for record in records if record["step"] <= began]
+        inside = [record for record in records if began < record["step"] <= phase.until_step]
+        steps = [record for record in inside if "loss" in record]
+        if not steps:
+            continue
+        last_step = steps[-1]["step"]
+
+        # How far the loss fell, and what that cost.
+        loss = _loss(inside, "val_loss")
+        loss_drop = (_loss(before, "val_loss") if before else steps[0]["loss"]) - loss
+        tokens = steps[-1]["tokens"] - last_record(before, "tokens").get("tokens", 0)
+        usd = last_usd(inside) - last_usd(before)
+
+        # A goal is judged at the end of its phase, unless the metrics lack its score.
+        goal_value = goal_met = None
+        if phase.goal and last_step == phase.until_step:
+            key, relation, bound = phase.goal.split()
+            if key in ("loss", "val_loss"):
+                goal_value = _loss(inside, key)
+            else:
+                goal_value = last_record(inside, "scores").get("scores", {}).get(key, {}).get("value")
+            goal_met = None if goal_value is None else RELATIONS[relation](goal_value, float(bound))
+        rows.append(
+            {
+                "phase": phase.name,
+                "steps": last_step - began,
+                "tokens": tokens,
+                "loss": loss,
+                "loss_drop": loss_drop,
+                "usd": usd,
+                "usd_per_loss": usd / loss_drop if loss_drop > 0 else None,
+                "goal": phase.goal,
+                "goal_met": goal_met,
+                "goal_value": goal_value,
+                "over_budget": phase.budget_usd is not None and usd > phase.budget_usd,
+            }
+        )
     return rows
-
-
-def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -> JsonObject | None:
-    # The lines of the phase, and those before it.
-    before = [record for record in records if record["step"] <= began]
-    inside = [record for record in records if began < record["step"] <= phase.until_step]
-    steps = [record for record in inside if "loss" in record]
-    if not steps:
-        return None
-    last_step = steps[-1]["step"]
-
-    # How far the loss fell, and what that cost.
-    loss = _loss(inside, "val_loss")
-    loss_drop = (_loss(before, "val_loss") if before else steps[0]["loss"]) - loss
-    tokens = steps[-1]["tokens"] - last_record(before, "tokens").get("tokens", 0)
-    usd = last_usd(inside) - last_usd(before)
-
-    # A goal is judged at the end of its phase, unless the metrics lack its score.
-    goal_value = goal_met = None
-    if phase.goal and last_step == phase.until_step:
-        key, relation, bound = phase.goal.split()
-        if key in ("loss", "val_loss"):
-            goal_value = _loss(inside, key)
-        else:
-            goal_value = last_record(inside, "scores").get("scores", {}).get(key, {}).get("value")
-        goal_met = None if goal_value is None else RELATIONS[relation](goal_value, float(bound))
-    return {
-        "phase": phase.name,
-        "steps": last_step - began,
-        "tokens": tokens,
-        "loss": loss,
-        "loss_drop": loss_drop,
-        "usd": usd,
-        "usd_per_loss": usd / loss_drop if loss_drop > 0 else None,
-        "goal": phase.goal,
-        "goal_met": goal_met,
-        "goal_value": goal_value,
-        "over_budget": phase.budget_usd is not None and usd > phase.budget_usd,
-    }
 
 
 def last_usd(records: list[Record]) -> float:

@@ -162,8 +162,8 @@ def read_lines(run: Path) -> tuple[list[Record], int]:
 def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:
     """Begin a run's metrics with another run's lines up to a step; nothing is done if the run has metrics already."""
     if not (run / METRICS_FILE).exists():
-        lines = [json.dumps(record) for record in read_metrics(source) if record["step"] <= until_step]
-        write_text(run / METRICS_FILE, "".join(f"{line}\n" for line in lines))
+        kept = (record for record in read_metrics(source) if record["step"] <= until_step)
+        write_text(run / METRICS_FILE, "".join(json.dumps(record) + "\n" for record in kept))
 
 
 def last_record(records: list[Record], key: str) -> Record:

@@ -112,6 +112,12 @@ class Session:
         needed = flops_per_token(self.recipe.model, self.model.vocab_size, self.recipe.train.seq_len)
         return peak * 1e12 * self.ranks / needed if peak is not None else None
 
+    @property
+    def trained(self) -> TrainedModel:
+        """The session's model of now, to continue texts with."""
+        one = self.shard_set
+        return TrainedModel(self.model, one.tokenizer(), one.eos_id, self.step, one.bos_id)
+
     def save(self, *, seconds: float, keep_steps: set[int]) -> None:
         """Write a checkpoint of the session's current step; every rank calls it.
 
@@ -224,8 +230,7 @@ def open_session(
         session = Session(run, recipe, shard_set, order, model, forward, optimizers, *where, resources)
         if shard_set.vocabulary.keeps != "bytes" and not find_text_scales(shard_set):
             say("bits per byte count the rewritten text: the set does not say how long the text of its sources is")
-        trained = TrainedModel(model, shard_set.tokenizer(), shard_set.eos_id, 0, shard_set.bos_id)
-        trained.encode_prompts(recipe.eval.prompts, "eval.prompts")
+        session.trained.encode_prompts(recipe.eval.prompts, "eval.prompts")
         session.scorers = open_scorers(recipe.eval, session.evaluated, say)
         if found is not None:
             load_training_state(found, model, session.optimizers)

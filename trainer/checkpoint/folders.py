@@ -27,7 +27,7 @@ STATE_FILE = "state.json"
 CHECKSUMS_FILE = "checksums.json"
 VERSION = 3
 """Of checkpoints. It changes with the order of the windows, too: a checkpoint counts windows."""
-_NAME = re.compile(r"step-(\d{8,})")
+_NAME = re.compile(r"step-\d{8,}")
 
 
 MAX_STATE_BYTES = 1 << 24
@@ -85,9 +85,7 @@ def checkpoint_path(run: Path, step: int) -> Path:
 
 def step_of_checkpoint(path: Path) -> int:
     """Return the step in the name of a checkpoint's folder."""
-    match = _NAME.fullmatch(path.name)
-    assert match is not None, path
-    return int(match[1])
+    return int(path.name.removeprefix("step-"))
 
 
 def list_checkpoints(run: Path) -> list[Path]:

@@ -20,7 +20,6 @@ from shards.terminal.program import Outcome, Part
 from shards.terminal.progress import show_progress
 
 if TYPE_CHECKING:
-    from shards import ShardSet
     from trainer.evaluation.evaluate import Scorer
     from trainer.evaluation.validation import EvaluatedModel
     from trainer.recipe.eval_config import EvalConfig
@@ -72,9 +71,10 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
     """Load the model to score with `eval`, and what to score it on; the last value is the step of its checkpoint.
 
     Raises:
-        InputError: there is no model, or the recipe cannot be used.
+        InputError: there is no model, the recipe cannot be used, or a set that was given cannot, or is not the run's.
     """
     from trainer.checkpoint.folders import checkpoint_path, read_state
+    from trainer.commands.trace import find_training_set, open_training_set
     from trainer.device import choose_precision
     from trainer.evaluation.validation import EvaluatedModel
     from trainer.recipe import load_train_recipe
@@ -85,6 +85,13 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
     trained = load_model(run, say, options.checkpoint)
     state = read_state(options.checkpoint or checkpoint_path(run, trained.step))
     recipe = load_train_recipe(options.recipe or run / RECIPE_FILE, options.overrides, trained=state.recipe)
+    trained_on = None
+    try:
+        place = options.shards or find_training_set(run)
+    except InputError as error:
+        say(f"{error} Without it, there is no validation loss, and documents that training holds are not known.")
+    else:
+        trained_on = open_training_set(run, place)
     evaluated = EvaluatedModel(
         trained.model,
         recipe.train,
@@ -92,25 +99,9 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
         (run / TOKENIZER_FILE).read_bytes(),
         trained.eos_id,
         trained.bos_id,
-        _open_training_set(options),
+        trained_on,
     )
     return evaluated, recipe.eval, trained.step
-
-
-def _open_training_set(options: argparse.Namespace) -> ShardSet | None:
-    """Return for `eval` the set that the model was trained on; None if it is not known or not there.
-
-    Raises:
-        InputError: the set that was given cannot be read, or is not the run's.
-    """
-    from trainer.commands.trace import find_training_set, open_training_set
-
-    try:
-        place = options.shards or find_training_set(options.run)
-    except InputError as error:
-        say(f"{error} Without it, there is no validation loss, and documents that training holds are not known.")
-        return None
-    return open_training_set(options.run, place)
 
 
 def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> JsonObject:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shards.convert.tokenizer_proof import Encode
-    from shards.format.reader import ShardSet
-    from shards.terminal.reporter import Note
     from trainer.recipe import ModelConfig
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -104,6 +102,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.stores.files import write_folder, write_text
     from shards.terminal.display import say
     from trainer.checkpoint.tensors import write_tensors
+    from trainer.commands.trace import find_training_set, open_training_set
     from trainer.results.trained_model import load_model
     from trainer.run_folder import TOKENIZER_FILE
 
@@ -122,7 +121,11 @@ def run(options: argparse.Namespace) -> Outcome:
         for name, content in files.items():
             write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         (folder / TOKENIZER_FILE).write_bytes((options.run / TOKENIZER_FILE).read_bytes())
-        shard_set = _open_trained_set(options.run, say)
+        shard_set = None
+        try:
+            shard_set = open_training_set(options.run, find_training_set(options.run))
+        except (InputError, OSError) as error:
+            say(f"the set cannot be read, so the tokenizer is compared on probes alone: {error}")
         others = _load_auto_tokenizer(folder)
         proof = prove_tokenizer(folder / TOKENIZER_FILE, bos_id=loaded.bos_id, shard_set=shard_set, others=others)
         write_text(folder / EXPORT_FILE, json.dumps({"step": loaded.step, "tokenizer_proof": proof}, indent=2) + "\n")
@@ -130,17 +133,6 @@ def run(options: argparse.Namespace) -> Outcome:
     parameters = sum(tensor.numel() for tensor in weights.values())
     result = {"path": str(out), "step": loaded.step, "parameters": parameters, "dtype": options.dtype}
     return Outcome(result, [files[CONFIG_FILE]["architectures"][0], [result]])
-
-
-def _open_trained_set(run: Path, say: Note) -> ShardSet | None:
-    """Open the set that the run to export was trained on; say so if it is not where it was."""
-    from trainer.commands.trace import find_training_set, open_training_set
-
-    try:
-        return open_training_set(run, find_training_set(run))
-    except (InputError, OSError) as error:
-        say(f"the set cannot be read, so the tokenizer is compared on probes alone: {error}")
-        return None
 
 
 def _load_auto_tokenizer(folder: Path) -> dict[str, Encode]:

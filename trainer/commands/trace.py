@@ -46,6 +46,7 @@ def run(options: argparse.Namespace) -> Outcome:
     import numpy as np
 
     from shards.trace.block_list import check_block_list, write_block_list
+    from trainer.metrics import read_metrics
     from trainer.recipe import load_train_recipe
     from trainer.run_folder import RECIPE_FILE
 
@@ -54,7 +55,13 @@ def run(options: argparse.Namespace) -> Outcome:
     shard_set, step = open_training_set(options.run, shards), options.step
     if options.out is not None:
         check_block_list(options.out, shard_set)
-    _check_step(options.run, train, step)
+    # A recipe that was shortened later does not hide steps that were taken.
+    records = read_metrics(options.run)
+    taken = records[-1]["step"] if records else 0
+    if step > max(train.steps, taken):
+        raise InputError(f"no step {step} in {options.run}; its recipe has {train.steps}, counted from 1")
+    if step > taken:
+        say(f"step {step} has not run yet; it would read this batch")
     batch, documents, hashes = find_step_documents(shard_set, train, step, limit=options.limit)
     data: JsonObject = {"run": str(options.run)} | batch | {"shown": [document for document, _, _ in documents]}
     if options.out is not None:
@@ -151,19 +158,6 @@ def find_step_documents(
     tokens = sum(counts["tokens"] for counts in sources.values())
     batch: JsonObject = {"step": step, "rows": rows, "tokens": tokens, "documents": len(hashes)}
     return batch | {"sources": sources, "parts": parts}, found, sorted(hashes)
-
-
-def _check_step(run: Path, train: TrainConfig, step: int) -> None:
-    """Refuse to trace a step that the run does not have."""
-    from trainer.metrics import read_metrics
-
-    # A recipe that was shortened later does not hide steps that were taken.
-    records = read_metrics(run)
-    taken = records[-1]["step"] if records else 0
-    if step > max(train.steps, taken):
-        raise InputError(f"no step {step} in {run}; its recipe has {train.steps}, counted from 1")
-    if step > taken:
-        say(f"step {step} has not run yet; it would read this batch")
 
 
 def _show(data: JsonObject, documents: list[RowDocument]) -> Iterator[Part]:

@@ -19,14 +19,10 @@ Curve = list[tuple[float, float, float | None]]
 """A number of a run over another, such as steps or dollars: that one, the number, its standard error if it is known."""
 
 
-def list_scores(records: Iterable[Record]) -> list[str]:
+def list_scores(records: Sequence[Record]) -> list[str]:
     """Return the names of the scores in a run's metrics: of the validation split, then of its eval sets and tasks."""
-    found: dict[str, None] = {}
-    others: dict[str, None] = {}
-    for record in records:
-        found |= dict.fromkeys(key for key in VALIDATION_SCORES if record.get(key) is not None)
-        others |= dict.fromkeys(record.get("scores", {}))
-    return [*found, *others]
+    own = [key for key in VALIDATION_SCORES if any(record.get(key) is not None for record in records)]
+    return [*own, *dict.fromkeys(name for record in records for name in record.get("scores", {}))]
 
 
 def read_curve(records: Iterable[Record], key: str, against: str = "step") -> Curve:

@@ -19,7 +19,7 @@ from shards.errors import InputError, plural
 from shards.terminal.display import printable
 from trainer.evaluation.scores import VALIDATION_SCORES, show_score
 from trainer.metrics import METRICS_FILE, Record
-from trainer.results.curves import Curve, read_curve, smooth, unit_of
+from trainer.results.curves import Curve, list_scores, read_curve, smooth, unit_of
 from trainer.results.runs import TrainingRun
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _list_numbers(records: list[Record]) -> Iterator[Panel]:
             unit_of(key),
             {name: (found, name) for name in names if len(names) > 1},
         )
-    scores = dict.fromkeys(name for record in records for name in record.get("scores", {}))
+    scores = [name for name in list_scores(records) if name not in VALIDATION_SCORES]
     for unit in ("bits per byte", "accuracy"):
         lines = {name: (records, name) for name in scores if unit_of(name) == unit}
         yield (f"eval sets and tasks\n{unit}", unit, lines)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import math
-from collections.abc import Generator
 from operator import itemgetter
 
 from torch.distributed.fsdp import FSDPModule
@@ -24,7 +23,7 @@ from trainer.evaluation.scores import show_score
 from trainer.evaluation.validation import evaluate
 from trainer.ledger import last_usd, summarise_phases
 from trainer.metrics import Record, describe_step
-from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
+from trainer.model.generate import SamplingOptions, generate_texts
 from trainer.run_folder import SAMPLES_FOLDER
 from trainer.train.faults import find_loss_fault, stop_for_fault
 from trainer.train.loop import TrainingLoop
@@ -69,9 +68,8 @@ def validate(loop: TrainingLoop, *, meter: Meter, say: Note) -> bool:
     if log.last("val_loss").get("step") == step:
         return False
 
-    @contextlib.contextmanager
-    def show_scoring(name: str) -> Generator[Progress]:
-        yield lambda done, total: meter(step, steps, [f"scoring {name}: {done:,} of {total:,}"])
+    def show_scoring(name: str) -> contextlib.nullcontext[Progress]:
+        return contextlib.nullcontext(lambda done, all: meter(step, steps, [f"scoring {name}: {done:,} of {all:,}"]))
 
     session.model.eval()
     found = evaluate(session.evaluated, session.shard_set, recipe.eval.max_tokens)
@@ -138,11 +136,9 @@ def _report_phase(loop: TrainingLoop, row: Record, say: Note) -> None:
     if isinstance(session.forward, FSDPModule):
         say(f"no samples: the weights are split over ranks. Run tokenmill sample {session.run}")
     elif session.rank == 0:
-        shard_set = session.shard_set
-        ids = (shard_set.eos_id, session.step, shard_set.bos_id)
-        trained = TrainedModel(session.model.eval(), shard_set.tokenizer(), *ids)
+        session.model.eval()
         options = SamplingOptions(max_new_tokens=SAMPLE_TOKENS)
-        completions = generate_texts(trained, session.recipe.eval.prompts, options)
+        completions = generate_texts(session.trained, session.recipe.eval.prompts, options)
         folder = session.run / SAMPLES_FOLDER
         folder.mkdir(exist_ok=True)
         text = "\n\n".join(completion.prompt + completion.text for completion in completions) + "\n"

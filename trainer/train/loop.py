@@ -99,7 +99,14 @@ class TrainingLoop:
         self.off_ramp = self.close_phase(self)
 
         while session.step < recipe.train.steps and not self.interrupted_by and self.off_ramp is None:
-            self._take_step()
+            try:
+                self.taken.append(take_step(session, self.windows))
+            except torch.OutOfMemoryError as error:
+                raise RunError(
+                    f"step {session.step + 1}: train.micro_batch = {recipe.train.micro_batch}: out of memory. Choose a "
+                    "smaller one (`tokenmill fit` says what fits), or more train.activation_checkpointing. "
+                    f"{session.describe_saved()}"
+                ) from error
             save = self._is_due(recipe.checkpoint.every_steps)
             validate = self._is_due(recipe.eval.every_steps)
             # One process may stop after any step. Several agree where they fetch losses, since that waits anyway.
@@ -111,17 +118,6 @@ class TrainingLoop:
     def _is_due(self, every_steps: int) -> bool:
         step, recipe = self.session.step, self.session.recipe
         return step > 0 and (step % every_steps == 0 or step == recipe.train.steps or step in recipe.milestones)
-
-    def _take_step(self) -> None:
-        session = self.session
-        try:
-            self.taken.append(take_step(session, self.windows))
-        except torch.OutOfMemoryError as error:
-            raise RunError(
-                f"step {session.step + 1}: train.micro_batch = {session.recipe.train.micro_batch}: out of memory. "
-                "Choose a smaller one (`tokenmill fit` says what fits), or more train.activation_checkpointing. "
-                f"{session.describe_saved()}"
-            ) from error
 
     def _settle(self, *, save: bool, validate: bool) -> None:
         """Report the loop's steps taken; then save, validate and close the phase if each is due."""
