@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-
-from shards.stores.files import write_text
 
 PEAK, FORK, STEPS, DECAY = 0.01, 6, 12, 4
 WSD = ('schedule.kind="wsd"', "schedule.decay_steps=0")
@@ -88,14 +86,9 @@ def test_a_learning_rate_that_jumps_is_printed(train, milestone, tmp_path):
 
 def test_a_fork_begins_again_after_a_full_disk_and_without_a_step_to_take(train, milestone, tmp_path, monkeypatch):
     begin, run = (*WSD, "train.steps=2"), tmp_path / "run"
-
-    def write(path: Path, text: str) -> None:
-        if path.name == "start.json":
-            raise OSError(errno.ENOSPC, "no space left", str(path))
-        write_text(path, text)
-
+    full = Mock(side_effect=OSError("no space left"))
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.session.write_text", write)
+        patch.setattr("trainer.session.write_text", full)
         train(run, *begin, more=("--from", milestone), status=2)
     assert "complete after 6 steps" in train(run, *begin, more=("--from", milestone)).stdout
     assert (run / "checkpoints" / milestone.name).is_dir()
