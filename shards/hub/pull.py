@@ -109,8 +109,8 @@ def _fetch(store: HubStore, batch: Sequence[SetFile], staging: Path) -> None:
 
 
 def _part_name(file: SetFile) -> str:
-    """Return the name of the beginning of a file to pull; files of a set may have equal content."""
-    return f"{file.sha256}.{file.name}"
+    """Return the name of the beginning of a file to pull; files may have equal content, or names of 255 bytes."""
+    return hashlib.sha256(f"{file.sha256} {file.name}".encode()).hexdigest()
 
 
 def _download(store: HubStore, folder: Path, file: SetFile) -> None:

@@ -303,7 +303,8 @@ def _lock_staging(path: Path, *, keep: bool) -> Generator[tuple[Path, int]]:
     Raises:
         InputError: another process of this user holds one.
     """
-    for left in sorted(path.parent.glob(f".{glob.escape(path.name)}.*{STAGING_SUFFIX}")):
+    random = "[0-9a-f]" * 16  # not `*`: a longer name, such as `set.v2`, has folders of its own
+    for left in sorted(path.parent.glob(f".{glob.escape(path.name)}.{random}{STAGING_SUFFIX}")):
         if not _is_private(left):
             continue  # somebody else's, or a link: a random name does not meet it
         with lock_folder(left) as descriptor:

@@ -371,8 +371,10 @@ def test_a_pull_through_a_network_that_fails_all_the_time(hub, run, whole, tmp_p
     assert not list((tmp_path / "theirs").iterdir())
 
 
-def test_files_of_equal_content_are_pulled(hub, run, plan, tmp_path):
+def test_files_of_equal_content_and_long_names_are_pulled(hub, run, plan, tmp_path):
     write_set(tmp_path / "set", dataclasses.replace(plan, recipe=plan.tokenizer))
+    (tmp_path / "set/recipe.json").rename(tmp_path / "set" / ("r" * 255))
+    edit(tmp_path / "set", lambda manifest: manifest["recipe"].update(file="r" * 255))
     hub.publish(REPO, tmp_path / "set")
     hub.latency_s = 0.1
     status, _, err = run("pull", REPO, "--out", tmp_path / "back")
@@ -397,19 +399,20 @@ def test_a_flipped_byte_is_fetched_once_more_then_named(hub, run, whole, tmp_pat
 
 def test_a_pull_that_ends_early_goes_on_with_what_is_there(hub, run, whole, tmp_path, monkeypatch):
     hub.publish(REPO, whole)
-    out, name = tmp_path / "back", "train-00002.bin.zst"
+    out, name = tmp_path / "back.v2", "train-00002.bin.zst"
     monkeypatch.setattr(hub_push, "BATCH_FILES", 3)
     monkeypatch.setattr(retry, "GIVE_UP_S", 0.2)
     hub.faults.on(f"/cdn/{sha_of(whole, name)}", status=503)
     status, _, err = run("pull", REPO, "--out", out)
     assert (status, out.exists()) == (2, False)
     assert "run the same command again" in err
-    (staging,) = tmp_path.glob(".back.*.unfinished")
+    (staging,) = tmp_path.glob(".back.v2.*.unfinished")
     assert staging.stat().st_mode & 0o777 == 0o700
     # What lies there is not trusted: neither wrong bytes nor files of another commit.
     (staging / "train-00000.bin.zst").write_bytes(flipped(whole / "train-00000.bin.zst"))
     (staging / "of another commit").write_text("")
     hub.faults.off()
+    assert run("pull", REPO, "--out", tmp_path / "back")[0] == 0  # takes nothing from a folder of a longer name
     hub.forget()
     assert run("pull", REPO, "--out", out)[0] == 0
     assert files_of(out) == files_of(whole)

@@ -72,9 +72,9 @@ def check_refused(words: str) -> None:
 def test_a_hidden_folder_of_the_other_user_is_not_used(shared: Path, mine: Path, other: Act, keep: bool) -> None:
     other(
         """
-        mkdir .out.unfinished .out.00.unfinished
-        for name in .out.unfinished .out.00.unfinished; do ln -s $home/export.json $name; done
-        ln -s $home .out.01.unfinished
+        mkdir .out.unfinished .out.0123456789abcdef.unfinished
+        for name in .out.unfinished .out.0123456789abcdef.unfinished; do ln -s $home/export.json $name; done
+        ln -s $home .out.0123456789abcde0.unfinished
         """
     )
     with write_folder(shared / "out", keep=keep) as folder:
