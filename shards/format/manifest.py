@@ -399,8 +399,7 @@ def _to_problem(detail: dict[str, Any], where: str) -> Problem:
     if place == "format":
         kind = "format_unknown"
     elif place == "format_version":
-        found = f"format_version {reprlib.repr(detail.get('input'))}; expected {FORMAT_VERSION}"
-        return Problem("version_unknown", where, f"{found}. Build the set again, or read it with what wrote it.")
+        kind, got = "version_unknown", f"{got}. Build the set again, or read it with what wrote it."
     elif "path_unsafe: " in detail["msg"]:
         kind = "path_unsafe"
     return Problem(kind, where, f"{place + ': ' if place else ''}{detail['msg']}{got}")

@@ -61,6 +61,7 @@ def test_fault_is_named(fault: Fault, good_set, plan, tmp_path):
     report = validate(folder, level="full", threads=2)
     assert {problem.kind for problem in report.problems} == set(fault.kinds.split()), report.problems
     assert not report.ok
+    assert "version None" not in str(report.problems)
     # As a build does: by the checksums of whoever wrote the files.
     written = claim_checksums(folder if fault.of_plan else good_set)
     assert validate(folder, level="full", checksums=written).problems == report.problems

@@ -277,7 +277,7 @@ FAULTS = [
     Fault("manifest_too_large", "manifest_invalid", lambda folder: os.truncate(folder / MANIFEST, 1 << 40)),
     Fault("manifest_has_unknown_key", "manifest_invalid", put({"author": "x"})),
     Fault("format_unknown", "format_unknown", put({"format": "mosaic"})),
-    Fault("version_unknown", "version_unknown", put({"format_version": 4})),
+    Fault("version_unknown", "version_unknown", put({"format_version": 4} | {f"new {n}": 0 for n in range(21)})),
     Fault("path_absolute", "path_unsafe", put({"shards/0/files/tokens/path": "/etc/passwd"})),
     Fault("path_to_parent", "path_unsafe", put({"tokenizer/file": "../tokenizer.json"})),
     Fault("link_to_nothing", "file_missing", replace_with(TOKENS, lambda path: path.symlink_to("absent"))),
