@@ -155,7 +155,8 @@ class ObjectStore:
         while (page := self._ask("", "list", attempt)) is not None:
             for entry in page:
                 last = entry["path"]
-                yield ListedFile(last[start:], entry["size"], _version(entry))
+                if name := last[start:]:  # the console of S3 writes an empty object for a folder itself
+                    yield ListedFile(name, entry["size"], _version(entry))
 
     def put(self, name: str, content: bytes | Path) -> str:
         """Write a whole object; a large one is read and sent in parts, of which `WHOLE_BYTES` are in memory.
