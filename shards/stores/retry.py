@@ -170,8 +170,8 @@ def _call_within(seconds: float, attempt: Callable[[], Result]) -> Result:
     try:
         return answer.result(max(0.0, seconds))
     except TimeoutError:
-        if answer.done():
-            raise
+        if answer.done():  # with a TimeoutError of its own, or just now
+            return answer.result()
         raise TransientError("no complete answer arrived") from None
 
 
@@ -188,7 +188,7 @@ def _report_silence(sentence: str, started: float, last_s: float) -> None:
 
 def parse_retry_after(text: str) -> float | None:
     """Return the seconds that a Retry-After header asks to wait, from a number or a date; else None."""
-    if text.strip().isdigit():
+    if text.strip().isdecimal():
         return float(text)
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
