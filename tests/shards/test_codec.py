@@ -128,6 +128,10 @@ def test_lying_frame_header_allocates_nothing(tmp_path):
     with pytest.raises(codec.CodecError, match=f"declares {1 << 30} bytes"):
         codec.decompress_frame(zstandard.ZstdDecompressor(), bomb, frame)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "kilobytes"
+    with pytest.raises(codec.CodecError, match="no checksum"):
+        codec.decompress_frame(
+            zstandard.ZstdDecompressor(), zstandard.compress(bytes(FRAME)), codec.Frame(0, 1, 0, FRAME)
+        )
 
 
 @pytest.fixture(scope="module")
