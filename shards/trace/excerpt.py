@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shards.errors import set_error
+from shards.format.arrays import Tokens
 from shards.format.reader import Shard
 from shards.format.vocabulary import Vocabulary
 from shards.trace.locate import Place
@@ -39,13 +40,21 @@ def read_excerpt(shard: Shard, place: Place, first: int, last: int, *, vocabular
     Raises:
         ShardSetError: the shard's files are not what the manifest says.
     """
-    tokens = shard.read(place.start, place.start + place.tokens)
     try:
-        before, hit, after = (vocabulary.decode(part) for part in (tokens[:first], tokens[first:last], tokens[last:-1]))
-        begin, skipped = vocabulary.split_document(tokens[:-1])
+        return cut_tokens(shard.read(place.start, place.start + place.tokens), first, last, vocabulary)
     except IndexError as error:
         message = f"holds an id that the tokenizer lacks; expected less than {len(vocabulary)}"
         raise set_error("token_out_of_range", shard.name, message) from error
+
+
+def cut_tokens(tokens: Tokens, first: int, last: int, vocabulary: Vocabulary) -> tuple[int, Excerpt]:
+    """Return the excerpt around the tokens [first, last) of a document's, and the byte of its text that they begin at.
+
+    Raises:
+        IndexError: an id is outside the vocabulary.
+    """
+    before, hit, after = (vocabulary.decode(part) for part in (tokens[:first], tokens[first:last], tokens[last:-1]))
+    begin, skipped = vocabulary.split_document(tokens[:-1])
     # BOS and the tokenizer's prefix do not count as text, unless the hit is BOS itself.
     hidden = len(vocabulary.decode(tokens[:begin])) + skipped if last > begin else 0
     start, stop = (max(0, at - hidden) for at in (len(before), len(before) + len(hit)))

@@ -24,7 +24,7 @@ from shards.format.arrays import Int64s, Tokens, UInt8s
 from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.vocabulary import Vocabulary
-from shards.trace.excerpt import Excerpt, cut_excerpt
+from shards.trace.excerpt import Excerpt, cut_excerpt, cut_tokens
 from shards.trace.locate import Place, find_places
 
 QueryKind = Literal["token", "text", "regex"]
@@ -145,7 +145,12 @@ def _search(search: Search, block: DocumentBlock, room: int) -> Iterator[_Match]
         return
     needle, number = search.query.text, 0
     for row in range(len(block.starts)) if search.pattern is not None else _find_rows(search, block):
-        text, offsets = _decode_document(search, block.tokens[block.starts[row] : block.ends[row] - 1])
+        tokens = block.tokens[block.starts[row] : block.ends[row] - 1]
+        text, offsets = _decode(search, tokens)
+        # Without BOS and prefix: what is before the text is at byte 0.
+        begin, skipped = search.vocabulary.split_document(tokens)
+        hidden = int(offsets[begin]) + skipped
+        text, offsets = text[hidden:], np.maximum(offsets - hidden, 0)
         if search.pattern is None:
             hits, first = text.count(needle), text.find(needle)
             last = first + len(needle)
@@ -178,36 +183,24 @@ def _search_token(search: Search, block: DocumentBlock, room: int) -> Iterator[_
     token = int(search.query.value)
     # The first place in each document, and how many there are.
     places = np.flatnonzero(block.tokens == token)
-    found = np.unique(np.searchsorted(block.ends, places, "right"), return_index=True, return_counts=True)
-    # The text has an EOS or BOS in it only if that is what was searched for.
-    decode = _decode if token in search.vocabulary.special.values() else _decode_document
+    found = np.unique(block.rows_at(places), return_index=True, return_counts=True)
     for number, (row, first, count) in enumerate(np.stack(found, axis=1).tolist()):
-        position = int(places[first] - block.starts[row])
-        if number >= room:
-            yield row, count, position, 0, None
-            continue
-        text, offsets = decode(search, block.tokens[block.starts[row] : block.ends[row]])
-        low, high = int(offsets[position]), int(offsets[position + 1])
-        yield row, count, position, low, cut_excerpt(text, low, high)
+        position, byte, excerpt = int(places[first] - block.starts[row]), 0, None
+        if number < room:
+            tokens = block.tokens[block.starts[row] : block.ends[row]]
+            byte, excerpt = cut_tokens(tokens, position, position + 1, search.vocabulary)
+        yield row, count, position, byte, excerpt
 
 
 def _match(pattern: re.Pattern[str], data: bytes) -> tuple[int, int, int]:
     """Return the number of a search's matches, and the bytes [first, last) of the first; empty matches do not count."""
     text = data.decode("utf-8", "surrogateescape")
     # An empty match is at every place and says nothing.
-    spans = [match.span() for match in pattern.finditer(text) if match.end() > match.start()]
-    if not spans:
+    matches = (match for match in pattern.finditer(text) if match.end() > match.start())
+    if (match := next(matches, None)) is None:
         return 0, 0, 0
-    first = len(text[: spans[0][0]].encode("utf-8", "surrogateescape"))
-    return len(spans), first, first + len(text[slice(*spans[0])].encode("utf-8", "surrogateescape"))
-
-
-def _decode_document(search: Search, tokens: Tokens) -> tuple[bytes, Int64s]:
-    """Decode for the search as `_decode` does, but without BOS and prefix: what is before the text is at byte 0."""
-    begin, skipped = search.vocabulary.split_document(tokens)
-    text, offsets = _decode(search, tokens)
-    hidden = int(offsets[begin]) + skipped
-    return text[hidden:], np.maximum(offsets - hidden, 0)
+    first = len(text[: match.start()].encode("utf-8", "surrogateescape"))
+    return 1 + sum(1 for _ in matches), first, first + len(match[0].encode("utf-8", "surrogateescape"))
 
 
 def _decode(search: Search, tokens: Tokens) -> tuple[bytes, Int64s]:

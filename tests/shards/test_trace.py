@@ -6,11 +6,13 @@ import json
 import random
 import re
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from shards.format.reader import open_set
+from shards.trace import search
 from shards.trace.block_list import write_block_list
 from shards.trace.excerpt import cut_excerpt
 from shards.trace.locate import find_holders
@@ -99,6 +101,13 @@ def test_pattern_is_found_as_re_finds_it(good_set, plan, pattern):
         assert hit.excerpt.hit == matched or (matched.startswith(hit.excerpt.hit) and len(hit.excerpt.hit) > 50)
 
 
+def test_a_pattern_that_matches_everywhere_takes_memory_for_one_match():
+    tracemalloc.start()
+    assert search._match(re.compile("a"), b"a" * 300_000) == (300_000, 0, 1)
+    assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    tracemalloc.stop()
+
+
 def test_token_is_found_wherever_it_is(good_set, plan):
     table = open_set(good_set).vocabulary.entries
     everything = list(all_documents(plan))
@@ -112,6 +121,7 @@ def test_token_is_found_wherever_it_is(good_set, plan):
             for name, number, document in holding
         ]
         assert all(hit.excerpt.hit.encode("utf-8", "surrogateescape") == table[token] for hit in found.shown)
+        assert not any("<|endoftext|>" in hit.excerpt.before + hit.excerpt.after for hit in found.shown)
         assert found.hits == sum(hit.hits for hit in found.shown) == sum(c["hits"] for c in found.sources.values())
 
 
