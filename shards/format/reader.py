@@ -190,7 +190,7 @@ class Shard:
         try:
             yield
         except (pa.ArrowException, OSError, ValueError) as error:
-            if remedy_of(error):
+            if isinstance(error, ShardSetError) or remedy_of(error):
                 raise
             raise self.wrong_table(f"{found}: {error}") from error
 

@@ -154,6 +154,10 @@ def test_a_long_entry_of_a_tokenizer_is_refused() -> None:
     for size in ((1 << 16) + 1, 50_000_000):
         with pytest.raises(ValueError, match=f"entry 0 has {size:,} characters; expected at most 65,536"):
             parse_tokenizer(tokenizer(size))
+    for unknown in (1, -1, "a", True, 0.0):  # an id that no entry has
+        unigram = {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": unknown}
+        with pytest.raises(ValueError, match="unk_id"):
+            parse_tokenizer(json.dumps({"model": unigram}).encode())
 
 
 @pytest.mark.parametrize(("column", "size"), [("unit", 20_000_000), ("source", 20_000_000), ("unit", 65_537)])
@@ -174,6 +178,7 @@ def test_a_long_value_in_a_document_table_is_refused(tmp_path: Path, column: str
         with pytest.raises(ShardSetError, match=f"values? of {column} (has|take) .* bytes.*; expected at most") as told:
             read()
         assert len(str(told.value)) < 1000
+        assert str(told.value).count("[document_table]") == 1
     problems = validate(tmp_path / "set", level="full").problems
     assert "document_table" in {problem.kind for problem in problems}
     assert max(len(str(problem)) for problem in problems) < 1000
