@@ -184,9 +184,10 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
                 raise ValueError(
                     f"entry {token} has {len(text):,} characters; expected at most {MAX_ENTRY_CHARACTERS:,}"
                 )
-    if (unknown := spelling.unknown) is not None and (type(unknown) is not int or not 0 <= unknown < len(vocabulary)):
+    read = TokenizerFile(cast("dict[str, int]", vocabulary), cast("dict[str, int]", added), special, spelling)
+    if (unknown := spelling.unknown) is not None and (type(unknown) is not int or not 0 <= unknown < read.size):
         raise ValueError(f"model.unk_id is {unknown!r:.80}; expected the id of an entry")
-    return TokenizerFile(cast("dict[str, int]", vocabulary), cast("dict[str, int]", added), special, spelling)
+    return read
 
 
 def run_tokenizers(tokenizer: Part, where: str, encode: Callable[..., Any], text: Any, **options: bool) -> Any:
