@@ -58,8 +58,6 @@ _PARAMETERS = {
     4: {"strategy": zstandard.STRATEGY_DFAST, "min_match": 5, "hash_log": 16, "chain_log": 15},
 }
 """Zstandard's parameters by bytes of a token."""
-_WINDOW_LOG = 20
-"""A frame has 1 MiB, so that more would be of no use."""
 
 
 class CodecError(ValueError):
@@ -198,7 +196,8 @@ def choose_compressor(level: int | None, *, token_bytes: int) -> Compress:
     """
     if level is not None:
         return _level(level=level)
-    common = {"search_log": 1, "window_log": _WINDOW_LOG, "write_content_size": 1, "write_checksum": 1}
+    # A frame has 1 MiB, so that a larger window would be of no use.
+    common = {"search_log": 1, "window_log": 20, "write_content_size": 1, "write_checksum": 1}
     parameters = zstandard.ZstdCompressionParameters(**(common | _PARAMETERS[token_bytes]))
     fast, before = _in_each_thread(compression_params=parameters), _level(level=COMPARED_LEVEL)
     chosen: list[Compress] = []
@@ -253,14 +252,11 @@ def read_seek_table(file: StoredFile, *, size: int, content_bytes: int | None = 
     data_bytes = size - _FOOTER.size - table_size - _HEADER.size
     if data_bytes < 0:
         raise CodecError(f"declares {plural(count, 'frame')}, more than a file of {size} bytes can list")
-    if content_bytes is not None and count != -(-content_bytes // FRAME_BYTES):
-        expected_count = -(-content_bytes // FRAME_BYTES)
-        raise CodecError(
-            f"declares {plural(count, 'frame')}; expected {expected_count} for {content_bytes} bytes of tokens"
-        )
+    if content_bytes is not None and count != (needed := -(-content_bytes // FRAME_BYTES)):
+        raise CodecError(f"declares {plural(count, 'frame')}; expected {needed} for {content_bytes} bytes of tokens")
     if len(tail) < size - data_bytes:
         tail = file.read_range(data_bytes, size)
-    skippable = tail[len(tail) - (size - data_bytes) :]
+    skippable = tail[data_bytes - size :]
     header, table = _HEADER.unpack_from(skippable), skippable[_HEADER.size : -_FOOTER.size]
     expected = (SKIPPABLE_MAGIC, table_size + _FOOTER.size)
     if header != expected:

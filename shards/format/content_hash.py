@@ -41,9 +41,13 @@ def split_hashes(hashes: bytes | bytearray | UInt8s) -> UInt64s:
 
 def split_column(column: Any) -> UInt64s:
     """Return the halves of content hashes in a `binary(16)` Arrow column without nulls: uint64 `(num_rows, 2)`."""
-    size = 16
-    buffer = column.buffers()[1]
-    return split_hashes(memoryview(buffer)[column.offset * size : (column.offset + len(column)) * size])  # type: ignore[arg-type]
+    return split_hashes(read_column(column))
+
+
+def read_column(column: Any) -> UInt8s:
+    """Return the content hashes in such a column as bytes, uint8 `(num_rows, 16)`; no copy is made."""
+    # A slice of a column shares its buffer: begin where the slice begins.
+    return np.frombuffer(column.buffers()[1], np.uint8)[16 * column.offset :][: 16 * len(column)].reshape(-1, 16)
 
 
 def join_hashes(hi: UInt64s, lo: UInt64s) -> UInt8s:

@@ -16,13 +16,8 @@ import numpy as np
 
 from shards.errors import plural, set_error
 from shards.format.arrays import Int64s, Rows, Tokens, UInt8s, UInt64s
-from shards.format.content_hash import split_hashes
-from shards.format.document_table import (
-    iter_documents,
-    number_sources,
-    read_hashes,
-    read_lengths,
-)
+from shards.format.content_hash import read_column, split_hashes
+from shards.format.document_table import iter_documents, number_sources, read_lengths
 from shards.format.reader import Shard, ShardSet
 
 BLOCK_TOKENS = 1 << 16
@@ -78,11 +73,8 @@ def iter_blocks(shard_set: ShardSet, number: int) -> Iterator[DocumentBlock]:
     held = _iter_frames(shard, shard_set.vocab_size)
     left: Rows = np.empty(0, shard.dtype)
     for batch in iter_documents(shard, ["start", "length", "source", "hash"]):
-        lengths, sources, hashes = (
-            read_lengths(batch),
-            number_sources(shard, batch, shard_set.source_numbers),
-            read_hashes(batch),
-        )
+        lengths, sources = read_lengths(batch), number_sources(shard, batch, shard_set.source_numbers)
+        hashes = read_column(batch.column("hash"))
         # Where each document of the batch ends, counted from the batch's first token.
         ends = np.cumsum(lengths)
         # No document may be empty, and each begins where the one before ended.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from shards.errors import plural, set_error
-from shards.format.arrays import Int32s, Int64s, UInt8s
+from shards.format.arrays import Int32s, Int64s
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard, find_large_names, find_long_name
 from shards.format.vocabulary import Vocabulary
@@ -70,13 +70,6 @@ def iter_documents(
             if found := find_long_name(batch):
                 raise shard.wrong_table(found)
             yield batch
-
-
-def read_hashes(batch: DocumentBatch) -> UInt8s:
-    """Return the column `hash` of a batch of a document table, uint8 `(documents, 16)`; no copy is made."""
-    # A slice of a batch shares its buffer: begin where the slice begins.
-    hashes = batch.column("hash")
-    return np.frombuffer(hashes.buffers()[1], np.uint8)[16 * hashes.offset :][: 16 * len(hashes)].reshape(-1, 16)
 
 
 def number_sources(

@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from shards.errors import Problem, ShardSetError, set_error
+from shards.errors import Problem, ShardSetError
 from shards.format.manifest import FileEntry, Manifest
 from shards.stores.store import Store
+
+AGAIN = "Copy or build it again."
 
 
 def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
@@ -21,12 +23,11 @@ def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
         OSError: the folder cannot be read.
         InputError: the store cannot be listed.
     """
-    names = list(manifest.digests)
     # One listing of a store; a stat for each file of a folder.
     if store.folder is None:
         sizes: Mapping[str, int] = {file.name: file.bytes for file in store.list()}
     else:
-        sizes = {name: size for name in names if (size := find_size(store, name)) is not None}
+        sizes = {name: size for name in manifest.digests if (size := find_size(store, name)) is not None}
     unsized = (manifest.tokenizer.file, manifest.recipe.file)  # these have only a digest in the manifest
     problems = [_missing(store, name) for name in unsized if name not in sizes]
     for shard in manifest.shards:
@@ -72,11 +73,15 @@ def read_listed_file(store: Store, name: str, sha256: str) -> bytes:
         if find_size(store, name) is not None:
             raise
         raise ShardSetError([_missing(store, name)]) from error
-    if (found := hashlib.sha256(content).hexdigest()) != sha256:
-        raise set_error(
-            "file_checksum", name, f"sha256 is {found}; expected {sha256} by the manifest. {say_remedy(store)}"
-        )
+    if problems := compare_digest(name, sha256, hashlib.sha256(content).hexdigest(), remedy=say_remedy(store)):
+        raise ShardSetError(problems)
     return content
+
+
+def compare_digest(name: str, expected: str, digest: str, *, remedy: str = AGAIN) -> list[Problem]:
+    """Return the problem of a listed file whose SHA-256 is not the manifest's."""
+    message = f"sha256 is {digest}; expected {expected} by the manifest. {remedy}"
+    return [] if digest == expected else [Problem("file_checksum", name, message)]
 
 
 def _missing(store: Store, name: str) -> Problem:

@@ -252,7 +252,8 @@ def find_spelling(tokenizer: Part) -> Spelling:
     )
     # Without normalizers and visible spaces every byte comes back.
     keeps: Keeps = "bytes" if not rewriting and not space else "normalized"
-    if keeps == "normalized" and not all(map(_keeps_all, splitters)):
+    losing = any(part.get("type") not in _KEEP_ALL or part.get("behavior") == "Removed" for part in splitters)
+    if keeps == "normalized" and losing:
         keeps = "words"
     byte_fallback = bool(model.get("byte_fallback"))
     # Text outside the vocabulary becomes the unknown token, unless the vocabulary has all 256 bytes.
@@ -358,7 +359,3 @@ def _byte_values() -> dict[str, int]:
 def _pattern(part: Part) -> str | None:
     pattern = part.get("pattern")
     return cast("Part", pattern).get("String") if isinstance(pattern, dict) else None
-
-
-def _keeps_all(part: Part) -> bool:
-    return part.get("type") in _KEEP_ALL and str(part.get("behavior", "")).lower() != "removed"

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
+
 from shards.errors import Problem
 from shards.format.manifest import Manifest
 from shards.format.tokenizer_json import Keeps, parse_tokenizer
@@ -85,8 +87,6 @@ class Vocabulary:
 
     def entry_lengths(self) -> Int64s:
         """Return the bytes of each entry of the vocabulary, int64 `(vocab_size,)`."""
-        import numpy as np
-
         return np.array([len(entry) for entry in self.entries], np.int64)
 
     def text_lengths(self) -> Int64s:
@@ -100,8 +100,6 @@ class Vocabulary:
 
     def special_mask(self) -> Bools:
         """Return which ids of the vocabulary are special, bool `(vocab_size,)`."""
-        import numpy as np
-
         mask = np.zeros(len(self), np.bool_)
         mask[list(self.special.values())] = True
         return mask

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from shards.errors import Problem, ShardSetError
-from shards.format.listed_files import compare_sizes
+from shards.format.listed_files import compare_digest, compare_sizes
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import ShardSet
 from shards.hub.push import SetFile, batch_files, count_bytes
@@ -129,8 +129,7 @@ def _find_wrong(files: Sequence[SetFile], remedy: str) -> list[Problem]:
         with file.path.open("rb") as opened:
             os.fsync(opened.fileno())
             found = hashlib.file_digest(opened, "sha256").hexdigest()
-        message = f"sha256 is {found}; expected {file.sha256} by the manifest. {remedy}"
-        return [] if found == file.sha256 else [Problem("file_checksum", file.name, message)]
+        return compare_digest(file.name, file.sha256, found, remedy=remedy)
 
     return [problem for problems in map_in_threads(check, files, CONNECTIONS) for problem in problems]
 

@@ -20,7 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.errors import ShardSetError, plural, set_error
+from shards.errors import ShardSetError, plural
+from shards.format.listed_files import AGAIN, compare_digest
 from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.format.reader import ShardSet, open_set
 from shards.stores.files import hash_file
@@ -291,9 +292,8 @@ def _make_operation(address: HubAddress, file: SetFile) -> CommitOperationAdd:
 
     operation = CommitOperationAdd(address.path(file.name), file.path)
     found = operation.upload_info.sha256.hex()
-    if found != file.sha256:
-        message = f"sha256 is {found}; expected {file.sha256} by the manifest. Not sent. Copy or build it again."
-        raise set_error("file_checksum", file.name, message)
+    if problems := compare_digest(file.name, file.sha256, found, remedy=f"Not sent. {AGAIN}"):
+        raise ShardSetError(problems)
     return operation
 
 

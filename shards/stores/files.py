@@ -105,18 +105,14 @@ def unique_name() -> str:
 def is_abandoned(unique: str) -> bool:
     """Return whether a `unique_name` is of a process of this host that has ended."""
     match = re.fullmatch(r"(.+)-(\d+)-[0-9a-f]{12}", unique)
-    return match is not None and match[1] == host_name() and not _is_process_alive(int(match[2]))
-
-
-def _is_process_alive(process: int) -> bool:
-    """Return whether a process of this host, such as one that wrote files, is alive; one not reaped counts as alive."""
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
+        if match is not None and match[1] == host_name():
+            os.kill(int(match[2]), 0)  # one that is not reaped counts as alive
     except PermissionError:  # of another user
         pass
-    return True
+    except ProcessLookupError:
+        return True
+    return False
 
 
 def write_text(path: Path, text: str) -> None:

@@ -82,21 +82,15 @@ def write_block_list(
     hashes = np.unique(hashes, axis=0)
     head = (
         f"{_FIRST}the content hashes (XXH3-128) of {plural(len(hashes), 'document')}\n"
-        f"# set {shard_set.manifest.name}, manifest {shard_set.manifest_sha256}\n"
+        f"# set {_in_one_line(shard_set.manifest.name)}, manifest {shard_set.manifest_sha256}\n"
         f"# found by {_in_one_line(asked)}\n"
     )
     with atomic_open(path) as file:
         file.write(head.encode())
-        # Some lines at a time: a list may have more hashes than memory has room for their lines.
-        for first in range(0, len(hashes), 1 << 16):
-            part = hashes[first : first + (1 << 16)]
-            lines = (_explain(bytes(row), reasons or {}) + bytes(row).hex() for row in part)
-            file.write("".join(f"{line}\n" for line in lines).encode())
+        for row in map(bytes, hashes):
+            why = f"# {_in_one_line(reasons[row])}\n" if reasons and row in reasons else ""
+            file.write(f"{why}{row.hex()}\n".encode())
     return len(hashes)
-
-
-def _explain(row: bytes, reasons: Mapping[bytes, str]) -> str:
-    return f"# {_in_one_line(reasons[row])}\n" if row in reasons else ""
 
 
 def _in_one_line(text: str) -> str:

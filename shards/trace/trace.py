@@ -18,7 +18,8 @@ import numpy as np
 
 from shards.errors import InputError
 from shards.format.arrays import UInt8s
-from shards.format.document_table import iter_documents, read_hashes
+from shards.format.content_hash import read_column
+from shards.format.document_table import iter_documents
 from shards.format.reader import Shard, ShardSet, open_set
 from shards.stores.open import AnyPath
 from shards.terminal.display import JsonObject
@@ -166,7 +167,7 @@ def _search(shared: tuple[ShardSet, str], number: int) -> list[Place]:
     numbers: list[int] = []
     first = 0
     for batch in iter_documents(shard, ["hash"]):
-        found = (read_hashes(batch) == wanted).all(axis=1)
+        found = (read_column(batch.column("hash")) == wanted).all(axis=1)
         numbers += (first + np.flatnonzero(found)).tolist()
         first += batch.num_rows
     return find_places(shard, numbers)

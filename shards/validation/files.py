@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from shards.errors import Problem, ShardSetError, plural, remedy_of
 from shards.format import codec
-from shards.format.listed_files import compare_size
+from shards.format.listed_files import compare_digest, compare_size
 from shards.format.manifest import (
     COMPANION_FILES,
     MANIFEST_FILE,
@@ -120,7 +120,7 @@ def check_single_files(shard_set: ShardSet, listing: Listing) -> list[Problem]:
     recipe = manifest.recipe
     return problems + (
         _check_whole(listing, recipe.file, MAX_METADATA_BYTES)
-        or check_digest(recipe.file, recipe.sha256, hashlib.sha256(store.read(recipe.file)).hexdigest())
+        or compare_digest(recipe.file, recipe.sha256, hashlib.sha256(store.read(recipe.file)).hexdigest())
     )
 
 
@@ -229,7 +229,7 @@ def _check_sidecar(shard: Shard, manifest: Manifest) -> list[Problem]:
     problems: list[Problem] = []
     try:
         content = shard.store.read(file.path)
-        problems += check_digest(file.path, file.sha256, hashlib.sha256(content).hexdigest())
+        problems += compare_digest(file.path, file.sha256, hashlib.sha256(content).hexdigest())
         sidecar = parse_json(Sidecar, content, where=file.path)
     except ShardSetError as error:
         return problems + error.problems
@@ -247,14 +247,6 @@ def _check_sidecar(shard: Shard, manifest: Manifest) -> list[Problem]:
         message = f"disagrees with the manifest on {values}. One of the two was changed after the build."
         problems.append(Problem("sidecar_mismatch", file.path, message))
     return problems
-
-
-def check_digest(name: str, expected: str, digest: str) -> list[Problem]:
-    """Check the SHA-256 of a file of the set against the manifest's."""
-    if digest == expected:
-        return []
-    message = f"sha256 is {digest}; expected {expected} by the manifest. Copy or build it again."
-    return [Problem("file_checksum", name, message)]
 
 
 def _check_whole(listing: Listing, name: str, most: int) -> list[Problem]:

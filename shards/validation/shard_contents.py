@@ -25,12 +25,13 @@ from shards.format import codec
 from shards.format.arrays import Int64s, Rows
 from shards.format.content_hash import split_column
 from shards.format.document_table import add_source_counts, iter_documents
+from shards.format.listed_files import compare_digest
 from shards.format.manifest import Manifest, SourceCounts
 from shards.format.reader import Shard
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
 from shards.terminal.reporter import Advance
-from shards.validation.files import Listing, check_digest, check_shard_files, unreadable
+from shards.validation.files import Listing, check_shard_files, unreadable
 
 
 @dataclass
@@ -109,7 +110,7 @@ def _check_documents(shard: Shard, found: ShardFindings) -> Int64s | None:
     file = shard.entry.files.documents
     content = None if shard.store.folder is not None else shard.store.read(file.path)
     digest = hash_file(require_folder(shard.store) / file.path) if content is None else sha256(content).hexdigest()
-    found.problems += check_digest(file.path, file.sha256, digest)
+    found.problems += compare_digest(file.path, file.sha256, digest)
     wrong = _Fault("document_table")
     ends = [np.empty(0, np.int64)]
     sums: dict[str, list[int]] = {}
@@ -203,7 +204,7 @@ def _check_tokens(
     size = entry.files.tokens.bytes  # a sound file has it; what follows the frames is the seek table
     for start in range(frames[-1].file_stop if frames else 0, size, codec.FRAME_BYTES):
         file_hash.update(file.read_range(start, min(start + codec.FRAME_BYTES, size)))
-    problems = check_digest(file.name, known[0] or entry.files.tokens.sha256, file_hash.hexdigest())
+    problems = compare_digest(file.name, known[0] or entry.files.tokens.sha256, file_hash.hexdigest())
     expected = known[1] or entry.tokens_sha256
     if not corrupt.count and (digest := content_hash.hexdigest()) != expected:
         kind = content_hash.name.lower()

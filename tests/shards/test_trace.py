@@ -140,16 +140,17 @@ def test_block_list_names_each_document_once(good_set, plan, tmp_path):
     plan.epochs["prose"] = 2
     twice = next(document for document in plan.documents["train"][0] if b" the shard" in document.text)
     plan.documents["train"][1].append(twice)
-    write_set(tmp_path / "set", plan)
-    found = trace(tmp_path / "set", Query("text", "the shard\n"[:9]), limit=0)
+    folder = tmp_path / f"set\n{'0' * 32}"  # its name is the set's, and no hash
+    write_set(folder, plan)
+    found = trace(folder, Query("text", "the shard\n"[:9]), limit=0)
     file = tmp_path / "block.txt"
-    assert write_block_list(file, found.hashes, open_set(tmp_path / "set"), asked=found.asked) == found.documents - 1
+    assert write_block_list(file, found.hashes, open_set(folder), asked=found.asked) == found.documents - 1
     lines = file.read_text().splitlines()
     listed = [line for line in lines if not line.startswith("#")]
     assert listed == sorted({d.hash.hex() for _, _, d in all_documents(plan) if b"the shard" in d.text})
     assert lines[2] == "# found by --text the shard"
     with pytest.raises(ValueError, match="own folder"):
-        write_block_list(tmp_path / "set" / "block.txt", found.hashes, open_set(tmp_path / "set"), asked="")
+        write_block_list(folder / "block.txt", found.hashes, open_set(folder), asked="")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.convert.layouts.layout import OpenFile, SplitReader
-from shards.format.document_table import DocumentBatch, read_hashes, read_lengths
+from shards.format.content_hash import read_column
+from shards.format.document_table import DocumentBatch, read_lengths
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +67,7 @@ def _make_rows(tokens: Tokens, batch: DocumentBatch, schema: pa.Schema, shard: S
         columns["phase"] = pa.repeat(pa.scalar(shard.entry.phase, pa.string()), batch.num_rows)
     columns["input_ids"] = pa.ListArray.from_arrays(offsets, pa.array(tokens))
     # All digests as one text of hex digits, cut every 32.
-    hexadecimal = read_hashes(batch).tobytes().hex().encode()
+    hexadecimal = read_column(batch.column("hash")).tobytes().hex().encode()
     places = np.arange(0, len(hexadecimal) + 1, 32, dtype=np.int32)
     columns["hash"] = pa.StringArray.from_buffers(batch.num_rows, pa.py_buffer(places.data), pa.py_buffer(hexadecimal))
     return pa.record_batch([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)

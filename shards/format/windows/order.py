@@ -124,7 +124,7 @@ class WindowOrder:
         self.windows -= self.windows > 1
         self._offsets = np.clip(tokens - self.windows * seq_len, 1, seq_len)
         self.per_epoch = int(self.windows.sum())
-        self.short_shards = [int(index) for index in np.flatnonzero(self.windows == 0)]
+        self.short_shards = np.flatnonzero(self.windows == 0).tolist()
         self.targets = self.per_epoch * seq_len
         self.cropped = int(tokens.sum()) - self.targets
         names = list(dict.fromkeys(phases))
