@@ -130,7 +130,6 @@ def _find_phases(shard_set: ShardSet) -> Table:
     found: Table = []
     tokens = documents = 0
     for phase in shard_set.manifest.phases:
-        stop = (tokens + phase.tokens, documents + phase.documents)
-        found.append({"name": phase.name, "tokens": [tokens, stop[0]], "documents": [documents, stop[1]]})
-        tokens, documents = stop
+        begin, tokens, documents = (tokens, documents), tokens + phase.tokens, documents + phase.documents
+        found.append({"name": phase.name, "tokens": [begin[0], tokens], "documents": [begin[1], documents]})
     return found

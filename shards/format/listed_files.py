@@ -30,10 +30,8 @@ def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
         sizes = {name: size for name in manifest.digests if (size := find_size(store, name)) is not None}
     unsized = (manifest.tokenizer.file, manifest.recipe.file)  # these have only a digest in the manifest
     problems = [_missing(store, name) for name in unsized if name not in sizes]
-    for shard in manifest.shards:
-        found = (compare_size(store, file, sizes.get(file.path)) for file in shard.files.entries)
-        problems += [problem for problem in found if problem is not None]
-    return problems
+    found = (compare_size(store, file, sizes.get(file.path)) for file in manifest.files)
+    return problems + [problem for problem in found if problem is not None]
 
 
 def find_size(store: Store, name: str) -> int | None:

@@ -35,8 +35,6 @@ MAX_SIDECAR_BYTES = 1 << 24
 MAX_KEYS = 1 << 17
 """An object of metadata with more keys is refused: each wrong one would cost a thousand times its bytes to report."""
 
-MAX_UINT16_VOCAB_SIZE = 1 << 16
-
 BLOCK_LIST_REASON = "in block list "
 """The beginning of the reason under which documents in a block list are dropped; the file's name follows."""
 
@@ -44,7 +42,6 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 Split = Literal["train", "val"]
 Dtype = Literal["uint16", "uint32"]
-Epochs = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ContentHash = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -142,7 +139,7 @@ class SourceEntry(_Model):
     """Stored bytes of these files, and of the unread text of other files. 0: the whole source was read."""
     dropped: dict[str, Count]
     """Documents dropped before the mix, by reason."""
-    epochs: Epochs
+    epochs: Annotated[int, Field(ge=1)]
     """The most times that any training document of this source occurs: 1, unless the source was repeated."""
     rewriting: RewritingEntry | None = Field(default=None, exclude_if=is_none)
     """None if the tokenizer keeps every byte."""
@@ -346,7 +343,7 @@ def block_list_reason(file: str) -> str:
 
 def dtype_for(vocab_size: int) -> Dtype:
     """Return the manifest's token dtype for a vocabulary: `uint16`, or `uint32` above 65,536 entries."""
-    return "uint16" if vocab_size <= MAX_UINT16_VOCAB_SIZE else "uint32"
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
 def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:

@@ -215,10 +215,10 @@ class Shard:
         """
         # The cache compares size and digest of what it has fetched; elsewhere, a seek table is found only in a file of
         # the manifest's size.
-        if not self.cached and not self.store.request_bytes:
-            problem = compare_size(self.store, file, find_size(self.store, file.path))
-            if problem is not None:
-                raise ShardSetError([problem])
+        if self.cached or self.store.request_bytes:
+            return
+        if (problem := compare_size(self.store, file, find_size(self.store, file.path))) is not None:
+            raise ShardSetError([problem])
 
     @contextlib.contextmanager
     def _tell_damage(self, file: FileEntry, kind: ProblemKind) -> Generator[None]:

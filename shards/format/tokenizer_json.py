@@ -47,6 +47,9 @@ def byte_characters() -> tuple[str, ...]:
     return tuple(chr(byte) if byte in printable else chr(next(others)) for byte in range(256))
 
 
+_BYTE_VALUES = {character: byte for byte, character in enumerate(byte_characters())}
+
+
 @dataclass(frozen=True)
 class Spelling:
     """How a tokenizer's entries spell text, and what it keeps of text.
@@ -78,7 +81,7 @@ class Spelling:
         if self.space:
             return text.replace(self.space, " ").encode()
         try:
-            return bytes(_byte_values()[character] for character in text)
+            return bytes(_BYTE_VALUES[character] for character in text)
         except KeyError as error:
             raise ValueError(
                 f"tokenizer: entry {text!r} holds {error.args[0]!r}; expected characters of the byte-level alphabet, "
@@ -349,11 +352,6 @@ def _guard_special(tokenizer: Part) -> Part:
     if parts[-1:] == [guard]:
         return tokenizer
     return tokenizer | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [*parts, guard]}}
-
-
-@functools.cache
-def _byte_values() -> dict[str, int]:
-    return {character: byte for byte, character in enumerate(byte_characters())}
 
 
 def _pattern(part: Part) -> str | None:

@@ -105,6 +105,9 @@ def write_shard(
         ValueError: tokens and document table disagree; no file is left under the shard's name.
         OSError: the disk is full or not writable; partial files are removed.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     name = shard_name(split, index)
     tokens_file, documents_file, metadata_file = shard_file_names(name)
     sources = count_sources(documents)
@@ -128,7 +131,16 @@ def write_shard(
     if checksums is not None:
         checksums |= writer.checksums
     tokens = FileEntry(path=tokens_file, bytes=writer.bytes_written, sha256=writer.sha256)
-    table = write_entry(folder / documents_file, _pack_documents(documents))
+    packed = pa.BufferOutputStream()  # in memory: a document table is a small part of its shard
+    pq.write_table(
+        documents,
+        packed,
+        compression="zstd",
+        use_dictionary=["source", "unit"],  # pyright: ignore[reportArgumentType]
+        row_group_size=ROW_GROUP_DOCUMENTS,
+        write_statistics=["start", "row"],
+    )
+    table = write_entry(folder / documents_file, packed.getvalue())
 
     # The metadata comes last: it has the digests of both.
     facts: dict[str, Any] = {
@@ -156,24 +168,6 @@ def make_sidecar(properties: SetProperties, files: SidecarFiles, facts: Mapping[
         tokenizer_sha256=properties.tokenizer_sha256,
         files=files,
     )
-
-
-def _pack_documents(documents: pa.Table) -> pa.Buffer:
-    """Return the Parquet file to write for a document table."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    # In memory: a document table is a small part of its shard.
-    packed = pa.BufferOutputStream()
-    pq.write_table(
-        documents,
-        packed,
-        compression="zstd",
-        use_dictionary=["source", "unit"],  # pyright: ignore[reportArgumentType]
-        row_group_size=ROW_GROUP_DOCUMENTS,
-        write_statistics=["start", "row"],
-    )
-    return packed.getvalue()
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

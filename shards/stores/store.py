@@ -203,17 +203,17 @@ class FolderStore:
         return str((self.folder / name).stat().st_mtime_ns)
 
     def create(self, name: str, content: bytes) -> bool:
-        temporary = self.folder / name
-        temporary = temporary.with_name(f".{temporary.name}.{os.urandom(8).hex()}.new")
+        place = self.folder / name
+        temporary = place.with_name(f".{place.name}.{os.urandom(8).hex()}.new")
         with self._open_new(str(temporary.relative_to(self.folder))) as file:
             file.write(content)
         try:
-            os.link(temporary, self.folder / name)
+            os.link(temporary, place)
         except FileExistsError:
             return False
         finally:
             temporary.unlink()
-        sync_folder(temporary.parent)
+        sync_folder(place.parent)
         return True
 
     def delete(self, name: str) -> None:

@@ -48,7 +48,7 @@ def _check_names(manifest: Manifest) -> Faults:
                 "manifest_invalid",
                 f"shard {shard.name!r}; expected {expected!r} there. A shard is missing, doubled or out of order.",
             )
-        files = (shard.files.tokens.path, shard.files.documents.path, shard.files.metadata.path)
+        files = tuple(file.path for file in shard.files.entries)
         if files != (names := shard_file_names(shard.name)):
             yield "manifest_invalid", f"shard {shard.name} has the files {files}; expected {names}"
     names = [source.name for source in manifest.sources]
