@@ -80,16 +80,10 @@ def test_an_attempt_that_does_not_end_is_left_and_sees_the_context_of_its_caller
         with pytest.raises(TimeoutError, match="its own"):
             retry("GET /x", partial(_fail, TimeoutError("its own")), interrupt=True)
         end.set()
-    monkeypatch.setattr(retry_module, "Future", _Late)
+    result = Future.result
+    late = lambda of, seconds=None: _fail(TimeoutError()) if result(of) and seconds else result(of)  # noqa: E731
+    monkeypatch.setattr(Future, "result", late)
     assert retry("GET /x", lambda: "just in time", interrupt=True) == "just in time"
-
-
-class _Late(Future):
-    def result(self, timeout=None):
-        answer = super().result()
-        if timeout:
-            raise TimeoutError
-        return answer
 
 
 def _fail(error):

@@ -130,8 +130,7 @@ def test_repeated_source_is_no_problem_within_its_epochs(plan, tmp_path):
     write_set(tmp_path / "set", plan)
     assert validate(tmp_path / "set", level="full").problems == []
     edit(tmp_path / "set", lambda manifest: manifest["sources"][0].update(epochs=1))
-    kinds = {p.kind for p in validate(tmp_path / "set", level="full").problems}
-    assert kinds == {"document_repeated"}
+    assert {p.kind for p in validate(tmp_path / "set", level="full").problems} == {"document_repeated"}
 
 
 def test_duplicates_are_found_in_partitions_too(good_set, plan, tmp_path, monkeypatch):
@@ -158,15 +157,9 @@ def test_duplicates_are_found_in_partitions_too(good_set, plan, tmp_path, monkey
     ],
 )
 def test_items_of_eval_tasks_are_distinct_and_no_more_than_there_are(good_set, change, fault):
-    known = {
-        "task": "piqa",
-        "items": 9,
-        "items_sha256": "0" * 64,
-        "too_short": ["a" * 32],
-        "held": [c * 32 for c in "bcd"],
-    }
+    known = {"task": "piqa", "items": 9, "items_sha256": "0" * 64, "too_short": ["a" * 32]}
     manifest = shards.open_set(good_set).manifest
-    entry = EvalTaskEntry.model_validate(known | change)
+    entry = EvalTaskEntry.model_validate(known | {"held": [c * 32 for c in "bcd"]} | change)
     found = check_manifest_totals(manifest.model_copy(update={"eval_tasks": [entry]}))
     assert [fault in str(problem) for problem in found] == [True] * bool(fault)
     twice = check_manifest_totals(manifest.model_copy(update={"eval_tasks": [entry, entry]}))
@@ -178,20 +171,14 @@ def test_more_than_a_document_off_is_named(good_set, off):
     """Each training shard is asked for 750 tokens of prose and 250 of code, whose longest documents have 5."""
     manifest = shards.open_set(good_set).manifest
     train = manifest.splits["train"].model_copy(update={"requested_tokens": 2000})
+    code = SourceCounts(tokens=250, documents=1)
     for prose, places in (
         ([750, 750], []),
         ([750 + off, 750], ["manifest.json", "train-00000"]),
         ([750 + off, 750 - off], ["train-00000", "train-00001"]),
     ):
         held = [
-            shard.model_copy(
-                update={
-                    "sources": {
-                        "prose": SourceCounts(tokens=tokens, documents=1),
-                        "code": SourceCounts(tokens=250, documents=1),
-                    }
-                }
-            )
+            shard.model_copy(update={"sources": {"prose": SourceCounts(tokens=tokens, documents=1), "code": code}})
             for shard, tokens in zip(manifest.shards, prose, strict=False)
         ]
         changed = manifest.model_copy(update={"shards": held, "splits": {"train": train}})
