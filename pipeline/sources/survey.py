@@ -1,9 +1,9 @@
 """A survey of files that no recipe describes yet: which hold text, and by which keys a source reads them.
 
-At most `MOST_LOOKED_AT` files are read: of text files up to `WHOLE_BYTES` all, of longer ones the head and tail, of
-others the head or footer. The rest are taken to be like those of the same folder and ending, but if one of these is not
-UTF-8, all are read. UTF-16 and UTF-32 are recognised; other files that are not UTF-8 get a source with the encoding
-`GUESSED`, or `UNKNOWN` if their text looks wrong in that.
+At most `MOST_LOOKED_AT` files are read: up to `WHOLE_BYTES` whole, of longer ones the head and tail, of columnar and
+compressed ones the footer or head. The rest are taken to be like those of the same folder and ending, but if one of
+these is not UTF-8, all are read. UTF-16 and UTF-32 are recognised; other files that are not UTF-8 get a source with the
+encoding `GUESSED`, or `UNKNOWN` if their text looks wrong in that.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -44,7 +44,7 @@ MOST_FOLDERS = 12
 FEW_FILES = 10
 """A source of fewer text files is cut by a separator, because validation takes whole documents."""
 LONG_BYTES, WHOLE_BYTES = 1 << 16, 1 << 20
-"""A text file as long, among few or among more, is cut by a separator of its own; a longer one is not read whole."""
+"""A text file as long, among few or among more, is cut by a separator of its own; a longer file is not read whole."""
 _LONG_HEAD_BYTES = 1 << 22
 _RECORDS = 64
 _SAMPLED_FILES = 16
@@ -95,7 +95,7 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
         is_text, tail = keys["format"] in ("text", "file"), b""
         try:
             text = codecs.getincrementaldecoder(encoding or "utf-8-sig")().decode(head, len(head) < HEAD_BYTES)
-            if is_text and not encoding and not compression_of(file.name):
+            if not encoding and not compression_of(file.name):
                 tail = _read_rest(file)
                 tail.decode()
         except UnicodeDecodeError:

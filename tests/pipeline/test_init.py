@@ -168,8 +168,10 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "looked at 10 files" in said
     for name in ("b): a shard", "b.work): the work", "b.audit): an aud", "b.report): a rep", "run): a tr"):
         assert re.search(rf"left out: 1 folder \((out/)?{re.escape(name)}", said)
-    (tmp_path / "n.csv").write_text("7,A story.\n8,Another one.\n")
-    assert "looks like a record" in call_here(main, "init", "n.csv", "--out", "n.toml", cwd=tmp_path).stdout
+    (tmp_path / "n.csv").write_text("7,A story.\n" * 9_000 + "8,A café.\n9,Another one.\n" * 9, "cp1252")
+    said = call_here(main, "init", "n.csv", "--out", "n.toml", cwd=tmp_path).stdout
+    assert "looks like a record" in said
+    assert "cp1252 is a guess" in said
     (tmp_path / "long.log").write_text("one line " * 200_000)
     said = call_here(main, "init", "long.log", "--out", "d.toml", cwd=tmp_path).stdout
     assert 'cut at "\\n" into about 1 document;' in said
