@@ -67,9 +67,10 @@ class DocumentStream:
                 shown = self.tally.malformed
                 shown += batch.malformed[: SHOWN_MALFORMED - len(shown)]
                 places = batch.rows.astype(np.uint64) | np.uint64(index << _SPAN_SHIFT)
-                pending.append(TextBatch(as_large_binary(batch.text), cast("Any", places)))
-                size += pending[-1].text.nbytes
-                read_bytes += pending[-1].text.nbytes
+                text = as_large_binary(batch.text)
+                pending.append(TextBatch(text, cast("Any", places)))
+                size += text.nbytes
+                read_bytes += text.nbytes
                 if self._most_bytes is not None and read_bytes >= self._most_bytes:
                     self.stated_bytes += span.text_bytes * min(1.0, _part_read(span, batch, read_bytes - before))
                     yield self._clean(pending)

@@ -142,8 +142,8 @@ class SourceDrops:
     @property
     def records(self) -> int:
         """All rows of the source that were read, also those that were dropped before encoding."""
-        before = [step.first.documents for step in self.steps.values() if step.before_encoding]
-        return self.read.documents + sum(before)
+        before = (step.first.documents for step in self.steps.values() if step.before_encoding)
+        return sum(before, self.read.documents)
 
     def step(self, name: str) -> StepDrops:
         """Return the drops of a step by its name, which is new the first time."""

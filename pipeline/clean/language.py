@@ -82,36 +82,24 @@ def check_model(path: str, sha256: str, keep: list[Any]) -> Iterator[str]:
     import_extra("fasttext")
     try:
         found = hash_file(Path(path))
-        languages = list_languages(path)
+        memory = 2 * Path(path).stat().st_size + _LOADING_BYTES
     except OSError as error:
         yield f"{path} cannot be read: {error.strerror}"
         return
-    except InputError as error:
-        yield f"{path}: {error}"
+    command = [sys.executable, "-P", "-c", _LIST_LABELS, path, str(memory)]
+    listed = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    if listed.returncode:
+        yield (
+            f"{path}: not a fastText model, or a truncated one. Expected a file such as lid.176.ftz or lid.176.bin: "
+            "fetch it again"
+        )
         return
+    languages = [label.removeprefix(_LABEL) for label in listed.stdout.split()]
     if sha256 not in ("", found):
         yield f"{path}: its SHA-256 is {found}, expected {sha256}: it is another model. Restore it"
     for language in keep:
         if isinstance(language, str) and language not in languages:
             yield f"{path}: the model has no language {language!r}.{nearest(language, languages)}"
-
-
-def list_languages(path: str) -> list[str]:
-    """Return the languages that a fastText model tells apart. Starts a process with bounded memory.
-
-    Raises:
-        InputError: the file is no such model, or was cut off within its dictionary.
-    """
-    memory = 2 * Path(path).stat().st_size + _LOADING_BYTES
-    found = subprocess.run(
-        [sys.executable, "-P", "-c", _LIST_LABELS, path, str(memory)], capture_output=True, text=True, encoding="utf-8"
-    )
-    if found.returncode:
-        raise InputError(
-            "not a fastText model, or a truncated one. Expected a file such as lid.176.ftz or lid.176.bin: fetch it "
-            "again"
-        )
-    return [label.removeprefix(_LABEL) for label in found.stdout.split()]
 
 
 @lru_cache(maxsize=2)

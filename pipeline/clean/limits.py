@@ -32,10 +32,8 @@ def find_fallen(values: Float32s, names: Sequence[str], limits: Sequence[Limit])
     Returns:
         `(limits, documents)`.
     """
-    fallen = np.zeros((len(limits), len(values)), bool)
-    for number, limit in enumerate(limits):
-        fallen[number] = limit.find_fallen(values[:, names.index(limit.measure)])
-    return fallen
+    fallen = [limit.find_fallen(values[:, names.index(limit.measure)]) for limit in limits]
+    return np.array(fallen, bool).reshape(len(limits), len(values))
 
 
 def describe_fallen(values: Float32s, names: Sequence[str], limits: Sequence[Limit]) -> list[str]:

@@ -90,7 +90,7 @@ def find_personal_data(text: pa.LargeStringArray, kinds: tuple[PersonalKind, ...
     """
     found: dict[int, str] = {}
     for index, document, candidates in _candidates(text, kinds):
-        name = next((kind.name for kind in candidates if any(True for _ in kind.find(document))), None)
+        name = next((kind.name for kind in candidates if next(kind.find(document), None)), None)
         if name is not None:
             found[index] = name
     return found

@@ -146,8 +146,8 @@ _EMAIL = Kind(
 
 # Addresses of the internet.
 
-_NOT_PUBLIC_V4 = [
-    ipaddress.IPv4Network(network)
+_NOT_PUBLIC = [
+    ipaddress.ip_network(network)
     for network in (
         "0.0.0.0/8",
         "10.0.0.0/8",
@@ -164,9 +164,12 @@ _NOT_PUBLIC_V4 = [
         "203.0.113.0/24",
         "224.0.0.0/4",
         "240.0.0.0/4",
+        "2001:db8::/32",
+        "3fff::/20",
     )
 ]
-"""IANA's registry of special-purpose addresses, and multicast. `is_global` differs between versions of Python."""
+"""IANA's registry of special-purpose addresses of IPv4, and multicast; of IPv6, those of documentation: others are not
+looked for. `is_global` differs between versions of Python."""
 _FINEWEB = frozenset(b"22.214.171.124 126.96.36.199 220.127.116.11 184.108.40.206 188.8.131.52 18.104.22.168".split())
 """Addresses that FineWeb puts in place of real ones; no host answers them (datatrove, `PIIFormatter`)."""
 _VERSION_BEFORE = re.compile(
@@ -183,11 +186,15 @@ def _is_public_v4(data: bytes, start: int, stop: int) -> bool:
         return False
     if _VERSION_BEFORE.search(data[max(0, start - _VERSION_LOOK_BACK) : start]):
         return False
+    return _is_public(data[start:stop].decode("ascii"))
+
+
+def _is_public(text: str) -> bool:
     try:
-        address = ipaddress.IPv4Address(data[start:stop].decode("ascii"))  # refuses 256 and 01
+        address = ipaddress.ip_address(text)  # refuses 256 and 01
     except ValueError:
         return False
-    return not any(address in network for network in _NOT_PUBLIC_V4)
+    return not any(address in network for network in _NOT_PUBLIC)
 
 
 _IPV4 = _kind(
@@ -199,7 +206,6 @@ _IPV4 = _kind(
     _is_public_v4,
 )
 
-_DOCUMENTATION_V6 = [ipaddress.IPv6Network("2001:db8::/32"), ipaddress.IPv6Network("3fff::/20")]
 _LEAST_V6_GROUPS = 3
 
 
@@ -207,11 +213,7 @@ def _is_public_v6(data: bytes, start: int, stop: int) -> bool:
     text = data[start:stop].decode("ascii")
     if sum(map(bool, text.split(":"))) < _LEAST_V6_GROUPS:  # `2000::2` is a slice in Python
         return False
-    try:
-        address = ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return not any(address in network for network in _DOCUMENTATION_V6)
+    return _is_public(text)
 
 
 _IPV6 = _kind(

@@ -98,7 +98,7 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
         valid = unwrap_mask(text.is_valid())
         text, rows = text.filter(wrap_mask(valid)), rows[valid]
     tally.drops.count_rows({NULL: len(batch.text) - len(text)})
-    documents = _drop_undecodable(source, text, Documents(cast("Any", text.view(pa.large_string())), rows), tally)
+    documents = _drop_undecodable(source, Documents(cast("Any", text.view(pa.large_string())), rows), tally)
     # Then the steps, as long as there is something left.
     for step in STEPS:
         if not len(documents):
@@ -107,9 +107,10 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
     return documents
 
 
-def _drop_undecodable(source: SourceRecipe, text: pa.LargeBinaryArray, documents: Documents, tally: Tally) -> Documents:
+def _drop_undecodable(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
+    text: Any = documents.text
     try:
-        documents.text.validate(full=True)  # one pass over the whole buffer: 0.1 ms per MB
+        text.validate(full=True)  # one pass over the whole buffer: 0.1 ms per MB
     except pa.ArrowInvalid:
         valid = np.array([is_utf8(value.as_buffer()) for value in text], bool)
         tally.drops.count_rows({invalid_reason(source): len(text) - int(valid.sum())})
@@ -117,7 +118,7 @@ def _drop_undecodable(source: SourceRecipe, text: pa.LargeBinaryArray, documents
             if tally.locate is not None:
                 span, row = tally.locate(int(documents.rows[index]))
                 place = "" if span.kind == "file" else f" {span.part} row {row}"
-                data = cast("Any", text)[index].as_buffer().to_pybytes()
+                data = text[index].as_buffer().to_pybytes()
                 tally.malformed.append(f"{span.name}{place}: {explain_fault(data, source.encoding)}")
         return documents.only(valid)
     return documents

@@ -49,8 +49,7 @@ class Documents:
     @property
     def num_bytes(self) -> int:
         """Bytes of text of a batch of documents in cleaning."""
-        offsets = self.offsets
-        return int(offsets[-1] - offsets[0])
+        return int(self.offsets[-1] - self.offsets[0])
 
     @property
     def offsets(self) -> Int64s:
@@ -172,8 +171,10 @@ class Tally:
 
     def show(self, row: int, reason: str, text: str = "", **measured: Any) -> None:
         """Keep in the tally a dropped document to show; `measured` is its measure, value and limit, if one decided."""
-        place = self.locate(row) if self.locate else None
-        name, row = ("", row) if place is None else (place[0].name, place[1])
+        name = ""
+        if self.locate:
+            span, row = self.locate(row)
+            name = span.name
         self.shown.append(DroppedDocument(name, row, reason, text, **measured))
 
     def drop(self, step: str, documents: Documents, found: dict[int, str], *, show_text: bool = True) -> Documents:

@@ -109,7 +109,7 @@ class Blocked:
         Args:
             files: the block lists.
             found: documents that the mix itself has found: the drop reason under which they are counted, and their
-                distinct hashes, `(hashes, 2)`, first and last 8 bytes.
+                hashes, `(hashes, 2)`, first and last 8 bytes.
 
         Raises:
             InputError: as `BlockList.read`.

@@ -110,8 +110,7 @@ class Findings:
             if one.action == "drop":
                 own = self.held_of(number)
                 halves = np.stack([own["hash_hi"], own["hash_lo"]], axis=1)
-                hashes = np.unique(halves, axis=0)
-                listed.append((f"{ITEM_REASON} {one.name}", hashes))
+                listed.append((f"{ITEM_REASON} {one.name}", halves))
         return listed
 
     def add_to(self, drops: Sequence[SourceDrops]) -> None:

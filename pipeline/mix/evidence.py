@@ -127,10 +127,9 @@ class Evidence:
         about: Any = self._file.metadata.metadata
         edges = base64.b64decode(about[_EDGES.encode()])
         self.places = RowPlaces(np.frombuffer(edges, _EDGES_DTYPE).reshape(-1, runs))
-        sizes = [int(self.places.sizes(number).sum()) for number in range(self.places.partitions)]
-        self._groups = np.cumsum(np.array(sizes) > 0) - 1
+        self._sizes = np.array([self.places.sizes(number).sum() for number in range(self.places.partitions)])
+        self._groups = np.cumsum(self._sizes > 0) - 1
         """The row group of each partition: those without documents have none."""
-        self._sizes = sizes
         self._kept = lru_cache(maxsize=2)(self._read_kept)  # a shard is in one partition, or in two
         self._loading = threading.Lock()
         self._row = lru_cache(maxsize=1)(self.read)  # copies of one document are in one partition

@@ -139,7 +139,7 @@ class Index:
         sums[:], longest[:] = 0, 0
         sizes = self.places.sizes(number)
         # Neighbouring runs of a source together, in pieces of bounded size.
-        edges = np.flatnonzero(np.diff(self.sources, prepend=-1, append=-1)) if len(sizes) else [0]
+        edges = np.flatnonzero(np.diff(self.sources, prepend=-1, append=-1))
         ends = np.append(0, np.cumsum(sizes))
         for first, last in itertools.pairwise(edges):
             source = self.sources[first]
@@ -273,7 +273,8 @@ class Index:
     def partition(self, number: int, source: int) -> Part:
         """Return a source's kept documents in a partition of the index."""
         own = np.repeat(self.sources == source, self.places.sizes(number))
-        return self._partitions.read(number, source).only(self.read_reasons(number)[own] == 0)
+        kept = self.read_reasons(number)[own] == 0
+        return Part._make(column[kept] for column in self._partitions.read(number, source))
 
 
 def describe_take(take: float) -> str:

@@ -27,7 +27,7 @@ from shards.errors import RunError
 from shards.format.equal_hashes import HashRange, count_range_bits
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Int64s, UInt32s, UInt64s, UIntegers
+    from pipeline.arrow_arrays import UInt32s, UInt64s, UIntegers
 
 PARTITION_DOCUMENTS = 1 << 24
 """A partition has about as many documents at most."""
@@ -45,10 +45,6 @@ class Part(NamedTuple):
     hi: UInt64s
     lo: UInt64s
     lengths: UInt32s
-
-    def only(self, chosen: Bools | Int64s) -> Part:
-        """Return some of the documents of a partition."""
-        return Part._make(column[chosen] for column in self)
 
 
 class ScratchChunks:

@@ -11,8 +11,8 @@ Memory: about 30 bytes for each n-gram of the items, and the hits of one run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,8 +80,8 @@ class _Words:
 
     def weigh(self, found: set[int]) -> float:
         """Return the share of an item's words that a document holds in n-grams found together; 0 if it is too small."""
-        rare = _join(self.ngrams[one] for one in found & self.rare)
-        every = _join(self.ngrams[one] for one in found)
+        rare = reduce(int.__or__, map(self.ngrams.__getitem__, found & self.rare), 0)
+        every = reduce(int.__or__, map(self.ngrams.__getitem__, found), 0)
         share, outside = _share(rare, self.outside), self.outside.bit_count()
         if share < _least_share(outside) or (outside < LONG_WORDS and outside != self.count):
             share = 0.0
@@ -93,14 +93,6 @@ class _Words:
 
 def _least_share(words: int) -> float:
     return LEAST_SHARE if words >= MANY_WORDS else LEAST_SHARE_OF_FEW
-
-
-def _join(sets: Iterable[int]) -> int:
-    """Return the words of an item that any of some sets of held words has."""
-    words = 0
-    for one in sets:
-        words |= one
-    return words
 
 
 def _share(found: int, words: int) -> float:
@@ -174,8 +166,8 @@ class HeldItems:
             # Sets of words are numbers: bit n is word n of the item.
             every = (1 << count) - 1
             rare = frozenset(ngram for ngram in words if not self.common[ngram])
-            outside = every & ~_join(words[ngram] for ngram in words if ngram not in rare)
-            own = every & ~_join(words[ngram] for ngram in words if self._is_phrase(ngram, count))
+            outside = every & ~reduce(int.__or__, (words[ngram] for ngram in words if ngram not in rare), 0)
+            own = every & ~reduce(int.__or__, (words[ngram] for ngram in words if self._is_phrase(ngram, count)), 0)
             self._words[item] = _Words(words, rare, outside, own, count)
         return self._words[item]
 

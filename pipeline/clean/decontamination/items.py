@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -187,7 +187,13 @@ def read_items(folder: Path, task: EvaluationsTask, report: Report) -> ItemsResu
                     report(text_bytes, 0)
             dropped, labels = stream.tally.dropped.total(), [span.label("file") for span in spans]
         items = np.concatenate([*own, np.zeros(0, ITEM_DTYPE)])
-        counts.append(replace(_count(evaluation, items, dropped, labels), **known))
+        short = int((items["size"] == 0).sum())
+        if short == len(items):
+            why = f"all {short:,} are shorter than {LEAST_WORDS} words" if short else "its files hold none"
+            raise SourceError(
+                f"evaluation set {evaluation.name!r}: no item can be searched for: {why}. Correct `paths` or `text`."
+            )
+        counts.append(ReadItems(evaluation.name, len(items) + dropped, short + dropped, labels, **known))
         rows.append(items)
     items = collect_items(np.concatenate(rows), ngrams)
     buffer = io.BytesIO()
@@ -253,13 +259,3 @@ def collect_items(rows: Rows, ngrams: list[UInt64s]) -> Items:
     hashes, of_items = np.unique(pairs[:, 0], return_inverse=True)
     beginnings = np.unique(pairs[pairs[:, 1] > 0, 1])
     return Items(rows, hashes, beginnings, of_items, np.cumsum([0, *map(len, ngrams)]))
-
-
-def _count(evaluation: EvaluationRecipe, items: Rows, dropped: int, labels: list[str]) -> ReadItems:
-    short = int((items["size"] == 0).sum())
-    if short == len(items):
-        why = f"all {short:,} are shorter than {LEAST_WORDS} words" if short else "its files hold none"
-        raise SourceError(
-            f"evaluation set {evaluation.name!r}: no item can be searched for: {why}. Correct `paths` or `text`."
-        )
-    return ReadItems(evaluation.name, len(items) + dropped, short + dropped, labels)
