@@ -49,14 +49,10 @@ def built(folder: Path) -> dict[str, Any]:
     return build_here(folder / "recipe.toml", folder / "set")
 
 
-def of_source(result: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(entry for entry in result["sources"] if entry["name"] == name)
-
-
 def test_a_moved_limit_keeps_the_sample_of_the_tokenizer_and_says_so(built: dict[str, Any], folder: Path) -> None:
     before = digests(folder / "set")
     moved = build_here(folder / "recipe.toml", folder / "set", *overrides(f"{MOVE}=25"))
-    few, more = (of_source(result, "prose")["dropped"]["gopher: min_words"] for result in (built, moved))
+    few, more = (result["sources"][0]["dropped"]["gopher: min_words"] for result in (built, moved))
     assert 5 < few < more
     assert any("on a sample with other limits (prose: gopher.min_words = 15.0, now 25.0)" in n for n in moved["notes"])
     build_here(folder / "recipe.toml", folder / "set", *overrides(f"{MOVE}=off"))
