@@ -37,7 +37,7 @@ from trainer.commands.timed_steps import WARMUP, take_our_steps, write_made_up_s
 from trainer.device import autocast, choose_device, score_eagerly
 from trainer.evaluation.validation import evaluate
 from trainer.model import attention, decoder
-from trainer.optim import Muon, _adjust_lr, build_optimizers
+from trainer.optim import build_optimizers
 from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.session import open_session
 from trainer.train.step import open_training_windows
@@ -63,8 +63,8 @@ MORE: tuple[Trial, ...] = (
     ("gpuburnout-1b", ("train.micro_batch=8",)),
     ("tinystories-91m", ("model.num_attention_heads=6", "model.num_key_value_heads=6")),
 )
-VARIANTS = ("", "cut_off", "whole_heads", "fused", "regional", "")
-"""Of a few layers: as they are, first and last; in earlier forms; and in forms to try."""
+VARIANTS = ("", "cut_off", "fused", "regional", "")
+"""Of a few layers: as they are, first and last; in an earlier form; and in forms to try."""
 
 
 class Run:
@@ -164,29 +164,22 @@ class Run:
         x, y = (torch.randn(8192, 8192, device=self.device, dtype=torch.bfloat16) for _ in range(2))
         product, _ = self._time(lambda: x @ y)
         speeds = {"copy_tb_s": 2 * source.nbytes / copy / 1e9, "mm_tflops": 2 * 8192**3 / product / 1e9}
-        self.say(what="ceilings", device=torch.cuda.get_device_name(), torch=torch.__version__, **speeds)
+        versions = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
+        self.say(what="ceilings", device=torch.cuda.get_device_name(), **versions, **speeds)
 
     def _muon(self, name: str) -> None:
-        """Time Muon as it is and matrix by matrix; compare the weights after one step."""
+        """Time a step of Muon."""
         recipe = self._load(name)
-        after: dict[type, list[torch.Tensor]] = {}
-        for kind in (Muon, SingleMuon, Muon):
-            with torch.device(self.device):
-                model = decoder.LanguageModel(recipe.model, recipe.model.vocab_size or 0)
-            torch.manual_seed(0)
-            for weight in model.parameters():
-                weight.data.normal_(std=0.02)
-                weight.grad = torch.randn_like(weight) * 1e-3
-            optimizer = build_optimizers(model, recipe.optimizer, self._precision)[0]
-            optimizer.__class__ = kind
-            optimizer.step()
-            matrices = optimizer.param_groups[0]["params"]
-            after.setdefault(kind, [weight.detach().clone() for weight in matrices])
-            device_ms, host_ms = self._time(optimizer.step, times=10, warm_up=2)
-            times = {"device_ms": device_ms, "host_ms": host_ms}
-            self.say(what="muon", recipe=name, kind=kind.__name__, **times, matrices=len(matrices))
-        pairs = zip(after[SingleMuon], after[Muon], strict=True)
-        self.say(what="muon equal", recipe=name, worst=max(((x - y).norm() / y.norm()).item() for x, y in pairs))
+        with torch.device(self.device):
+            model = decoder.LanguageModel(recipe.model, recipe.model.vocab_size or 0)
+        torch.manual_seed(0)
+        for weight in model.parameters():
+            weight.data.normal_(std=0.02)
+            weight.grad = torch.randn_like(weight) * 1e-3
+        optimizer = build_optimizers(model, recipe.optimizer, self._precision)[0]
+        device_ms, host_ms = self._time(optimizer.step, times=10, warm_up=2)
+        matrices = len(optimizer.param_groups[0]["params"])
+        self.say(what="muon", recipe=name, device_ms=device_ms, host_ms=host_ms, matrices=matrices)
 
     def _heads(self, length: int, batch: int, width: int) -> None:
         for size in (64, 128):
@@ -385,39 +378,7 @@ def list_kernels(call: Callable[[], Any]) -> dict[str, tuple[float, int]]:
     return {row.key[:90]: (round(row.self_device_time_total / 3e3, 3), row.count // 3) for row in rows}
 
 
-# Variants: earlier forms, and forms to try.
-
-
-class SingleMuon(Muon):
-    """Muon matrix by matrix: fifteen times the kernels."""
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        """Update all weights that have a gradient."""
-        for group in self.param_groups:
-            for weight in group["params"]:
-                state = self.state[weight]
-                if "momentum_buffer" not in state:
-                    state["momentum_buffer"] = torch.zeros_like(weight)
-                momentum = state["momentum_buffer"].lerp_(weight.grad, 1 - group["momentum"])
-                a, b, c = group["ns_coefficients"]
-                tall = weight.shape[0] > weight.shape[1]
-                update = weight.grad.lerp(momentum, group["momentum"])
-                x = (update.t() if tall else update).to(self._dtype)
-                x = x / x.norm().clamp(min=group["eps"])
-                for _ in range(group["ns_steps"]):
-                    gram = x @ x.t()
-                    x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-                weight.mul_(1 - group["lr"] * group["weight_decay"])
-                rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], weight.shape)
-                weight.add_(x.t() if tall else x, alpha=-rate)
-
-
-def rotate_whole_heads(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate heads with the rotated halves joined first."""
-    first, second = x.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return (x * torch.cat((cos, cos), dim=-1) + turned * torch.cat((sin, sin), dim=-1)).to(x.dtype)
+# Variants: forms to try, and an earlier one.
 
 
 def fused_attention(self: Any, x: torch.Tensor, rotary: Any, mask: Any, cache: None = None) -> torch.Tensor:
@@ -484,7 +445,6 @@ PLAIN: dict[tuple[Any, str], Any] = {
     for where, name in (
         (attention.Attention, "forward"),
         (decoder.FeedForward, "forward"),
-        (attention, "rotate"),
         (decoder.LanguageModel, "forward"),
     )
 }
@@ -498,8 +458,6 @@ def changed(variant: str) -> Iterator[None]:
     if variant == "fused":
         changes[attention.Attention, "forward"] = fused_attention
         changes[decoder.FeedForward, "forward"] = fused_feed_forward
-    elif variant == "whole_heads":
-        changes[attention, "rotate"] = rotate_whole_heads
     elif variant == "cut_off":
         changes[decoder.LanguageModel, "forward"] = _cut_padded_logits()
     for (where, name), own in changes.items():

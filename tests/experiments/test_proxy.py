@@ -1,10 +1,8 @@
-"""Trainings that share a machine: each holds a GPU of its own, and looking at them takes little."""
+"""Trainings that share a machine: each holds a GPU of its own."""
 
 from __future__ import annotations
 
-import subprocess
 import threading
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builds import wait_until
-from tokenmill.experiments import proxy
-from tokenmill.experiments.proxy import ProxyTask, hold_gpu
+from tokenmill.experiments.proxy import hold_gpu
 
 
 def test_each_training_holds_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,13 +45,3 @@ def test_without_gpus_none_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with hold_gpu("auto") as gpu:
         assert gpu is None
-
-
-def test_reading_long_metrics_takes_a_small_part_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    start, reads = subprocess.Popen, list[int]()
-    monkeypatch.setattr(subprocess, "Popen", lambda _command, **_how: start(["sleep", "2"]))
-    monkeypatch.setattr(proxy, "read_metrics", lambda run: time.sleep(0.1) or [])
-    task = ProxyTask(data="", evals="", recipe={}, threads=1, shards="", run="")
-    failed, _ = proxy._train(tmp_path, task, None, lambda done, total: reads.append(done))  # pyright: ignore[reportPrivateUsage]
-    assert not failed
-    assert 1 <= len(reads) <= 3
