@@ -90,18 +90,17 @@ def load_checked_recipe(
     if other := find_other_kind(data, "data"):
         raise settings_error(where, [other])
     folder = Path(os.path.abspath(folder or Path()))  # without `..`: the same paths from any working directory
+    before = _leave_out(data.copy())
     if faults := apply_changes(data, changes):
         raise settings_error(where, faults)
     faults = [fault for override in overrides for fault in apply_override(data, override, _mark_typed)]
-    # A source of weight 0 is left out, and its name of tables by source. `false`, which equals 0, is refused later.
-    if sources := list_of(data.get("sources")):
-        data["sources"] = [one for one in sources if repr(table_of(one).get("weight")) not in ("0", "0.0")]
-        section = table_of(data.get("tokenizer"))
-        tables = [section.get("sample_weights"), section.get("sample_limits")]
-        for table in (*tables, *(phase.get("weights") for _, phase in named_tables(data, "mix.phases"))):
-            for one in sources:
-                if one not in data["sources"]:
-                    table_of(table).pop(str(table_of(one).get("name")), None)
+    # Tables may name a source that a change leaves out: messages give that as a remedy.
+    left_out = _leave_out(data) - before
+    section = table_of(data.get("tokenizer"))
+    tables = [section.get("sample_weights"), section.get("sample_limits")]
+    for table in (*tables, *(phase.get("weights") for _, phase in named_tables(data, "mix.phases"))):
+        for name in left_out:
+            table_of(table).pop(name, None)
     # All faults of the recipe and of the files that it names come in one report.
     on_files = (_check_tokenizer_file, _check_filters, check_globs, check_entries)
     checks = (*CHECKS, *(partial(check, folder=folder) for check in on_files))
@@ -112,6 +111,15 @@ def load_checked_recipe(
     if any(source.clean.presets() for source in checked.sources):
         check_extra("numba")
     return pin_models(pin_entries(checked), None if allow_code else own)
+
+
+def _leave_out(data: dict[str, Any]) -> set[str]:
+    """Leave the sources of weight 0 out of a recipe, and return their names; `false`, which equals 0, is refused."""
+    sources = list_of(data.get("sources"))
+    kept = [one for one in sources if repr(table_of(one).get("weight")) not in ("0", "0.0")]
+    if sources:
+        data["sources"] = kept
+    return {str(table_of(one).get("name")) for one in sources if one not in kept}
 
 
 def _find_set_folder(file: Path, data: dict[str, Any]) -> Path:

@@ -19,6 +19,10 @@ def test_a_good_recipe(load: Any) -> None:
     text = GOOD.replace("prose", "prose.en") + f'sample_weights = {{ "prose.en" = 1, code = 2 }}\n{phase}'
     assert load(text, "sources.prose.en.weight=2").sources[0].weight == 2
     assert load(text, "sources.prose.en.weight=0").tokenizer.sample_weights == {"code": 2}
+    # Only a change takes names out of tables.
+    zero = text.replace("weight = 87", "weight = 0")
+    assert load(zero, "sources.prose.en.weight=2").sources[0].weight == 2
+    assert "mix.phases.main.weights: no source has the name 'prose.en'" in str(faults_of(load, zero))
     assert recipe.tokenizer.special_tokens == ["<|endoftext|>"]
     assert (recipe.seed, recipe.mix.tokens, recipe.mix.when_short) == (1337, "max", "error")
 
