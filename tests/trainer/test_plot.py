@@ -10,7 +10,7 @@ import pytest
 
 from trainer.recipe import PhaseConfig, load_train_recipe
 from trainer.results.curves import smooth
-from trainer.results.picture import draw_run
+from trainer.results.picture import draw_run, draw_runs
 from trainer.results.runs import read_run
 
 ENDS = {"smoke": 10, "long": 40, "later": 90}
@@ -26,6 +26,7 @@ def run_folder(recipe_file, tmp_path) -> Path:
         lines.append(figures | {"tokens_per_s": 1000.0 + step, "usd": step * 0.01})
         if step % 10 == 0:
             lines.append({"step": step, "val_loss": 6 / step, "val_loss_by_source": {"a": 5 / step, "step": 7 / step}})
+            lines[-1]["usd"] = step * 0.02
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     recipe = load_train_recipe(recipe_file, ["train.steps=90"]).model_dump(mode="json")
     (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"phases": [phase.model_dump() for phase in PHASES]}))
@@ -60,6 +61,8 @@ def test_every_number_has_its_curve_and_its_panel_in_words(run_folder):
     # The phases that have ended are marked.
     assert [line.get_xdata()[0] for line in ends] == [10, 40]
     assert [text.get_text() for text in figure.axes[0].texts] == ["smoke", "long"]
+    # A column is as wide as the numbers of all its rows: the last validation costs more than the last step.
+    assert draw_runs([read_run(run_folder)], [("usd", 1, "US dollars")]).axes[0].get_xlim()[1] > 1.0
 
 
 def test_the_command_draws_a_run_and_refuses_what_is_none(trainer, run_folder):

@@ -154,7 +154,6 @@ def draw_panels(runs: Sequence[TrainingRun], panels: Sequence[Panel], axes: Sequ
                     _draw_curve(axis, curve, printable(shown), smoothed=smoothed, raw=raw, **own)
                 _scale(axis, unit)
                 axis.grid(visible=True, alpha=0.25)
-                axis.set_xlim(left=0)
                 axis.xaxis.set_major_formatter(
                     EngFormatter(sep=" ") if key == "tokens" else StrMethodFormatter("{x:,g}")
                 )
@@ -164,6 +163,7 @@ def draw_panels(runs: Sequence[TrainingRun], panels: Sequence[Panel], axes: Sequ
             row[-1].legend(*curves, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small")
         for axis, (_, _, label) in zip(grid[-1], axes, strict=True):
             axis.set_xlabel(label)
+            axis.set_xlim(left=0)  # only now, since it keeps the right end: a last validation takes time, too
         figure.align_ylabels()
     return figure
 
