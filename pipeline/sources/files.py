@@ -258,10 +258,9 @@ def expand_glob(glob: str, left_out: LeftOut) -> list[File]:
 def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
     """Yield the local files that a glob matches; of a folder of `datasets.save_to_disk`, those with its rows."""
     glob = os.path.expanduser(glob)
-    try:
-        rows = json.loads(Path(glob, _STATE_FILE).read_bytes())["_data_files"]
-        found = [(os.path.join(glob, file["filename"]), False) for file in rows]
-    except (OSError, LookupError, TypeError):  # no such file, or one that something else wrote
+    if rows := _read_list(Path(glob, _STATE_FILE), "_data_files"):
+        found = [(os.path.join(glob, str(table_of(file).get("filename"))), False) for file in rows]
+    else:
         found = find_paths(os.path.join(glob, "*") if os.path.basename(glob) == "**" else glob, left_out)
     # One call of the system for each file, as there may be many.
     folders: dict[str, str] = {}
@@ -282,6 +281,14 @@ def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
         yield File(path, _check_name(name), status.st_size, version_of_status(status))
 
 
+def _read_list(path: Path, key: str) -> list[Any]:
+    """Return a list in a file of `datasets`; an empty one if there is none, or something else wrote the file."""
+    try:
+        return list_of(table_of(json.loads(path.read_bytes())).get(key))
+    except (OSError, ValueError):
+        return []
+
+
 def _explain_folder(glob: str, path: str) -> str:
     """Say what to write for a source's path that is a folder, a pipe or a device; empty if it is none."""
     # What is a folder needs a glob; what `datasets` saved as several splits needs the name of one.
@@ -294,9 +301,7 @@ def _explain_folder(glob: str, path: str) -> str:
     elif not os.path.isdir(path := os.path.expanduser(path)):
         is_pipe = os.path.exists(path) and not os.path.isfile(path)
         return f"{glob!r} is {PIPE}. Write its contents to a file." if is_pipe else ""
-    elif (saved := Path(path, "dataset_dict.json")).is_file() and (
-        splits := list_of(table_of(json.loads(saved.read_bytes())).get("splits"))
-    ):
+    elif splits := _read_list(Path(path, "dataset_dict.json"), "splits"):
         named = f"{', '.join(map(str, splits))}). Name one: {str(Path(glob, str(splits[0])))!r}"
         return f"{glob!r} is a folder of saved splits ({named}."
     return f"{glob!r} is a folder. Give a glob over its files, such as {glob.rstrip('/') + '/**/*'!r}."

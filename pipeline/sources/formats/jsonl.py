@@ -24,7 +24,7 @@ from pipeline.sources.formats.span_reader import SpanReader
 _HEAD_BYTES = 1 << 16
 """The records that begin in so many bytes are checked for the recipe's columns."""
 _NO_SPACE = re.compile(r"\S")
-_NULL = re.compile(rb"\n\s*null")
+_NULL = re.compile(rb"\n[ \t\r]*null")  # `\s` would try each of many empty lines from each other one
 _REMEDY = "Repair the record, or correct the column's name or type"
 
 
@@ -75,6 +75,7 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
     Raises:
         SourceError: they lack a column or cannot be parsed.
     """
+    piece = piece.lstrip()
     head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1 or len(piece)]
     options = parse_options(source, span.name)
     records: list[dict[str, Any]] = []
