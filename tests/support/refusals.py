@@ -1,0 +1,198 @@
+"""Bad inputs and what is said of each: the cases of `tests/golden/refusals.txt`, whose beginning explains them.
+
+    python -m tests.support.refusals [WORD ...]
+
+runs the cases, or those of which a line has one of the words, and writes what is said now into that file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import importlib
+import io
+import json
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from tests.support.builds import build_here, call_here
+from tests.support.small_recipe import write_small_recipe
+from tokenmill.__main__ import main
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "refusals.txt"
+SHARED = ("set", "set.work", "run")
+"""Folders of a case's world that are built once, and copied for a case that changes them."""
+TRAIN = """
+name = "tiny"
+model.kind = "llama"
+model.hidden_size = 32
+model.num_hidden_layers = 1
+model.num_attention_heads = 2
+model.max_position_embeddings = 32
+train = { seq_len = 16, global_batch = 4, micro_batch = 2, steps = 4, precision = "fp32" }
+optimizer.lr = 1e-2
+schedule.warmup_steps = 1
+checkpoint.every_steps = 2
+eval.max_tokens = 200
+"""
+PLACES = {"TokenWindows": "shards.torch", "TokenStream": "shards.torch", "load_train_recipe": "trainer.recipe"}
+"""The modules of names that Python calls use beside `pipeline`, `shards` and `trainer`."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case: its lines without what is said, and what is said."""
+
+    section: str
+    lines: list[str]
+    said: list[str]
+
+    def __str__(self) -> str:
+        """Name the case by its section and its last line."""
+        return f"{self.section} {self.lines[-1][:90]}"
+
+
+def list_cases() -> list[Case]:
+    """Return the cases of the golden file, in order."""
+    cases, section = [], ""
+    for block in re.split(r"\n{2,}", GOLDEN.read_text(encoding="utf-8")):
+        lines = [line for line in block.splitlines() if not line.startswith("#")]
+        section = next((line[3:] for line in block.splitlines() if line.startswith("## ")), section)
+        if lines:
+            told = next((at for at, line in enumerate(lines) if line.startswith("|")), len(lines))
+            cases.append(Case(section, lines[:told], lines[told:]))
+    return cases
+
+
+class World:
+    """What every case finds in its folder: `recipe.toml` with 40 notes, `train.toml`, a set and a run of them."""
+
+    def __init__(self, folder: Path) -> None:
+        """Write the recipes; the set and the run are built when a case first names them."""
+        self.folder = folder
+        write_small_recipe(folder, split={"val_tokens": 500})
+        (folder / "train.toml").write_text(TRAIN)
+        (folder / "data.toml").write_text(
+            'name = "data"\nsources = [{ name = "s", paths = ["data/*"], weight = 1 }]\ntokenizer.vocab_size = 300\n'
+        )
+
+    def build(self, name: str) -> Path:
+        """Return the folder of the set, of its work folder, or of the run."""
+        if not (self.folder / "set").exists():
+            build_here(self.folder / "recipe.toml", self.folder / "set")
+        if name == "run" and not (self.folder / "run").exists():
+            train = ["train", "train.toml", "--shards", "set", "--run", "run"]
+            done = call_here(main, *train, cwd=self.folder)
+            assert done.returncode == 0, done.stderr
+        return self.folder / name
+
+    @contextlib.contextmanager
+    def enter(self, lines: list[str]) -> Iterator[Path]:
+        """Make a case's own folder, with what its lines name, and work in it."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as name:
+            folder = Path(name)
+            shutil.copytree(self.folder / "notes", folder / "notes")
+            for recipe in self.folder.glob("*.toml"):
+                shutil.copy(recipe, folder)
+            for shared in SHARED:
+                if any(re.search(rf"(?<![\w./-]){re.escape(shared)}(?![\w.-])", line) for line in lines):
+                    shutil.copytree(self.build(shared), folder / shared)
+            with contextlib.chdir(folder):
+                yield folder
+
+
+def parquet(**columns: list[Any]) -> bytes:
+    """Return a Parquet file."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def arrow(**columns: list[Any]) -> bytes:
+    """Return an Arrow IPC file."""
+    sink, table = io.BytesIO(), pa.table(columns)
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+class Names(dict[str, Any]):
+    """The names that an expression may use, imported when it does."""
+
+    def __init__(self) -> None:
+        """Begin with the helpers for files; `read(path)` gives the bytes of one."""
+        super().__init__(gzip=gzip, json=json, zstandard=zstandard, parquet=parquet, arrow=arrow)
+        self["read"] = lambda path: Path(path).read_bytes()
+
+    def __missing__(self, name: str) -> Any:
+        """Import a name."""
+        if name in PLACES:
+            return getattr(importlib.import_module(PLACES[name]), name)
+        if name in ("pipeline", "shards", "trainer"):
+            return importlib.import_module(name)
+        raise KeyError(name)
+
+
+def say(world: World, case: Case) -> list[str]:
+    """Do what a case's lines say, and return what is said, as the lines of the golden file; a time is `T s` there."""
+    said: list[str] = []
+    with world.enter(case.lines) as folder:
+        for line in case.lines:
+            sign, _, rest = line.partition(" ")
+            path, _, text = rest.partition(" ")
+            if sign in "+=":
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+            if sign == "+":
+                with Path(path).open("a", encoding="utf-8") as file:
+                    file.write(text + "\n")
+            elif sign == "=":
+                data = eval(text, Names())
+                Path(path).write_bytes(data.encode() if isinstance(data, str) else data)
+            elif sign == "-":
+                Path(path).unlink()
+            elif sign == "$":
+                done = call_here(main, *shlex.split(rest))
+                said += [f"exit {done.returncode}", *(done.stdout + done.stderr).splitlines()]
+            elif sign == ">>>":
+                said += _say_error(rest)
+            else:
+                raise ValueError(f"{GOLDEN}: a line begins with {sign!r}: {line}")
+    told = [one.replace(f"{folder}/", "").replace(str(folder), ".") for one in said]
+    return ["| " + re.sub(r"\b[0-9.]+ s([ ,)]|$)", r"T s\1", one) for one in told]
+
+
+def _say_error(expression: str) -> list[str]:
+    try:
+        eval(expression, Names())
+    except Exception as error:  # noqa: BLE001  what is raised is what is compared
+        return f"{type(error).__name__}: {error}".splitlines()
+    return ["nothing is raised"]
+
+
+def write_golden(words: list[str]) -> None:
+    """Write what is said now into the golden file, of the cases with one of the words; all without words."""
+    text = GOLDEN.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder))
+        for case in list_cases():
+            if not words or any(word in line for word in words for line in case.lines):
+                given = "\n".join(case.lines)
+                before, after = "\n".join([given, *case.said]), "\n".join([given, *say(world, case)])
+                assert text.count(f"{before}\n") == 1, f"twice: {given}"
+                text = text.replace(f"{before}\n", f"{after}\n")
+    GOLDEN.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_golden(sys.argv[1:])

@@ -1,0 +1,22 @@
+"""Every bad input of the golden file is refused, without a traceback, in the words that stand there."""
+
+# pyright: basic
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.refusals import Case, World, list_cases, say
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("refusals"))
+
+
+@pytest.mark.parametrize("case", list_cases(), ids=str)
+def test_a_bad_input_is_refused_in_these_words(case: Case, world: World) -> None:
+    said = say(world, case)
+    assert said == case.said
+    assert not {"| exit 0", "| nothing is raised"} & set(said)
+    assert "Traceback" not in str(said)
