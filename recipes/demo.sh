@@ -61,6 +61,6 @@ cat <<EOF
   tokenmill inspect $SHARDS --shard train-00000 --document 0    decodes a document from its tokens
   tokenmill build recipes/data/demo.toml --out $SHARDS        builds again: there is nothing left to do
   tokenmill build recipes/data/demo.toml --out out/demo-half --set mix.tokens=1_000_000
-  recipes/README.md                         how to write a recipe: copy recipes/data/demo.toml and point it at your files
+  docs/data.md                              how to write a recipe for your files
   shards/FORMAT.md                          the format of a shard set
 EOF

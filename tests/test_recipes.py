@@ -59,8 +59,8 @@ def test_every_data_recipe_loads(path: Path, load: Load) -> None:
     assert load(path.stem, "mix.tokens=100M").mix.tokens == 10**8
 
 
-def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
+def test_the_recipes_of_the_page_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs/data.md").read_text(encoding="utf-8")
     example, encoded, curriculum, share, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     cleaning = (ROOT / "docs/cleaning.md").read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
     code = f'[[sources]]\nname = "code"\npaths = ["code/*.parquet"]\nweight = 3\n{cleaning}\n[clean.gopher]\n'

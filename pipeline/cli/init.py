@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> Outcome:
     for source in [*found]:
         said = f"not UTF-8, nor {GUESSED}" if source[0].get("encoding") == UNKNOWN else ""
         if said or (_is_mostly_html(source) and len(found) > 1):
-            remedy = "give it their encoding" if said else "extract their text first (recipes/README.md has a script)"
+            remedy = "give it their encoding" if said else "extract their text first (docs/data.md has a script)"
             why = f"{said or 'HTML'}; the recipe has a source for them, commented out: {remedy}"
             left_out |= {file.name: why for file in source[1]}
             unread.append(source)

@@ -52,10 +52,10 @@ class SourceRecipe(Settings):
     `mix.phases`: for the tokenizer's sample, and phases that do not name the source."""
     take: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The share of the source's documents to take, chosen by content hash: [a part of a
-    source](../recipes/README.md#a-part-of-a-source). Changing it re-encodes nothing."""
+    source](../docs/data.md#a-part-of-a-source). Changing it re-encodes nothing."""
     format: FormatName = "auto"
     """`auto` goes by the file's name, then by its first bytes: [the formats of
-    files](../recipes/README.md#the-formats-of-files). `file` makes each file one document."""
+    files](../docs/data.md#formats). `file` makes each file one document."""
     text: Text = "text"
     """Column of the text; dots descend into structs."""
     separator: Text | None = None

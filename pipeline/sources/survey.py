@@ -121,7 +121,7 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
     name, in_list, _ = column.partition(_IN_LIST)
     if in_list or not column:
         why = (
-            f"each record holds a list, {name!r}; write one text per record first, as recipes/README.md does for chats"
+            f"each record holds a list, {name!r}; write one text per record first, as docs/data.md does for chats"
             if column
             else "no column of text"
         )

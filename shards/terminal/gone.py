@@ -20,7 +20,7 @@ GONE: dict[str, str] = {
     "fallback_encoding": "files that are not UTF-8 are counted and left out; `max_missing` says how many may be",
     "compression": "leave it out, or give `zstd_level`: 1 for fast, 9 for small",
     "schema": "shards/FORMAT.md states every key of manifest.json",
-    "warc": "write its text as JSON lines: recipes/README.md#html-chats-archives-and-web-crawls",
+    "warc": "write its text as JSON lines: docs/data.md#html-chats-archives-and-web-crawls",
     "webdataset": "unpack the archive (`tar -xf`), and name the files that it holds",
     "zip": "unpack the archive (`unzip`), and name the files that it holds",
     "slurm": "`sbatch recipes/slurm/build.sbatch RECIPE --out PLACE` builds on Slurm by Ray: docs/clusters.md",

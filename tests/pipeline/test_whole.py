@@ -86,7 +86,7 @@ def test_documents_lead_back_to_rows_and_members(whole: Built) -> None:
 def test_the_query_of_the_page_joins_documents_with_their_rows(
     whole: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (Path(__file__).parents[2] / "recipes/README.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/data.md").read_text(encoding="utf-8")
     query = page.partition("```sql\n")[2].partition("```")[0]
     (tmp_path / "crawl").mkdir()
     (tmp_path / "out").mkdir()

@@ -30,7 +30,7 @@ PACKED = (
     ("compressed by xz", r"\.xz", b"\xfd7zXZ\x00", 0, "xz -d {name}"),
 )
 """Archives, crawls and compressions that are not read: what each is, the pattern of their names' ends, first bytes and
-where these are, and what to do with the file `{name}`; recipes/README.md has `warc_to_jsonl.py`."""
+where these are, and what to do with the file `{name}`; docs/data.md has `warc_to_jsonl.py`."""
 _PACKED_NAME = re.compile(f"({'|'.join(endings for _, endings, *_ in PACKED)})$", re.IGNORECASE)
 _BY_NAME = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}
 _BY_MAGIC = {magic: name for name, format_ in FORMATS.items() for magic in format_.magic}
