@@ -38,10 +38,9 @@ from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.stage_progress import SHOWN_S, Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
-from pipeline.sources.network.settings import Network, with_cache
+from pipeline.sources.network import Network, with_cache
 from pipeline.sources.rows import write_rows
-from pipeline.sources.selection import Unread, open_sources
-from pipeline.sources.span_cache import SpanCache
+from pipeline.sources.selection import SpanCache, Unread, open_sources
 from shards.errors import InputError, RunError, plural
 from shards.format.manifest import Manifest
 from shards.stores.open import absolute_place, open_writable_store

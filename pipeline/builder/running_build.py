@@ -27,8 +27,7 @@ from pipeline.mix.partitions import CHUNK_BYTES
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import FIRST_BYTES_PER_TOKEN as LEAST_BYTES_PER_TOKEN
-from pipeline.sources.selection import Selection
-from pipeline.sources.span_cache import SpanCache
+from pipeline.sources.selection import Selection, SpanCache
 from shards.errors import plural
 from shards.format.manifest import ShardEntry
 from shards.stores.files import check_room, delete_path

@@ -12,7 +12,7 @@ from shards.terminal.arguments import add_give_up_after, parse_path, positive_nu
 
 if TYPE_CHECKING:
     from pipeline.engine.executors import Executor
-    from pipeline.sources.network.settings import Network
+    from pipeline.sources.network import Network
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def read_network(options: argparse.Namespace) -> Network:
     """Return the settings that the flags about networks change."""
     from dataclasses import replace
 
-    from pipeline.sources.network.settings import network_settings
+    from pipeline.sources.network import network_settings
 
     limit = options.cache_limit
     given = {

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> Outcome:
     """Write a recipe, and return what was found and the next commands."""
     from pipeline.builder.publish import RECIPE_FILE
     from pipeline.builder.records import RECORDS_FILE
-    from pipeline.sources.span_cache import SPANS_FILE
+    from pipeline.sources.selection import SPANS_FILE
     from pipeline.sources.survey import GUESSED, MOST_LOOKED_AT, UNKNOWN, survey
     from pipeline.tokenizer.train import TOKENIZER_FILE
     from shards.audit.audit import REPORT_FILE, TOKENS_FILE

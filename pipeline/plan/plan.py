@@ -21,7 +21,7 @@ from pipeline.plan.small_build import SmallBuild, SourceSample, build_sample
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.hub import pin_revisions
-from pipeline.sources.network.settings import Network, with_cache
+from pipeline.sources.network import Network, with_cache
 from pipeline.sources.selection import open_sources
 from pipeline.tokenizer.train import find_trainer
 

@@ -35,8 +35,7 @@ from pipeline.recipe.schema import MixRecipe, Recipe, SplitRecipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import BATCH_BYTES, Span, Unit
 from pipeline.sources.files import list_spans
-from pipeline.sources.selection import Selection, seeded_place
-from pipeline.sources.span_cache import SpanCache
+from pipeline.sources.selection import Selection, SpanCache, seeded_place
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.errors import InputError
 from shards.stores.store import FolderStore

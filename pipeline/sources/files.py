@@ -36,7 +36,7 @@ from pipeline.sources.globs import (
     describe_left_out,
     find_paths,
 )
-from pipeline.sources.network.settings import keep_fetched
+from pipeline.sources.network import keep_fetched
 from shards.config import list_of, named_tables, table_of
 from shards.errors import InputError, first_of, remedy_of, text_of
 from shards.stores.files import PIPE

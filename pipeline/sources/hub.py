@@ -1,6 +1,6 @@
 """Sources that are data sets on the Hub: `datasets` resolves configuration and split; files are read at one commit.
 
-Files are read like those of other sources, over range requests (`pipeline.sources.network.hub_file`). The Hub's own
+Files are read like those of other sources, over range requests (`pipeline.sources.hub_file`). The Hub's own
 libraries read HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE. The file list is kept in the cache, so that a re-run sends no
 request.
 """
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.sources import HubSource
 from pipeline.sources.base import File, SourceError
-from pipeline.sources.network.settings import network_settings, open_cache
+from pipeline.sources.network import network_settings, open_cache
 from shards.errors import import_extra
 from shards.stores.hub_client import ask_hub, limit_hub_requests, open_hub_client, say_token
 from shards.stores.hub_store import COMMIT, check_commit, list_file

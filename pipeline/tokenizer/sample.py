@@ -22,7 +22,7 @@ from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
-from pipeline.sources.network.settings import keep_fetched
+from pipeline.sources.network import keep_fetched
 
 DOCUMENT_SEPARATOR = b"\xff"
 """Ends each document of a sample file: no byte of UTF-8 text has this value."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import pipeline
-from pipeline.sources.network.settings import Network
+from pipeline.sources.network import Network
 from shards.errors import InputError
 from tests.support.builds import build_here, digests
 from tests.support.small_recipe import write_small_recipe

@@ -71,7 +71,7 @@ def test_what_was_not_asked_for_is_never_taken(tmp_path: Path, monkeypatch: pyte
     import huggingface_hub.constants
     from huggingface_hub import HfApi
 
-    from pipeline.sources.network.hub_file import RangeFile
+    from pipeline.sources.hub_file import RangeFile
 
     folder = tmp_path / "someone" / "set"
     folder.mkdir(parents=True)

@@ -15,8 +15,7 @@ from pipeline.builder.build import BuildResult, build_set, load_recipe
 from pipeline.clean.documents import DocumentStream
 from pipeline.sources.base import Span, make_units
 from pipeline.sources.files import list_files, list_spans
-from pipeline.sources.selection import open_sources
-from pipeline.sources.span_cache import SPANS_FILE, SpanCache
+from pipeline.sources.selection import SPANS_FILE, SpanCache, open_sources
 from shards.stores.store import FolderStore
 from tests.support.builds import digests
 from tests.support.opened import record_opened

@@ -78,7 +78,7 @@ def check_missing(source: SourceRecipe, folder: Path, results: dict[str, FetchRe
     Raises:
         SourceError: too many are missing; the message has the counts by reason.
     """
-    from pipeline.sources.network.settings import network_settings
+    from pipeline.sources.network import network_settings
 
     rows, dropped = sum(result.rows for result in results.values()), Counter[str]()
     for result in results.values():

@@ -64,7 +64,7 @@ def open_file(url: str, version: str) -> Generator[BinaryIO]:
             yield file
         return
     if url.startswith("hf://"):
-        from pipeline.sources.network.hub_file import RangeFile
+        from pipeline.sources.hub_file import RangeFile
 
         with io.BufferedReader(RangeFile(url, version), _HUB_BYTES) as file:
             yield cast("BinaryIO", file)

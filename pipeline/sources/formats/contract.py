@@ -63,7 +63,7 @@ FORMATS = {
     "text": FileFormat("text", ("separator", "encoding"), endings=(".txt",)),
     "csv": FileFormat("csv_table", (*_RECORDS, "delimiter"), endings=(".csv", ".tsv", ".tab", ".psv")),
     "json": FileFormat("json_array", _RECORDS),
-    "file": FileFormat("whole_file", ("encoding",)),
+    "file": FileFormat("text", ("encoding",)),
 }
 """All formats, by their names in recipes."""
 

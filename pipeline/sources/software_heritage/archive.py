@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network.settings import network_settings
+from pipeline.sources.network import network_settings
 from shards.stores.object_client import CONNECT_S, passing_error, read_failure
 from shards.stores.retry import note_reached, retry, stop_on
 

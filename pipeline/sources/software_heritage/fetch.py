@@ -30,7 +30,7 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, Unit, content_of_unit
 from pipeline.sources.files import read_span
 from pipeline.sources.formats.encodings import is_utf8
-from pipeline.sources.network.settings import network_settings
+from pipeline.sources.network import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
 from pipeline.sources.software_heritage.fetched_documents import FetchResult, write_documents
 from shards.errors import plural

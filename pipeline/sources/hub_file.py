@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network.settings import is_kept, network_settings, open_cache
+from pipeline.sources.network import is_kept, network_settings, open_cache
 from shards.stores.hub_store import HubAddress, HubStore
 from shards.stores.retry import StoreError
 from shards.stores.store import ListedFile
