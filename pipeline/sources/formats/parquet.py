@@ -8,11 +8,11 @@ is not read. Memory: one batch, and the column chunk from which it is decoded.
 from __future__ import annotations
 
 import contextlib
-import re
 import struct
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ from shards.errors import plural, remedy_of
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
-    from pipeline.sources.network.hub_file import RangeFile
+    from pipeline.sources.hub_file import RangeFile
 
 _GUESSED_CONTENT_BYTES = 5000.0  # a source file of public repositories
 _TAIL = struct.Struct("<I4s")  # length of the footer, magic number
@@ -35,19 +35,18 @@ _BATCH_ROWS = 1 << 14
 """Most rows in a batch."""
 _COPIED_BYTES = 256 << 20
 """Most bytes that a read may take for the copies of one long value that the file has once."""
-_PAGE_HEADER_BYTES = 32
-_DICTIONARY_PAGE = re.compile(
-    rb"\x15\x04\x15(N)\x15N(?:\x15N)?[\x3c\x4c]\x15(N)".replace(b"N", rb"[\x80-\xff]*[\0-\x7f]")
-)
-"""The header of a dictionary's page, as Thrift writes it: kind, size, size compressed, checksum if any, entries."""
+
+
+_Reopen = Callable[[list[str]], pq.ParquetFile]
+"""Opens a parquet file to read columns of text as dictionaries, if they are stored so."""
 
 
 @contextlib.contextmanager
-def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.ParquetFile, Any, RangeFile | None]]:
+def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.ParquetFile, _Reopen, RangeFile | None]]:
     """Open a parquet file and read its footer.
 
     Yields:
-        The file, Arrow's view of its bytes, and for a file on the Hub the `RangeFile` under them.
+        The file, what opens it again, and for a file on the Hub the `RangeFile` under it.
 
     Raises:
         SourceError: the file is not parquet, or is truncated.
@@ -56,29 +55,28 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
     with contextlib.ExitStack() as stack:
         try:
             if url.startswith("hf://"):
-                from pipeline.sources.network.hub_file import RangeFile
+                from pipeline.sources.hub_file import RangeFile
 
                 remote = stack.enter_context(RangeFile(url, version))
                 data: Any = pa.PythonFile(cast("Any", remote), mode="r")
-                file = pq.ParquetFile(
-                    data,
-                    metadata=_read_footer(remote),
-                    pre_buffer=False,  # would read the gaps between columns too; the file itself fetches ahead
-                    page_checksum_verification=True,
-                )
-            # Local files are mapped; others are read by ranges, the next ones ahead.
             elif is_local(url):
                 data = stack.enter_context(pa.memory_map(url))
-                file = pq.ParquetFile(data, page_checksum_verification=True)
             else:
-                raw: Any = stack.enter_context(open_file(url, version))
-                data = pa.PythonFile(raw, mode="r")
-                file = pq.ParquetFile(data, pre_buffer=True, page_checksum_verification=True)
+                data = pa.PythonFile(cast("Any", stack.enter_context(open_file(url, version))), mode="r")
+            # Of other remote files the next ranges are read ahead; one on the Hub does so itself, without the gaps.
+            options = partial(
+                pq.ParquetFile,
+                data,
+                pre_buffer=remote is None and not is_local(url),
+                page_checksum_verification=True,
+            )
+            file = options(metadata=_read_footer(remote) if remote else None)
         except (pa.ArrowInvalid, OSError) as error:
             if remedy_of(error):
                 raise
             raise SourceError(f"{name}: not a whole parquet file: {error}. Truncated? Restore the file.") from error
-        yield stack.enter_context(file), data, remote
+        stack.enter_context(file)
+        yield file, lambda shared: options(metadata=file.metadata, read_dictionary=shared), remote
 
 
 def _read_footer(file: RangeFile) -> pq.FileMetaData:
@@ -132,13 +130,13 @@ def _mean_content_bytes(file: pq.ParquetFile) -> float:
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the row groups of a span of a Parquet file."""
     span = reader.span
-    with open_parquet(span.url, span.name, span.version) as (file, data, remote):
+    with open_parquet(span.url, span.name, span.version) as (file, reopen, remote):
         groups = {index: file.metadata.row_group(index) for index in range(span.start, span.stop)}
         if remote is not None:  # what will be read, in order, is fetched ahead
             remote.expect([_find_places(group, reader.columns) for group in groups.values()])
-        for index in groups:
+        for index, group in groups.items():
             with _refuse_undecoded(span, index, remote):
-                yield from _read_group(reader, file, data, index)
+                yield from _read_group(reader, group, index, reopen)
 
 
 def _find_places(group: pq.RowGroupMetaData, columns: list[str]) -> list[tuple[int, int]]:
@@ -162,25 +160,24 @@ def _refuse_undecoded(span: Span, index: int, remote: RangeFile | None) -> Gener
         raise SourceError(f"{span.name}: row group {index} cannot be decoded: {error}. {remedy}") from error
 
 
-def _read_group(reader: SpanReader, file: pq.ParquetFile, data: Any, index: int) -> Iterator[TextBatch]:
+def _read_group(reader: SpanReader, group: pq.RowGroupMetaData, index: int, reopen: _Reopen) -> Iterator[TextBatch]:
     """Read a Parquet row group.
 
     Raises:
         SourceError: its rows differ from the footer's number.
     """
-    group = file.metadata.row_group(index)
     text = _chunks(group).get(reader.source.text_column)
     first, rows, rejected, is_kept = reader.row, 0, Counter[str](), not reader.predicates
     if not is_kept:
         # The predicates' columns are small, the text is large: read the text only if the predicates keep a row.
-        for table in _read_tables(file, data, index, list(reader.source.keep)):
+        for table in _read_tables(group, index, list(reader.source.keep), reopen):
             mask, own = test_predicates(table, reader.predicates, None)
             rejected.update(own)
             rows += table.num_rows
             if is_kept := bool(mask.any()):
                 break
     if is_kept:
-        for table in _read_tables(file, data, index, reader.columns):
+        for table in _read_tables(group, index, reader.columns, reopen):
             yield reader.make_batch(table, reader.number_rows(table.num_rows))
     else:
         yield batch_without_rows(rejected)
@@ -194,18 +191,19 @@ def _read_group(reader: SpanReader, file: pq.ParquetFile, data: Any, index: int)
         )
 
 
-def _read_tables(file: pq.ParquetFile, data: Any, index: int, columns: list[str]) -> Iterator[pa.Table]:
+def _read_tables(group: pq.RowGroupMetaData, index: int, columns: list[str], reopen: _Reopen) -> Iterator[pa.Table]:
     """Yield columns of a row group, about `BATCH_BYTES` at a time, but for what is in dictionaries."""
-    group = file.metadata.row_group(index)
     chunks = [chunk for name, chunk in _chunks(group).items() if name in columns]
     stated = sum(chunk.total_uncompressed_size for chunk in chunks)
     rows = min(BATCH_BYTES * group.num_rows // max(1, stated), _BATCH_ROWS)
-    # Values that Arrow copies for each row that has them: a few rows are read at a time, which takes 1% more.
-    largest = max(_largest_copied(file.schema_arrow, data, chunk) for chunk in chunks)
+    # Many rows may have one long text: dictionaries are kept; of texts that repeat the one before, few rows are read.
+    deltas = [chunk for chunk in chunks if any(encoding.startswith("DELTA") for encoding in chunk.encodings)]
+    largest = sum(chunk.total_uncompressed_size for chunk in deltas if "DELTA_BYTE_ARRAY" in chunk.encodings)
     rows = max(1, min(rows, _COPIED_BYTES // max(1, largest)))
+    shared = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page and chunk not in deltas]
     parts: list[pa.RecordBatch] = []
     size = 0
-    for part in file.iter_batches(batch_size=rows, row_groups=[index], columns=columns, use_threads=False):
+    for part in reopen(shared).iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
         parts.append(part)
         size += part.nbytes
         if size >= BATCH_BYTES:
@@ -213,26 +211,3 @@ def _read_tables(file: pq.ParquetFile, data: Any, index: int, columns: list[str]
             parts, size = [], 0
     if parts:
         yield from split_rows(pa.Table.from_batches(parts), columns)
-
-
-def _largest_copied(schema: pa.Schema, data: Any, chunk: pq.ColumnChunkMetaData) -> int:
-    """Return the most bytes that a value may have of which the column chunk has fewer copies than rows; 0 if none."""
-    name, names = chunk.path_in_schema, schema.names
-    if "BYTE_ARRAY" not in chunk.physical_type:
-        return 0
-    if name in names and pa.types.is_dictionary(cast("Any", schema.field(name).type)):
-        return 0  # Arrow keeps the dictionary
-    if any(encoding.startswith("DELTA_BYTE") for encoding in chunk.encodings):
-        return chunk.total_uncompressed_size  # a value repeats the beginning of the one before
-    at = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
-    page = _DICTIONARY_PAGE.match(data.read_at(_PAGE_HEADER_BYTES, at))
-    if page is None:
-        return 0
-    size, entries = (_decode_number(number) for number in page.groups())
-    # Each entry is of one row at least: the other rows are copies.
-    return size if (chunk.num_values - entries) * size > _COPIED_BYTES else 0
-
-
-def _decode_number(data: bytes) -> int:
-    """Return a number of a Parquet page's header, as Thrift writes it: seven bits a byte, the lowest first."""
-    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data)) >> 1  # the lowest bit is the sign
