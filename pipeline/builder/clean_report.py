@@ -38,7 +38,7 @@ from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open, make_folder
 from shards.stores.open import open_writable_store
-from shards.trace.excerpt import cut_excerpt
+from shards.trace.locate import cut_excerpt
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Bools

@@ -79,7 +79,7 @@ def _describe(text: pa.LargeStringArray, index: int, pattern: str) -> str:
     """Return the first match of a pattern in a document, with the text around it."""
     import pyarrow.compute as pc
 
-    from shards.trace.excerpt import cut_excerpt
+    from shards.trace.locate import cut_excerpt
 
     place: Any = pc.extract_regex_span(text.slice(index, 1), in_group(pattern))[0].as_py()  # pyright: ignore
     start, length = place[MATCH_GROUP]

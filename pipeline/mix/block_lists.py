@@ -22,8 +22,7 @@ import numpy as np
 from pipeline.recipe.paths import DIGEST_MARK, RecipePath, explain_path, locate
 from shards.config import list_of
 from shards.errors import InputError
-from shards.format.content_hash import split_hashes
-from shards.format.equal_hashes import find_hashes, mark_first, sort_hashes
+from shards.format.content_hash import find_hashes, mark_first, sort_hashes, split_hashes
 from shards.format.manifest import BlockListEntry, block_list_reason
 from shards.stores.files import hash_file, no_pipe
 from shards.terminal.display import printable

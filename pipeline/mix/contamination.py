@@ -22,7 +22,7 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.near_duplicates.drop import choose_dropped
 from shards.errors import plural
-from shards.format.equal_hashes import mark_first
+from shards.format.content_hash import mark_first
 from shards.format.manifest import EvalTaskEntry
 from shards.stores.open import open_store
 

@@ -31,7 +31,7 @@ from pipeline.mix.block_lists import Blocked
 from pipeline.mix.evidence import RowPlaces
 from pipeline.mix.partitions import Part, Partitions
 from pipeline.recipe.presets import Limit
-from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort_hashes
+from shards.format.content_hash import HashRange, find_copies, find_hashes, sort_hashes
 from shards.format.manifest import BlockListEntry
 
 if TYPE_CHECKING:

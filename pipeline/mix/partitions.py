@@ -24,7 +24,7 @@ import xxhash
 from pipeline.encode.run import DOCUMENT_DTYPE, Run
 from pipeline.mix.evidence import RowPlaces
 from shards.errors import RunError
-from shards.format.equal_hashes import HashRange, count_range_bits
+from shards.format.content_hash import HashRange, count_range_bits
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import UInt32s, UInt64s, UIntegers

@@ -51,8 +51,7 @@ from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import JsonObject, format_json
 from shards.terminal.reporter import Advance, Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
-from shards.trace.excerpt import cut_excerpt
-from shards.trace.locate import Place, find_places
+from shards.trace.locate import Place, cut_excerpt, find_places
 from shards.validation.files import require_whole
 
 SAMPLED_VAL_TOKENS = 1 << 20

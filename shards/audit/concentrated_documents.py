@@ -23,7 +23,7 @@ from shards.audit.figures import Totals
 from shards.audit.rules import LISTED_SHARE, LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
 from shards.errors import plural
 from shards.format.arrays import Bools, Int64s, UInt8s
-from shards.format.document_blocks import iter_blocks
+from shards.format.document_table import iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.terminal.display import JsonObject, Table

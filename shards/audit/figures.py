@@ -20,7 +20,7 @@ import numpy as np
 
 from shards.audit.ngrams import hash_ngrams, token_values
 from shards.format.arrays import Bools, Float64s, Int64s, Rows, UInt64s
-from shards.format.document_blocks import DocumentBlock, iter_blocks
+from shards.format.document_table import DocumentBlock, iter_blocks
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.format.vocabulary import Vocabulary

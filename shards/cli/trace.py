@@ -22,8 +22,7 @@ from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
     from shards.format.reader import ShardSet
-    from shards.trace.excerpt import Excerpt
-    from shards.trace.locate import Place
+    from shards.trace.locate import Excerpt, Place
     from shards.trace.search import Hit, QueryKind
     from shards.trace.trace import Answer, Trace
 

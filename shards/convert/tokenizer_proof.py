@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shards.errors import InputError, remedy_of
-from shards.format.document_blocks import iter_blocks
+from shards.format.document_table import iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.tokenizer_json import find_special, make_plain, run_tokenizers
 

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards.errors import InputError, lacks_memory
-from shards.eval_tasks.known import EvalTask, Split
-from shards.eval_tasks.prompts import Item, Row, shorten
+from shards.eval_tasks.known import EvalTask, Item, Row, Split, shorten
 from shards.format.content_hash import hash_document
 from shards.stores.cache import Cache
 from shards.stores.files import read_file

@@ -7,6 +7,10 @@ cleaning pages of a build are rendered in the same environment.
 The header of a card, which the Hub reads, has only facts of the set: no language is guessed, and a licence is named
 only if the recipe names one for every source. The recipe is a JSON object that others may have written: a value of an
 unexpected type is left out, never guessed.
+
+Foreign text (names, tokens, documents) is data: jinja2 escapes it on the page, its controls, right-to-left overrides
+and lone surrogates are spelt out, as `display.printable` does on a terminal. In the Markdown of a card it is in code
+spans, in fences, or has every character of syntax escaped.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ import hashlib
 import itertools
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -31,9 +37,8 @@ from shards.audit.figures import COARSE_EDGES
 from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
 from shards.config import list_of, table_of
 from shards.format.manifest import BLOCK_LIST_REASON, Manifest
-from shards.report import visible_text
 from shards.terminal.amounts import compact, format_size
-from shards.terminal.display import JsonObject, Table, format_value
+from shards.terminal.display import JsonObject, Table, format_value, printable
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -178,15 +183,15 @@ def make_render_environment(*folders: Path) -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     filters: dict[str, Callable[..., str]] = {
-        "visible": visible_text.visible,
-        "document": partial(visible_text.visible, keep=visible_text.KEPT_IN_DOCUMENTS),
-        "token": visible_text.visible_token,
-        "shorten": visible_text.shorten,
-        "code": visible_text.code_span,
-        "cell": visible_text.code_cell,
-        "plain": visible_text.plain_span,
-        "sentence": visible_text.sentence,
-        "fence": visible_text.fence,
+        "visible": visible,
+        "document": partial(visible, keep=KEPT_IN_DOCUMENTS),
+        "token": visible_token,
+        "shorten": shorten,
+        "code": code_span,
+        "cell": code_cell,
+        "plain": plain_span,
+        "sentence": sentence,
+        "fence": fence,
         "public_place": public_place,
         "public_reason": public_reason,
         "literal": ascii,
@@ -327,3 +332,72 @@ def _places(source: JsonObject) -> list[str]:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+MAX_TOKEN_CHARACTERS = 48
+
+KEPT_IN_DOCUMENTS = "\n\t\u200c\u200d"
+"""Line breaks, and the joiners that emoji and several scripts need; they only join the characters next to them."""
+
+
+def visible(text: str, keep: str = "") -> Markup:
+    """Return a text for the page: invisible characters are spelt out and marked, unless they are among `keep`."""
+    if text.isascii() and text.isprintable():
+        return Markup.escape(text)
+    # Runs of characters that are spelt out, and runs that are not, in turn.
+    parts: list[Markup] = []
+    for hidden, run in groupby(text, key=lambda character: printable(character, keep=keep) != character):
+        joined = "".join(run)
+        parts.append(
+            Markup('<i class="esc">{}</i>').format(printable(joined, keep=keep)) if hidden else Markup.escape(joined)
+        )
+    return Markup("").join(parts)
+
+
+def visible_token(text: str) -> Markup:
+    """Return a token's text for the page: spaces are shown as dots, and a long text is visibly shortened."""
+    length, shown = len(text), text[:MAX_TOKEN_CHARACTERS]
+    runs: list[str] = re.findall(" +|[^ ]+", shown)
+    parts = [Markup('<i class="esc">·</i>') * len(run) if run[0] == " " else visible(run) for run in runs]
+    cut = Markup(' <i class="esc">… {} characters</i>').format(f"{length:,}") if length > len(shown) else ""
+    return Markup("").join(parts) + cut
+
+
+def shorten(text: str, characters: int) -> str:
+    """Return foreign text of at most this many characters for a page; an ellipsis replaces a longer one's middle."""
+    if len(text) <= characters:
+        return text
+    # The beginning of a name says more than its end.
+    head = (characters - 1) * 2 // 3
+    tail = max(0, characters - 1 - head)
+    return f"{text[:head]}…{text[len(text) - tail :]}"
+
+
+def code_span(text: str) -> str:
+    """Return foreign text as a Markdown code span, in which no syntax, HTML or link is recognized."""
+    text = printable(text) or " "
+    run = max((len(ticks) for ticks in re.findall("`+", text)), default=0) + 1
+    pad = " " if text.strip(" ") and (text[0] in "` " or text[-1] in "` ") else ""
+    return f"{'`' * run}{pad}{text}{pad}{'`' * run}"
+
+
+def code_cell(text: str) -> str:
+    """Return foreign text as a code span in a table: rows are split at | before all else is parsed, even in code."""
+    return code_span(text).replace("|", "\\|")
+
+
+def plain_span(text: str) -> str:
+    """Return foreign text for Markdown unchanged if that is harmless, else as a code span."""
+    return text if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 -]*", text) else code_span(text)
+
+
+def sentence(text: str) -> str:
+    """Return prose that may quote foreign names for Markdown, with everything that could be syntax escaped."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~$&@:.])", r"\\\1", printable(text))
+
+
+def fence(text: str, language: str = "") -> str:
+    """Return foreign text as a Markdown code block, its fence longer than any run of backticks in the text."""
+    shown = printable(text, keep=KEPT_IN_DOCUMENTS)
+    ticks = "`" * max(3, max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
+    return f"{ticks}{language}\n{shown}\n{ticks}"

@@ -21,11 +21,10 @@ import numpy as np
 
 from shards.errors import InputError
 from shards.format.arrays import Int64s, Tokens, UInt8s
-from shards.format.document_blocks import DocumentBlock, iter_blocks
+from shards.format.document_table import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.vocabulary import Vocabulary
-from shards.trace.excerpt import Excerpt, cut_excerpt, cut_tokens
-from shards.trace.locate import Place, find_places
+from shards.trace.locate import Excerpt, Place, cut_excerpt, cut_tokens, find_places
 
 QueryKind = Literal["token", "text", "regex"]
 

@@ -25,8 +25,7 @@ from shards.stores.open import AnyPath
 from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
-from shards.trace.excerpt import read_excerpt
-from shards.trace.locate import Place, find_holders, find_places
+from shards.trace.locate import Place, find_holders, find_places, read_excerpt
 from shards.trace.search import Hit, Query, check_query, prepare_search, search_shard
 
 

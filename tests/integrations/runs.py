@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from shards.format.token_set import write_token_set
+from shards.format.writer import write_token_set
 from shards.torch import TokenWindows
 from tests.support.token_sets import count_up
 

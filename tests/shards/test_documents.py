@@ -8,10 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shards.errors import ShardSetError
-from shards.format.content_hash import hash_document, hash_documents, join_hashes, split_column, split_hashes
-from shards.format.document_blocks import cut_blocks
-from shards.format.document_table import number_token_sources
-from shards.format.equal_hashes import HashRange, find_copies, find_hashes, sort_hashes
+from shards.format.content_hash import (
+    HashRange,
+    find_copies,
+    find_hashes,
+    hash_document,
+    hash_documents,
+    join_hashes,
+    sort_hashes,
+    split_column,
+    split_hashes,
+)
+from shards.format.document_table import cut_blocks, number_token_sources
 from shards.format.reader import open_set
 
 

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shards.errors import InputError
-from shards.eval_tasks.known import KNOWN_TASKS
-from shards.eval_tasks.prompts import Item
+from shards.eval_tasks.known import KNOWN_TASKS, Item
 from shards.eval_tasks.read import read_items
 from tests.support.eval_task_rows import ROWS, write_lines
 from tests.support.servers.hub import Hub, use_hub

@@ -15,7 +15,7 @@ from shards.convert.export import export_set
 from shards.convert.layouts import LAYOUTS
 from shards.convert.layouts import layout as layouts
 from shards.errors import InputError
-from shards.format.token_set import write_token_set
+from shards.format.writer import write_token_set
 from shards.validation.validate import validate
 from tests.support.shard_sets import Document, files_of, write_set
 from tests.support.token_sets import count_up

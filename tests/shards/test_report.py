@@ -17,8 +17,7 @@ from shards.audit.audit import AUDIT_VERSION
 from shards.format import writer
 from shards.format.reader import open_set
 from shards.format.vocabulary import read_vocabulary
-from shards.report.render import render_card, render_page
-from shards.report.visible_text import code_cell, code_span, fence, sentence
+from shards.report.render import code_cell, code_span, fence, render_card, render_page, sentence
 from shards.report.write import find_or_audit, is_audited, report_to_dict, write_report
 from shards.terminal.display import printable
 from shards.validation.validate import validate

@@ -23,8 +23,8 @@ from shards.convert.export import export_set
 from shards.format import reader
 from shards.format.document_table import iter_documents
 from shards.format.manifest import Manifest, parse_json
-from shards.format.token_set import write_token_set
 from shards.format.tokenizer_json import parse_tokenizer
+from shards.format.writer import write_token_set
 from shards.torch import TokenWindows
 from shards.trace.locate import find_places
 from shards.validation.validate import validate

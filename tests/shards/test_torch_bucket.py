@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from shards import ShardSet, ShardSetError, open_set
-from shards.format.token_set import write_token_set
+from shards.format.writer import write_token_set
 from shards.stores.object_store import open_objects
 from shards.torch import TokenStream, TokenWindows
 from tests.support.servers.objects import BUCKET, upload

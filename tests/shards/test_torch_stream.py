@@ -20,7 +20,7 @@ from torch.utils.data import _utils as torch_data
 
 from shards import ShardSet
 from shards.errors import InputError
-from shards.format.token_set import write_token_set
+from shards.format.writer import write_token_set
 from shards.torch import StateError, TokenStream, TokenWindows
 from tests.support.token_sets import count_up
 

@@ -20,9 +20,9 @@ from shards import ShardSet, ShardSetError, open_set
 from shards.errors import InputError
 from shards.format import codec
 from shards.format.reader import Shard
-from shards.format.token_set import write_token_set
 from shards.format.windows.order import WindowOrder
 from shards.format.windows.window_reader import READS_FORWARD
+from shards.format.writer import write_token_set
 from shards.torch import TokenStream, TokenWindows, collate_windows
 from tests.support.faults import edit, flip
 from tests.support.servers.hub import Hub, use_hub

@@ -14,8 +14,7 @@ import pytest
 from shards.format.reader import open_set
 from shards.trace import search
 from shards.trace.block_list import write_block_list
-from shards.trace.excerpt import cut_excerpt
-from shards.trace.locate import find_holders
+from shards.trace.locate import cut_excerpt, find_holders
 from shards.trace.search import Query, check_query
 from shards.trace.trace import trace
 from tests.support.shard_sets import write_set

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from shards.format.token_set import write_token_set
+from shards.format.writer import write_token_set
 from tests.support.token_sets import count_up
 from tests.support.trainers_page import PAGE, read_blocks
 

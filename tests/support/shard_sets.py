@@ -1,4 +1,4 @@
-"""A small shard set, built with `shards.format.token_set`: plan it, change the plan, write it."""
+"""A small shard set, built with `shards.format.writer`: plan it, change the plan, write it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import xxhash
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from shards.format import token_set
+from shards.format import writer
 from shards.format.document_table import document_schema
 from shards.format.manifest import Manifest, Split
 
@@ -149,7 +149,7 @@ def write_set(folder: Path, plan: Plan) -> Manifest:
         ]
         for split, parts in plan.documents.items()
     }
-    return token_set.write_set(
+    return writer.write_set(
         folder,
         shards,
         vocab_size=plan.vocab_size,

@@ -1,4 +1,4 @@
-"""Tokens that differ from their neighbours, for sets of `shards.format.token_set`."""
+"""Tokens that differ from their neighbours, for sets of `shards.format.writer`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from shards.eval_tasks.prompts import Item
+from shards.eval_tasks.known import Item
 from tests.trainer.conftest import TEXTS, make_config, train_tokenizer
 from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items
 from trainer.evaluation.likelihoods import measure_likelihoods

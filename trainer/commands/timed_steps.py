@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from shards.errors import RunError, plural
 from shards.format.manifest import dtype_for
-from shards.format.token_set import write_token_set
+from shards.format.writer import write_token_set
 from shards.terminal.display import JsonObject, say
 from shards.torch import TokenWindows
 from trainer.device import choose_device

@@ -19,8 +19,7 @@ from shards.terminal.program import Outcome, Part
 
 if TYPE_CHECKING:
     from shards.format.reader import ShardSet
-    from shards.trace.excerpt import Excerpt
-    from shards.trace.locate import Place
+    from shards.trace.locate import Excerpt, Place
     from trainer.recipe import TrainConfig
 
 
@@ -126,8 +125,7 @@ def find_step_documents(
         OSError: a file cannot be read.
     """
     from shards.format.windows.order import order_split
-    from shards.trace.excerpt import read_excerpt
-    from shards.trace.locate import find_window_documents
+    from shards.trace.locate import find_window_documents, read_excerpt
 
     vocabulary = shard_set.vocabulary
     # The same order that the run went through.

@@ -23,7 +23,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from shards.errors import InputError, plural
-from shards.eval_tasks.prompts import DELIMITER, Item
+from shards.eval_tasks.known import DELIMITER, Item
 from shards.eval_tasks.read import TaskItems, read_items
 from shards.format.arrays import Float64s
 from shards.terminal.display import JsonObject

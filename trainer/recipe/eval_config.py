@@ -12,8 +12,17 @@ from typing import Annotated, Any, cast
 from pydantic import ConfigDict, Field, JsonValue, PositiveInt
 
 from shards.config import Document, Settings, in_form, named_tables, read_partly, table_of
-from shards.eval_tasks.known import KNOWN_TASKS, EvalTask
-from shards.eval_tasks.prompts import Item, Row, ask, check_choices, check_text, find_label, shorten
+from shards.eval_tasks.known import (
+    KNOWN_TASKS,
+    EvalTask,
+    Item,
+    Row,
+    ask,
+    check_choices,
+    check_text,
+    find_label,
+    shorten,
+)
 from shards.terminal.gone import nearest
 
 EvalName = Annotated[

@@ -33,7 +33,7 @@ from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, Payload, Report, digest_of_payload
 from shards.audit.ngrams import NO_NGRAM, finalize, hash_ngrams, token_values
-from shards.format.equal_hashes import mark_first
+from shards.format.content_hash import mark_first
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int64s, Rows, UInt32s, UInt64s, UIntegers

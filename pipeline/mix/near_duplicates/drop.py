@@ -20,7 +20,7 @@ import pyarrow as pa
 from pipeline.arrow_arrays import wrap_numbers
 from pipeline.engine.tasks import InDigest, Payload, last_part
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, read_similar
-from shards.format.equal_hashes import mark_first, sort_hashes
+from shards.format.content_hash import mark_first, sort_hashes
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from pipeline.mix.near_duplicates.bands import (
     read_rows,
 )
 from shards.audit.ngrams import finalize
-from shards.format.equal_hashes import mark_first
+from shards.format.content_hash import mark_first
 from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.terminal.workers import map_in_threads

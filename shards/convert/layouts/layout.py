@@ -15,8 +15,13 @@ from typing import BinaryIO
 import numpy as np
 
 from shards.format.arrays import Int64s, Tokens
-from shards.format.document_blocks import cut_blocks
-from shards.format.document_table import DocumentBatch, iter_checked_documents, iter_shard_lengths, read_lengths
+from shards.format.document_table import (
+    DocumentBatch,
+    cut_blocks,
+    iter_checked_documents,
+    iter_shard_lengths,
+    read_lengths,
+)
 from shards.format.manifest import Split
 from shards.format.reader import Shard, Shards, ShardSet
 from shards.terminal.reporter import Advance
