@@ -61,7 +61,8 @@ def measure_all() -> dict[str, int]:
         **{f"product_{name}": number for name, number in product.items()},
         **{f"test_{name}": tests[name] for name in ("lines", "tokens")},
         "glossary_words": len(ENTRY.findall((ROOT / "docs/glossary.md").read_text(encoding="utf-8"))),
-        "page_words": count_words(*pages, *sorted((ROOT / "docs").glob("*.md"))),
+        "page_words": count_words(*pages, *(ROOT / "docs").glob("*.md")),
+        "lab_words": count_words(*(ROOT / "docs/lab").glob("*.md")),
         "changelog_words": count_words(ROOT / "CHANGELOG.md"),
     }
 
