@@ -36,7 +36,6 @@ TOPICS = {
     "scale": "scale",
     "near_duplicates": "near_duplicates",
     "cleaned_build": "build",
-    "new_words": "build",
 }
 """The module of each topic: `bench_TOPIC(work, quick)` there runs it."""
 GOALS = {
@@ -54,11 +53,9 @@ GOALS = {
     "memory worker_ratio": "at most 1.15",
     "memory command_ratio": "at most 1.15",
     "near_duplicates signatures_ms_mb": "at most 8",
-    "near_duplicates pairs_resident_mb": "at most 2000",
     "near_duplicates ratio": "at least 20",
     "near_duplicates ours_recall": "at least 0.98",
     "near_duplicates ours_dropped_of_apart": "at most 0",
-    "new_words worker_ratio": "at most 1.3",
     "scale mix_growth": "at most 1.4",
     "validate validate_tokens_per_s": "at least 100e6",
 }

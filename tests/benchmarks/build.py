@@ -1,8 +1,7 @@
 """Builds of `bulk_prose`: beside datatrove, with cleaning and without, by stage, and the peaks of memory.
 
 datatrove's DocumentTokenizer and merger get the same files, tokenizer and processes; both are commands of their own,
-process start included. Ours is timed as shipped, and with the quick validation, which is closer to what datatrove does:
-it checks nothing.
+process start included.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-
-import numpy as np
 
 from tests.benchmarks.harness import MB, Figures, Usage, alternate, build, median, remove, run_python, watch_build
 from tests.benchmarks.material import corpus_files, corpus_folder, text_bytes, write_copies, write_tokenizer
@@ -79,7 +76,6 @@ def _compare(work: Path, files: list[Path], folder: Path, *, rounds: int, name: 
     # On two cores datatrove is fastest with as many tasks as processes, batches of 1,000, and one thread in each.
     sides = {
         "datatrove": partial(_run_datatrove, work, folder),
-        "ours_quick_validation": partial(build, work, recipe, "--validate", "quick", name=name),
         "ours": partial(build, work, recipe, name=name),
     }
     seconds = {side: [usage.seconds for usage in found] for side, found in alternate(rounds, sides).items()}
@@ -88,7 +84,6 @@ def _compare(work: Path, files: list[Path], folder: Path, *, rounds: int, name: 
         figures |= {f"{side}_s": median(found), f"{side}_mb_s": size / median(found)}
     return figures | {
         "ratio": figures["datatrove_s"] / figures["ours_s"],
-        "ratio_quick_validation": figures["datatrove_s"] / figures["ours_quick_validation_s"],
         "spread": max(seconds["ours"]) / min(seconds["ours"]),
     }
 
@@ -130,18 +125,3 @@ def bench_memory(work: Path, quick: bool) -> Figures:
     for name, few, many in zip(("command", "worker"), small, large, strict=True):
         figures |= {f"{name}_mb": few / MB, f"large_{name}_mb": many / MB, f"{name}_ratio": many / few}
     return figures
-
-
-def bench_new_words(work: Path, quick: bool) -> Figures:
-    """Watch a worker at text whose words never come again: 120 MB, and with ten times as much (240 MB with `quick`)."""
-    random, peaks = np.random.default_rng(2), list[int]()
-    for files in (10, 20 if quick else 100):
-        paths = [work / f"words/{number}.jsonl" for number in range(files)]
-        paths[0].parent.mkdir(exist_ok=True)
-        for path in paths:
-            text = random.integers(97, 123, 12_000_000, np.uint8)
-            text[::10], text[::5000] = 32, 10
-            path.write_text("".join(f'{{"text": "{line}"}}\n' for line in text.tobytes().decode().split("\n")))
-        peaks.append(watch_build(work, prose_recipe(work, files=paths))[1])
-        remove(work, "words")
-    return {"worker_mb": peaks[0] / MB, "large_worker_mb": peaks[1] / MB, "worker_ratio": peaks[1] / peaks[0]}

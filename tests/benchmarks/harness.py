@@ -10,13 +10,11 @@ import contextlib
 import json
 import multiprocessing
 import os
-import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -122,56 +120,27 @@ def remove(folder: Path, *names: str) -> None:
 
 
 def in_process(function: Callable[..., Figures], *arguments: Any) -> Figures:
-    """Call a function in a new process; return its figures with that process's peaks."""
+    """Call a function in a new process; return its figures with what that process took, and its peaks of memory."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_watch, function, arguments).result()
 
 
 def _watch(function: Callable[..., Figures], arguments: tuple[Any, ...]) -> Figures:
-    peaks = {"anonymous_mb": 0.0, "open_files": 0.0}
-    ended = threading.Event()
-
-    def poll() -> None:
-        while not ended.wait(0.02):
-            peaks["anonymous_mb"] = max(peaks["anonymous_mb"], memory_of("self", "RssAnon") / MB)
-            peaks["open_files"] = max(peaks["open_files"], len(os.listdir("/proc/self/fd")))
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    os.environ[_POLLER] = str(thread.native_id)
-    try:
-        figures = function(*arguments)
-    finally:
-        ended.set()
-        thread.join()
-    return figures | peaks | {"resident_mb": memory_of("self", "VmHWM") / MB}
-
-
-_POLLER = "TOKENMILL_BENCH_POLLER"
-"""The environment variable with the thread that polls, whose reads are not counted."""
-
-
-def count_usage() -> Callable[[], Figures]:
-    """Start to measure this process; the result ends it: seconds, reads, and bytes read from files."""
-
-    def reads(file: str) -> tuple[int, int]:
-        counts = dict(line.split(": ") for line in Path(file).read_text().splitlines())
+    def reads() -> tuple[int, int]:
+        counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
         return int(counts["syscr"]), int(counts["rchar"])
 
-    def now() -> tuple[float, float, int, int]:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        (number, size), own = reads("/proc/self/io"), (0, 0)
-        if _POLLER in os.environ:
-            own = reads(f"/proc/self/task/{os.environ[_POLLER]}/io")
-        return time.perf_counter(), used.ru_utime + used.ru_stime, number - own[0], size - own[1]
-
-    begun = now()
-
-    def end() -> Figures:
-        wall, cpu, number, size = (after - before for after, before in zip(now(), begun, strict=True))
-        return {"wall_s": wall, "cpu_s": cpu, "reads": number, "read_mb": size / MB}
-
-    return end
+    before, imported = reads(), memory_of("self", "VmRSS")
+    usage, figures = timed(lambda: function(*arguments))
+    (number, size), peak = reads(), memory_of("self", "VmHWM")
+    return figures | {
+        "wall_s": usage.seconds,
+        "cpu_s": usage.core_seconds,
+        "reads": number - before[0],
+        "read_mb": (size - before[1]) / MB,
+        "own_mb": (peak - imported) / MB,
+        "resident_mb": peak / MB,
+    }
 
 
 def memory_of(pid: int | str, field: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks.harness import MB, ROOT, TopicSkippedError
@@ -44,27 +44,15 @@ def text_bytes(files: Sequence[Path]) -> int:
     )
 
 
-def write_sample(files: Sequence[Path], path: Path, *, max_bytes: int) -> int:
-    """Write documents, evenly spaced over the files, in the pipeline's sample format; return the bytes of text."""
+def write_tokenizer(files: Sequence[Path], path: Path, *, max_bytes: int = 40 * MB) -> Path:
+    """Write the tokenizer that every contestant is given, unless it is there: a BPE of evenly spaced documents."""
     import pyarrow.parquet as pq
-
-    from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
-
-    step = max(1, -(-text_bytes(files) // max_bytes))
-    size = 0
-    with path.open("wb") as out:
-        for file in files:
-            for text in pq.read_table(file, columns=["text"])["text"].to_pylist()[::step]:
-                if text:
-                    size += out.write(text.encode())
-                    out.write(DOCUMENT_SEPARATOR)
-    return size
-
-
-def train_with_tokenizers(documents: Iterable[str], path: Path) -> None:
-    """Train a GPT-2 byte-level BPE with the `tokenizers` library's own trainer and save it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+    if path.exists():
+        return path
+    step = max(1, -(-text_bytes(files) // max_bytes))
+    texts = (text for file in files for text in pq.read_table(file)["text"].to_pylist()[::step] if text)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -74,19 +62,8 @@ def train_with_tokenizers(documents: Iterable[str], path: Path) -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(documents, trainer=trainer)
+    tokenizer.train_from_iterator(texts, trainer=trainer)
     tokenizer.save(str(path))
-
-
-def write_tokenizer(files: Sequence[Path], path: Path, *, max_bytes: int = 40 * MB) -> Path:
-    """Write the tokenizer that every contestant is given, unless it is there already."""
-    from pipeline.tokenizer.sample import iter_sample
-
-    if not path.exists():
-        sample = path.with_suffix(".sample")
-        write_sample(files, sample, max_bytes=max_bytes)
-        train_with_tokenizers(iter_sample(sample), path)
-        sample.unlink()
     return path
 
 

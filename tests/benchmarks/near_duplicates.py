@@ -1,4 +1,4 @@
-"""Near-duplicates: the price of signatures, pairs of many synthetic band rows, and datatrove's stages beside ours."""
+"""Near-duplicates: the price of signatures, and datatrove's stages beside ours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,34 +14,25 @@ import xxhash
 from tokenizers import Tokenizer
 
 from pipeline.arrow_arrays import split_by_size
-from pipeline.encode.run import Run, RunList, RunResult
-from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
-from pipeline.engine.receipts import write_receipt
-from pipeline.mix.near_duplicates import bands, pairs
-from pipeline.mix.near_duplicates.bands import BANDS, band_keys, hash_shingles
+from pipeline.mix.near_duplicates.bands import CHUNK_TOKENS, band_keys, hash_shingles
 from shards.audit.ngrams import token_values
-from shards.stores.store import FolderStore
-from tests.benchmarks.harness import MB, Figures, build, in_process, run_python
+from tests.benchmarks.harness import MB, Figures, build, run_python
 from tests.benchmarks.material import VOCAB_SIZE, corpus_files, write_tokenizer
 from tests.support.evidence import read_rows
 from tests.support.near_duplicates import Planted, jaccard, plant
 
 NEAR, APART = 300, 200
-RUNS, BAND_ROWS = 5, 50 * MB
 
 
 def bench_near_duplicates(work: Path, quick: bool) -> Figures:
-    """Measure signatures of a megabyte of text, pairs of many band rows, and datatrove beside ours.
+    """Measure signatures of a megabyte of text, and datatrove beside ours.
 
-    `ours_s` are our stages up to the mix; `_command_s` both commands whole, of which ours assembles and validates the
-    set. `_recall` is the share of the planted pairs at 0.85 and above that was found, `_dropped_of_apart` how many of
-    those at 0.4 to 0.6 were dropped.
+    `ours_s` are our stages up to the mix. `_recall` is the share of the planted pairs at 0.85 and above that was found,
+    `_dropped_of_apart` how many of those at 0.4 to 0.6 were dropped.
     """
     files = corpus_files("bulk_prose")
     tokenizer = write_tokenizer(files, work / "tokenizer.json")
-    figures = _bench_signatures(files, tokenizer)
-    figures |= _bench_pairs(work, BAND_ROWS // 10 if quick else BAND_ROWS)
-    return figures | _bench_datatrove(work, files, tokenizer, quick=quick)
+    return _bench_signatures(files, tokenizer) | _bench_datatrove(work, files, tokenizer, quick=quick)
 
 
 def _bench_signatures(files: list[Path], tokenizer: Path) -> Figures:
@@ -55,66 +45,12 @@ def _bench_signatures(files: list[Path], tokenizer: Path) -> Figures:
 
     def once() -> float:
         begun = time.process_time()
-        for first, last in split_by_size(lengths, bands.CHUNK_TOKENS):
+        for first, last in split_by_size(lengths, CHUNK_TOKENS):
             band_keys(*hash_shingles(tokens[edges[first] : edges[last]], lengths[first:last], values))
         return time.process_time() - begun
 
     size = sum(len(text.encode()) for text in texts) / MB
     return {"signatures_ms_mb": 1000 * min(once() for _ in range(3)) / size}
-
-
-def _bench_pairs(work: Path, rows: int) -> Figures:
-    """Find the pairs of random band rows, one row in ten with the key of another; all ranges, one after the other."""
-    folder = work / "pairs"
-    runs = [_write_rows(folder, number, _random_rows(rows // RUNS, number)) for number in range(RUNS)]
-    found = in_process(_find_pairs, folder, runs, rows)
-    shutil.rmtree(folder)
-    return {
-        "pairs_rows": rows,
-        "pairs_wall_s": found["wall_s"],
-        "pairs_found": found["pairs"],
-        "pairs_resident_mb": found["resident_mb"],
-    }
-
-
-def _random_rows(rows: int, seed: int) -> Any:
-    generator = np.random.default_rng(seed)
-    found = np.zeros(rows, bands.BAND_DTYPE)
-    found["key"] = generator.integers(0, BANDS << 60, rows, np.uint64)
-    shared = np.random.default_rng(99).integers(0, BANDS << 60, rows // 10, np.uint64)
-    found["key"][: len(shared)] = shared  # the same in every run
-    found["length"], found["index"] = generator.integers(1, 5000, rows), np.arange(rows)
-    found["hash"] = generator.integers(0, 2**32, rows, np.uint32)
-    return found
-
-
-def _write_rows(folder: Path, number: int, rows: Any) -> Run:
-    run = Run(str(folder / f"run-{number}"), number, "<u2")
-    Path(run.place).mkdir(parents=True)
-    write_receipt(Path(run.place), RunResult(documents=len(rows)))
-    own = folder / "bands" / bands.bands_digest(run.digest)
-    own.mkdir(parents=True)
-    rows = rows[np.argsort(rows["key"], kind="stable")]
-    edges = np.searchsorted(rows["key"] >> np.uint64(64 - bands.EDGE_BITS), np.arange((1 << bands.EDGE_BITS) + 1))
-    with ChecksummedWriter(own / bands.BANDS_FILE) as file:
-        file.write(rows.view(np.uint8).data)
-    edges_facts = write_checksummed(own / bands.EDGES_FILE, edges.astype("<u8").tobytes())
-    files = {bands.BANDS_FILE: file.facts(), bands.EDGES_FILE: edges_facts}
-    write_receipt(own, bands.BandsResult(rows=len(rows), files=files))
-    return run
-
-
-def _find_pairs(folder: Path, runs: list[Run], rows: int) -> Figures:
-    listed = RunList(FolderStore(folder), runs)
-    listed.write()
-    ranges = pairs.count_ranges(rows)
-    begun, found = time.perf_counter(), 0
-    for number in range(ranges):
-        own = folder / f"range-{number}"
-        own.mkdir()
-        task = pairs.PairsTask(listed.address, f"{folder}/bands", number, ranges)
-        found += pairs.find_pairs(own, task, lambda done, made: None).pairs
-    return {"wall_s": time.perf_counter() - begun, "pairs": found}
 
 
 def _bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: bool) -> Figures:
@@ -137,20 +73,17 @@ def _bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: b
     build(folder, plain, **threads)
     (folder / "near.toml").write_text(plain + '[clean.near_duplicates]\naction = "drop"\n')
     command = ["-m", "tokenmill", "build", str(folder / "near.toml"), "--out", str(folder / "set"), "--workers", "2"]
-    ours_whole, _ = run_python(command, **threads)  # what is encoded stays
+    run_python(command, **threads)  # what is encoded stays
     stages = json.loads((folder / "set.work/build.json").read_text())["stages"]
     dropped = {row["hash"] for row in read_rows(folder / "set.work") if "twin" in row}
 
     arguments = ["-m", "tests.benchmarks.datatrove_minhash", str(folder / "text"), str(folder / "datatrove")]
-    theirs_whole, said = run_python(arguments, **threads)
-    theirs = json.loads(said.splitlines()[-1])
-    datatrove_s, numbers = theirs["seconds"], theirs["ids"]
-    removed = {planted.documents[int(number)] for number in numbers}
+    theirs = json.loads(run_python(arguments, **threads)[1].splitlines()[-1])
+    removed = {planted.documents[int(number)] for number in theirs["ids"]}
     ours = {text for text in planted.documents if xxhash.xxh3_128_hexdigest(text.encode()) in dropped}
-    seconds = {name: float(stages[name]["seconds"]) for name in ("bands", "pairs", "similar", "mix")}
-    figures: Figures = {"text_mb": size / MB, "ours_s": sum(seconds.values()), "datatrove_s": float(datatrove_s)}
-    figures |= {"ratio": figures["datatrove_s"] / figures["ours_s"], "ours_stages": seconds}
-    figures |= {"ours_command_s": ours_whole.seconds, "datatrove_command_s": theirs_whole.seconds}
+    ours_s = sum(stages[name]["seconds"] for name in ("bands", "pairs", "similar", "mix"))
+    figures: Figures = {"text_mb": size / MB, "ours_s": ours_s, "datatrove_s": theirs["seconds"]}
+    figures["ratio"] = theirs["seconds"] / ours_s
     for name, gone in (("ours", ours), ("datatrove", removed)):
         figures |= _found(name, planted, gone, tokenizer)
     shutil.rmtree(folder)

@@ -11,75 +11,54 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from tests.benchmarks.harness import memory_of
+from shards.torch import TokenWindows, collate_windows
 
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
-def read_tokenmill(path: Path, samples: int, batch: int, seq_len: int) -> Callable[[], Batches]:
+def read_tokenmill(path: Path, samples: int, batch: int, seq_len: int) -> Batches:
     """Read with `TokenWindows` through a DataLoader: every window once, shuffled, decompressed as it goes."""
-    from shards.torch import TokenWindows, collate_windows
-
-    def batches() -> Batches:
-        windows = TokenWindows(path, seq_len=seq_len, samples=samples)
-        for part in DataLoader(windows, batch_size=batch, collate_fn=collate_windows):
-            yield part["input_ids"], part["labels"]
-
-    return batches
+    windows = TokenWindows(path, seq_len=seq_len, samples=samples)
+    for part in DataLoader(windows, batch_size=batch, collate_fn=collate_windows):
+        yield part["input_ids"], part["labels"]
 
 
-def read_memory_map(path: Path, samples: int, batch: int, seq_len: int) -> Callable[[], Batches]:
+def read_memory_map(path: Path, _samples: int, batch: int, seq_len: int) -> Batches:
     """Read random slices of a memory map. Source: get_batch in karpathy/nanoGPT's train.py."""
-
-    def batches() -> Batches:
-        data = np.memmap(path / "train.bin", dtype=np.uint16, mode="r")
-        while True:
-            ix = torch.randint(len(data) - seq_len, (batch,))
-            yield (
-                torch.stack([torch.from_numpy(data[i : i + seq_len].astype(np.int64)) for i in ix]),
-                torch.stack([torch.from_numpy(data[i + 1 : i + 1 + seq_len].astype(np.int64)) for i in ix]),
-            )
-
-    return batches
+    data = np.memmap(path / "train.bin", dtype=np.uint16, mode="r")
+    while True:
+        ix = torch.randint(len(data) - seq_len, (batch,))
+        yield (
+            torch.stack([torch.from_numpy(data[i : i + seq_len].astype(np.int64)) for i in ix]),
+            torch.stack([torch.from_numpy(data[i + 1 : i + 1 + seq_len].astype(np.int64)) for i in ix]),
+        )
 
 
 READERS = {"tokenmill": read_tokenmill, "memory_map": read_memory_map}
 
 
 def measure(kind: str, path: Path, samples: int, batch: int, seq_len: int) -> dict[str, float]:
-    """Return the seconds to import, to the first batch, and to the last, with processor seconds, and peak memory."""
-    began = time.perf_counter()
-    batches = READERS[kind](path, samples, batch, seq_len)
-    imported = time.perf_counter()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    before = memory_of("self", "VmRSS")
+    """Return the seconds from opening the set to the first batch and to the last, and those of the processor."""
     cpu, start = time.process_time(), time.perf_counter()
-    first, first_cpu, read = 0.0, 0.0, 0
-    for inputs, labels in batches():
+    first, read = 0.0, 0
+    for inputs, labels in READERS[kind](path, samples, batch, seq_len):
         assert inputs.shape == labels.shape == (batch, seq_len), inputs.shape
         assert inputs.dtype == labels.dtype == torch.int64
         assert torch.equal(inputs[:, 1:], labels[:, :-1])
-        first, first_cpu = first or time.perf_counter() - start, first_cpu or time.process_time() - cpu
+        first = first or time.perf_counter() - start
         read += batch
         if read >= samples:
             break
-    seconds = time.perf_counter() - start
     assert read == samples, read
-    return {
-        "import_s": imported - began,
-        "first_batch_s": first,
-        "first_batch_processor_s": first_cpu,
-        "seconds": seconds,
-        "processor_s": time.process_time() - cpu,
-        "resident_bytes": memory_of("self", "VmHWM") - before,
-    }
+    seconds = time.perf_counter() - start
+    return {"first_batch_s": first, "seconds": seconds, "processor_s": time.process_time() - cpu}
 
 
 if __name__ == "__main__":

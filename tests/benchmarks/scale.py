@@ -1,4 +1,4 @@
-"""What mixing costs with as many documents and runs as a large corpus has, and a stage with nothing to do.
+"""What mixing costs with as many documents and runs as a large corpus has.
 
 The runs are synthetic: real receipts, checksums, sorted hashes and lengths, and no text. Every measurement is a process
 of its own; its seconds are processor seconds where others share the machine, its peaks are the kernel's.
@@ -8,12 +8,9 @@ The sizes are constants, for `--set`: 200 million documents take 7.2 GB of disk 
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import shutil
-from collections.abc import Callable, Generator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,102 +19,56 @@ import numpy as np
 from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunList
 from pipeline.engine.checksums import WrittenFile, write_checksummed
-from pipeline.engine.driver import Driver
-from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import RECEIPT_FILE, write_receipt
-from pipeline.engine.stage_progress import Progress
-from pipeline.engine.tasks import Task
 from pipeline.mix.cuts import MixTask, mix_runs
 from pipeline.recipe.schema import Recipe
 from shards.stores.store import FolderStore
-from tests.benchmarks.harness import MB, Figures, TopicSkippedError, count_usage, in_process, remove
+from tests.benchmarks.harness import MB, Figures, TopicSkippedError, in_process, remove
 
 DOCUMENTS_A_RUN = 62_500
 """A unit of 64 MB with the usual kilobyte a document."""
 TOKENS_A_DOCUMENT = 1000
 WEIGHTS = (87, 10, 3)
-MIX_DOCUMENTS, TASKS = (4_000_000, 8_000_000), 2000
+MIX_DOCUMENTS = (4_000_000, 8_000_000)
+LIST_FILE = "runs.json"
 COPIES = 0.05
 """The share of the documents that are drawn from few, and so have copies in other runs and sources."""
 
 
 def bench_scale(work: Path, quick: bool) -> Figures:
-    """Measure mixes of two sizes, and a stage with nothing to do."""
+    """Measure mixes of two sizes."""
     few, many = (number // 8 if quick else number for number in MIX_DOCUMENTS)
     small, large = (_bench_mix(work, documents) for documents in (few, many))
     figures = {f"mix_{few}_{name}": value for name, value in small.items()}
     figures |= {f"mix_{many}_{name}": value for name, value in large.items()}
-    figures["mix_growth"] = large["cpu_s"] / small["cpu_s"] / (many / few)
-    nothing = _bench_nothing(work, 500 if quick else TASKS)
-    return figures | {f"nothing_{name}": value for name, value in nothing.items()}
-
-
-@contextlib.contextmanager
-def _scratch(work: Path, needed: int = 0) -> Generator[Path]:
-    """Yield a folder for synthetic runs, which is removed; refuse a size for which the disk has no room."""
-    free = shutil.disk_usage(work).free
-    if needed * 1.1 > free:
-        raise TopicSkippedError(f"{work}: {free / 1e9:.1f} GB are free, {needed * 1.1 / 1e9:.1f} GB are needed")
-    try:
-        yield work / "scale"
-    finally:
-        remove(work, "scale")
+    return figures | {"mix_growth": large["cpu_s"] / small["cpu_s"] / (many / few)}
 
 
 def _bench_mix(work: Path, documents: int) -> Figures:
     """Mix synthetic runs of three sources into shards of 100 million tokens."""
-    with _scratch(work, documents * 40) as folder:
-        runs = write_runs(folder / "encode", documents, min(DOCUMENTS_A_RUN, documents // 50))
-        shard_tokens = min(100 * MB, documents * TOKENS_A_DOCUMENT // 20)
-        return {"runs": len(runs)} | in_process(_mix, folder / "mix", runs, shard_tokens)
+    needed, free = documents * 40 * 1.1, shutil.disk_usage(work).free
+    if needed > free:
+        raise TopicSkippedError(f"{work}: {free / 1e9:.1f} GB are free, {needed / 1e9:.1f} GB are needed")
+    folder = work / "scale"
+    runs = write_runs(folder / "encode", documents, min(DOCUMENTS_A_RUN, documents // 50))
+    listed = RunList(FolderStore(folder), runs)
+    listed.name, listed.address = LIST_FILE, str(folder / LIST_FILE)
+    listed.write()
+    shard_tokens = min(100 * MB, documents * TOKENS_A_DOCUMENT // 20)
+    figures = in_process(_mix, folder / "mix", listed.address, shard_tokens)
+    remove(work, "scale")
+    return {"runs": len(runs)} | figures
 
 
-def _mix(folder: Path, runs: list[Run], shard_tokens: int) -> Figures:
+def _mix(folder: Path, address: str, shard_tokens: int) -> Figures:
     folder.mkdir()
-    address = write_list(folder.parent, runs)  # a build knows the receipts from encoding
-    before = count_usage()
     result = mix_runs(folder, MixTask(make_recipe(shard_tokens), (), address), None)
     write_receipt(folder, result)
-    return before() | {
+    return {
         "receipt_bytes": (folder / RECEIPT_FILE).stat().st_size,
         "files_bytes": sum(path.stat().st_size for path in folder.iterdir()),
         "shards": len(result.plan.shards) if result.plan else 0,
     }
-
-
-LIST_FILE = "runs.json"
-
-
-def write_list(folder: Path, runs: list[Run]) -> str:
-    """Write the list of runs, as a build does, and return its address."""
-    listed = RunList(FolderStore(folder), runs)
-    listed.name, listed.address = LIST_FILE, str(folder / LIST_FILE)
-    listed.write()
-    return listed.address
-
-
-def _bench_nothing(work: Path, tasks: int) -> Figures:
-    """Run a stage of so many finished tasks, each with a run's receipt: there is nothing to do."""
-    with _scratch(work) as folder:
-        write_runs(folder / "encode", tasks, 1)
-        return in_process(_run_stage, folder, tasks)
-
-
-def _run_stage(folder: Path, number: int) -> Figures:
-    tasks = [Task(f"{index:032x}", None, 0) for index in range(number)]
-    (folder / "encode" / tasks[0].digest / RECEIPT_FILE).unlink()
-    with closing(LocalExecutor(1)) as executor:
-        for ran in (1, 0):
-            before = count_usage()
-            done = Driver(FolderStore(folder), executor, Progress()).run_stage("encode", write_one, tasks)
-            if (len(done.results), done.ran) != (number, ran):
-                raise RuntimeError(f"{done.ran} of {len(done.results)} tasks ran; expected {ran} of {number}")
-    return before()
-
-
-def write_one(folder: Path, _payload: None, _report: Callable[[int, int], None]) -> EncodeResult:
-    """Do the work of a task that has nearly none."""
-    return EncodeResult(documents=0, files={DOCUMENTS_FILE: write_checksummed(folder / DOCUMENTS_FILE, b"")})
 
 
 def make_recipe(shard_tokens: int) -> Recipe:

@@ -83,8 +83,5 @@ def test_what_is_measured_on_a_gpu_rehearses_on_a_cpu(tmp_path: Path) -> None:
     rows = on_gpu.Run(300, tmp_path).measure()
     rows += on_gpu.Run(300, tmp_path).measure_build()
     assert not [row for row in rows if "error" in row or "skipped" in row]
-    expected = {"muon", "attention", "layers", "validation", "build", "bare", "loader"}
-    assert {row["what"] for row in rows} >= expected
+    assert {row["what"] for row in rows} >= {"ceilings", "layers", "build", "bare", "loader"}
     assert [row["part"] for row in rows if row["what"] == "steps"] == ["start", "steps", "validation"]
-    losses = {row["loss"] for row in rows if row["what"] == "layers"}
-    assert max(losses) - min(losses) < 1e-4
