@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prune",
         action="store_true",
-        help="when the set is published, delete from WORK what this build did not use",
+        help="once the set is published, delete from WORK what this build did not use",
     )
     parser.add_argument(
         "--dry-run",

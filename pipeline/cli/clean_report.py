@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--html",
         type=parse_path,
         metavar="FILE",
-        help="write the table and the documents as a page, to open in a browser; an earlier page is replaced",
+        help="write an HTML report (overwrites an earlier one)",
     )
 
 

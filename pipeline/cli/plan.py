@@ -1,4 +1,4 @@
-"""Estimate what a build reads, writes, takes and costs. Keeps nothing.
+"""Estimate what a build reads and writes, how long it takes and what it costs. Leaves nothing behind.
 
 The estimate comes from the files' footers, and from running a few megabytes of every source through a build.
 """

@@ -1,7 +1,7 @@
-"""Judge the tokens of a set: ids that are never seen, rare, or concentrated in a few documents; special ids in text;
-validation documents seen in training; lengths; bytes per token.
+"""Judge the tokens of a set: ids that never occur, are rare, or are concentrated in a few documents; special ids in
+text; validation documents seen in training; lengths; bytes per token.
 
-The exit status is 1 if a check is bad, else 0.
+The exit status is 1 if a check is bad, and 0 otherwise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Upload a set and its dataset card as a dataset on the Hugging Face Hub; run it again to resume.
 
-The files are uploaded first; one commit at the end makes the whole set visible. A set that does not pass validation is
-not sent. If a push is stopped, run the same command again: nothing is sent twice. The token comes from HF_TOKEN or
-`hf auth login`; HF_ENDPOINT names another Hub.
+The files are uploaded first; one commit at the end makes the whole set visible. A set that fails validation is not
+uploaded, and nothing is uploaded twice. The token comes from HF_TOKEN or `hf auth login`; HF_ENDPOINT names another
+Hub.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from shards.terminal.program import Outcome
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `push`."""
     add_set(parser)
-    parser.add_argument("repo", metavar="REPO", help="OWNER/NAME[@BRANCH][/FOLDER]; the repository is made if absent")
+    parser.add_argument("repo", metavar="REPO", help="OWNER/NAME[@BRANCH][/FOLDER]; created if absent")
     parser.add_argument("--private", action="store_true", help="create it private; refuse a repository that is public")
-    parser.add_argument("--replace", action="store_true", help="replace another set; it stays in the history")
+    parser.add_argument("--replace", action="store_true", help="replace a different set, which stays in the history")
     parser.add_argument("--card", type=parse_path, metavar="FILE", help="README.md (default: SET.report's, if any)")
     add_threads(parser)
     add_give_up_after(parser)
-    parser.add_argument("--dry-run", action="store_true", help="validate, and say what would be sent; send nothing")
+    parser.add_argument("--dry-run", action="store_true", help="validate, and list what would be uploaded")
 
 
 def run(options: argparse.Namespace) -> Outcome:

@@ -1,8 +1,8 @@
 """Find the documents that contain a token, a text or a pattern, with their source, unit, row and the text around it;
 or the document with a content hash.
 
-If the set does not have the document with a hash, the build's work folder says why. The exit status is 0 whether or not
-anything is found. With --json, text is exact; without it, control characters are escaped.
+If no document of the set has the hash, the build's work folder says why. The exit status is 0 whether or not anything
+is found. With --json, text is exact; without it, control characters are escaped.
 
 --regex takes patterns of Python's re, in which \\b and \\w match Unicode; in a data recipe's drop_if_matches (RE2) they
 match ASCII only, and look-around is not supported. Begin a pattern with (?a) to get RE2's \\b and \\w.
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `trace`."""
     add_set(parser)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--token", type=whole_number, metavar="ID", help="an id of the vocabulary")
-    what.add_argument("--text", metavar="STRING", help="exact text, however it was cut into tokens")
+    what.add_argument("--token", type=whole_number, metavar="ID", help="a token id")
+    what.add_argument("--text", metavar="STRING", help="an exact string, whatever the token boundaries")
     what.add_argument(
         "--regex", metavar="PATTERN", help="a regular expression (Python's re), searched in each document's text"
     )

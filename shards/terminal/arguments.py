@@ -93,7 +93,7 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 def add_new_folder(parser: argparse.ArgumentParser) -> None:
     """Add the shared flag `--out`, a folder that a command makes."""
-    about = "a new folder; it appears when everything is written"
+    about = "a new folder, which appears once everything is written"
     parser.add_argument("--out", type=parse_path, required=True, metavar="DIR", help=about)
 
 

@@ -37,7 +37,7 @@ def add_experiment(parser: argparse.ArgumentParser, file: str) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="train nothing: say how many trainings are missing; `ablate` builds the sets and shows the mix of each",
+        help="train nothing; print how many trainings are missing (`ablate` builds the sets and shows their mixes)",
     )
     add_engine(parser)
 

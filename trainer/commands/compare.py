@@ -1,9 +1,10 @@
 """Compare runs: their scores with standard errors, the differences from the first run, and their costs.
 
-Scores are compared at the same number of training tokens: the last at which all were scored. A verdict, then tables
-on the terminal: each score of each run; steps, tokens, hours, dollars and tokens a second; the keys of the recipes that
-differ. Of one run, its scores and costs. `--out` also writes a picture of each score over steps, tokens, time and
-dollars, and a page with all of it.
+Scores are compared at the same number of training tokens: the last at which all were scored. It prints a verdict and
+tables: each score of each run; steps, tokens, hours, dollars and tokens per second; the keys of the recipes that
+differ. For a single run, it prints scores and costs. `--out` also writes a picture of each score over steps, tokens,
+time and dollars, and a page with all of it.
+
 Runs may still be training, and may have different tokenizers: losses per token are then not compared.
 """
 

@@ -1,8 +1,7 @@
 """Score a checkpoint of a training run on eval sets and eval tasks.
 
-What is scored is listed in the run's own recipe, or in that of `--recipe`, of which only `[eval]` counts. `--worst 20`
-shows the documents of the validation split and of eval sets with the most bits per byte: the quickest way to find
-broken text.
+The `[eval]` section of the run's recipe, or of `--recipe`, lists what to score. `--worst 20` shows the documents of
+the validation split and of eval sets with the most bits per byte: the quickest way to find broken text.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recipe",
         type=parse_path,
         metavar="FILE",
-        help="a recipe whose [eval] says what is scored (default: the run's)",
+        help="the train recipe whose [eval] section to use (default: the run's)",
     )
     add_overrides(parser, "--set eval.sets.web.max_tokens=10000")
     parser.add_argument(

@@ -7,7 +7,7 @@ or Apertus (both). Rows that pad the vocabulary are cut off; a `gpt2` gets GPT-2
 and value in one matrix and matrices transposed. Text begins after an end of document, as in training, and
 `generate` without a prompt does the same. The tokenizer gives the ids of training: BOS if the set has it, and special
 tokens spelled in a text as text, unless it is called with `split_special_tokens=False`. That is proved on probes and on
-documents of the set; `export.json` has the receipt. The weights are in memory twice at most.
+documents of the set; `export.json` has the receipt. It takes at most twice the memory of the weights.
 """
 
 # pyright: reportUnknownMemberType=false

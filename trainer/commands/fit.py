@@ -1,7 +1,7 @@
-"""Estimate what a recipe takes on each common GPU: the micro-batch that fits, tokens a second, hours and dollars.
+"""Estimate what a recipe takes on each common GPU: the micro-batch that fits, tokens per second, hours and dollars.
 
-Speed is what we measured with the recipe on that card, with the date. Else it is an estimate: the card's peak, at the
-share of its peak at which we measured the recipe whose tokens take about as many operations.
+The speed is what we measured with the recipe on that card, with its date. Otherwise it is an estimate: the card's peak
+times the MFU of the measured recipe whose tokens take about as many operations.
 
 Memory is estimated with the recipe's own model and no GPU: a step runs on tensors that have shapes but no storage, at
 two depths and two micro-batches. Its memory is linear in layers and in micro-batch, so four runs give the rest. One GPU
@@ -14,9 +14,9 @@ is 5% of the card, and 0.75 GB for the CUDA context and cuBLAS. Fragmentation gr
 `PYTORCH_ALLOC_CONF=expandable_segments:True` lowers it.
 
 `--measure` takes real steps on this machine, on one GPU or the CPU, and made-up tokens. MFU counts 6 * weights in
-multiplications + 12 * layers * hidden_size * seq_len FLOP a token, no recomputation. Peak memory is what torch
-reserved after the warm-up, on a CPU the growth of the process's resident memory. Validation and saving are in no
-figure.
+multiplications + 12 * layers * hidden_size * seq_len FLOP per token, without recomputation. Peak memory is what torch
+reserved after the warm-up, on a CPU the growth of the process's resident memory. No figure includes validation
+and saving.
 
 Hours and dollars are those of the whole recipe, at the price of `--usd-per-hour`.
 """

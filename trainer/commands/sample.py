@@ -1,4 +1,4 @@
-"""Continue prompts with a model: its newest checkpoint, or the one that is named."""
+"""Continue prompts with a run's newest checkpoint, or with the one that `--checkpoint` names."""
 
 from __future__ import annotations
 

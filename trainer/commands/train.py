@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         type=parse_path,
         metavar="CHECKPOINT",
-        help="begin RUN from a checkpoint of another training run, such as a milestone before a cooldown; pass it "
+        help="start RUN from a checkpoint of another training run, such as a milestone before a cooldown; pass it "
         "again to resume RUN",
     )
     parser.add_argument(
@@ -56,13 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache",
         type=parse_path,
         metavar="DIR",
-        help="keep its shards in DIR, which all ranks and runs of this machine may share (default: "
+        help="keep the set's shards in DIR, which all ranks and runs of this machine may share (default: "
         "tokenmill/shards in $XDG_CACHE_HOME or ~/.cache)",
     )
     group.add_argument(
         "--cache-limit",
         metavar="SIZE",
-        help="the most that DIR may hold, such as 50GB: at least two shards (default: half of the free disk space, "
+        help="size limit of DIR, such as 50GB: at least two shards (default: half of the free disk space, "
         "at most 100 GB)",
     )
 
