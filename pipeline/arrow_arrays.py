@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -50,7 +50,7 @@ def unwrap_mask(values: Any) -> Bools:
     return np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[values.offset :].view(bool)
 
 
-def wrap_texts(kind: pa.DataType, texts: list[bytes]) -> Any:
+def wrap_texts(kind: pa.DataType, texts: Sequence[bytes | memoryview]) -> Any:
     """Join a few texts into an Arrow array of strings or bytes; offsets have 32 bits, or 64 bits for large kinds."""
     # Offsets and bytes: the buffers of an Arrow array without nulls.
     large = kind in (pa.large_binary(), pa.large_string())

@@ -114,9 +114,9 @@ class AssembleResult(Result):
     """The result of writing some shards."""
 
     entries: list[ShardEntry] = field(default_factory=list[ShardEntry])
+    """Those of the manifest."""
     checksums: dict[str, str] = field(default_factory=dict[str, str])
     """Of tokens, by which the build validates them: by SHA-256 the XXH3-128 of the same bytes."""
-    """Those of the manifest."""
 
 
 def assemble_shards(folder: Path, task: AssembleTask, report: Report) -> AssembleResult:

@@ -77,15 +77,12 @@ class RunningBuild(Build):
     """By stage, the names in its folder that this build uses."""
     records: StageRecords = field(init=False)
     notes: list[str] = field(init=False, default_factory=list[str])
-    _said: int | None = None
-    """How many stages of a forecast are said; None: all."""
 
     def __post_init__(self) -> None:
-        """Read what builds before the running one recorded, before this one adds its own."""
+        """Read what earlier builds recorded, before this one adds its own."""
         self.units = [selection.units for selection in self.selections]
         self.records = StageRecords(self.work)
-        if not self.records.stages:
-            self._said = 0  # nothing runs again
+        self._repeats = bool(self.records.stages)
 
     def run_stage(
         self,
@@ -118,11 +115,11 @@ class RunningBuild(Build):
             return result
 
         def prepare(pending: list[Task]) -> None:
-            if pending and self._said != 0:
+            if pending and self._repeats:
                 # The first stage tells of all that follow it; each of these then says its own causes.
-                for stage in self._forecast(name, tasks, pending)[: self._said]:
+                is_told = any(earlier.ran for earlier in self.stages.values())
+                for stage in self._forecast(name, tasks, pending)[: 1 if is_told else None]:
                     self.say(str(stage))
-                self._said = 1
             if before:
                 before(pending)
 

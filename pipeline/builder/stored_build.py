@@ -20,7 +20,7 @@ from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.receipts import TaskOutput, WorkFileDamagedError
 from pipeline.engine.tasks import last_part
 from pipeline.recipe.schema import Recipe
-from pipeline.tokenizer.encoder import TokenizerInfo
+from pipeline.tokenizer.given_tokenizer import TokenizerInfo
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError, RunError
 from shards.stores.open import open_store

@@ -2,8 +2,7 @@
 
 Every executor runs `pipeline.engine.tasks.run_call`, which is imported late: it loads pydantic, and the fork server
 starts 0.04 s sooner. The local executor has a pool of `shards.terminal.workers`, whose fork server has loaded the
-libraries (`pipeline.engine.local_worker`). It lives as long as the build, which saves 0.17 s of imports in each process
-and stage.
+libraries. It lives as long as the build, which saves 0.17 s of imports in each process and stage.
 """
 
 from __future__ import annotations
@@ -43,10 +42,14 @@ _PRELOADED = [
     "pipeline.encode.encode",
     "pipeline.assemble",
     "pipeline.sources.formats.parquet",
-    "pipeline.engine.local_worker",
+    "awkward",
+    "gigatoken",
+    "numpy.ma",
+    "pyarrow.compute",
+    "tokenizers",
 ]
 """The modules that the fork server loads, by name, since the engine knows no stage: the modules of the tasks that every
-build has many of, 0.15 s in each worker, and last that of the worker itself."""
+build has many of, 0.15 s in each worker, and the libraries that they load late."""
 
 _MEASURES = "pipeline.clean.measures.families"
 """Loads numba for 0.4 s of a core, which a recipe without presets does not need."""

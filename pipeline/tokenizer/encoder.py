@@ -1,4 +1,4 @@
-"""The encoder: read a `tokenizer.json`, and encode text with it.
+"""The encoder: encode text with a `tokenizer.json`.
 
 Text is data: the encoder loads the tokenizer without added tokens (`make_plain`), so that the characters of a special
 token in a document are encoded as characters. What gigatoken cannot run, `tokenizers` encodes, at its own speed. The
@@ -23,35 +23,24 @@ import re
 import resource
 import unicodedata
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pipeline.engine.receipts import TaskOutput
-from pipeline.tokenizer.given_tokenizer import (
-    TokenizerError,
-    describe_ignored,
-    describe_kind,
-    find_bos,
-    find_faults,
-    find_wrong_ids,
-)
+from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import KeptCounter
 from shards.errors import remedy_of
 from shards.format.tokenizer_json import (
-    find_entries,
     find_special,
     find_spelling,
     find_without_bytes,
     is_byte_level,
     make_plain,
-    make_set_tokenizer,
     rename_entries,
     run_tokenizers,
-    say_fault,
 )
-from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
-from shards.stores.files import read_file
+from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -79,109 +68,13 @@ GROWTH_BYTES = 256 << 20
 """gigatoken is made anew when the process has grown by this much: 25 MB of text whose words never come again, gigabytes
 of ordinary text. It takes 0.03 s."""
 PIECE_BYTES = 2 << 20
-"""Longer documents are encoded in pieces of about this size."""
-_FAST_BYTES = 16 << 20
-"""Text that gigatoken encodes before the process is measured again."""
+"""Longer documents are encoded in pieces of about this size, shorter ones together."""
 _WINDOW_BYTES = 512
 """Text before and after a cut that shows that both sides have the same tokens without each other."""
-_REACH = 1 << 16
-"""Characters before a cut inside a word that are encoded to find it; all of the piece if these are too few."""
 _CUT = re.compile(r"(?<=[^\W_])\W(?=[^\W_])")
 """One space, line end or symbol between two letters or digits: here even a long run of either does not matter."""
 _OPEN = re.compile(r"[\s/]")
 """Where a run of these ends depends on what is before it, far away: no cut is inside one, but in white space alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerInfo:
-    """A `tokenizer.json`, and the values that the build needs from it."""
-
-    path: str
-    file_sha256: str
-    """Of the file at `path`."""
-    text: str = field(repr=False)
-    """The `tokenizer.json` of the set: the file, or the file without what would give other ids than training."""
-    sha256: str
-    """Of `text`."""
-    vocab_size: int
-    eos_id: int
-    special_tokens: dict[str, int]
-    task: str | None = None
-    """The address of the folder of the task that trained it; None if the recipe names the file."""
-    bos_id: int | None = None
-    """The id that begins each document; None if none does."""
-    ignored: tuple[str, ...] = ()
-    """Requests of the file that training ignores, and the set's own file does not have."""
-
-
-def read_encoder_file(
-    path: Path | str,
-    *,
-    eos_token: str,
-    bos: bool | str = False,
-    content: bytes | None = None,
-    task: str | None = None,
-) -> TokenizerInfo:
-    """Read a `tokenizer.json`, and check it as far as possible without loading the encoder.
-
-    Args:
-        path: the file.
-        eos_token: the special token that ends documents.
-        bos: the special token that begins documents; True for the file's own, False for none.
-        content: the file's bytes, if they have been read and checked; None to read the file.
-        task: the address of the folder of the task that trained it.
-
-    Raises:
-        TokenizerError: it cannot be read, is of a kind that cannot be used, or lacks the EOS or BOS token.
-    """
-    try:
-        content = read_file(Path(path), MAX_TOKENIZER_BYTES) if content is None else content
-    except OSError as error:
-        remedy = remedy_of(error) or ". Use another file, or train one."
-        raise TokenizerError(f"{path}: cannot be read: {error.strerror}{remedy}") from error
-    # Whatever is missing or of another type than in a tokenizer.json raises one of these errors.
-    try:
-        data: dict[str, Any] = json.loads(content)
-        special = find_special(data)
-        faults = list(find_faults(data))
-        if task is None and not faults:
-            faults = find_wrong_ids(data)
-        ignored = tuple(describe_ignored(data))
-        bos_token = find_bos(data) if bos is True else bos or None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        found = describe_kind(Path(path), content) or (
-            f"not a tokenizer.json with a vocabulary: {say_fault(error)}. Use another file, or train one."
-        )
-        raise TokenizerError(f"{path}: {found}") from error
-    # The tokens that end and begin documents must be special: text never yields them.
-    if eos_token not in special:
-        faults.append(f"no special token {eos_token!r} to end documents; there are {sorted(special)}.")
-    if bos and bos_token not in special:
-        found = "which special token begins documents is not clear" if bos is True else f"no special token {bos!r}"
-        faults.append(f"tokenizer.bos: {found}; there are {sorted(special)}. Give one of them as `bos`.")
-    elif bos_token is not None and bos_token == eos_token:
-        faults.append(f"tokenizer.bos: {bos_token!r} ends documents already. Give another one, or leave `bos` out.")
-    if faults:
-        raise TokenizerError("\n".join(f"{path}: {fault}" for fault in faults))
-    own = make_set_tokenizer(data, bos_token)
-    text = (
-        content.decode()
-        if own == data and content[:1] == b"{"
-        else json.dumps(own, indent=2, ensure_ascii=False) + "\n"
-    )
-    special = find_special(own)
-    return TokenizerInfo(
-        path=str(path),
-        file_sha256=hashlib.sha256(content).hexdigest(),
-        text=text,
-        sha256=hashlib.sha256(text.encode()).hexdigest(),
-        vocab_size=1 + max([*find_entries(own).values(), *special.values()]),
-        eos_id=special[eos_token],
-        special_tokens=special,
-        task=task,
-        bos_id=None if bos_token is None else special[bos_token],
-        ignored=ignored,
-    )
 
 
 class Encoder:
@@ -220,6 +113,7 @@ class Encoder:
                 word = f"special token {token!r} is an ordinary word of the vocabulary"
                 raise TokenizerError(f"{word}: text yields its id. Rename it.")
         self._keeps = spelling.keeps
+        self._cuts_words = is_byte_level(plain) and plain["model"].get("type", "BPE") == "BPE"
         # gigatoken encodes if it gives the ids of `tokenizers` for all probes.
         probes = (_PROBE,) if spelling.keeps == "bytes" else (_PROBE, *_REWRITTEN_PROBES)
         self._described = _describe_for_gigatoken(tokenizer, written)
@@ -233,7 +127,7 @@ class Encoder:
                 entries[spelling.unknown] = b""
             self.kept = KeptCounter(replace(self._vocabulary, entries=entries), spelling, self._reference)
         if self._fast is None:
-            self._encode_slowly(_wrap(_PROBE))
+            self._encode_slowly(_wrap(_PROBE.encode()))
 
     def encode(self, text: pa.LargeStringArray) -> Tokens:
         """Encode documents with the tokenizer; no EOS is added.
@@ -245,22 +139,43 @@ class Encoder:
             TokenizerError: a tokenizer that keeps every byte loses characters of a document; gigatoken's never do.
             InputError: a pattern of the tokenizer takes too many steps.
         """
-        # Long documents in pieces. In a run of one letter, the tokens at a cut depend on all before it.
-        for reach in (_REACH, 4 * PIECE_BYTES):
-            pieces, edges, seams = self._cut(text, reach)
-            ids, offsets = self._encode_pieces(pieces)
-            if all(ids[offsets[piece] - 1 : offsets[piece] + 1].tolist() == pair for piece, pair in seams.items()):
-                return ids, offsets[edges]
-        return self._encode_pieces(text)
+        import numpy as np
+        import pyarrow.compute as pc
 
-    def _encode_pieces(self, text: pa.LargeStringArray) -> Tokens:
+        from pipeline.arrow_arrays import split_by_size
+
+        if text.nbytes <= PIECE_BYTES:
+            return self._encode_batch(text)
+        sizes = pc.binary_length(text).to_numpy(zero_copy_only=False)
+        parts: list[UInt32s] = []
+        lengths = [np.zeros(1, np.int64)]
+        for first, last in split_by_size(sizes, PIECE_BYTES):
+            if sizes[first] > PIECE_BYTES:
+                pieces = self._encode_long(text[first:last])
+                parts += pieces
+                lengths.append(np.array([sum(map(len, pieces))]))
+            else:
+                ids, offsets = self._encode_batch(text[first:last])
+                parts.append(ids)
+                lengths.append(np.diff(offsets))
+        offsets = np.cumsum(np.concatenate(lengths), dtype=np.int64)
+        # Each part is let go as soon as it is copied: the ids of a long document are not in memory twice.
+        ids = np.empty(int(offsets[-1]), np.uint32)
+        end = len(ids)
+        while parts:
+            part = parts.pop()
+            ids[end - len(part) : end] = part
+            end -= len(part)
+        return ids, offsets
+
+    def _encode_batch(self, text: pa.LargeStringArray) -> Tokens:
         import numpy as np
 
         if self._fast is None:
             return self._encode_slowly(text)
         from pipeline.tokenizer.unicode_tables import find_documents
 
-        ids, offsets = _encode_parts(self._encode_fast, text, _FAST_BYTES)
+        ids, offsets = self._encode_fast(text)
         other = find_documents(text, has_normalizer=self._keeps != "bytes")
         if not len(other):
             return ids, offsets
@@ -280,37 +195,63 @@ class Encoder:
     def _run(self, encode: Callable[..., Any], text: Any) -> Any:
         return run_tokenizers(self._tokenizer, "", encode, text, add_special_tokens=False)
 
-    def _cut(self, text: pa.LargeStringArray, reach: int) -> tuple[pa.LargeStringArray, Int64s, dict[int, list[int]]]:
-        """Return documents for the encoder, long ones in pieces.
-
-        Also the first piece of each, `(documents + 1,)`; and of each piece that begins inside a word, the last token of
-        the piece before and its own first: with any other, the cut changes tokens. They are found by encoding `reach`
-        characters before the cut.
-        """
-        import numpy as np
-        import pyarrow as pa
-
+    def _encode_long(self, text: pa.LargeStringArray) -> list[UInt32s]:
+        """Return the ids of a long document, encoded in pieces; each begins where a cut changes no token."""
         from pipeline.arrow_arrays import text_offsets
 
-        buffers: Any = text.buffers()
-        offsets = text_offsets(text)
-        if np.diff(offsets).max(initial=0) <= PIECE_BYTES:
-            return text, np.arange(len(text) + 1), {}
-        data = memoryview(buffers[2])
-        places, edges, seams = [int(offsets[0])], [0], dict[int, list[int]]()
-        for start, stop in itertools.pairwise(offsets.tolist()):
-            while (start := start + PIECE_BYTES) < stop:
-                place = self._find_cut(data[:stop], start)
-                if not place and (inside := self._find_inside(data[:stop], places[-1], start, reach)):
-                    place, seams[len(places)] = inside
-                if place:
-                    places.append(place)
-                    start = place
-            places.append(stop)
-            edges.append(len(places) - 1)
-        starts = pa.py_buffer(np.array(places, np.int64).data)
-        pieces: Any = pa.LargeStringArray.from_buffers(len(places) - 1, starts, buffers[2])
-        return pieces, np.array(edges), seams
+        first, last = text_offsets(text).tolist()
+        data = memoryview(cast("Any", text.buffers()[2]))[first:last]
+        pieces: list[tuple[int, UInt32s, list[int]]] = []  # where each begins, its ids, and the id that must follow
+        begin, size = 0, PIECE_BYTES
+        while begin < len(data):
+            end = min(begin + size, len(data))
+            piece = self._encode_piece(data, begin, end)
+            if piece is None:
+                size *= 2
+            elif pieces and pieces[-1][2] not in ([], piece[1][:1].tolist()):
+                begin = pieces.pop()[0]  # its cut changes tokens
+                size = 2 * (end - begin)
+            else:
+                place, ids, following = piece
+                pieces.append((begin, ids, following))
+                begin, size = place, PIECE_BYTES
+        return [ids for _, ids, _ in pieces]
+
+    def _encode_piece(self, data: memoryview, begin: int, end: int) -> tuple[int, UInt32s, list[int]] | None:
+        """Encode a long document from a place on, to another one before `end` where it may be cut.
+
+        A cut is between words, or inside a word of a byte-level BPE. BPE merges the pair with the lowest rank, of
+        several the leftmost. Where it leaves a place between two tokens, it does to each side what it would do to this
+        side alone. So tokens of two texts are those of the joined text if the last and the first are neighbours in
+        some text.
+        Source: corollaries II and III of https://github.com/github/rust-gems/blob/main/crates/bpe/README.md.
+
+        Returns:
+            The place of the cut; the ids before it; and of a cut inside a word, the id with which the next piece must
+            begin. None if there is no such place.
+        """
+        import numpy as np
+
+        if place := end if end == len(data) else self._find_cut(data, end):
+            return place, self._encode_batch(_wrap(data[begin:place]))[0], []
+        text = str(data[begin:end], "utf-8", "ignore")
+        tail = text[-3 * _WINDOW_BYTES :]
+        if not self._cuts_words or (_OPEN.search(tail) and not tail.isspace()):
+            return None
+        normalizer: Any = self._reference.normalizer
+        if normalizer and normalizer.normalize_str(text) != text:
+            return None  # its tokens have other bytes
+        # What may be far before a cut: a character of each kind of those since the last white space.
+        run = text if tail.isspace() else text.rsplit(None, 1)[-1]
+        far = {c if c.isspace() else unicodedata.category(c): c for c in sorted(set(run))}.values()
+        ids, _ = self._encode_batch(_wrap(text.encode()))
+        ends = begin + np.cumsum(self._entry_lengths[ids])
+        near = (ends[:-1] >= end - 2 * _WINDOW_BYTES) & (ends[:-1] < end - _WINDOW_BYTES)
+        for last in np.flatnonzero(near)[:99].tolist():
+            place = int(ends[last])
+            if data[place] & 0xC0 != 0x80 and self._is_inside(data, place, far):
+                return place, ids[: last + 1], ids[last + 1 : last + 2].tolist()
+        return None
 
     def _find_cut(self, data: memoryview, end: int) -> int:
         """Return a place a little before `end` where the encoder may cut text and change no token; 0 if there is none.
@@ -334,33 +275,6 @@ class Encoder:
                 return begin + len(window[:at].encode())
         return 0
 
-    def _find_inside(self, data: memoryview, begin: int, end: int, reach: int) -> tuple[int, list[int]] | None:
-        """Return a place before `end` where a cut inside a word changes no token, and the tokens before and after it.
-
-        BPE merges the pair with the lowest rank, of several the leftmost. Where it leaves a place between two tokens,
-        it does to each side what it would do to this side alone. So if two texts, each encoded alone, end and begin
-        with tokens that are neighbours in some text, their tokens are those of the joined text.
-        Source: corollaries II and III of https://github.com/github/rust-gems/blob/main/crates/bpe/README.md.
-        """
-        import numpy as np
-
-        middle = end - 2 * _WINDOW_BYTES
-        kind = self._tokenizer["model"].get("type", "BPE")
-        if kind != "BPE" or not is_byte_level(self._tokenizer) or end - begin > 4 * PIECE_BYTES:
-            return None
-        text = str(data[begin:end], "utf-8", "ignore")
-        head, tail = text[: middle - end], text[middle - end :]
-        # What may be far before a cut: a character of each kind of those since the last white space.
-        run = text if _OPEN.search(tail) else "".join([*head.rsplit(None, 1)[-1:], tail])
-        far = {c if c.isspace() else unicodedata.category(c): c for c in sorted(set(run))}.values()
-        ids, _ = self._encode_pieces(_wrap(text[-reach:]))
-        ends = begin + len(text[:-reach].encode()) + np.cumsum(self._entry_lengths[ids])
-        for last in np.flatnonzero((ends[:-1] >= middle) & (ends[:-1] < end - _WINDOW_BYTES))[:99].tolist():
-            place = int(ends[last])
-            if data[place] & 0xC0 != 0x80 and self._is_inside(data, place, far):
-                return place, ids[last : last + 2].tolist()
-        return None
-
     def _is_inside(self, data: memoryview, place: int, far: Iterable[str]) -> bool:
         """Return whether a place is inside a word, and each side alone has the words that it has here.
 
@@ -368,9 +282,8 @@ class Encoder:
         """
         begins = place - _WINDOW_BYTES, place
         left, right = (str(data[begin : begin + _WINDOW_BYTES], "utf-8", "ignore") for begin in begins)
-        normalizer: Any = self._reference.normalizer
-        if normalizer and not (right[:1].isalpha() and normalizer.normalize_str(left + right) == left + right):
-            return False  # the sides may become another text than the whole
+        if self._reference.normalizer and not right[:1].isalpha():
+            return False  # a mark may move to the other side
         split: Any = self._reference.pre_tokenizer.pre_tokenize_str
         for before, after in itertools.product(far, ("Ab", " \nAb")):
             texts = f"{before}{left}", f"{right}{after}", f"{before}{left}{right}{after}"
@@ -378,7 +291,7 @@ class Encoder:
             joined[-1] += others.pop(0)
             if joined + others != whole:
                 return False
-        return (left + right).isspace() or not _OPEN.search(left + right)
+        return True
 
     def _encode_fast(self, text: pa.LargeStringArray) -> Tokens:
         memory = _resident_bytes()
@@ -400,9 +313,6 @@ class Encoder:
         return self._vocabulary.entry_lengths()
 
     def _encode_slowly(self, text: pa.LargeStringArray) -> Tokens:
-        return _encode_parts(self._encode_with_reference, text, PIECE_BYTES)
-
-    def _encode_with_reference(self, text: pa.LargeStringArray) -> Tokens:
         import numpy as np
         import pyarrow.compute as pc
 
@@ -432,32 +342,6 @@ def _resident_bytes() -> int:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
-def _encode_parts(
-    encode: Callable[[pa.LargeStringArray], Tokens],
-    text: pa.LargeStringArray,
-    most: int,
-) -> Tokens:
-    """Encode documents with a tokenizer in parts of at most `most` bytes, or of one document."""
-    import numpy as np
-    import pyarrow.compute as pc
-
-    from pipeline.arrow_arrays import split_by_size
-
-    if text.nbytes <= most:
-        return encode(text)
-    sizes = pc.binary_length(text).to_numpy(zero_copy_only=False)
-    parts = [encode(text.slice(first, last - first)) for first, last in split_by_size(sizes, most)]
-    offsets = np.cumsum(np.concatenate([[0], *(np.diff(own) for _, own in parts)]), dtype=np.int64)
-    # Each part is let go as soon as it is copied: the ids of a long document are not in memory twice.
-    ids = np.empty(int(offsets[-1]), np.uint32)
-    end = len(ids)
-    while parts:
-        own, _ = parts.pop()
-        ids[end - len(own) : end] = own
-        end -= len(own)
-    return ids, offsets
-
-
 def _load_fast(described: str, expected: dict[str, list[int]]) -> tuple[Any, str]:
     """Return gigatoken's encoder if it encodes the probes as the tokenizer does; else None and the reason."""
     import gigatoken
@@ -467,7 +351,7 @@ def _load_fast(described: str, expected: dict[str, list[int]]) -> tuple[Any, str
     except (ValueError, RuntimeError) as error:
         return None, f"gigatoken cannot run it ({str(error).partition(chr(10))[0]})"
     for probe, ids in expected.items():
-        if _encode_fast(fast, _wrap(probe))[0].tolist() != ids:
+        if _encode_fast(fast, _wrap(probe.encode()))[0].tolist() != ids:
             return None, f"gigatoken encodes {probe!r} differently from `tokenizers`"
     return fast, ""
 
@@ -490,12 +374,12 @@ def _encode_fast(fast: Any, text: pa.LargeStringArray) -> Tokens:
     return np.asarray(layout.content.data), np.asarray(layout.offsets)
 
 
-def _wrap(text: str) -> pa.LargeStringArray:
+def _wrap(text: bytes | memoryview) -> pa.LargeStringArray:
     import pyarrow as pa
 
     from pipeline.arrow_arrays import wrap_texts
 
-    return wrap_texts(pa.large_string(), [text.encode()])
+    return wrap_texts(pa.large_string(), [text])
 
 
 @functools.lru_cache(maxsize=2)

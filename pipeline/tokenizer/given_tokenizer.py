@@ -1,4 +1,4 @@
-"""Checks of a given `tokenizer.json`: find everything that prevents its use before the work begins.
+"""Read a `tokenizer.json`, and find everything that prevents its use before the work begins.
 
 What is kept of text differs between kinds (`Keeps` of `shards.format.tokenizer_json`); what is refused here would lose
 text without anybody seeing it, or has no fixed bytes for its ids.
@@ -6,24 +6,29 @@ text without anybody seeing it, or has no fixed bytes for its ids.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from pipeline.recipe.schema import BOS_TEXTS
-from shards.errors import InputError, plural
+from shards.errors import InputError, plural, remedy_of
 from shards.format.tokenizer_json import (
     Spelling,
     byte_characters,
+    describe_error,
     find_entries,
     find_special,
     find_spelling,
     is_byte_level,
     list_parts,
+    make_set_tokenizer,
 )
-from shards.format.vocabulary import MAX_VOCAB_SIZE
+from shards.format.vocabulary import MAX_TOKENIZER_BYTES, MAX_VOCAB_SIZE
+from shards.stores.files import read_file
 
 
 class TokenizerError(InputError):
@@ -35,7 +40,99 @@ _NO_SPACES = (
 )
 
 
-def find_faults(data: dict[str, Any]) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class TokenizerInfo:
+    """A `tokenizer.json`, and the values that the build needs from it."""
+
+    path: str
+    file_sha256: str
+    """Of the file at `path`."""
+    text: str = field(repr=False)
+    """The `tokenizer.json` of the set: the file, or the file without what would give other ids than training."""
+    sha256: str
+    """Of `text`."""
+    vocab_size: int
+    eos_id: int
+    special_tokens: dict[str, int]
+    task: str | None = None
+    """The address of the folder of the task that trained it; None if the recipe names the file."""
+    bos_id: int | None = None
+    """The id that begins each document; None if none does."""
+    ignored: tuple[str, ...] = ()
+    """Requests of the file that training ignores, and the set's own file does not have."""
+
+
+def read_encoder_file(
+    path: Path | str,
+    *,
+    eos_token: str,
+    bos: bool | str = False,
+    content: bytes | None = None,
+    task: str | None = None,
+) -> TokenizerInfo:
+    """Read a `tokenizer.json`, and check it as far as possible without loading the encoder.
+
+    Args:
+        path: the file.
+        eos_token: the special token that ends documents.
+        bos: the special token that begins documents; True for the file's own, False for none.
+        content: the file's bytes, if they have been read and checked; None to read the file.
+        task: the address of the folder of the task that trained it.
+
+    Raises:
+        TokenizerError: it cannot be read, is of a kind that cannot be used, or lacks the EOS or BOS token.
+    """
+    try:
+        content = read_file(Path(path), MAX_TOKENIZER_BYTES) if content is None else content
+    except OSError as error:
+        remedy = remedy_of(error) or ". Use another file, or train one."
+        raise TokenizerError(f"{path}: cannot be read: {error.strerror}{remedy}") from error
+    # Whatever is missing or of another type than in a tokenizer.json raises one of these errors.
+    try:
+        data: dict[str, Any] = json.loads(content)
+        special = find_special(data)
+        faults = list(_find_faults(data))
+        if task is None and not faults:
+            faults = _find_wrong_ids(data)
+        ignored = tuple(_describe_ignored(data))
+        bos_token = _find_bos(data) if bos is True else bos or None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        found = _describe_kind(Path(path), content) or (
+            f"not a tokenizer.json with a vocabulary: {describe_error(error)}. Use another file, or train one."
+        )
+        raise TokenizerError(f"{path}: {found}") from error
+    # The tokens that end and begin documents must be special: text never yields them.
+    if eos_token not in special:
+        faults.append(f"no special token {eos_token!r} to end documents; there are {sorted(special)}.")
+    if bos and bos_token not in special:
+        found = "which special token begins documents is not clear" if bos is True else f"no special token {bos!r}"
+        faults.append(f"tokenizer.bos: {found}; there are {sorted(special)}. Give one of them as `bos`.")
+    elif bos_token is not None and bos_token == eos_token:
+        faults.append(f"tokenizer.bos: {bos_token!r} ends documents already. Give another one, or leave `bos` out.")
+    if faults:
+        raise TokenizerError("\n".join(f"{path}: {fault}" for fault in faults))
+    own = make_set_tokenizer(data, bos_token)
+    text = (
+        content.decode()
+        if own == data and content[:1] == b"{"
+        else json.dumps(own, indent=2, ensure_ascii=False) + "\n"
+    )
+    special = find_special(own)
+    return TokenizerInfo(
+        path=str(path),
+        file_sha256=hashlib.sha256(content).hexdigest(),
+        text=text,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        vocab_size=1 + max([*find_entries(own).values(), *special.values()]),
+        eos_id=special[eos_token],
+        special_tokens=special,
+        task=task,
+        bos_id=None if bos_token is None else special[bos_token],
+        ignored=ignored,
+    )
+
+
+def _find_faults(data: dict[str, Any]) -> Iterator[str]:
     """Yield the faults of a given tokenizer, a parsed `tokenizer.json`: one line each, with its remedy."""
     model: dict[str, Any] = data["model"]
     kind = model.get("type", "BPE")
@@ -77,7 +174,7 @@ def find_faults(data: dict[str, Any]) -> Iterator[str]:
             yield "its pre-tokenizer does not split text into words. Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
 
 
-def find_bos(data: dict[str, Any]) -> str | None:
+def _find_bos(data: dict[str, Any]) -> str | None:
     """Return the special token with which a given tokenizer begins documents, by its file or name; None if unclear."""
     special = find_special(data)
     added = _list_added(data)
@@ -104,7 +201,7 @@ def _list_added(data: dict[str, Any]) -> list[str]:
     return added
 
 
-def find_wrong_ids(data: dict[str, Any]) -> list[str]:
+def _find_wrong_ids(data: dict[str, Any]) -> list[str]:
     """Return a fault if added tokens have other ids in a given tokenizer's file than `tokenizers` gives them.
 
     Raises:
@@ -134,7 +231,7 @@ def find_wrong_ids(data: dict[str, Any]) -> list[str]:
     ]
 
 
-def describe_kind(path: Path, content: bytes) -> str:
+def _describe_kind(path: Path, content: bytes) -> str:
     """Return what a file given as tokenizer is if it is none, and how to make one of it; empty if that is not known."""
     try:
         data = json.loads(content)
@@ -163,7 +260,7 @@ def explain_making(folder: Path) -> str:
     )
 
 
-def describe_ignored(data: dict[str, Any]) -> list[str]:
+def _describe_ignored(data: dict[str, Any]) -> list[str]:
     """Return what a given tokenizer's file asks for that a set does not do: one phrase each."""
     ignored = [f"{key} (no document is cut or padded)" for key in ("truncation", "padding") if data.get(key)]
     if added := _list_added(data):

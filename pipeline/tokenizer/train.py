@@ -8,12 +8,9 @@ other entries in the order of `tokenizer.id_order`.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
-import os
-import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from pathlib import Path
@@ -38,7 +35,7 @@ from pipeline.tokenizer.sample import (
     iter_sample,
 )
 from shards.errors import RunError, plural
-from shards.format.tokenizer_json import byte_characters
+from shards.format.tokenizer_json import byte_characters, hold_output
 from shards.stores.retry import count_retries
 from shards.terminal.workers import map_tasks
 
@@ -194,7 +191,7 @@ def _train_merges(sample_path: Path, recipe: tuple[int, list[str], str]) -> list
         import gigatoken
 
         source = gigatoken.TextFileSource([sample_path], separator=DOCUMENT_SEPARATOR)
-        with _silence():
+        with hold_output(1, 2):  # its progress
             _, pairs = gigatoken.train_bpe(source, vocab_size - len(special_tokens), [])
         table = byte_characters()
         merges = [("".join(table[b] for b in left), "".join(table[b] for b in right)) for left, right in pairs]
@@ -315,22 +312,3 @@ def _iter_counted(sample_path: Path) -> Iterator[bytes]:
 def _next_document(data: mmap.mmap, at: int) -> int:
     """Return where in the training sample the first document begins from a byte on, or the sample ends."""
     return 0 if not at else data.find(DOCUMENT_SEPARATOR, at - 1) + 1 or len(data)
-
-
-@contextlib.contextmanager
-def _silence() -> Generator[None]:
-    """Discard what native code writes: gigatoken prints its progress."""
-    # It writes to the file descriptors, not to `sys.stdout`.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    saved = [os.dup(1), os.dup(2)]
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        yield
-    finally:
-        for target, copy in zip((1, 2), saved, strict=True):
-            os.dup2(copy, target)
-            os.close(copy)
-        os.close(null)

@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -145,7 +145,7 @@ def rename_entries(tokenizer: Part, names: dict[str, str]) -> Part:
     return tokenizer | {"model": tokenizer["model"] | {"vocab": new}}
 
 
-def say_fault(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return what is wrong with a tokenizer.json, of the error with which reading it failed."""
     if isinstance(error, KeyError):
         return f"the key {error} is missing"
@@ -172,7 +172,7 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
         special = find_special(root)
         spelling = find_spelling(root) if isinstance(vocabulary, dict) else Spelling()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not a tokenizer file: {say_fault(error)}") from error
+        raise ValueError(f"not a tokenizer file: {describe_error(error)}") from error
     if not isinstance(vocabulary, dict):
         raise ValueError(
             f"model.type {kind!r} with a vocab that is a {type(root['model'].get('vocab')).__name__}; expected a "
@@ -193,10 +193,26 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
     return read
 
 
+@contextlib.contextmanager
+def hold_output(*streams: int) -> Generator[int]:
+    """Hold what is written to file descriptors while the body runs; yield that of the file in memory which has it.
+
+    Native code writes to them by itself, and neither Rust's panics nor gigatoken's progress have a switch.
+    """
+    held, saved = os.memfd_create("held"), [os.dup(stream) for stream in streams]
+    try:
+        for stream in streams:
+            os.dup2(held, stream)
+        yield held
+    finally:
+        for stream, copy in zip(streams, saved, strict=True):
+            os.dup2(copy, stream)
+            os.close(copy)
+        os.close(held)
+
+
 def run_tokenizers(tokenizer: Part, where: str, encode: Callable[..., Any], text: Any, **options: bool) -> Any:
     """Return what `tokenizers` makes of a text, or of several, with the patterns of a parsed tokenizer.json.
-
-    Rust prints a panic before Python has it, so what native code writes to stderr waits in a pipe until it returns.
 
     Args:
         tokenizer: the parsed file.
@@ -208,31 +224,26 @@ def run_tokenizers(tokenizer: Part, where: str, encode: Callable[..., Any], text
     Raises:
         InputError: a pattern takes too many steps.
     """
-    reading, writing = os.pipe()
-    for end in (reading, writing):
-        os.set_blocking(end, False)  # a full pipe stops nothing, nor one that is open elsewhere
-    stderr = os.dup(2)
-    os.dup2(writing, 2)
-    os.close(writing)
+    others = b""  # what was written meanwhile, but for the panic's own lines
     try:
-        return encode(text, **options)
-    except BaseException as error:  # a panic of Rust is no Exception
-        if type(error).__name__ != "PanicException":
-            raise
-        os.read(reading, 1 << 16)
-        whole = "".join(text)
-        patterns = re.findall(r'"Regex": ("(?:[^"\\]|\\.)*")', json.dumps(tokenizer))
-        raise InputError(
-            f"{where}`tokenizers` cannot encode a text of {len(whole.encode()):,} bytes: {error}. It begins with "
-            f"{whole[:80]!r}. The tokenizer's patterns are {', '.join(patterns) or 'none'}. Correct the one that "
-            "tries too many ways to match, or leave the document out."
-        ) from error
+        with hold_output(2) as held:
+            try:
+                return encode(text, **options)
+            except BaseException as error:  # a panic of Rust is no Exception
+                if type(error).__name__ != "PanicException":
+                    raise
+                os.truncate(held, 0)
+                whole = "".join(text)
+                patterns = re.findall(r'"Regex": ("(?:[^"\\]|\\.)*")', json.dumps(tokenizer))
+                raise InputError(
+                    f"{where}`tokenizers` cannot encode a text of {len(whole.encode()):,} bytes: {error}. It begins "
+                    f"with {whole[:80]!r}. The tokenizer's patterns are {', '.join(patterns) or 'none'}. Correct the "
+                    "one that tries too many ways to match, or leave the document out."
+                ) from error
+            finally:
+                others = os.pread(held, 1 << 16, 0)
     finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        with contextlib.suppress(OSError):
-            os.write(2, os.read(reading, 1 << 16))
-        os.close(reading)
+        os.write(2, others)
 
 
 def find_spelling(tokenizer: Part) -> Spelling:

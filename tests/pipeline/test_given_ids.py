@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer
 
-from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, read_encoder_file
-from pipeline.tokenizer.given_tokenizer import TokenizerError
+from pipeline.tokenizer.encoder import Encoder
+from pipeline.tokenizer.given_tokenizer import TokenizerError, TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.train import PATTERNS
 from tests.support.builds import real_documents
 from tests.support.tokenizers import (

@@ -79,5 +79,6 @@ def test_a_build_says_what_it_compiles_before(
 
 
 def test_a_build_without_presets_does_not_load_numba() -> None:
-    code = "import sys; import pipeline.builder.build, pipeline.engine.local_worker, pipeline.numba_compiler"
+    code = "import sys; import pipeline.builder.build, pipeline.numba_compiler; from pipeline.engine import executors"
+    code += "; [__import__(module) for module in executors._PRELOADED]"
     assert run(f"{code}; print('numba' in sys.modules)") == "False\n"

@@ -20,7 +20,7 @@ import pytest
 from pipeline.mix.block_lists import BlockList
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
-from pipeline.tokenizer.encoder import read_encoder_file
+from pipeline.tokenizer.given_tokenizer import read_encoder_file
 from shards.errors import InputError
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.eval_tasks.read import read_items

@@ -17,8 +17,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.recipe.sources import FilesSource
-from pipeline.tokenizer.encoder import Encoder, load_encoder, read_encoder_file
-from pipeline.tokenizer.given_tokenizer import TokenizerError
+from pipeline.tokenizer.encoder import Encoder, load_encoder
+from pipeline.tokenizer.given_tokenizer import TokenizerError, read_encoder_file
 from pipeline.tokenizer.sample import TokenizerTask
 from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
 from shards.errors import RunError

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from pipeline.clean.tally import Documents
-from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, read_encoder_file
-from pipeline.tokenizer.given_tokenizer import TokenizerError
+from pipeline.tokenizer.encoder import Encoder
+from pipeline.tokenizer.given_tokenizer import TokenizerError, TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.kept_text import KeptText
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from tests.support.builds import real_documents

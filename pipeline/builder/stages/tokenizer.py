@@ -12,7 +12,7 @@ from pipeline.engine.tasks import Task, make_task
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Shares
 from pipeline.tokenizer import sample, train
-from pipeline.tokenizer.encoder import read_encoder_file
+from pipeline.tokenizer.given_tokenizer import read_encoder_file
 from shards.errors import plural
 from shards.terminal.amounts import format_amount, format_size
 
