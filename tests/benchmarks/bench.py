@@ -133,8 +133,6 @@ def print_table(topic: str, figures: Figures) -> None:
 
 
 def _format(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
