@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shards.errors import Problem, ShardSetError
-    from shards.format.reader import Shard, ShardSet, open_set
+    from shards.format.reader import ShardSet, open_set
+    from shards.format.shard import Shard
     from shards.terminal.reporter import report_to
 
 __all__ = ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set", "report_to"]

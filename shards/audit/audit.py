@@ -31,19 +31,19 @@ from shards.audit.checks import (
     Check,
     Example,
     check_bytes_per_token,
-    check_concentrated,
+    check_ids,
     check_lengths,
-    check_never_seen,
     check_not_text,
     check_overlap,
-    check_rare,
     check_special,
     concentration,
 )
 from shards.audit.concentrated_documents import Concentrated, find_concentrated
 from shards.audit.figures import NGRAM_RATE, ShardAudit, Totals, audit_shard, join_ngrams
 from shards.audit.rules import Verdict, rare_below, worst_verdict
-from shards.format.reader import Shard, ShardSet
+from shards.format.arrays import Float64s
+from shards.format.reader import ShardSet
+from shards.format.shard import Shard
 from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open, make_folder
 from shards.stores.open import AnyPath, open_store
@@ -149,13 +149,12 @@ def audit(
     totals = _read_shards(shard_set, val_rate, workers, advance)
     tokens = totals.val.tokens + totals.train.tokens
     below = rare_below(totals.train.tokens)
+    bits = concentration(totals.train)
     # In the order of the report: what nobody should train on comes first.
     checks = [
         check_special(totals, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
         check_overlap(totals, val_rate),
-        check_concentrated(totals, below=below),
-        check_never_seen(totals),
-        check_rare(totals, below=below),
+        *check_ids(totals, bits, below=below),
         check_bytes_per_token(totals),
         check_lengths(totals),
         check_not_text(shard_set),
@@ -180,7 +179,7 @@ def audit(
     make_folder(out)
     # A report takes audit.json as the sign that the counts are of the same audit.
     (out / REPORT_FILE).unlink(missing_ok=True)
-    write_token_counts(out / TOKENS_FILE, totals)
+    write_token_counts(out / TOKENS_FILE, totals, bits)
     with atomic_open(out / REPORT_FILE) as file:
         file.write((format_json(report.to_dict()) + "\n").encode())
     return report
@@ -245,18 +244,17 @@ def _excerpt(shard: Shard, place: Place, example: Example, vocabulary: Vocabular
 TOKENS_FILE = "tokens.parquet"
 
 
-def write_token_counts(path: Path, totals: Totals) -> None:
+def write_token_counts(path: Path, totals: Totals, bits: tuple[Float64s, Float64s]) -> None:
     """Write the audit's `tokens.parquet`: the counts, one row for each id, in order of ids.
 
     Columns: `id`, `bytes`, `text` (U+FFFD for bytes that are not UTF-8 alone), `special`; of training `count`,
-    the `documents` that hold it, `document_bits` and `source_bits` (`checks.check_concentrated`); of
+    the `documents` that hold it, `document_bits` and `source_bits` (`checks.check_ids`); of
     validation `val_count`; and `count_SOURCE` of training for each source.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     vocabulary, entries = totals.vocabulary, list(totals.vocabulary.entries)
-    document_bits, source_bits = concentration(totals.train)
     columns: dict[str, Any] = {
         "id": pa.array(np.arange(len(vocabulary), dtype=np.uint32)),
         "bytes": pa.array(entries, pa.binary()),
@@ -264,8 +262,8 @@ def write_token_counts(path: Path, totals: Totals) -> None:
         "special": pa.array(vocabulary.special_mask()),
         "count": pa.array(totals.train.id_counts),
         "documents": pa.array(totals.train.documents),
-        "document_bits": pa.array(document_bits),
-        "source_bits": pa.array(source_bits),
+        "document_bits": pa.array(bits[0]),
+        "source_bits": pa.array(bits[1]),
         "val_count": pa.array(totals.val.id_counts),
     }
     # A column for each source: a reader of Parquet reads only those that it asks for.

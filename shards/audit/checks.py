@@ -47,7 +47,7 @@ from shards.audit.rules import (
     is_large_enough,
 )
 from shards.errors import plural
-from shards.format.arrays import Float64s
+from shards.format.arrays import Bools, Float64s, Int64s
 from shards.format.reader import ShardSet
 from shards.terminal.display import JsonObject, Table
 
@@ -130,56 +130,11 @@ def check_special(totals: Totals, *, eos_id: int, bos_id: int | None) -> Check:
     return Check("special_ids", "bad", f"special ids inside documents: {names or 'EOS or BOS out of place'}", rows)
 
 
-def check_never_seen(totals: Totals) -> Check:
-    """Check for ids that never occur in training. Single bytes count separately: 13 of them are never in UTF-8."""
-    lengths = totals.vocabulary.entry_lengths()
-    unseen = (totals.train.id_counts == 0) & ~totals.vocabulary.special_mask()
-    # Single bytes may never occur: no UTF-8 text has some of them.
-    ids = np.flatnonzero(unseen & (lengths != 1))
-    tokens, size = totals.train.tokens, len(totals.vocabulary)
-    expected = round(float(np.exp(-expected_id_counts(tokens, size)).sum()))
-    large, many = is_large_enough(tokens, size, below=MIN_EXAMPLES), len(ids) > MAX_UNSEEN_SHARE * size
-    # A BPE has entries that occur only as parts of longer ones. In a small set, they are more than Zipf's law explains.
-    verdict: Verdict = "bad" if large and many else "look" if len(ids) > expected and (large or many) else "ok"
-    summary = f"{len(ids):,} of {plural(size, 'id')} never {'occurs' if len(ids) == 1 else 'occur'} in training"
-    if not large:
-        summary += f" (up to {MAX_UNSEEN_SHARE:.0%} is fine for a set this small)"
-    # A long entry that never occurs says most about the text that the tokenizer was trained on.
-    longest_first = ids[np.argsort(-lengths[ids], kind="stable")][:MAX_IDS]
-    rows = [Finding({"id": token, "text": totals.vocabulary.spell(token)}) for token in longest_first.tolist()]
-    return Check("never_seen", verdict, summary, rows)
+def check_ids(totals: Totals, bits: tuple[Float64s, Float64s], *, below: int) -> list[Check]:
+    """Check for ids that are concentrated, that never occur in training, and that occur fewer than `below` times.
 
-
-def check_rare(totals: Totals, *, below: int) -> Check:
-    """Check for ids that occur in training, but less often than `below`.
-
-    The verdict counts those that never occur as well, single bytes apart, as `check_never_seen` does.
-    """
-    counts = totals.train.id_counts
-    special = totals.vocabulary.special_mask()
-    rare = np.flatnonzero((counts > 0) & (counts < below) & ~special)
-    unseen = int(((counts == 0) & ~special & (totals.vocabulary.entry_lengths() != 1)).sum())
-    tokens, size = totals.train.tokens, len(totals.vocabulary)
-    # An id that never occurs is trained as little as a rare one.
-    share = (len(rare) + unseen) / max(1, size)
-    expected = float((expected_id_counts(tokens, size) < below).mean())
-    verdict: Verdict = "look" if len(rare) and share > expected + RARE_TOLERANCE else "ok"
-    if share > MAX_RARE_SHARE and is_large_enough(tokens, size, below=below):
-        verdict = "bad"
-    summary = (
-        f"{plural(len(rare), 'id')} {'occurs' if len(rare) == 1 else 'occur'} fewer than {plural(below, 'time')}; "
-        f"with those never seen, {share:.1%} of the vocabulary; a set of its size can be expected to have "
-        f"{expected:.1%}"
-    )
-    rarest = rare[np.argsort(counts[rare], kind="stable")][:MAX_IDS]
-    rows = [_id_finding(token, totals) for token in rarest.tolist()]
-    return Check("rare", verdict, summary, rows)
-
-
-def check_concentrated(totals: Totals, *, below: int) -> Check:
-    """Check for ids that occur in few documents or in one small source, as a flood of strange documents causes.
-
-    An id's *concentration* is the information, in bits, that an occurrence gives about its place. It is the sum of:
+    Concentrated ids occur in few documents or in one small source, as a flood of strange documents causes. An id's
+    *concentration* is the information, in bits, that an occurrence gives about its place. It is the sum of:
 
     - `document_bits`: log2 of how many times fewer documents hold the id than if each source scattered its
       occurrences over its documents by chance (in proportion to their lengths);
@@ -187,32 +142,63 @@ def check_concentrated(totals: Totals, *, below: int) -> Check:
       id of one source only.
 
     Words that belong to a small source by nature have about log2(1 / share) bits; words of one flood of documents have
-    more. Ids rarer than `below` are left out: another check reports them.
+    more. Each id without a special meaning is in one of the three checks, except single bytes that never occur: 13 of
+    them are never in UTF-8.
+
+    Args:
+        totals: the figures.
+        bits: `concentration` of training.
+        below: the count below which an id is rare.
     """
-    train = totals.train
-    counts = train.id_counts
-    document_bits, source_bits = concentration(train)
-    bits = document_bits + source_bits
-    judged = (counts >= below) & ~totals.vocabulary.special_mask()
-    # The most concentrated ids first, whatever their verdict.
-    order = np.flatnonzero(judged)[np.argsort(-bits[judged], kind="stable")]
-    many = int((bits[order] >= SUSPICIOUS_BITS).sum())
-    rows: list[Finding] = []
-    for token in order[:MAX_IDS].tolist():
-        row = _id_finding(token, totals)
-        row.values |= {
-            "bits": round(float(bits[token]), 2),
-            "document_bits": round(float(document_bits[token]), 2),
-            "source_bits": round(float(source_bits[token]), 2),
-        }
-        rows.append(row)
+    counts, tokens, size = totals.train.id_counts, totals.train.tokens, len(totals.vocabulary)
+    lengths, plain = totals.vocabulary.entry_lengths(), ~totals.vocabulary.special_mask()
+    expected = expected_id_counts(tokens, size)
+
+    def worst(which: Bools, key: Int64s | Float64s) -> list[int]:
+        ids = np.flatnonzero(which & plain)
+        return ids[np.argsort(key[ids], kind="stable")].tolist()
+
+    # What is concentrated is listed first, whatever the verdict.
+    concentrated = worst(counts >= below, -(bits[0] + bits[1]))
+    many = int(((bits[0] + bits[1])[concentrated] >= SUSPICIOUS_BITS).sum())
+    rows = [_id_finding(token, totals) for token in concentrated[:MAX_IDS]]
+    for row, token in zip(rows, concentrated, strict=False):
+        parts = {"bits": bits[0] + bits[1], "document_bits": bits[0], "source_bits": bits[1]}
+        row.values |= {name: round(float(part[token]), 2) for name, part in parts.items()}
+    where = "in few documents or in one small source"
+    summary = f"no id reaches {SUSPICIOUS_BITS:g} bits of concentration {where}"
+    if many:
+        verb = "sits" if many == 1 else "sit"
+        summary = f"{plural(many, 'id')} {verb} {where} ({SUSPICIOUS_BITS:g} bits or more); read these"
+    checks = [Check("concentrated", "look" if many else "ok", summary, rows)]
+
+    # A BPE has entries that occur only as parts of longer ones. In a small set, they are more than Zipf's law explains.
+    # A long entry that never occurs says most about the text that the tokenizer was trained on.
+    unseen = worst((counts == 0) & (lengths != 1), -lengths)
+    large, too_many = is_large_enough(expected, below=MIN_EXAMPLES), len(unseen) > MAX_UNSEEN_SHARE * size
+    explained = len(unseen) <= round(float(np.exp(-expected).sum()))
+    verdict: Verdict = "bad" if large and too_many else "look" if not explained and (large or too_many) else "ok"
+    summary = f"{len(unseen):,} of {plural(size, 'id')} never {_occurs(unseen)} in training"
+    if not large:
+        summary += f" (up to {MAX_UNSEEN_SHARE:.0%} is fine for a set this small)"
+    texts = [Finding({"id": token, "text": totals.vocabulary.spell(token)}) for token in unseen[:MAX_IDS]]
+    checks.append(Check("never_seen", verdict, summary, texts))
+
+    # An id that never occurs is trained as little as a rare one.
+    rare = worst((counts > 0) & (counts < below), counts)
+    share, usual = (len(rare) + len(unseen)) / max(1, size), float((expected < below).mean())
+    verdict = "look" if rare and share > usual + RARE_TOLERANCE else "ok"
+    if share > MAX_RARE_SHARE and is_large_enough(expected, below=below):
+        verdict = "bad"
     summary = (
-        f"{plural(many, 'id')} {'sits' if many == 1 else 'sit'} in few documents or in one small source "
-        f"({SUSPICIOUS_BITS:g} bits or more); read these"
+        f"{plural(len(rare), 'id')} {_occurs(rare)} fewer than {plural(below, 'time')}; with those never seen, "
+        f"{share:.1%} of the vocabulary; a set of its size can be expected to have {usual:.1%}"
     )
-    if not many:
-        summary = f"no id reaches {SUSPICIOUS_BITS:g} bits of concentration in few documents or in one small source"
-    return Check("concentrated", "look" if many else "ok", summary, rows)
+    return [*checks, Check("rare", verdict, summary, [_id_finding(token, totals) for token in rare[:MAX_IDS]])]
+
+
+def _occurs(ids: list[int]) -> str:
+    return "occurs" if len(ids) == 1 else "occur"
 
 
 def concentration(split: Figures) -> tuple[Float64s, Float64s]:

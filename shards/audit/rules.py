@@ -175,9 +175,9 @@ def expected_id_counts(tokens: int, vocab_size: int) -> Float64s:
     return tokens * shares / shares.sum()
 
 
-def is_large_enough(tokens: int, vocab_size: int, *, below: int) -> bool:
-    """Return whether a rule can expect this many tokens to hold every id of a vocabulary `below` times."""
-    return bool(expected_id_counts(tokens, vocab_size)[-1] >= below)
+def is_large_enough(expected: Float64s, *, below: int) -> bool:
+    """Return whether a rule can expect every id of a vocabulary `below` times, by `expected_id_counts`."""
+    return bool(expected[-1] >= below)
 
 
 def worst_verdict(verdicts: set[Verdict]) -> Verdict:

@@ -17,7 +17,8 @@ from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
     from shards.format.manifest import Manifest, MixEntry, SourceEntry
-    from shards.format.reader import Shard, ShardSet
+    from shards.format.reader import ShardSet
+    from shards.format.shard import Shard
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Return the set's tables that `inspect` prints, or the document."""
-    from shards.format.document_table import read_bytes
     from shards.format.reader import open_set
     from shards.trace.locate import find_places
 
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError(f"no document {number} in {shard.name}; it has {shard.num_documents}, counted from 0.")
     (place,) = find_places(shard, [number])
     stop = place.start + place.tokens - 1  # without EOS
-    text = read_bytes(shard, place.start, stop, vocabulary=shard_set.vocabulary)
+    text = shard_set.vocabulary.decode_document(shard.read(place.start, stop))
     document = {**place.to_dict(), "text": text.decode("utf-8", "surrogateescape")}
     return Outcome(document, _show_document(document))
 

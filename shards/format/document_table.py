@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from shards.errors import plural, set_error
+from shards.errors import plural
 from shards.format.arrays import Int32s, Int64s, Rows, Tokens, UInt8s, UInt64s
 from shards.format.content_hash import read_column, split_hashes
 from shards.format.manifest import SourceCounts
-from shards.format.reader import Shard, ShardSet, find_large_names, find_long_name
-from shards.format.vocabulary import Vocabulary
+from shards.format.reader import ShardSet
+from shards.format.shard import Shard, find_large_names, find_long_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,19 +103,6 @@ def number_sources(
     return np.array([numbers.get(name, default) for name in names], np.int64)[codes]
 
 
-def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -> bytes:
-    """Read the text of a row of a document table, or its beginning: of the shard's tokens [start, stop), without EOS.
-
-    Raises:
-        ShardSetError: the shard's files are not what the manifest says, or hold an id outside the vocabulary.
-    """
-    try:
-        return vocabulary.decode_document(shard.read(start, stop))
-    except IndexError as error:
-        message = f"tokens [{start}, {stop}) hold an id that the tokenizer lacks; expected less than {len(vocabulary)}"
-        raise set_error("token_out_of_range", shard.name, message) from error
-
-
 def _show_schema(schema: pa.Schema) -> str:
     fields: list[Any] = list(schema)
     return ", ".join(f"{f.name}: {f.type}{'' if f.nullable else ' required'}" for f in fields)[:600]
@@ -129,8 +116,8 @@ def read_sources(shard: Shard, names: list[str]) -> tuple[Int64s, Int64s]:
     """
     numbers = {name: index for index, name in enumerate(names)}
     lengths, sources = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for batch in iter_documents(shard, ["length", "source"]):
-        lengths.append(read_lengths(batch))
+    for batch, own, _ in iter_checked_documents(shard, ["source"]):
+        lengths.append(own)
         sources.append(number_sources(shard, batch, numbers))
     return np.concatenate(lengths), np.concatenate(sources)
 
@@ -148,12 +135,8 @@ def number_token_sources(shard: Shard, names: list[str], stop: int) -> Int64s:
 
 
 def iter_shard_lengths(shard: Shard) -> Iterator[Int64s]:
-    """Yield the lengths in a shard's document table, EOS included, in batches.
-
-    Raises:
-        ShardSetError: the document table cannot be read, or its lengths do not match the shard's tokens.
-    """
-    return map(read_lengths, iter_checked_documents(shard, ["length"]))
+    """Yield the lengths in a shard's document table, EOS included, in batches. Raises as `iter_checked_documents`."""
+    return (lengths for _, lengths, _ in iter_checked_documents(shard, []))
 
 
 def read_lengths(batch: DocumentBatch) -> Int64s:
@@ -161,20 +144,33 @@ def read_lengths(batch: DocumentBatch) -> Int64s:
     return np.from_dlpack(batch.column("length")).astype(np.int64)
 
 
-def iter_checked_documents(shard: Shard, columns: list[str]) -> Iterator[DocumentBatch]:
-    """Yield a shard's document table in batches, and check that the lengths match the shard's tokens."""
-    total = 0
-    for batch in iter_documents(shard, columns):
+def iter_checked_documents(shard: Shard, columns: list[str]) -> Iterator[tuple[DocumentBatch, Int64s, Int64s]]:
+    """Yield a shard's document table in batches, and check that its documents are all of the shard's tokens.
+
+    Yields:
+        A batch with `columns`, `start` and `length`; the lengths; and where each document ends in the shard.
+
+    Raises:
+        ShardSetError: the document table cannot be read, or a document is empty or does not follow the one before.
+    """
+    row = total = 0
+    for batch in iter_documents(shard, ["start", "length", *columns]):
         lengths = read_lengths(batch)
-        # More tokens than the shard has, or an empty document: the rest is not trusted.
-        total += int(lengths.sum())
-        if total > shard.num_tokens or not lengths.all():
-            break
-        yield batch
+        ends = total + np.cumsum(lengths)
+        begins = np.from_dlpack(batch.column("start")).astype(np.int64)
+        wrong = np.flatnonzero((begins != ends - lengths) | (lengths < 1) | (ends > shard.num_tokens))
+        if len(wrong):
+            at = int(wrong[0])
+            raise shard.wrong_table(
+                f"document {row + at} has {plural(lengths[at], 'token')} from {begins[at]}; expected from "
+                f"{ends[at] - lengths[at]}, and at most {shard.num_tokens} in all"
+            )
+        yield batch, lengths, ends
+        row, total = row + len(lengths), total + int(lengths.sum())
     if total != shard.num_tokens:
-        raise shard.wrong_table(
-            f"lengths do not add up to the shard's {plural(shard.num_tokens, 'token')}, or one is 0"
-        )
+        # The table may end too early, which no single row tells.
+        expected = plural(shard.num_tokens, "token")
+        raise shard.wrong_table(f"lengths add up to {total}; expected {expected} by the manifest")
 
 
 def document_schema() -> pa.Schema:
@@ -271,63 +267,30 @@ def iter_blocks(shard_set: ShardSet, number: int) -> Iterator[DocumentBlock]:
         OSError: a file cannot be read.
     """
     shard = shard_set.shards[number]
-    document = start = 0
-    held = _iter_frames(shard, shard_set.vocab_size)
+    document = 0
+    frames = shard.iter_tokens()
     left: Rows = np.empty(0, shard.dtype)
-    for batch in iter_documents(shard, ["start", "length", "source", "hash"]):
-        lengths, sources = read_lengths(batch), number_sources(shard, batch, shard_set.source_numbers)
-        hashes = read_column(batch.column("hash"))
-        # Where each document of the batch ends, counted from the batch's first token.
-        ends = np.cumsum(lengths)
-        # No document may be empty, and each begins where the one before ended.
-        begins = np.from_dlpack(batch.column("start")).astype(np.uint64)
-        expected = (start + ends - lengths).astype(np.uint64)
-        wrong = np.flatnonzero((begins != expected) | (lengths < 1))
-        if len(wrong):
-            at = int(wrong[0])
-            raise shard.wrong_table(
-                f"document {document + at} has {plural(lengths[at], 'token')} from {begins[at]}; expected from "
-                f"{expected[at]}"
-            )
-        for first, last in cut_blocks(ends, BLOCK_TOKENS):
+    for batch, lengths, ends in iter_checked_documents(shard, ["source", "hash"]):
+        sources, hashes = number_sources(shard, batch, shard_set.source_numbers), read_column(batch.column("hash"))
+        for first, last in cut_blocks(lengths, BLOCK_TOKENS):
             # Take the block's tokens: the rest of a frame, and of as many frames as it needs.
             stops = ends[first:last] - (ends[first] - lengths[first])
             parts, count = [left], int(stops[-1])
             while (missing := count - sum(map(len, parts))) > 0:
-                parts.append(next(held))
+                parts.append(next(frames))
             taken = parts[0] if len(parts) == 1 else np.concatenate(parts)
             taken, left = taken[:count], parts[-1][len(parts[-1]) + missing :]
             here = slice(first, last)
             yield DocumentBlock(number, document, taken, stops - lengths[here], stops, sources[here], hashes[here])
             document += last - first
-            start += count
-    if start != shard.num_tokens:
-        # The table may end too early, which no single row tells.
-        total = plural(shard.num_tokens, "token")
-        raise shard.wrong_table(f"lengths add up to {start}; expected {total} by the manifest")
 
 
-def _iter_frames(shard: Shard, vocab_size: int) -> Iterator[Tokens]:
-    """Yield a shard's tokens frame by frame; refuse an id outside the vocabulary, and a read after the last frame."""
-    name = shard.tokens_file.name
-    for frame in shard.iter_tokens():
-        if (most := int(frame.max())) >= vocab_size:
-            message = f"holds the id {most}; expected less than vocab_size {vocab_size}. Validate the set."
-            raise set_error("token_out_of_range", name, message)
-        yield frame
-    raise set_error(
-        "document_table", name, "the document table has more tokens than the tokens file. Copy or build it again."
-    )
+def cut_blocks(lengths: Int64s, block_tokens: int) -> Iterator[tuple[int, int]]:
+    """Yield blocks of documents of these lengths, as ranges [first, last) of at most `block_tokens` tokens.
 
-
-def cut_blocks(ends: Int64s, block_tokens: int) -> Iterator[tuple[int, int]]:
-    """Yield the document blocks as ranges [first, last) of at most `block_tokens` tokens; a longer document is a block.
-
-    Args:
-        ends: one past each document's last token, int64 `(documents,)`, ascending; the first document begins at 0.
-        block_tokens: the maximum number of tokens in a range.
+    A longer document is a block.
     """
-    first = 0
+    first, ends = 0, np.cumsum(lengths)
     while first < len(ends):
         before = int(ends[first - 1]) if first else 0
         last = max(first + 1, int(np.searchsorted(ends, before + block_tokens, "right")))

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from shards.errors import Problem, ShardSetError
-from shards.format.listed_files import compare_digest, compare_sizes
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import ShardSet
+from shards.format.shard import compare_digest, compare_sizes
 from shards.hub.push import SetFile, batch_files, count_bytes
 from shards.stores.files import check_new_folder, check_room, delete_path, hash_file, no_follow, write_folder
 from shards.stores.hub_store import HubAddress, HubStore, open_hub

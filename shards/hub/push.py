@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import ShardSetError, plural
-from shards.format.listed_files import AGAIN, compare_digest
 from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.format.reader import ShardSet, open_set
+from shards.format.shard import AGAIN, compare_digest
 from shards.stores.files import hash_file
 from shards.stores.hub_client import hub_errors, open_hub_client, say_token
 from shards.stores.hub_store import BLOB_DIGITS, HubAddress, HubStore, blob_id, open_hub
@@ -138,9 +138,7 @@ def push(
             again(f"{address}: {CARD_FILE}", partial(_check_card, address, file.path))
     if comparison is None and not dry_run:
         again(f"{address}", lambda: _create(address, private=private))
-        comparison = again(f"{address}", compare_created)
-        _check(comparison, private=private, replace=replace)
-        wanted, missing = comparison.files, comparison.missing
+        again(f"{address}", compare_created)
     total, added_bytes = count_bytes(wanted), count_bytes(missing)
     told = {
         "created": before is None,

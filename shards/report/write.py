@@ -23,9 +23,10 @@ import numpy as np
 
 from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, TOKENS_FILE, read_values
 from shards.audit.audit import audit as audit_set
-from shards.format.document_table import iter_documents, number_sources, read_bytes
+from shards.format.document_table import iter_documents, number_sources
 from shards.format.manifest import MANIFEST_FILE
-from shards.format.reader import Shard, ShardSet
+from shards.format.reader import ShardSet
+from shards.format.shard import Shard
 from shards.format.vocabulary import Vocabulary
 from shards.report.render import Report, describe_sources, render_card, render_page, rows_of
 from shards.stores.files import atomic_open, make_folder
@@ -242,7 +243,7 @@ def read_shown_document(shard: Shard, place: Place, vocabulary: Vocabulary) -> J
     A character has at most 4 tokens, so at most 4 for each are read.
     """
     stop = min(place.tokens - 1, 4 * SHOWN_CHARACTERS + 1)  # one for BOS
-    data = read_bytes(shard, place.start, place.start + stop, vocabulary=vocabulary)
+    data = vocabulary.decode_document(shard.read(place.start, place.start + stop))
     whole = stop == place.tokens - 1
     text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(data, final=whole)
     shown = text[:SHOWN_CHARACTERS]  # with lone surrogates for bytes that are not UTF-8

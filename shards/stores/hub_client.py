@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from shards.errors import TokenmillError
 from shards.stores.retry import (
@@ -191,55 +191,56 @@ def hub_errors(what: str) -> Generator[None]:
         while isinstance(cause, RuntimeError | LocalEntryNotFoundError) and cause.__cause__ is not None:
             cause = cause.__cause__
         said = _QUERY.sub("", getattr(cause, "server_message", None) or str(cause).partition("\n")[0]).strip(" .")
+        kind = f"{type(cause).__name__}: {said}"
+        passing: dict[str, Any] | None = None
         match cause:
             case RevisionNotFoundError():
-                raise StoreError(f"{what}: there is no such revision. {say_token()}.") from error
+                told = f"there is no such revision. {say_token()}."
             case GatedRepoError():
-                raise StoreError(f"{what}: gated: ask for access on the dataset's page. {say_token()}.") from error
+                told = f"gated: ask for access on the dataset's page. {say_token()}."
             case RepositoryNotFoundError():
-                raise StoreError(f"{what}: no such dataset, or it is private. {say_token()}.") from error
+                told = f"no such dataset, or it is private. {say_token()}."
             case HfHubHTTPError():
                 status = cause.response.status_code
+                told = f"the Hub answered HTTP {status}: {said}"
                 if status in PASSING_STATUSES:
-                    wait_s = retry_after_s(cause.response.headers)
-                    raise TransientError(
-                        f"{what}: the Hub answered HTTP {status}: {said}", retry_after_s=wait_s
-                    ) from error
-                if status in (401, 403):
-                    raise StoreError(f"{what}: refused (HTTP {status}): {said}. {say_token()}.") from error
-                raise StoreError(f"{what}: the Hub answered HTTP {status}: {said}") from error
+                    passing = {"retry_after_s": retry_after_s(cause.response.headers)}
+                elif status in (401, 403):
+                    told = f"refused (HTTP {status}): {said}. {say_token()}."
             case HFValidationError():
-                raise StoreError(f"{what}: not a name on the Hub: {said}. Correct it.") from error
+                told = f"not a name on the Hub: {said}. Correct it."
             case OfflineModeIsEnabled():
-                raise StoreError(f"{what}: {said}") from error
+                told = said
             case httpx2.ConnectError() | httpx2.ConnectTimeout():
                 host = cause.request.url.netloc.decode()
-                raise TransientError(
-                    f"{what}: no connection to {host} ({said}). Is HF_ENDPOINT right? Does this machine need a proxy "
-                    "(HTTPS_PROXY)? With HF_HUB_OFFLINE=1, a build reads only its cache",
-                    no_connection_to=host,
-                ) from error
+                passing = {"no_connection_to": host}
+                told = (
+                    f"no connection to {host} ({said}). Is HF_ENDPOINT right? Does this machine need a proxy "
+                    "(HTTPS_PROXY)? With HF_HUB_OFFLINE=1, a build reads only its cache"
+                )
             case httpx2.TransportError() | ConnectionError() | TimeoutError():  # the builtin ones are Xet's
                 hint = " A Hub without Xet needs HF_HUB_DISABLE_XET=1." if "/xet-" in said else ""
-                raise TransientError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?{hint}") from error
+                told, passing = f"{kind}. Is HF_ENDPOINT right?{hint}", {}
             case RuntimeError() if "client has been closed" in said:
                 # After a connection error of one thread, the library closes the client that all threads share.
-                raise TransientError(f"{what}: another connection broke") from error
+                told, passing = "another connection broke", {}
             case OSError() if said.startswith("Consistency check failed"):
-                raise TransientError(f"{what}: the Hub broke off its answer") from error
+                told, passing = "the Hub broke off its answer", {}
             case AttributeError() if cause.obj is None and cause.name in ("get", "request", "stream"):
                 # It does so just when this thread asks for that client, and returns None.
-                raise TransientError(f"{what}: another connection broke") from error
+                told, passing = "another connection broke", {}
             # The library cannot parse an answer that is not from a Hub; it takes the types in one for granted.
             case (
                 httpx2.HTTPError() | httpx2.InvalidURL() | ValueError() | RuntimeError()
                 | TypeError() | LookupError() | AttributeError()
             ):  # fmt: skip
-                raise StoreError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
+                told = f"{kind}. Is HF_ENDPOINT right?"
             case _ if type(cause).__name__.startswith("Xet"):
-                raise StoreError(f"{what}: {type(cause).__name__}: {said}. {say_token()}.") from error
+                told = f"{kind}. {say_token()}."
             case _:
                 raise
+        message = f"{what}: {told}"
+        raise (TransientError(message, **passing) if passing is not None else StoreError(message)) from error
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -51,6 +51,14 @@ _SERVICES = {
 }
 """Of each service its name, and the variables of its endpoint and of plain HTTP. obstore reads most of them itself."""
 
+_REMEDIES = {
+    "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_REGION, AWS_ENDPOINT_URL); AWS_SKIP_SIGNATURE=true "
+    "reads a public bucket.",
+    "gs": "Set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account.",
+    "az": "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY.",
+}
+"""Of each service the sentence that names the variables from which it takes its credentials."""
+
 _VARIABLES = re.compile(r"(AWS|GOOGLE|AZURE)_\w+")
 _REFUSED = re.compile(r"\bsource: (\w+)")
 """The name of what obstore finds wrong with its settings, such as `MissingSecretAccessKey`."""
@@ -118,21 +126,9 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
         refused = _REFUSED.search(str(error))
         found = f" ({refused[1]})" if refused else ""
         raise InputError(
-            f"{scheme}://{bucket}: the settings in the environment cannot be used{found}. {say_variables(scheme)}"
+            f"{scheme}://{bucket}: the settings in the environment cannot be used{found}. {_REMEDIES[scheme]}"
         ) from None
     return Connection(_shown(endpoint) or service, region, single, parts)
-
-
-def say_variables(scheme: str) -> str:
-    """Return the sentence that names the variables from which the client of a kind of store takes its credentials."""
-    if scheme == "s3":
-        return (
-            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_REGION, AWS_ENDPOINT_URL); "
-            "AWS_SKIP_SIGNATURE=true reads a public bucket."
-        )
-    if scheme == "gs":
-        return "Set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account."
-    return "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY."
 
 
 os.register_at_fork(after_in_child=_note_fork)
@@ -279,45 +275,38 @@ def to_store_error(
         at: the client, with its endpoint and region.
     """
     found = read_failure(error)
-    passing = passing_error(found, what, at.endpoint)
-    if passing is not None:
+    if (passing := passing_error(found, what, at.endpoint)) is not None:
         return passing
-    where = at.endpoint
+    kind, where, remedy = StoreError, at.endpoint, _REMEDIES[scheme]
     # What is not there.
     if found.code in _ABSENT_BUCKET_CODES:
-        return StoreError(f"{what}: there is no bucket {bucket!r} at {where}. Create it, or correct the address.")
-    if isinstance(error, FileNotFoundError):
-        return FileNotFoundError(f"{what}: does not exist")
+        told = f"there is no bucket {bucket!r} at {where}. Create it, or correct the address."
+    elif isinstance(error, FileNotFoundError):
+        kind, told = FileNotFoundError, "does not exist"
     # What the user's settings can mend: region, credentials, rights.
-    if found.status in (301, 307, 308) or found.code in _WRONG_REGION_CODES or "BareRedirect" in found.text:
-        return StoreError(
-            f"{what}: the bucket is in another region than {at.region!r} ({found.shown}). Set AWS_REGION to its region."
-        )
-    if "169.254.169.254" in found.text or "metadata.google.internal" in found.text:
-        return NoCredentialsError(
-            f"{what}: no credentials in the environment, and no role of this machine. {say_variables(scheme)}"
-        )
-    if found.status == 401 or found.code in _REFUSED_KEYS_CODES:
-        return StoreError(
-            f"{what}: {where} refuses the credentials ({found.shown}). They are wrong or have expired: renew them."
-        )
-    if found.status == 403:
-        return StoreError(
-            f"{what}: no permission to {doing} at {where} ({found.shown}). Ask for the right. {say_variables(scheme)}"
-        )
+    elif found.status in (301, 307, 308) or found.code in _WRONG_REGION_CODES or "BareRedirect" in found.text:
+        told = f"the bucket is in another region than {at.region!r} ({found.shown}). Set AWS_REGION to its region."
+    elif "169.254.169.254" in found.text or "metadata.google.internal" in found.text:
+        kind, told = NoCredentialsError, f"no credentials in the environment, and no role of this machine. {remedy}"
+    elif found.status == 401 or found.code in _REFUSED_KEYS_CODES:
+        told = f"{where} refuses the credentials ({found.shown}). They are wrong or have expired: renew them."
+    elif found.status == 403:
+        told = f"no permission to {doing} at {where} ({found.shown}). Ask for the right. {remedy}"
     # What the store cannot do, or is not.
-    if found.status == 416:
-        return OSError(f"{what}: ends before the bytes that were requested. Copy or build it again.")
-    if "NotPartial" in found.text or "UnexpectedRange" in found.text:
-        return StoreError(
-            f"{what}: {where} answered a request for a range with other bytes: it does not read ranges. "
-            "Use another store, or copy the set to a disk."
+    elif found.status == 416:
+        kind, told = OSError, "ends before the bytes that were requested. Copy or build it again."
+    elif "NotPartial" in found.text or "UnexpectedRange" in found.text:
+        told = (
+            f"{where} answered a request for a range with other bytes: it does not read ranges. Use another store, or "
+            "copy the set to a disk."
         )
-    if found.status is not None:
-        return StoreError(f"{what}: {where} answered {found.shown} to a request to {doing}. Is the endpoint right?")
-    if found.kind:
-        return StoreError(f"{what}: what listens at {where} is not an object store. Correct the endpoint.")
-    return StoreError(f"{what}: cannot {doing}: {type(error).__name__}. {say_variables(scheme)}")
+    elif found.status is not None:
+        told = f"{where} answered {found.shown} to a request to {doing}. Is the endpoint right?"
+    elif found.kind:
+        told = f"what listens at {where} is not an object store. Correct the endpoint."
+    else:
+        told = f"cannot {doing}: {type(error).__name__}. {remedy}"
+    return kind(f"{what}: {told}")
 
 
 def passing_error(found: Failure, what: str, endpoint: str) -> TransientError | None:

@@ -17,7 +17,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, SupportsIndex, get_args
+from typing import Any, Literal, Self, SupportsIndex, TypeGuard, get_args
 
 import numpy as np
 import torch
@@ -212,7 +212,7 @@ class TokenWindows(Dataset[Sample]):
     def _make_reader(self) -> WindowReader:
         self._process = os.getpid()
         shards = self.shard_set.splits[self.split]
-        return WindowReader(shards, self.order, vocab_size=self.shard_set.vocab_size, stop=len(self))
+        return WindowReader(shards, self.order, stop=len(self))
 
     def _check(self) -> None:
         """Refuse arguments of `TokenWindows` that cannot be used."""
@@ -267,6 +267,6 @@ def _open_with_cache(
     return open_set(place, cache=Cache(Path(cache) if cache is not None else None, cache_limit))
 
 
-def is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     """Return whether a value, of a dataset's state or argument, is an integer of Python or numpy, and no bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -15,7 +15,7 @@ import numpy as np
 from shards.errors import set_error
 from shards.format.arrays import Tokens
 from shards.format.document_table import iter_documents
-from shards.format.reader import Shard
+from shards.format.shard import Shard
 from shards.format.vocabulary import Vocabulary
 from shards.format.windows.order import Window, WindowOrder
 
@@ -147,26 +147,6 @@ class Excerpt:
     hit: str
     after: str
     left_out: int = 0
-
-
-def read_excerpt(shard: Shard, place: Place, first: int, last: int, *, vocabulary: Vocabulary) -> tuple[int, Excerpt]:
-    """Return the excerpt around the tokens [first, last) of a document, and the byte of its text that they begin at.
-
-    Args:
-        shard: the shard that holds it.
-        place: the document.
-        first: a token of the document.
-        last: one past the last.
-        vocabulary: the set's.
-
-    Raises:
-        ShardSetError: the shard's files are not what the manifest says.
-    """
-    try:
-        return cut_tokens(shard.read(place.start, place.start + place.tokens), first, last, vocabulary)
-    except IndexError as error:
-        message = f"holds an id that the tokenizer lacks; expected less than {len(vocabulary)}"
-        raise set_error("token_out_of_range", shard.name, message) from error
 
 
 def cut_tokens(tokens: Tokens, first: int, last: int, vocabulary: Vocabulary) -> tuple[int, Excerpt]:

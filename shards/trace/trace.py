@@ -20,12 +20,13 @@ from shards.errors import InputError
 from shards.format.arrays import UInt8s
 from shards.format.content_hash import read_column
 from shards.format.document_table import iter_documents
-from shards.format.reader import Shard, ShardSet, open_set
+from shards.format.reader import ShardSet, open_set
+from shards.format.shard import Shard
 from shards.stores.open import AnyPath
 from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
-from shards.trace.locate import Place, find_holders, find_places, read_excerpt
+from shards.trace.locate import Place, cut_tokens, find_holders, find_places
 from shards.trace.search import Hit, Query, check_query, prepare_search, search_shard
 
 
@@ -124,7 +125,8 @@ def trace_token(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:
         raise InputError(f"no token {offset} in {shard.name}; it has {shard.num_tokens}, counted from 0")
     [[place]] = find_holders(shard, [(offset, offset + 1)])
     position = offset - place.start
-    byte, excerpt = read_excerpt(shard, place, position, position + 1, vocabulary=shard_set.vocabulary)
+    tokens = shard.read(place.start, place.start + place.tokens)
+    byte, excerpt = cut_tokens(tokens, position, position + 1, shard_set.vocabulary)
     return Hit(place, 1, position, byte, excerpt)
 
 

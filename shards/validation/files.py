@@ -19,7 +19,6 @@ from typing import TypeAlias
 
 from shards.errors import Problem, ShardSetError, plural, remedy_of
 from shards.format import codec
-from shards.format.listed_files import compare_digest, compare_size
 from shards.format.manifest import (
     COMPANION_FILES,
     MANIFEST_FILE,
@@ -31,7 +30,8 @@ from shards.format.manifest import (
     SidecarFiles,
     parse_json,
 )
-from shards.format.reader import Shard, ShardSet
+from shards.format.reader import ShardSet
+from shards.format.shard import Shard, check_most, compare_digest, compare_size
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES, check_tokenizer
 from shards.format.writer import SetProperties, make_sidecar
 from shards.stores.files import TMP_SUFFIX
@@ -223,10 +223,8 @@ def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
 
 def _check_sidecar(shard: Shard, manifest: Manifest) -> list[Problem]:
     entry, file = shard.entry, shard.entry.files.metadata
-    if file.bytes > MAX_SIDECAR_BYTES:
-        message = f"{file.bytes} bytes of metadata; expected at most {MAX_SIDECAR_BYTES}. Not read."
-        return [Problem("manifest_invalid", file.path, message)]
-    problems: list[Problem] = []
+    if problems := check_most(file.path, file.bytes, MAX_SIDECAR_BYTES, kind="manifest_invalid"):
+        return problems
     try:
         content = shard.store.read(file.path)
         problems += compare_digest(file.path, file.sha256, hashlib.sha256(content).hexdigest())
@@ -251,10 +249,7 @@ def _check_sidecar(shard: Shard, manifest: Manifest) -> list[Problem]:
 
 def _check_whole(listing: Listing, name: str, most: int) -> list[Problem]:
     """Check that a set's file can be read whole: it is there, and not too large."""
-    problems = _check_file(name, listing)
-    if not problems and (size := listing[name][0]) > most:
-        problems = [Problem("file_size", name, f"{size} bytes; expected at most {most}. Not read.")]
-    return problems
+    return _check_file(name, listing) or check_most(name, listing[name][0], most)
 
 
 def unreadable(name: str, error: OSError) -> Problem:

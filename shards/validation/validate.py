@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from shards.errors import Problem, first_of, plural
 from shards.format.manifest import MANIFEST_FILE, Manifest, MixEntry, ShardEntry
-from shards.format.reader import Shard, Shards
+from shards.format.shard import Shard, Shards
 from shards.format.totals import count_by_source
 from shards.stores.open import AnyPath, open_store
 from shards.terminal.reporter import Progress, count_up, no_progress

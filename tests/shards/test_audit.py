@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.audit.audit import audit, choose_val_rate
-from shards.audit.checks import check_never_seen, check_rare
+from shards.audit.checks import check_ids
 from shards.audit.figures import BINS, Totals, bin_lengths, bin_middles, quantile
 from shards.audit.ngrams import NO_NGRAM, hash_ngrams, token_values
 from shards.audit.rules import expected_id_counts, rare_below
@@ -192,11 +192,10 @@ def test_verdicts_on_ids_know_the_size_of_the_set(tokens, vocab_size, planted, n
     counts[ones:] = 1
     counts[ones - planted.get("unseen", 0) : ones] = 0
     totals.train.counts[0] = counts
-    check = check_never_seen(totals)
-    assert check.verdict == never_seen
-    assert ("a set this small" in check.summary) == (tokens / vocab_size < 1000)
-    below = rare_below(totals.train.tokens)
-    assert check_rare(totals, below=below).verdict == rare
+    bits = np.zeros(vocab_size)
+    _, unseen, few = check_ids(totals, (bits, bits), below=rare_below(totals.train.tokens))
+    assert (unseen.verdict, few.verdict) == (never_seen, rare)
+    assert ("a set this small" in unseen.summary) == (tokens / vocab_size < 1000)
 
 
 def test_validation_seen_in_training(small_plan, tmp_path):

@@ -142,7 +142,7 @@ def test_a_large_tokenizer_is_not_read(good_set: Path, tmp_path: Path, monkeypat
         lambda: shard_set.vocabulary,
         lambda: export_set(shard_set, tmp_path / "out", layout="nanogpt"),
     ):
-        with pytest.raises(ShardSetError, match="expected at most 1000"):
+        with pytest.raises(ShardSetError, match="expected at most 1,000"):
             read()
 
 
@@ -196,6 +196,6 @@ def test_training_names_the_shard_and_the_id_outside_the_vocabulary(tmp_path: Pa
     shard_set = write_token_set(tmp_path / "set", {"train": [tokens, tokens], "val": [count_up(100)]})
     edit(tmp_path / "set", lambda manifest: manifest.update(vocab_size=500))
     windows = TokenWindows(open_set(tmp_path / "set"), seq_len=64, epochs=1)
-    with pytest.raises(ShardSetError, match=r"train-0000\d: holds the id 500; expected less than 500"):
+    with pytest.raises(ShardSetError, match=r"train-0000\d\.bin\.zst: holds the id 500; expected less than vocab_size 500"):
         [windows[number] for number in range(len(windows))]
     assert shard_set.vocab_size > 500

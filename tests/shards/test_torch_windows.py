@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, default_collate
 from shards import ShardSet, ShardSetError, open_set
 from shards.errors import InputError
 from shards.format import codec
-from shards.format.reader import Shard
+from shards.format.shard import Shard
 from shards.format.windows.order import WindowOrder
 from shards.format.windows.window_reader import READS_FORWARD
 from shards.format.writer import write_token_set

@@ -125,7 +125,7 @@ def find_step_documents(
         OSError: a file cannot be read.
     """
     from shards.format.windows.order import order_split
-    from shards.trace.locate import find_window_documents, read_excerpt
+    from shards.trace.locate import cut_tokens, find_window_documents
 
     vocabulary = shard_set.vocabulary
     # The same order that the run went through.
@@ -147,7 +147,8 @@ def find_step_documents(
             hashes.add(place.hash)
             parts += 1
             if len(found) < limit:
-                _, excerpt = read_excerpt(shards[window.shard], place, first, last, vocabulary=vocabulary)
+                document = shards[window.shard].read(place.start, place.start + place.tokens)
+                _, excerpt = cut_tokens(document, first, last, vocabulary)
                 at = {"batch_row": number, "epoch": window.epoch}
                 at |= {"window_start": window.start, "window_stop": window.stop}
                 part = {"position": first, "in_window": last - first}

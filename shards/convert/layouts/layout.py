@@ -12,18 +12,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-import numpy as np
-
 from shards.format.arrays import Int64s, Tokens
 from shards.format.document_table import (
     DocumentBatch,
     cut_blocks,
     iter_checked_documents,
     iter_shard_lengths,
-    read_lengths,
 )
 from shards.format.manifest import Split
-from shards.format.reader import Shard, Shards, ShardSet
+from shards.format.reader import ShardSet
+from shards.format.shard import Shard, Shards
 from shards.terminal.reporter import Advance
 
 EXPORT_BLOCK_TOKENS = 1 << 22
@@ -75,15 +73,11 @@ class SplitReader:
         Raises:
             ShardSetError: a frame is corrupt, or the document table is.
         """
-        position = 0
-        for batch in iter_checked_documents(shard, ["length", *columns]):
-            # Tokens are counted from the shard's start, the batch's ends from its own.
-            begin, ends = position, np.cumsum(read_lengths(batch))
-            for first, last in cut_blocks(ends, EXPORT_BLOCK_TOKENS):
-                stop = begin + int(ends[last - 1])
-                yield shard.read(position, stop), batch.slice(first, last - first)
-                self.advance(stop - position)
-                position = stop
+        for batch, lengths, ends in iter_checked_documents(shard, columns):
+            for first, last in cut_blocks(lengths, EXPORT_BLOCK_TOKENS):
+                start, stop = int(ends[first] - lengths[first]), int(ends[last - 1])
+                yield shard.read(start, stop), batch.slice(first, last - first)
+                self.advance(stop - start)
 
 
 OpenFile = Callable[[str], AbstractContextManager[BinaryIO]]

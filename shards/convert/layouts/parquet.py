@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from shards.format.arrays import Tokens
-    from shards.format.reader import Shard
+    from shards.format.shard import Shard
 
 USAGE = 'load_dataset("{out}", split="{split}")'
 

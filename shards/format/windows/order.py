@@ -32,7 +32,8 @@ from shards.format.arrays import Int64s, UInt64s
 
 if TYPE_CHECKING:
     from shards.format.manifest import Split
-    from shards.format.reader import Shard, ShardSet
+    from shards.format.reader import ShardSet
+    from shards.format.shard import Shard
 
 
 ORDER_VERSION = 2

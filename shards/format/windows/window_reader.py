@@ -19,11 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from shards.errors import set_error
 from shards.format import codec
 from shards.format.arrays import Float64s, Int64s, Tokens
 from shards.format.document_table import read_sources
-from shards.format.reader import Shard
+from shards.format.shard import Shard
 from shards.format.windows.order import Visit, WindowOrder
 from shards.stores.cache_store import CacheStore
 from shards.stores.store import reads_at_once
@@ -43,17 +42,16 @@ DECODED_SHARDS = 2
 class WindowReader:
     """Reads windows by number. Safe to share between threads, which take turns; not between processes."""
 
-    def __init__(self, shards: Sequence[Shard], order: WindowOrder, *, vocab_size: int, stop: int):
+    def __init__(self, shards: Sequence[Shard], order: WindowOrder, *, stop: int):
         """Prepare to read windows; nothing is read yet.
 
         Args:
             shards: the split's shards, in the order whose token counts `order` was made from.
             order: the order of windows.
-            vocab_size: that of the set; an id from there on is no token.
             stop: one past the last window that will be read; no shard is decoded ahead for later ones.
         """
         self.order = order
-        self._shards, self._vocab_size, self._stop = shards, vocab_size, stop
+        self._shards, self._stop = shards, stop
         self._held: OrderedDict[int, _DecodedShard] = OrderedDict()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="decode-ahead")
@@ -83,10 +81,7 @@ class WindowReader:
         out = np.empty((len(windows), length), self._shards[0].dtype)
         with self._lock:
             for visit, rows, starts in self.order.group_by_visit(windows):
-                out[rows] = taken = self._hold(visit.shard).take(starts, length)
-                if (largest := int(taken.max())) >= self._vocab_size:
-                    found = f"holds the id {largest}; expected less than {self._vocab_size}. Validate the set."
-                    raise set_error("token_out_of_range", self._shards[visit.shard].name, found)
+                out[rows] = self._hold(visit.shard).take(starts, length)
                 self._note_read(visit, int(windows[rows[0]]), int(windows[rows[-1]]))
         return out
 

@@ -1,0 +1,347 @@
+"""One shard of a set: its tokens and its document table, and files as the manifest lists them.
+
+`Shard.read` decompresses just the frames that it needs. Sizes are compared when a set is opened: that costs one stat in
+a folder, and in a store its part of one listing; no file is read for it. Equal sizes do not prove equal bytes: a digest
+does, and costs reading the file.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.errors import InputError, Problem, ProblemKind, ShardSetError, plural, remedy_of, set_error
+from shards.format import codec
+from shards.format.arrays import TokenDtype, Tokens
+from shards.format.manifest import FileEntry, Manifest, ShardEntry
+from shards.stores.cache_store import CacheStore
+from shards.stores.store import Store, StoredFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAME_COLUMNS = ("source", "unit")
+MAX_NAME_BYTES = 1 << 16
+"""A longer value of `source` or `unit` is refused: it is copied for batches and messages. A path has at most 4,096."""
+
+NAMES_BYTES, NAME_BYTES = 1 << 24, 1 << 10
+"""A row group's values of such a column take at most this, and this for each row; it is known before they are read."""
+
+_NAMES = "dictionary<values=string, indices=int32, ordered=0>"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard. Safe to share between threads."""
+
+    store: Store
+    entry: ShardEntry
+    dtype: TokenDtype
+    vocab_size: int
+
+    def __repr__(self) -> str:
+        return f"<Shard {self.name}: {plural(self.num_tokens, 'token')} in {plural(self.num_documents, 'document')}>"
+
+    @property
+    def name(self) -> str:
+        """The name, such as `train-00000`."""
+        return self.entry.name
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of a shard, EOS included."""
+        return self.entry.tokens
+
+    @property
+    def num_documents(self) -> int:
+        """Documents."""
+        return self.entry.documents
+
+    @property
+    def tokens_file(self) -> StoredFile:
+        """The compressed tokens file."""
+        return StoredFile(self.store, self.entry.files.tokens.path)
+
+    @property
+    def cached(self) -> bool:
+        """Whether it is read through a cache, which fetches it whole at the first read."""
+        return isinstance(self.store, CacheStore)
+
+    @cached_property
+    def frames(self) -> codec.Frames:
+        """The frames by its seek table, read once; first the file is compared with the manifest.
+
+        Raises:
+            ShardSetError: the file is not what the manifest says, or the table is malformed.
+        """
+        file = self.entry.files.tokens
+        content_bytes = self.num_tokens * self.dtype.itemsize
+        with self._tell_damage(file, "seek_table"):
+            self._compare(file)
+            return codec.read_seek_table(self.tokens_file, size=file.bytes, content_bytes=content_bytes)
+
+    def read(self, start: int = 0, stop: int | None = None) -> Tokens:
+        """Read the tokens [start, stop).
+
+        Args:
+            start: first token.
+            stop: one past the last; the shard's end when None.
+
+        Returns:
+            tokens: uint16 or uint32 `(stop - start,)`, writable, owned by the caller.
+
+        Raises:
+            ValueError: the range lies outside the shard.
+            ShardSetError: the file is not what the manifest says, a frame is corrupt, or an id is outside the
+                vocabulary.
+        """
+        # The end of the shard is the default; an empty range is allowed.
+        stop = self.num_tokens if stop is None else stop
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise ValueError(f"{self.name}: tokens [{start}, {stop}) lie outside [0, {self.num_tokens})")
+        tokens = np.empty(stop - start, self.dtype)
+        self.read_into(tokens, start)
+        return tokens
+
+    def read_into(self, out: Tokens, start: int) -> None:
+        """Read tokens into an array, from `start` on. Memory: a decompressed frame. Raises what `read` raises."""
+        file, store = self.tokens_file, self.store
+        with (
+            self._tell_damage(self.entry.files.tokens, "frame_corrupt"),
+            # A cache keeps the file until it is read.
+            store.hold(file.name) if isinstance(store, CacheStore) else contextlib.nullcontext(file) as held,
+        ):
+            codec.read_content(held, self.frames, start * self.dtype.itemsize, out.view(np.uint8).data)
+        self._check_ids(out)
+
+    def iter_tokens(self) -> Iterator[Tokens]:
+        """Yield the tokens a frame (1 MiB) at a time, uint16 or uint32, read-only. Raises what `read` raises."""
+        # The file is compared, and its table read, before the first frame is.
+        frames = self.frames
+        with self._tell_damage(self.entry.files.tokens, "frame_corrupt"):
+            for content in codec.iter_frames(self.tokens_file, frames):
+                tokens = np.frombuffer(content, self.dtype)
+                self._check_ids(tokens)
+                yield tokens
+
+    def documents(self, columns: list[str] | None = None) -> pa.Table:
+        """Read the document table, one row per document in shard order.
+
+        Columns: `start` uint64, `length` uint32 (EOS included), `source` and `unit` dictionary<string>, `row` uint32,
+        `hash` fixed_size_binary(16).
+
+        Args:
+            columns: only these columns, or all when None.
+
+        Raises:
+            ShardSetError: kind `document_table`: the table cannot be read, or its names break a limit of FORMAT.md.
+            OSError: this process may not read the file, or has too many files open.
+        """
+        import pyarrow.parquet as pq
+
+        # Threads of Arrow would compete with those of the caller.
+        source = self.documents_source()
+        with self.table_errors("not a readable Parquet file"), pq.ParquetFile(source) as file:
+            if not (found := find_large_names(file.metadata)):
+                table = file.read(columns=columns, use_threads=False)
+                if not (found := "".join(map(find_long_name, table.to_batches()))):
+                    return table
+        raise self.wrong_table(found)
+
+    @contextlib.contextmanager
+    def table_errors(self, found: str) -> Generator[None]:
+        """Turn errors of Arrow in the body into those of the shard's damaged table, unless they have a remedy."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if isinstance(error, ShardSetError) or remedy_of(error):
+                raise
+            raise self.wrong_table(f"{found}: {error}") from error
+
+    def documents_source(self) -> Path | io.BytesIO:
+        """Return the document table, compared with the manifest: its path, else its bytes.
+
+        Raises:
+            ShardSetError: the file is not what the manifest says.
+        """
+        # A table in a folder is read by its path, without a copy.
+        file = self.entry.files.documents
+        if self.store.folder is not None:
+            self._compare(file)
+            return self.store.folder / file.path
+        return io.BytesIO(read_listed_file(self.store, file.path, file.sha256))
+
+    def _check_ids(self, tokens: Tokens) -> None:
+        """Refuse an id outside the vocabulary: a model's embedding has no row for it, and nobody knows its text."""
+        if len(tokens) and (most := int(tokens.max())) >= self.vocab_size:
+            found = f"holds the id {most}; expected less than vocab_size {self.vocab_size}. Validate the set."
+            raise set_error("token_out_of_range", self.tokens_file.name, found)
+
+    def _compare(self, file: FileEntry) -> None:
+        """Compare a file with the manifest before a read: its size, if that takes no request."""
+        # The cache compares size and digest of what it has fetched; elsewhere, a seek table is found only in a file of
+        # the manifest's size.
+        if self.cached or self.store.request_bytes:
+            return
+        if (problem := compare_size(self.store, file, find_size(self.store, file.path))) is not None:
+            raise ShardSetError([problem])
+
+    @contextlib.contextmanager
+    def _tell_damage(self, file: FileEntry, kind: ProblemKind) -> Generator[None]:
+        """Turn errors of a read in the body into those of a file that is damaged, or missing from the set's place."""
+        try:
+            yield
+        except codec.CodecError as error:
+            raise self._damaged(kind, file, str(error)) from error
+        except FileNotFoundError as error:
+            # The cache hides the set; ask where the set is.
+            place = self.store.remote if isinstance(self.store, CacheStore) else self.store
+            if (problem := compare_size(place, file, find_size(place, file.path))) is None:
+                raise  # of the cache's own folder
+            raise ShardSetError([problem]) from error
+
+    def wrong_table(self, found: str) -> ShardSetError:
+        """Return the error's document table that is not what the manifest says."""
+        return self._damaged("document_table", self.entry.files.documents, found)
+
+    def _damaged(self, kind: ProblemKind, file: FileEntry, found: str) -> ShardSetError:
+        """Return the error of a file that is not what the manifest says: what was found, and what was expected."""
+        # Another size than the manifest's says more than what a decoder found.
+        with contextlib.suppress(OSError, InputError):  # a store that does not answer now
+            if (size := self.store.size(file.path)) != file.bytes:
+                found += f"; the file has {size} bytes; expected {file.bytes} by the manifest"
+        return set_error(kind, file.path, f"{found}. {say_remedy(self.store)}")
+
+
+class Shards(tuple[Shard, ...]):
+    """Shards in order: a tuple with their sums, whose `repr` is one line."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the open set's shards of a split, EOS included."""
+        return sum(shard.num_tokens for shard in self)
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in the open set's shards of a split."""
+        return sum(shard.num_documents for shard in self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{plural(len(self), 'shard')}: {plural(self.num_tokens, 'token')} in "
+            f"{plural(self.num_documents, 'document')}>"
+        )
+
+
+def find_large_names(metadata: Any) -> str:
+    """Return what is wrong with the size of a document table's names, by its footer; empty if nothing is."""
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        most = NAMES_BYTES + NAME_BYTES * group.num_rows
+        for column in map(group.column, range(group.num_columns)):
+            name, size = column.path_in_schema, column.total_uncompressed_size
+            if name in NAME_COLUMNS and size > most:
+                return (
+                    f"the values of {name} take {size:,} bytes for {group.num_rows:,} rows; expected at most {most:,}"
+                )
+    return ""
+
+
+def find_long_name(batch: Any) -> str:
+    """Return which value of a batch of a document table is too long, or no name at all; empty if none is."""
+    for name in sorted({*NAME_COLUMNS} & {*batch.schema.names}):
+        if str(found := batch.column(name).type) != _NAMES:
+            return f"{name} is {found}; expected {_NAMES}"
+        texts = batch.column(name).dictionary
+        ends = np.frombuffer(texts.buffers()[1] or b"", np.int32)[texts.offset :][: len(texts) + 1]
+        if (longest := int(np.diff(ends).max(initial=0))) > MAX_NAME_BYTES:
+            return f"a value of {name} has {longest:,} bytes; expected at most {MAX_NAME_BYTES:,}"
+    return ""
+
+
+AGAIN = "Copy or build it again."
+
+
+def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
+    """Return a problem for each listed file that is missing, or has another size than the manifest says.
+
+    Raises:
+        OSError: the folder cannot be read.
+        InputError: the store cannot be listed.
+    """
+    # One listing of a store; a stat for each file of a folder.
+    if store.folder is None:
+        sizes: Mapping[str, int] = {file.name: file.bytes for file in store.list()}
+    else:
+        sizes = {name: size for name in manifest.digests if (size := find_size(store, name)) is not None}
+    unsized = (manifest.tokenizer.file, manifest.recipe.file)  # these have only a digest in the manifest
+    problems = [_missing(store, name) for name in unsized if name not in sizes]
+    found = (compare_size(store, file, sizes.get(file.path)) for file in manifest.files)
+    return problems + [problem for problem in found if problem is not None]
+
+
+def find_size(store: Store, name: str) -> int | None:
+    """Return the size in bytes of a listed file, or None if it is missing."""
+    try:
+        return store.size(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def compare_size(store: Store, file: FileEntry, size: int | None) -> Problem | None:
+    """Return the problem of a file of this size, None if missing; none if the manifest says the same."""
+    if size is None:
+        return _missing(store, file.path)
+    if size != file.bytes:
+        found = f"{size:,} bytes in {store}; expected {file.bytes:,} by the manifest"
+        return Problem("file_size", file.path, f"{found}. {say_remedy(store)}")
+    return None
+
+
+def check_most(name: str, size: int, most: int, *, kind: ProblemKind = "file_size") -> list[Problem]:
+    """Return the problem of a file that is too large to be read whole: a hostile one must not fill the memory."""
+    return [] if size <= most else [Problem(kind, name, f"{size:,} bytes; expected at most {most:,}. Not read.")]
+
+
+def say_remedy(store: Store) -> str:
+    """Return the remedy for a listed file that is missing or is not what the manifest says."""
+    again = "Copy, pull or build it again" if store.folder is not None else "Push or build it again"
+    return f"{again}; tokenmill validate {store} finds what is damaged."
+
+
+def read_listed_file(store: Store, name: str, sha256: str) -> bytes:
+    """Read a whole file that a set's manifest lists, and check it against its SHA-256.
+
+    Raises:
+        ShardSetError: its bytes do not have that digest, or it is missing.
+        OSError: it cannot be read.
+    """
+    try:
+        content = store.read(name)
+    except FileNotFoundError as error:
+        if find_size(store, name) is not None:
+            raise
+        raise ShardSetError([_missing(store, name)]) from error
+    if problems := compare_digest(name, sha256, hashlib.sha256(content).hexdigest(), remedy=say_remedy(store)):
+        raise ShardSetError(problems)
+    return content
+
+
+def compare_digest(name: str, expected: str, digest: str, *, remedy: str = AGAIN) -> list[Problem]:
+    """Return the problem of a listed file whose SHA-256 is not the manifest's."""
+    message = f"sha256 is {digest}; expected {expected} by the manifest. {remedy}"
+    return [] if digest == expected else [Problem("file_checksum", name, message)]
+
+
+def _missing(store: Store, name: str) -> Problem:
+    return Problem("file_missing", name, f"in the manifest, but not in {store}. {say_remedy(store)}")
