@@ -184,7 +184,8 @@ class TokenStream(IterableDataset[Sample]):
                 if name == "order_version":
                     remedy = "Go on with the Tokenmill that saved it, or begin at the first sample"
                 problems.append(f"the state's {name} is {other!r:.80}; this stream has {value!r}. {remedy}.")
-        samples, total = found.get("samples"), len(self.windows)
+        samples: Any = found.get("samples")
+        total = len(self.windows)
         if not is_integer(samples) or not 0 <= samples <= total:
             problems.append(
                 f"the state's samples is {samples!r:.80}; expected an integer from 0 to {total}. Give what state_dict "

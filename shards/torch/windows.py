@@ -17,7 +17,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, SupportsIndex, TypeGuard, get_args
+from typing import Any, Literal, Self, SupportsIndex, get_args
 
 import numpy as np
 import torch
@@ -267,6 +267,6 @@ def _open_with_cache(
     return open_set(place, cache=Cache(Path(cache) if cache is not None else None, cache_limit))
 
 
-def is_integer(value: object) -> TypeGuard[int]:
+def is_integer(value: object) -> bool:
     """Return whether a value, of a dataset's state or argument, is an integer of Python or numpy, and no bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
