@@ -41,31 +41,6 @@ def test_validate_names_problems(good_set, tmp_path):
     assert "evil\x1b[2J.txt" in {problem["where"] for problem in report["problems"]}
 
 
-COMMANDS = {
-    "inspect": [],
-    "audit": [],
-    "trace": ["--text", "a"],
-    "report": [],
-    "export": ["--to", "nanogpt", "--out", "OUT"],
-    "push": ["tester/set"],
-}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_error_has_one_prefix(tmp_path, capsys, command):
-    flags = [str(tmp_path / "out") if flag == "OUT" else flag for flag in COMMANDS[command]]
-    assert main([command, str(tmp_path / "absent"), *flags]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.splitlines()[-1].partition(": ")[0]) == ("", "error")
-    assert main([command, str(tmp_path), *flags, "--json"]) == 1
-    out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert (told["status"], [problem["kind"] for problem in told["problems"]]) == ("failed", ["manifest_missing"])
-    assert [line for line in err.splitlines() if "manifest.json" in line][-1].startswith(
-        "error: manifest.json: no manif"
-    )
-
-
 def test_inspect_prints_tables(good_set):
     result = run("inspect", good_set)
     assert result.returncode == 0
@@ -96,25 +71,6 @@ def test_document_cannot_control_the_terminal(plan, tokenizer, tmp_path):
     assert shown.split("\n", 1)[1] == "a\\x1b]0;owned\\x07b\\x9b31mc\\u202edrow\\u2028\\x7f\\r\n\tend [bold]\n"
     exact = json.loads(run("inspect", tmp_path / "set", "--shard", "2", "--document", 0, "--json").stdout)
     assert exact["text"] == text
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "inspect SET --shard train-00009 --document 0",
-        "inspect SET --shard 9 --document 0",
-        "inspect SET --shard 0 --document 1000000000",
-        "inspect SET --shard 0",
-        "trace SET --shard 0",
-        "trace SET --text a --offset 0",
-        "trace SET --shard 0 --offset 999999999",
-        "trace SET --shard 0 --offset 0 --out x",
-        "trace SET --regex (",
-    ],
-)
-def test_a_command_says_what_it_cannot_find_or_do(good_set, words):
-    done = run(*words.replace("SET", str(good_set)).split())
-    assert (done.returncode, "error: " in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -214,10 +170,3 @@ def test_too_little_memory_is_said_with_the_remedy(error, capsys):
     assert said.startswith(f"error: {text_of(error)}. No memory is left")
     assert said.endswith("raise the limit, or use fewer workers.\n")
     assert not lacks_memory(pa.ArrowInvalid(str(error))), "a value that speaks of memory"
-
-
-def test_an_empty_path_is_not_the_working_directory(good_set, monkeypatch, capsys):
-    monkeypatch.chdir(good_set)
-    for words in (["validate", ""], ["inspect", ""], ["audit", ""], ["export", ".", "--to", "nanogpt", "--out", ""]):
-        assert main(words) == 2
-        assert "the path is empty. Is a variable of the shell not set?" in capsys.readouterr().err

@@ -160,12 +160,3 @@ def test_the_command_writes_a_list_with_reasons(flooded, found, tmp_path, capsys
     assert f'drop_hashes = ["{path}"]' in shown
     assert "warning: the block list takes" in shown
     assert f'"{found.ids[0]["text"]}"' in shown
-
-
-def test_no_other_file_is_overwritten(flooded, tmp_path, capsys):
-    notes = tmp_path / "notes.txt"
-    notes.write_text("my notes\n")
-    assert run(flooded[0], "--out", tmp_path / "audit", "--write-block-list", notes) == 2
-    assert "is not a block list" in capsys.readouterr().err
-    assert notes.read_text() == "my notes\n"
-    assert not (tmp_path / "audit").exists(), "refused before anything is read"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -84,90 +82,6 @@ def test_own_columns(columns, row, answer, tmp_path):
     task = EvalTaskConfig(name="own", **columns, prompt="Q: {question}\nA:").describe()
     item = read_items(task, files=[write_lines(tmp_path / "own.jsonl", [row])]).items[0]
     assert (item.contexts, item.choices, item.answer) == (("Q: q\nA:",) * 2, ("a", "b"), answer)
-
-
-@pytest.mark.parametrize(
-    ("task", "changes", "fault"),
-    [
-        # Columns.
-        ({}, {"answer": ...}, "no column 'answer'; found ['question', 'choices']; eval.tasks.own.answer names the"),
-        ({"choices": "c.text"}, {"c": {"x": 1}}, "no column 'c.text'; found ['x']"),
-        (
-            {},
-            {"choices": {"text": ["a", "b"], "label": ["A", "B"]}},
-            "column 'choices' holds a struct; expected one of its columns: ['choices.text', 'choices.label']; "
-            "eval.tasks.own.choices names the column",
-        ),
-        # Texts.
-        ("lambada", {"text": "a \ud800"}, "a question or a choice is not text: text = 'a \\ud800'"),
-        ("arc_easy", {"question": None}, "not text: question = None"),
-        ("winogrande", {"sentence": "no place"}, "the sentence 'no place' has no blank `_`"),
-        ({}, {"question": ["x" * 500] * 9}, f"not text: question = ['{'x' * 40}"),
-        # Answers.
-        ({}, {"answer": "c"}, "the answer 'c' is none of the choices"),
-        ({}, {"answer": 2}, "the answer is 2; expected a place from 0 to 1"),
-        ({"labels": "l"}, {"l": ["A", "B"], "answer": "C"}, "none of the labels"),
-        ("piqa", {"label": True}, "the answer is True; expected a place from 0 to 1. Expected an item of eval task"),
-        ("arc_easy", {"choices": "ab"}, "a column has another type than expected: {'answerKey': "),
-        # Choices and their labels.
-        ({}, {"choices": "ab"}, "column 'choices' holds 'ab'; expected a list of two"),
-        ("arc_easy", {"choices": {"text": ["a", "b"], "label": ["2"]}}, "the labels are ['2']; expected a list of 2"),
-        ("hellaswag", {"endings": ["a"], "label": "0"}, "column 'endings' holds ['a']; expected a list of two"),
-    ],
-)
-def test_rows_that_are_refused(task, changes, fault, tmp_path):
-    """`...` leaves a column out."""
-    if isinstance(task, str):
-        description, good = KNOWN_TASKS[task], ROWS[task]
-    else:
-        description = EvalTaskConfig(name="own", **task).describe()
-        good = {"question": "q", "choices": ["a", "b"], "answer": 0}
-    bad = {name: value for name, value in (good | changes).items() if value is not ...}
-    own = {"c": {"text": ["a", "b"]}, "l": ["A", "B"]} | ({"answer": "A"} if "labels" in task else {})
-    path = write_lines(tmp_path / "items.jsonl", [good | own, bad])
-    with pytest.raises(InputError, match=rf"items.jsonl: line 2: .*{re.escape(fault)}") as refused:
-        read_items(description, files=[path])
-    assert len(str(refused.value)) < len(str(path)) + 300
-    str(refused.value).encode()
-
-
-@pytest.mark.parametrize(
-    ("content", "fault"),
-    [
-        (b"", "holds no item"),
-        (
-            b'{"passage": "a b"}',
-            "line 1: no column 'text'; found ['passage']. Expected an item of eval task 'lambada': correct",
-        ),
-        (b'{"text": "a b"}\n\n{}', "line 3: no column 'text'; found []. Expected an item"),
-        (b"[1]", "line 1: a list: b'[1]'. Expected an object with the columns of an item on each"),
-        (b'{"text": "a b"}\n{', "line 2: not JSON (Expecting property name enclosed in double quotes"),
-        (b"[" * 200_000, "line 1: not JSON (maximum recursion depth exceeded"),
-        (b'{"text": "caf\xe9"}', "line 1: not JSON ('utf-8' codec can't decode byte 0xe9"),
-        (gzip.compress(b'{"text": "a b"}', mtime=0), "line 1: not JSON ('utf-8' codec can't decode byte 0x8b"),
-    ],
-)
-def test_files_that_are_refused(content, fault, tmp_path):
-    (tmp_path / "items.jsonl").write_bytes(content)
-    with pytest.raises(InputError, match=f"items.jsonl.*{re.escape(fault)}"):
-        read_items(KNOWN_TASKS["lambada"], files=[tmp_path / "items.jsonl"])
-
-
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        ("{}/text.parquet", "text.parquet: not a parquet file, or damaged: "),
-        ("{}/rows.parquet", "rows.parquet: row 1, counted from 0: the answer is 2; expected a place from 0 to 1. "),
-        ("{}", "cannot be read: Is a directory. `files` names local files, one by one: correct it."),
-        ("{}/a\0b.jsonl", "/a\\x00b.jsonl': not the path of a file: "),
-    ],
-)
-def test_files_that_cannot_be_read(name, fault, tmp_path):
-    (tmp_path / "text.parquet").write_bytes(b"no parquet")
-    pq.write_table(pa.Table.from_pylist([ROWS["piqa"], ROWS["piqa"] | {"label": 2}]), tmp_path / "rows.parquet")
-    with pytest.raises(InputError, match=re.escape(fault)) as refused:
-        read_items(KNOWN_TASKS["piqa"], files=[Path(name.format(tmp_path))])
-    assert "\n" not in str(refused.value)
 
 
 def test_items_from_the_hub_at_their_commit_and_then_from_the_cache(tmp_path, monkeypatch):

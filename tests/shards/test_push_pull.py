@@ -15,7 +15,6 @@ import pytest
 from huggingface_hub import HfApi
 
 import shards
-from shards.errors import InputError
 from shards.hub import push as hub_push
 from shards.stores import hub_client, retry
 from shards.stores.hub_store import HubAddress, parse_hub_address
@@ -582,18 +581,8 @@ def test_a_flipped_byte_is_caught_when_read(hub, whole, name, kind, read):
         ("datasets/a/b@v1", HubAddress("a/b", "v1")),
         ("hf://datasets/a/b@x%2Fy/c/d.e", HubAddress("a/b", "x/y", "c/d.e")),
         ("a/b@refs/pr/1/c", HubAddress("a/b", "refs/pr/1", "c")),
-        ("a/b/../c", None),
         ("A-1.b_/c", HubAddress("A-1.b_/c")),
-        ("a", None),
-        ("../x", None),
-        ("a/b-", None),
-        ("hf://spaces/a/b", None),
-        ("https://host/a/b", None),
     ],
 )
 def test_addresses(text, expected):
-    if expected is None:
-        with pytest.raises(InputError, match="is not an address on the Hub"):
-            parse_hub_address(text)
-    else:
-        assert parse_hub_address(text) == parse_hub_address(str(expected)) == expected
+    assert parse_hub_address(text) == parse_hub_address(str(expected)) == expected

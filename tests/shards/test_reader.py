@@ -14,7 +14,7 @@ import zstandard
 import shards
 from shards import ShardSetError, open_set
 from shards.audit.audit import audit
-from shards.format.document_table import document_schema, iter_documents
+from shards.format.document_table import document_schema
 from shards.format.manifest import MANIFEST_FILE
 from shards.trace.search import Query
 from shards.trace.trace import trace
@@ -73,17 +73,6 @@ def test_damaged_tokens_are_an_error_with_its_remedy(good_set, tmp_path, fault, 
     remedy = rf"Copy, pull or build it again; tokenmill validate {folder} finds what is damaged\. \["
     for read in (shard.read, lambda: list(shard.iter_tokens())):
         with pytest.raises(ShardSetError, match=rf"^train-00000\.bin\.zst: .*({message}).*{remedy}"):
-            read()
-
-
-def test_a_damaged_document_table_is_an_error_with_its_remedy(good_set, tmp_path):
-    folder = Path(shutil.copytree(good_set, tmp_path / "set"))
-    shard = open_set(folder).shard("train-00000")
-    table = folder / "train-00000.docs.parquet"
-    table.write_bytes(bytes(table.stat().st_size))
-    found = r"^train-00000\.docs\.parquet: not a readable Parquet file: "
-    for read in (shard.documents, lambda: list(iter_documents(shard, ["length"]))):
-        with pytest.raises(ShardSetError, match=rf"{found}.*Copy, pull or build it again; tokenmill validate {folder}"):
             read()
 
 

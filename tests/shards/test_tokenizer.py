@@ -43,21 +43,3 @@ def test_set_whose_tokenizer_has_other_entries_than_its_manifest_is_refused(good
     edit(folder, lambda manifest: manifest["tokenizer"].update(sha256=digest))
     with pytest.raises(ShardSetError, match="has 301 entries; expected 300 by the manifest"):
         _ = open_set(folder).vocabulary
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"{", "not a tokenizer file"),
-        (b"[]", "not a tokenizer file: a value is not of the type"),
-        (b'{"model": {"vocab": [["a", 0.1]]}}', "a vocab that is a list; expected a 'BPE' with an object"),
-        (b'{"model": {"type": "WordPiece", "vocab": {"a": 0}}}', "model.type 'WordPiece'"),
-        (b'{"model": {"vocab": {"a": -1}}}', "expected a whole number"),
-        (b'{"model": {"vocab": {"a": 99999999999}}}', "ids reach 99999999999"),
-        ('{"model": {"vocab": {"▁the": 0}}}'.encode(), "byte-level"),
-        ('{"model": {"type": "Unigram", "vocab": [["▁a", 0.1]]}}'.encode(), "byte-level"),
-    ],
-)
-def test_what_is_no_byte_level_tokenizer_is_refused(data, message):
-    with pytest.raises(ValueError, match=message):
-        read_vocabulary(data)

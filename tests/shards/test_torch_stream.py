@@ -276,24 +276,6 @@ def test_a_state_may_hold_integers_of_numpy(small_set):
     assert stream.state_dict()["samples"] == 7
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rank": 2, "world_size": 2}, "rank = 2: expected one from 0 to world_size - 1 = 1"),
-        ({"rank": -1, "world_size": 2}, "rank = -1: expected one from 0"),
-        ({"rank": 0, "world_size": 0}, "world_size = 0: expected 1 or more"),
-        ({"rank": 1}, "rank = 1 and world_size = None: expected both"),
-        ({"batch_size": 0}, "batch_size = 0: expected 1 or more"),
-        ({"batch_size": 2.0}, r"batch_size = 2\.0: expected 1 or more, an integer"),
-        ({"rank": 0.0, "world_size": 2}, r"rank = 0\.0 and world_size = 2: expected integers"),
-        ({"uneven_end": "pad"}, "uneven_end = 'pad': expected 'keep' or 'drop'"),
-    ],
-)
-def test_arguments_that_cannot_be_used_are_named(small_set, arguments, message):
-    with pytest.raises(InputError, match=message):
-        TokenStream(small_set, **{"seq_len": SEQ_LEN, **arguments})
-
-
 def test_one_of_several_processes_must_say_which(small_set, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(InputError, match="rank, world_size: not given, and this is one of 4 processes"):

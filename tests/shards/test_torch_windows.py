@@ -312,27 +312,6 @@ def test_an_open_remote_set_without_a_cache_is_read_by_frames(hub, small_set):
 # Bad input
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"seq_len": 0}, "seq_len = 0: expected an integer, 1 or more"),
-        ({"samples": 2.5, "seed": 1.0}, r"(?s)samples = 2\.5: expected an integer.*seed = 1\.0: expected an integer"),
-        ({"epochs": True}, "epochs = True: expected an integer, 1 or more"),
-        ({"seq_len": 1_301}, r"longest of 4 shards of train has 1,301 tokens; expected at least seq_len \+ 1 = 1302"),
-        ({"split": "test"}, "split = 'test': .* has no such split. It has: train, val"),
-        ({"seed": -1}, r"seed = -1: expected an integer from 0 to 2\^32 - 1"),
-        ({"epochs": 2, "samples": 5}, "epochs = 2 and samples = 5: expected one of the two"),
-        ({"labels": "shifted"}, "labels = 'shifted': unknown. Expected one of: next, same"),
-        ({"fields": ["position_id"]}, "fields: 'position_id' is unknown. Did you mean 'position_ids'"),
-        ({"cache": "somewhere"}, "cache: the set is open already"),
-        ({"seq_len": 0, "split": "test"}, r"(?s)seq_len = 0.*split = 'test'"),
-    ],
-)
-def test_arguments_that_cannot_be_used_are_named(small_set, arguments, message):
-    with pytest.raises(InputError, match=message):
-        TokenWindows(small_set, **{"seq_len": SEQ_LEN, **arguments})
-
-
 @pytest.mark.parametrize("dataset", [TokenWindows, TokenStream])
 def test_a_phase_without_a_window_is_refused(tmp_path, dataset):
     shards = [count_up(size) for size in (500, 20, 30, 31)]

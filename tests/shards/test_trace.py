@@ -15,7 +15,7 @@ from shards.format.reader import open_set
 from shards.trace import search
 from shards.trace.block_list import write_block_list
 from shards.trace.locate import cut_excerpt, find_holders
-from shards.trace.search import Query, check_query
+from shards.trace.search import Query
 from shards.trace.trace import trace
 from tests.support.shard_sets import write_set
 from tokenmill.__main__ import main
@@ -140,21 +140,6 @@ def test_block_list_names_each_document_once(good_set, plan, tmp_path):
     assert lines[2] == "# found by --text the shard"
     with pytest.raises(ValueError, match="own folder"):
         write_block_list(folder / "block.txt", found.hashes, open_set(folder), asked="")
-
-
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        (Query("token", "300"), "no id 300; the vocabulary has the ids 0 to 299"),
-        (Query("text", ""), "the text is empty"),
-        (Query("regex", "("), "not a pattern: missing"),
-        (Query("regex", "(" * 5000 + "a" + ")" * 5000), "not a pattern: maximum recursion depth"),
-        (Query("regex", "x*"), "matches the empty text"),
-    ],
-)
-def test_queries_that_cannot_be_answered(query, message):
-    with pytest.raises(ValueError, match=message):
-        check_query(query, 300)
 
 
 def test_command_prints_where_it_is_and_cannot_control_the_terminal(plan, tokenizer, tmp_path, capsys):

@@ -46,7 +46,18 @@ schedule.warmup_steps = 1
 checkpoint.every_steps = 2
 eval.max_tokens = 200
 """
-PLACES = {"TokenWindows": "shards.torch", "TokenStream": "shards.torch", "load_train_recipe": "trainer.recipe"}
+PLACES = {
+    "EvalTaskConfig": "trainer.recipe.eval_config",
+    "KNOWN_TASKS": "shards.eval_tasks.known",
+    "Path": "pathlib",
+    "TokenStream": "shards.torch",
+    "TokenWindows": "shards.torch",
+    "load_train_recipe": "trainer.recipe",
+    "open_store": "shards.stores.open",
+    "parse_hub_address": "shards.stores.hub_store",
+    "read_items": "shards.eval_tasks.read",
+    "read_vocabulary": "shards.format.vocabulary",
+}
 """The modules of names that Python calls use beside `pipeline`, `shards` and `trainer`."""
 
 
