@@ -169,8 +169,6 @@ def test_training_names_the_shard_and_the_id_outside_the_vocabulary(tmp_path: Pa
     shard_set = write_token_set(tmp_path / "set", {"train": [tokens, tokens], "val": [count_up(100)]})
     edit(tmp_path / "set", lambda manifest: manifest.update(vocab_size=500))
     windows = TokenWindows(open_set(tmp_path / "set"), seq_len=64, epochs=1)
-    with pytest.raises(
-        ShardSetError, match=r"train-0000\d\.bin\.zst: holds the id 500; expected less than"
-    ):
+    with pytest.raises(ShardSetError, match=r"train-0000\d\.bin\.zst: holds the id 500; expected less than"):
         [windows[number] for number in range(len(windows))]
     assert shard_set.vocab_size > 500
