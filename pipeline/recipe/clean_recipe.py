@@ -105,7 +105,7 @@ class Language(Filter):
     keep: Annotated[list[str], AfterValidator(distinct)] = Field(default_factory=list[str], min_length=1)
     """Languages to keep, by the model's labels: `["en"]`. Required unless the table is off."""
     min_score: Proportion = 0.65
-    """A document stays if one of these languages scores this much; 0.65 is FineWeb's number."""
+    """A document stays if one of these languages has at least this score; 0.65 is FineWeb's number."""
     first_bytes: SizeBytes | None = None
     """How much of each document to look at; when absent, all of it."""
 

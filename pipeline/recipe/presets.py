@@ -157,9 +157,9 @@ class Gopher(Preset):
     max_mean_word_chars: Amount = 10
     """Mean length of the words, in characters."""
     max_hashes_per_word: Amount = 0.1
-    """Number signs for each word."""
+    """Number signs per word."""
     max_ellipses_per_word: Amount = 0.1
-    """Ellipses for each word."""
+    """Ellipses per word."""
     max_bullet_lines: Share = 0.9
     """Lines that begin with a bullet."""
     max_ellipsis_lines: Share = 0.3
@@ -224,7 +224,7 @@ class Fineweb(Preset):
     max_short_lines: Share = 0.67
     """Lines of fewer than 30 characters."""
     max_newlines_per_word: Amount = 0.3
-    """Line feeds for each word (datatrove's `new_line_ratio`)."""
+    """Line feeds per word (datatrove's `new_line_ratio`)."""
 
 
 class Code(Preset):

@@ -140,7 +140,7 @@ class ScheduleConfig(Settings):
     decay_steps: Annotated[int, Field(ge=0)] | None = None
     """Steps of the cooldown, which `wsd` requires; 0 for a run that cooldowns [fork
     from](guide.md#one-long-training-run-several-budgets). Its shape is `1-sqrt`, which [Hägele et
-    al.](https://arxiv.org/abs/2405.18392) found the best over a fifth of the steps."""
+    al.](https://arxiv.org/abs/2405.18392) found best over a fifth of the steps."""
 
 
 class CheckpointConfig(Settings):
