@@ -65,5 +65,5 @@ def tell_missing(ablation: Ablation, missing: int, more: JsonObject) -> Outcome:
     seeds = len(ablation.config.seeds)
     rows: list[JsonObject] = [{"arm": arm.name, "trainings": seeds, "tokens": arm.tokens} for arm in ablation.arms]
     each = f"{plural(missing, 'training')} to run, of {plural(ablation.arms[0].tokens, 'token')} each"
-    note = f"{each}; `tokenmill fit --measure` measures the tokens a second of the train recipe on this machine"
+    note = f"{each}; `tokenmill fit --measure` measures the train recipe's tokens per second on this machine"
     return Outcome({"arms": rows, "missing": missing, **more}, [more.get("mix", []), rows, note])
