@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _BYTES_PER_TOKEN = 4
 _MOST_VAL_TOKENS = 5_000_000
 _LEAST_VOCABULARY = 270
-_SHOWN = 3
 _MOST_OF_A_HEADER = 40
 """Characters; a longer name of a column looks like text."""
 
@@ -42,28 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Write a recipe, and return what was found and the next commands."""
-    from pipeline.builder.publish import RECIPE_FILE
-    from pipeline.builder.records import RECORDS_FILE
-    from pipeline.sources.selection import SPANS_FILE
+    from pipeline.sources.globs import describe_left_out
     from pipeline.sources.survey import GUESSED, MOST_LOOKED_AT, UNKNOWN, survey
-    from pipeline.tokenizer.train import TOKENIZER_FILE
-    from shards.audit.audit import REPORT_FILE, TOKENS_FILE
-    from shards.format.manifest import MANIFEST_FILE
-    from shards.report.write import CARD_FILE, PAGE_FILE
     from shards.stores.files import check_own_folder, write_text
 
     out: Path = options.out
     folder = out.absolute().parent
     hub = [path for path in options.paths if path.startswith("hf://")]
     left_out: dict[str, str] = {}
-    marks = {
-        "a shard set": {MANIFEST_FILE, TOKENIZER_FILE},
-        "the work folder of a build": {RECORDS_FILE, SPANS_FILE},
-        "a training run": {RECIPE_FILE, "metrics.jsonl"},
-        "an audit": {REPORT_FILE, TOKENS_FILE},
-        "a report": {".report", PAGE_FILE, CARD_FILE},
-    }
-    found = survey([path for path in options.paths if path not in hub], left_out, marks)
+    found = survey([path for path in options.paths if path not in hub], left_out)
     if os.path.lexists(out):
         raise InputError(f"{out}: already exists and is not overwritten. Give another file by --out, or delete it.")
     check_own_folder(folder)
@@ -77,12 +63,7 @@ def run(options: argparse.Namespace) -> Outcome:
             left_out |= {file.name: why for file in source[1]}
             unread.append(source)
             found.remove(source)
-    kinds = {name: (why, "folder" if os.path.isdir(name) else "file") for name, why in sorted(left_out.items())}
-    lines = [
-        f"left out: {plural(len(names), noun)} ({', '.join(map(os.path.relpath, names[:_SHOWN]))}): {why}"
-        for why, noun in sorted({*kinds.values()})
-        for names in [[name for name in kinds if kinds[name] == (why, noun)]]
-    ]
+    lines = [*describe_left_out({os.path.relpath(name): why for name, why in left_out.items()})]
     if sum(len(files) for _, files, _ in found) > MOST_LOOKED_AT:
         lines.append(f"looked at {MOST_LOOKED_AT:,} files, and at all files like one that is not UTF-8")
     if not found + unread:

@@ -174,7 +174,7 @@ def list_spans_of_file(source: SourceRecipe, file: File, unit_bytes: int | None)
     except InputError:  # a fault with its remedy, such as a missing package
         raise
     except BROKEN_FILE_ERRORS as error:
-        raise SourceError(f"{file.name}: {text_of(error)}{remedy_of(error) or '. Restore the file.'}") from error
+        raise _refuse_broken(source, file.name, error) from error
 
 
 def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
@@ -208,15 +208,33 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     except InputError:  # a fault with its remedy, such as a missing package
         raise
     except BROKEN_FILE_ERRORS as error:
-        if isinstance(error, UnicodeError) and source.encoding != "utf-8":  # a file in UTF-8 has malformed records
-            remedy = "Correct `encoding`, or give the file a source of its own."
-            raise SourceError(f"{span.name}: does not decode as {source.encoding}: {error}. {remedy}") from error
-        remedy = remedy_of(error) or ". Restore the file, or leave it out of `paths`."
-        raise SourceError(f"{span.name}: cannot be read: {text_of(error)}{remedy}") from error
+        raise _refuse_broken(source, span.name, error) from error
 
 
-_STATE_FILE = "state.json"
-"""What `datasets.save_to_disk` writes beside the files with the rows, and lists these in."""
+def _refuse_broken(source: SourceRecipe, name: str, error: BaseException) -> SourceError:
+    """Return the error of a file that cannot be opened, decompressed or decoded."""
+    if isinstance(error, UnicodeError) and source.encoding != "utf-8":  # a file in UTF-8 has malformed records
+        remedy = "Correct `encoding`, or give the file a source of its own."
+        return SourceError(f"{name}: does not decode as {source.encoding}: {error}. {remedy}")
+    remedy = remedy_of(error) or ". Restore the file, or leave it out of `paths`."
+    return SourceError(f"{name}: cannot be read: {text_of(error)}{remedy}")
+
+
+_SAVED_ROWS, _SAVED_SPLITS = "state.json", "dataset_dict.json"
+"""What `datasets.save_to_disk` writes beside the files with the rows, and lists these in; and beside saved splits."""
+_FOLDERS = {
+    "a shard set": {"manifest.json", "tokenizer.json"},
+    "the work folder of a build": {"stages.json", "spans.json"},
+    "a training run": {"recipe.json", "metrics.jsonl"},
+    "an audit": {"audit.json", "tokens.parquet"},
+    "a report": {".report", "index.html", "README.md"},
+}
+"""Kinds of folders that hold no text of a source, and of each the names by which it is known."""
+
+
+def name_folder(names: set[str]) -> str:
+    """Return which of the known kinds of folders has files of these names; empty if none has."""
+    return next((kind for kind, marks in _FOLDERS.items() if marks <= names), "")
 
 
 def expand_glob(glob: str, left_out: LeftOut) -> list[File]:
@@ -258,7 +276,7 @@ def expand_glob(glob: str, left_out: LeftOut) -> list[File]:
 def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
     """Yield the local files that a glob matches; of a folder of `datasets.save_to_disk`, those with its rows."""
     glob = os.path.expanduser(glob)
-    if rows := _read_list(Path(glob, _STATE_FILE), "_data_files"):
+    if rows := _read_list(Path(glob, _SAVED_ROWS), "_data_files"):
         found = [(os.path.join(glob, str(table_of(file).get("filename"))), False) for file in rows]
     else:
         found = find_paths(os.path.join(glob, "*") if os.path.basename(glob) == "**" else glob, left_out)
@@ -301,9 +319,11 @@ def _explain_folder(glob: str, path: str) -> str:
     elif not os.path.isdir(path := os.path.expanduser(path)):
         is_pipe = os.path.exists(path) and not os.path.isfile(path)
         return f"{glob!r} is {PIPE}. Write its contents to a file." if is_pipe else ""
-    elif splits := _read_list(Path(path, "dataset_dict.json"), "splits"):
+    elif splits := _read_list(Path(path, _SAVED_SPLITS), "splits"):
         named = f"{', '.join(map(str, splits))}). Name one: {str(Path(glob, str(splits[0])))!r}"
         return f"{glob!r} is a folder of saved splits ({named}."
+    elif kind := name_folder({*os.listdir(path)}):
+        return f"{glob!r} is {kind}. Name the files of its text."
     return f"{glob!r} is a folder. Give a glob over its files, such as {glob.rstrip('/') + '/**/*'!r}."
 
 

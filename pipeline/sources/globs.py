@@ -13,21 +13,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from glob import has_magic
 
-from shards.errors import plural
 from shards.terminal.display import printable
 
 _SHOWN = 5
-HIDDEN, SPECIAL = "hidden file", "special file"
-AGAIN, UNREADABLE = "a link to a folder that is read already", "cannot be read: Permission denied"
-_DESCRIPTIONS = {
-    HIDDEN: (HIDDEN, "left out", "; to read hidden files, write the dot in the glob: `.hidden/*`"),
-    SPECIAL: (SPECIAL, "left out", "; a pipe, a socket or a device is not read"),
-    AGAIN: ("link", "to a folder that is read already, not followed", ""),
-    UNREADABLE: ("folder", "left out", "; grant this user the permission to read, or change the glob"),
-}
+HIDDEN = "hidden; to read hidden files, write the dot in the glob: `.hidden/*`"
+SPECIAL = "a pipe, a socket or a device is not read"
+AGAIN = "a link to a folder that is read already"
+UNREADABLE = "cannot be read: Permission denied"
 
 LeftOut = dict[str, str]
-"""The names of what globs leave out, and of each why: one of the four."""
+"""The names of what globs leave out, and of each why."""
 
 Found = tuple[str, bool]
 """A path, and whether the glob leaves it out: a name that it does not spell begins with a dot."""
@@ -117,8 +112,8 @@ def _walk(folders: Iterable[Found], left_out: LeftOut) -> Iterator[Found]:
 
 
 def describe_left_out(left_out: LeftOut) -> Iterator[str]:
-    """Yield what globs leave out, by name, a line for each reason."""
-    for why, (noun, rest, hint) in _DESCRIPTIONS.items():
-        if names := sorted(name for name in left_out if left_out[name] == why):
-            shown = ", ".join(map(printable, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
-            yield f"{plural(len(names), noun)} {rest}: {shown}{hint}"
+    """Yield what is left out, by name, a line for each reason."""
+    for why in sorted({*left_out.values()}):
+        names = sorted(name for name in left_out if left_out[name] == why)
+        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+        yield f"left out: {', '.join(map(printable, names[:_SHOWN]))}{more}: {why}"

@@ -28,7 +28,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from pipeline.sources.base import File, SourceError
-from pipeline.sources.files import expand_glob
+from pipeline.sources.files import expand_glob, name_folder
 from pipeline.sources.formats.arrow_ipc import is_file
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, compression_of, open_file
 from pipeline.sources.formats.detect import detect_format, is_binary, read_head
@@ -197,18 +197,17 @@ def _collect(texts: Texts, file: str, name: str, value: Any) -> None:
             _collect(texts, file, f"{name}.{key}".lstrip("."), item)
 
 
-def survey(places: list[str], left_out: dict[str, str], marks: dict[str, set[str]]) -> list[Found]:
+def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
     """Survey files, and return the sources that read those with text.
 
     Args:
         places: folders, files and globs.
         left_out: the names of files and folders that no source reads are added, with the reason of each.
-        marks: kinds of folders that are left out, and of each the names by which it is known.
 
     Raises:
         InputError: a place is not there, cannot be listed, or lies in another one.
     """
-    cells = [cell for place in dict.fromkeys(places) for cell in _list_cells(place, left_out, marks)]
+    cells = [cell for place in dict.fromkeys(places) for cell in _list_cells(place, left_out)]
     listed = Counter(file.name for *_, files in cells for file in files)
     if twice := next((name for name in listed if listed[name] > 1), ""):
         raise InputError(f"{twice}: lies in two of the given places; name only one of them")
@@ -259,12 +258,12 @@ def _list_unread(left_out: dict[str, str], pattern: str) -> list[str]:
     return [glob for glob in globs if expand_glob(glob, {})]
 
 
-def _list_cells(place: str, left_out: dict[str, str], marks: dict[str, set[str]]) -> list[tuple[str, str, list[File]]]:
+def _list_cells(place: str, left_out: dict[str, str]) -> list[tuple[str, str, list[File]]]:
     """Return a name, a glob and the files that it matches, for each part of a folder or for a file or a glob."""
     root = os.path.abspath(place)
     is_folder = os.path.isdir(root)
     try:
-        files = sorted(_walk(root, left_out, marks), key=_name) if is_folder else expand_glob(place, left_out)
+        files = sorted(_walk(root, left_out), key=_name) if is_folder else expand_glob(place, left_out)
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         raise InputError(f"{place}: cannot be listed: {text_of(error)}") from error
     if not files and not os.path.exists(root):
@@ -283,11 +282,10 @@ def _list_cells(place: str, left_out: dict[str, str], marks: dict[str, set[str]]
     return [(label, glob, own) for (label, glob), own in sorted(cells.items())]
 
 
-def _walk(root: str, left_out: dict[str, str], marks: dict[str, set[str]]) -> Iterator[File]:
+def _walk(root: str, left_out: dict[str, str]) -> Iterator[File]:
     """Yield the files of a folder and of those below, without following links to folders."""
     for folder, below, names in os.walk(root, onerror=lambda error: left_out.update({error.filename: UNREADABLE})):
-        known = {*names, os.path.splitext(folder)[1]}
-        if what := next((what for what, of in marks.items() if of <= known), ""):
+        if what := name_folder({*names, os.path.splitext(folder)[1]}):
             left_out[folder] = what
             below.clear()
             continue

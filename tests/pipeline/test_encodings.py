@@ -10,13 +10,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.clean.documents import DocumentStream
 from pipeline.sources import files
-from pipeline.sources.base import SourceError
 from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.encodings import decode_whole, is_cuttable
-from tests.support.builds import list_spans_of
-from tests.support.good_recipe import faults_of
 
 TEXTS = {
     "latin-1": "Le café noir, où l'été dure",
@@ -52,26 +48,6 @@ def test_text_is_read_in_its_encoding(
     keys = {"format": format_, "encoding": encoding, **({"separator": "\n\n"} if format_ == "text" else {})}
     found = [row[2] for row in read_all(source(tmp_path / name, tmp_path / f"{name}.gz", **keys))]
     assert [value.decode() if isinstance(value, bytes) else value for value in found] == documents * 2
-
-
-def test_a_file_without_the_mark_that_its_encoding_needs_names_the_encoding(
-    tmp_path: Path, source: Any, read_all: Any
-) -> None:
-    (tmp_path / "a.txt").write_text("plain text in UTF-8")
-    with pytest.raises(SourceError, match=r"does not decode as utf-16: .*BOM\. Correct `encoding`") as caught:
-        read_all(source(tmp_path / "a.txt", encoding="utf-16", separator="--"))
-    assert str(caught.value).startswith("a.txt: ")
-
-
-def test_faults_of_several_files_are_told_together(tmp_path: Path, source: Any) -> None:
-    for number in range(30):
-        (tmp_path / f"{number:02}.txt").write_text("text", encoding="utf-16" if number == 5 else "ascii")
-    recipe = source(tmp_path / "*.txt", encoding="utf-16", format="file")
-    with pytest.raises(SourceError, match="UTF-16 stream does not start with BOM") as caught:
-        list(DocumentStream(recipe, list_spans_of(recipe)))
-    *told, last = str(caught.value).split("\n")
-    assert [line[:6] for line in told] == [f"{n:02}.txt" for n in range(21) if n != 5]
-    assert last.startswith("the last of 9 more: 29.txt")
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "windows-1252", "koi8-r", "cp037", "utf-16", "shift_jis", "gb18030"])
@@ -123,16 +99,3 @@ def test_a_mark_where_a_span_begins_is_text(tmp_path: Path, source: Any) -> None
     texts = [text for span in spans for batch in files.read_span(recipe, span) for text in batch.text.to_pylist()]
     assert len(spans) > 5
     assert texts == [b"one"] + ["\ufeffone".encode()] * 99
-
-
-def test_parquet_has_no_other_encoding(tmp_path: Path, source: Any, write_parquet: Any) -> None:
-    write_parquet(tmp_path / "a.parquet", ["a"])
-    with pytest.raises(SourceError, match=r"a\.parquet: is read as parquet, .*`encoding` is for text files"):
-        list_spans_of(source(tmp_path / "a.parquet", encoding="latin-1"))
-
-
-@pytest.mark.parametrize("name", ["nonsense", "base64", "unicode_escape", ""])
-def test_an_unknown_encoding_is_refused(name: str, load: Any) -> None:
-    text = 'name = "x"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["{folder}/a.py"]\n[tokenizer]\nvocab_size = 300\n'
-    faults = faults_of(load, text.replace("weight", f'encoding = "{name}"\nweight'))
-    assert any("sources.s.encoding: " in fault and "Python knows" in fault for fault in faults), faults

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +21,8 @@ import zstandard
 
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
+from tests.support.recipes import source as table_of
+from tests.support.recipes import write_recipe
 
 MOST = 8_000_000
 TEXT_BYTES = 20_000_000
@@ -70,8 +74,8 @@ def as_views(text: str) -> pa.Array[Any]:
     return pa.Array.from_buffers(pa.string_view(), ROWS, [None, pa.py_buffer(views.tobytes()), data])
 
 
-def write_arrow(path: Path, column: Any, new: Any) -> None:
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
+def write_arrow(path: Path, column: Any, new: Any, compression: str = "zstd") -> None:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
     with new(path, pa.schema({"text": column.type}), options=options) as writer:
         writer.write_batch(pa.record_batch({"text": column}))
 
@@ -153,3 +157,22 @@ def test_too_little_memory_names_the_record(tmp_path: Path, source: Any, monkeyp
     monkeypatch.setattr("pipeline.sources.formats.jsonl.parse_lines", fail)
     with pytest.raises(SourceError, match=r"a\.jsonl: record 0 or one soon after needs more memory than there is"):
         list(files.read_span(recipe, span))
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.jsonl.zst"])
+def test_a_file_that_memory_is_too_small_for_is_not_called_damaged(name: str, tmp_path: Path) -> None:
+    texts = [os.urandom(500_000).hex() for _ in range(60)]
+    table, lines = pa.table({"text": texts}), "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(table, path, compression="none")
+    elif name == "a.arrow":
+        write_arrow(path, pa.array(texts), pa.ipc.new_file, "lz4")
+    else:
+        path.write_bytes(zstandard.compress(lines))
+    recipe = write_recipe(tmp_path / "recipe.toml", table_of("m", name, max_bytes=1_000_000))
+    line = f"ulimit -v 400000; exec '{sys.executable}' -m tokenmill build '{recipe}' --workers 1 --out '{tmp_path}/o'"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr, done.stderr[-1000:]
+    assert "Restore" not in done.stderr, done.stderr[-1000:]
+    assert done.returncode == -signal.SIGABRT or "error: " in done.stderr  # a library may end the process itself

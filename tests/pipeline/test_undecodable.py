@@ -32,23 +32,6 @@ def read(recipe: Any) -> DocumentStream:
     return stream
 
 
-def test_files_in_another_encoding_stop_the_build(tmp_path: Path, source: Any) -> None:
-    texts = [f"Document {n}: {'caffè e tè' if n % 20 else 'plain text'}." for n in range(100)]
-    for n, text in enumerate(texts):
-        (tmp_path / f"{n:02}.md").write_bytes(text.encode("latin-1"))
-    with pytest.raises(SourceError) as caught:
-        read(source(tmp_path / "*.md"))
-    said = str(caught.value)
-    assert "95 of 100 records (95.00% of those read so far) are malformed, more than max_malformed = 0.0 allows" in said
-    assert "\n  01.md: byte 0xe8 at 16 is not UTF-8" in said
-    assert 'If these text files are in another encoding, set it, as in encoding = "latin-1", in a source' in said
-    assert said.endswith("Otherwise repair the records, or set max_malformed = 0.95 to go on without these.")
-    recipe = source(tmp_path / "*.md", encoding="latin-1")
-    stream = DocumentStream(recipe, list_spans_of(recipe))
-    assert [bytes(text).decode() for _, documents in stream for text in documents] == texts
-    assert not stream.tally.dropped
-
-
 FORMATS: dict[str, tuple[str, bytes, dict[str, Any], str, str]] = {
     # name, content, keys, reason, what is shown
     "text": (
@@ -91,27 +74,6 @@ def test_each_format_counts_and_shows_it(case: str, tmp_path: Path, source: Any)
     assert shown in stream.tally.malformed[0]
     with pytest.raises(SourceError, match="max_malformed"):
         read(source(tmp_path / name, **keys))
-
-
-UTF_16 = {
-    "a.jsonl": '{"text": "one"}\n',
-    "a.txt": "two\n\ndocuments of ASCII",
-    "a.csv": "text,label\none,1\n",
-    "a.md": "some text",
-    "a.json": '[{"text": "one"}]',
-}
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
-@pytest.mark.parametrize("name", UTF_16)
-def test_utf16_is_named(name: str, encoding: str, tmp_path: Path, source: Any, read_all: Any) -> None:
-    """Also where it would be UTF-8 full of NULs."""
-    (tmp_path / name).write_bytes(UTF_16[name].encode(encoding))
-    keys = {"separator": "\n\n"} if name == "a.txt" else {}
-    for tolerance in (0.0, 1.0):
-        with pytest.raises(SourceError, match=f'{name}: seems to be text in {encoding}; set encoding = "{encoding}"'):
-            read_all(source(tmp_path / name, max_malformed=tolerance, **keys))
-    assert read(source(tmp_path / name, encoding=encoding, **keys)).documents > 0
 
 
 def tally_of(*malformed: str, **dropped: int) -> Tally:
@@ -163,16 +125,3 @@ def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dic
     assert built["ran"]["encode"] == 0, "nothing is encoded again"
     assert built["sources"][0]["dropped"] == {"text is null": 10, "text is not valid UTF-8": 2}
     assert "2 of 52 records (3.85%) are malformed and dropped. Examples:\n  a.jsonl" in built["stderr"]
-
-
-def test_what_drops_everything_is_said_first(tmp_path: Path, run_cli: Any) -> None:
-    keys, listed = {"min_bytes": 900}, "shorter than min_bytes: 40, text is null: 5"
-    records = [{"text": f"Document {n}", "lang": "en"} for n in range(40)] + [{"text": None, "lang": "en"}] * 5
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    write_recipe(tmp_path / "r.toml", web("*.jsonl", **keys))
-    said = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
-    why = f"45 of 45 records are dropped ({listed}).\n"
-    assert f"error: source 'web': {why}tokenizer: no text is left to train on. Correct `keep`, `text`, " in said
-    planned = run_cli("plan", "r.toml")
-    assert planned.returncode == 2
-    assert planned.stderr.endswith(said[said.index("error: ") :])

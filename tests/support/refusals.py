@@ -12,6 +12,7 @@ import gzip
 import importlib
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -130,10 +131,10 @@ def parquet(**columns: list[Any]) -> bytes:
     return sink.getvalue()
 
 
-def arrow(**columns: list[Any]) -> bytes:
-    """Return an Arrow IPC file."""
+def arrow(new: Any = pa.ipc.new_file, **columns: list[Any]) -> bytes:
+    """Return an Arrow IPC file, or as `arrow(stream, ...)` a stream."""
     sink, table = io.BytesIO(), pa.table(columns)
-    with pa.ipc.new_file(sink, table.schema) as writer:
+    with new(sink, table.schema) as writer:
         writer.write_table(table)
     return sink.getvalue()
 
@@ -143,7 +144,8 @@ class Names(dict[str, Any]):
 
     def __init__(self) -> None:
         """Begin with the helpers for files; `read(path)` gives the bytes of one."""
-        super().__init__(gzip=gzip, json=json, zstandard=zstandard, parquet=parquet, arrow=arrow)
+        super().__init__(gzip=gzip, json=json, os=os, zstandard=zstandard, parquet=parquet, arrow=arrow)
+        self["stream"] = pa.ipc.new_stream
         self["read"] = lambda path: Path(path).read_bytes()
 
     def __missing__(self, name: str) -> Any:
@@ -169,7 +171,8 @@ def say(world: World, case: Case) -> list[str]:
                     file.write(text + "\n")
             elif sign == "=":
                 data = eval(text, Names())
-                Path(path).write_bytes(data.encode() if isinstance(data, str) else data)
+                if data is not None:  # an expression may make something else there, such as a pipe
+                    Path(path).write_bytes(data.encode() if isinstance(data, str) else data)
             elif sign == "-":
                 Path(path).unlink()
             elif sign == "$":
