@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest_docstrings, parse_source
-from shards.stores.files import TMP_SUFFIX, make_folder, unique_name
+from shards.stores.files import atomic_open, make_folder
 from shards.terminal.reporter import Note
 
 FOLDER = Path("out/demo-corpus")
@@ -233,14 +233,12 @@ def _write_part(path: Path, documents: list[Docstring]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    temporary = path.with_name(f".{path.name}.{unique_name()}{TMP_SUFFIX}")
-    try:
-        table = pa.Table.from_pylist([document._asdict() for document in documents])
-        pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP_ROWS)
-        if not path.exists() or path.read_bytes() != temporary.read_bytes():
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    table, sink = pa.Table.from_pylist([document._asdict() for document in documents]), pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+    data = sink.getvalue().to_pybytes()
+    if not path.exists() or path.read_bytes() != data:
+        with atomic_open(path) as file:
+            file.write(data)
 
 
 def cut_excerpts(documents: Sequence[Docstring]) -> list[Docstring]:
