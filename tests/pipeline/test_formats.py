@@ -18,8 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from pipeline.recipe.key_values import FormatName
 from pipeline.recipe.sources import FilesSource
@@ -32,7 +30,6 @@ from pipeline.tokenizer.sample import split_groups
 from tests.support.provenance import read_unit
 from tests.support.recipes import source as table_of
 from tests.support.recipes import write_recipe
-from tests.support.temporary import temporary_folder
 
 ROWS: list[dict[str, Any]] = [
     {"id": f"{n:03}", "text": text, "score": n / 4, "meta": {"url": f"https://example.org/{n}"}}
@@ -235,53 +232,6 @@ def test_dictionaries_of_a_stream_are_those_before_the_batch(tmp_path: Path, sou
     assert read_records(source(tmp_path / "full.arrow")) == [*map(str, range(128)), None]
 
 
-FIELDS = st.text('ab",\né ', max_size=8)
-
-
-@settings(max_examples=70)
-@given(
-    st.lists(st.tuples(FIELDS, FIELDS), min_size=1, max_size=20), st.integers(1, 40), st.sampled_from(["\n", "\r\n"])
-)
-@example([('a "quote"\n', ""), ("", "\n\n"), ('"', '""')], 3, "\n")
-def test_csv_is_what_the_csv_module_reads(rows: list[tuple[str, str]], batch_bytes: int, end: str) -> None:
-    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(byte_io, "BATCH_BYTES", batch_bytes)
-        path = Path(folder, "a.csv")
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator=end).writerows([("text", "other"), *rows])
-        with path.open(newline="", encoding="utf-8") as file:
-            expected = [row["text"] for row in csv.DictReader(file)]
-        recipe = FilesSource(name="s", weight=1.0, paths=[str(path)])
-        assert read_records(recipe) == expected == read_records(recipe, 1)
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.text('a"\\,[]{}é\n', max_size=6),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('a"]', max_size=2), inner, max_size=2),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=70)
-@given(
-    st.lists(st.tuples(st.text('a"\\,[]{}é\n', max_size=9), VALUES), min_size=1, max_size=12),
-    st.integers(1, 40),
-    st.booleans(),
-    st.sampled_from([None, 1]),
-)
-def test_an_array_is_what_the_json_module_reads(
-    rows: list[tuple[str, Any]], batch_bytes: int, ascii_: bool, indent: Any
-) -> None:
-    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(byte_io, "BATCH_BYTES", batch_bytes)
-        path = Path(folder, "a.json")
-        data = json.dumps([{"other": value, "text": text} for text, value in rows], ensure_ascii=ascii_, indent=indent)
-        path.write_text(data, encoding="utf-8")
-        recipe = FilesSource(name="s", weight=1.0, paths=[str(path)])
-        expected = [text for text, _ in rows]
-        assert read_records(recipe) == expected == read_records(recipe, 1)
-
-
 def ipc_bytes(new: Any, rows: int = len(ROWS)) -> bytes:
     sink = io.BytesIO()
     with new(sink, table().schema) as writer:
@@ -330,15 +280,6 @@ def test_an_empty_number_is_null(tmp_path: Path, source: Any) -> None:
     (tmp_path / "a.csv").write_bytes(csv_of("text,n", "a, 1 ", "b,", "c,2"))
     ((_, (batch,)),) = read_spans(source(tmp_path / "a.csv", keep={"n": ">= 1"}))
     assert (batch.text.to_pylist(), batch.rejected) == ([b"a", b"c"], {"n is null": 1})
-
-
-def test_other_encodings(tmp_path: Path, source: Any) -> None:
-    (tmp_path / "a.csv").write_bytes(b"text,n\nGr\xfc\xdfe,1\n")
-    (tmp_path / "b.json").write_bytes('[{"text": "Grüße"}]'.encode("latin-1"))
-    assert read_records(source(tmp_path / "*", encoding="latin-1")) == ["Grüße"] * 2
-    (tmp_path / "a.csv").write_bytes("text,n\nGrüße,1\n".encode("utf-16"))
-    (tmp_path / "b.json").write_bytes('[{"text": "Grüße"}]'.encode("utf-16"))
-    assert read_records(source(tmp_path / "*", encoding="utf-16"), 1) == ["Grüße"] * 2
 
 
 def parquet_without_rows() -> bytes:

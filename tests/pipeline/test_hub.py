@@ -95,19 +95,7 @@ def with_tokenizer_of(folder: Path) -> tuple[str, str]:
     return "--set", f"tokenizer={{file = '{folder / 'tokenizer.json'}'}}"
 
 
-def test_every_fifth_request_fails_and_the_bytes_are_the_same(
-    hub: Hub, run: Command, local: dict[str, Any], local_set: Path, tmp_path: Path
-) -> None:
-    hub.faults.every(5, stall_s=0.5)
-    out = run.build(hub_recipe(tmp_path / "hub.toml"), "set", *with_tokenizer_of(local_set))
-    receipts = [json.loads(path.read_text()) for path in tmp_path.glob("set.work/encode/*/receipt.json")]
-    assert sum(receipt["result"].get("retries", 0) for receipt in receipts) > 0
-    failed = {request.fault for request in hub.requests if request.fault}
-    assert len(failed) >= 6, failed
-    assert without_provenance(out) == local
-
-
-def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest(
+def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest_whatever_fails(
     hub: Hub, run: Command, local: dict[str, Any], local_set: Path, tmp_path: Path
 ) -> None:
     recipe = hub_recipe(tmp_path / "hub.toml")
@@ -132,9 +120,12 @@ def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest(
     files = {label.partition("@")[0] for labels in done for label in labels}
     assert files
     hub.faults.off()
+    hub.faults.every(5, stall_s=0.5)
     before = len(hub.requests)
     out = run.build(recipe, "set", *tokenizer)
     assert without_provenance(out) == local
+    receipts = [json.loads(path.read_text()) for path in encoded.glob("[0-9a-f]*/receipt.json")]
+    assert sum(receipt["result"].get("retries", 0) for receipt in receipts) > 0
     again = [request.path for request in hub.requests[before:]]
     assert again
     assert not [path for path in again if any(path.endswith(name) for name in files)]
@@ -212,8 +203,6 @@ def test_a_file_that_changes_on_the_way_stops_the_build(
         ("drip", "/api/datasets/HuggingFaceTB/finemath", "no complete answer arrived"),
         ("pages", "/api/datasets/HuggingFaceTB/finemath/tree/", "no complete answer arrived"),
         ("drip-head", "/resolve/.*/finemath-4plus/", "no complete answer arrived"),
-        ("endless", "^/cdn/", "more bytes than were asked for"),
-        ("drip", "^/cdn/", "no complete answer arrived"),
     ],
 )
 def test_an_answer_without_end_is_given_up(

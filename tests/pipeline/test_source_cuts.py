@@ -3,6 +3,8 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import json
 from collections.abc import Generator
@@ -76,15 +78,46 @@ def test_text(sizes: Any, text: str, separator: str, batch_bytes: int, unit_byte
         assert texts == split(text, separator)
 
 
-@settings(max_examples=50)
-@given(st.lists(st.text(max_size=20), min_size=1, max_size=20), SIZES, SIZES, st.booleans())
-def test_json_lines(sizes: Any, texts: list[str], batch_bytes: int, unit_bytes: int, last: bool) -> None:
-    texts = [text.encode("utf-8", "replace").decode() for text in texts]
+TEXTS = st.text('ab",\\[]{}\n\u00e9 ', max_size=9)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('a"]', max_size=2), inner, max_size=2),
+    max_leaves=6,
+)
+Rows = list[dict[str, Any]]
+
+
+def as_lines(rows: Rows, odd: bool) -> str:
+    return "\n".join([*(json.dumps(row, ensure_ascii=odd) for row in rows), *([""] if odd else [])])
+
+
+def as_array(rows: Rows, odd: bool) -> str:
+    return json.dumps(rows, ensure_ascii=odd, indent=1 if odd else None)
+
+
+def as_csv(rows: Rows, odd: bool) -> str:
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, ["text", "other"], lineterminator="\r\n" if odd else "\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(("name", "write"), [("a.jsonl", as_lines), ("a.json", as_array), ("a.csv", as_csv)])
+@settings(max_examples=70)
+@given(st.lists(st.tuples(TEXTS, VALUES), min_size=1, max_size=15), SIZES, SIZES, st.booleans())
+@example([('a "quote"\n', ""), ("", "\n\n"), ('"', '""')], 3, 1, False)
+def test_records(
+    sizes: Any, name: str, write: Any, rows: list[tuple[str, Any]], batch_bytes: int, unit_bytes: int, odd: bool
+) -> None:
     sizes(batch_bytes, unit_bytes)
-    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    records: Rows = [{"text": text, "other": other} for text, other in rows]
+    data = write(records, odd)
+    if name == "a.csv":
+        records = list(csv.DictReader(io.StringIO(data, newline="")))  # without records that are empty lines
     with temporary_folder() as folder:
-        path = Path(folder, "a.jsonl")
-        path.write_bytes("\n".join([*lines, *([""] if last else [])]).encode())
+        path = Path(folder, name)
+        path.write_bytes(data.encode())
         found, spans = read_cut(path)
-    assert found == texts
-    assert spans >= min(len(texts), 2) or unit_bytes > 10
+    assert found == [record["text"] for record in records]
+    assert spans >= min(len(found), 2) or unit_bytes > 10

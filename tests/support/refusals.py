@@ -183,6 +183,7 @@ def say(world: World, case: Case) -> list[str]:
             else:
                 raise ValueError(f"{GOLDEN}: a line begins with {sign!r}: {line}")
     told = [one.replace(f"{folder}/", "").replace(str(folder), ".") for one in said]
+    told = [re.sub(r" \([0-9.]+ [A-Za-z ]+/s\)", "", one) for one in told]  # a speed
     return ["| " + re.sub(r"\b[0-9.]+ s([ ,)]|$)", r"T s\1", one) for one in told]
 
 
