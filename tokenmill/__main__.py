@@ -36,7 +36,7 @@ WAY = {
         "validate": ("shards.cli.validate", "check every checksum, id, document and share"),
         "inspect": ("shards.cli.inspect_set", "show what is in a set, or one document with its origin"),
         "audit": ("shards.cli.audit", "find unusual and rare tokens, repeats and leaks before you train"),
-        "trace": ("shards.cli.trace", "find the documents that contain a string, and their sources"),
+        "trace": ("tokenmill.commands.trace", "find the documents that contain a string, and their sources"),
         "report": ("tokenmill.commands.report", "write an HTML page and a dataset card about the set"),
         "push": ("shards.cli.push", "upload a set to the Hugging Face Hub"),
         "pull": ("shards.cli.pull", "download a set from the Hub, and verify every file"),
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
         try:
             return call_command(name, module, rest)
         except ShardSetError as error:
-            if name != "report" and not module.startswith("shards."):
+            if name not in ("report", "trace") and not module.startswith("shards."):
                 raise
             raise RunError(error.problems) from error  # the set has problems: the answer, and no wrong command line
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""Why a document is not in a set, from the work folder of its build: the entry point of `tokenmill trace --hash`.
+"""Why a document is not in a set, from the work folder of its build, for `tokenmill trace --hash`.
 
 Runs are sorted by content hash, so a document is found in each of them with one small read. What was dropped before
 encoding is in no run: then the document's text tells. Costs a receipt and a read for each run.

@@ -84,11 +84,11 @@ class AuditResult:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict in the result of an audit."""
+        """The worst verdict of all checks."""
         return worst_verdict({check.verdict for check in self.checks})
 
     def check(self, name: str) -> Check:
-        """Return the check of this name from the result of an audit.
+        """Return the check of this name.
 
         Raises:
             KeyError: no check has this name.
@@ -96,7 +96,7 @@ class AuditResult:
         return {check.name: check for check in self.checks}[name]
 
     def to_dict(self) -> JsonObject:
-        """Return the result as JSON for audit.json. Everything in it except `seconds` depends on the set alone."""
+        """Return what audit.json holds. Everything in it except `seconds` depends on the set alone."""
         return {
             "manifest_sha256": self.manifest_sha256,
             "audit_version": AUDIT_VERSION,
@@ -192,7 +192,7 @@ def choose_val_rate(shard_set: ShardSet) -> int:
 
 
 def _read_shards(shard_set: ShardSet, val_rate: int, workers: int, advance: Advance) -> Totals:
-    """Read every shard for the audit, validation first, and add up."""
+    """Read every shard, validation first, and add up."""
     totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocabulary)
     with tempfile.TemporaryDirectory(prefix="audit-") as scratch:
         search = ShardAudit(shard_set, val_rate)
@@ -210,7 +210,7 @@ def _read_shards(shard_set: ShardSet, val_rate: int, workers: int, advance: Adva
 
 
 def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
-    """Look up the documents that the audit's findings name: their origin, and the text around the marked part."""
+    """Look up the documents that the findings name: their origin, and the text around the marked part."""
     by_shard: defaultdict[int, set[int]] = defaultdict(set)
     rows = [(row, row.example) for check in checks for row in check.findings if row.example is not None]
     for _, example in rows:

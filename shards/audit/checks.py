@@ -57,7 +57,7 @@ MAX_IDS = 50
 
 @dataclass(frozen=True)
 class Example:
-    """A document to show as an example in the result of a check.
+    """A document to show as an example.
 
     Attributes:
         shard: the number of its shard in the manifest.
@@ -72,7 +72,7 @@ class Example:
 
 @dataclass
 class Finding:
-    """One finding in the result of a check: its columns, and a document as an example."""
+    """One finding: its columns, and a document as an example."""
 
     values: JsonObject
     example: Example | None = None
@@ -80,7 +80,7 @@ class Finding:
     """The example with its place and excerpt, once it has been looked up."""
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON object of a check's finding."""
+        """Return the finding as JSON."""
         return self.values | ({"examples": self.shown} if self.shown else {})
 
 
@@ -94,7 +94,7 @@ class Check:
     findings: list[Finding] = field(default_factory=list[Finding])
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON object of a check, with its verdict and findings."""
+        """Return the result as JSON."""
         return {
             "name": self.name,
             "verdict": self.verdict,
@@ -202,7 +202,7 @@ def _occurs(ids: list[int]) -> str:
 
 
 def concentration(split: Figures) -> tuple[Float64s, Float64s]:
-    """Return the bits by which the check of ids ranks them: `document_bits` and `source_bits`, float64, at least 0."""
+    """Return the concentration of ids, in bits: `document_bits` and `source_bits`, float64, at least 0."""
     counts = split.counts
     tokens = counts.sum(axis=1)
     total = counts.sum(axis=0)
@@ -248,7 +248,7 @@ def check_bytes_per_token(totals: Totals) -> Check:
 
 
 def _id_finding(token: int, totals: Totals) -> Finding:
-    """Return the finding of a check about an id that occurs in training."""
+    """Return the finding about an id that occurs in training."""
     split = totals.train
     # Sources without the id are left out.
     by_source = dict(zip(totals.source_names, split.counts[:, token].tolist(), strict=True))

@@ -57,18 +57,18 @@ class Concentrated:
 
     @property
     def hashes(self) -> UInt8s:
-        """The content hashes of the documents full of concentrated ids, uint8 `(documents, 16)`."""
+        """The content hashes of the listed documents, uint8 `(documents, 16)`."""
         # All hashes in one string of digits: one conversion instead of one for each document.
         digits = "".join(place.hash for place, _ in self.documents)
         return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, 16)
 
     @property
     def tokens(self) -> int:
-        """Tokens of the documents full of concentrated ids."""
+        """Tokens of the listed documents."""
         return sum(place.tokens for place, _ in self.documents)
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON object of what is concentrated, without the documents, which the block list has."""
+        """Return the result as JSON, without the documents, which the block list has."""
         return {
             "listed_share": LISTED_SHARE,
             "documents": len(self.documents),
@@ -79,7 +79,7 @@ class Concentrated:
         }
 
     def sources(self) -> Table:
-        """Return, for each source, its documents full of concentrated ids, their tokens, and their share of all."""
+        """Return, for each source, its listed documents, their tokens, and their share of all."""
         listed: dict[str, list[int]] = {name: [] for name in self.source_tokens}
         for place, _ in self.documents:
             listed[place.source].append(place.tokens)
@@ -95,7 +95,7 @@ class Concentrated:
         ]
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each source that loses a large share to the list of concentrated documents."""
+        """Return a sentence for each source that loses a large share to the list."""
         return [
             f"the block list takes {row['share']:.1%} of the tokens of {row['source']}, more than "
             f"{LOOK_LISTED_SHARE:.0%}: read some of its documents before you drop them"
@@ -104,7 +104,7 @@ class Concentrated:
         ]
 
     def reasons(self) -> dict[bytes, str]:
-        """Return why each document is listed as full of concentrated ids, by its hash; of equal ones the first's."""
+        """Return why each document is listed, by its hash; of equal ones the first's."""
         return {bytes.fromhex(place.hash): reason for place, reason in reversed(self.documents)}
 
 
@@ -166,7 +166,7 @@ def find_concentrated(
 
 
 def _count_documents(search: tuple[ShardSet, Bools], number: int) -> Int64s:
-    """Return how ids that may be concentrated are spread over a shard's documents, as `find_halves` takes it."""
+    """Return how judged ids are spread over a shard's documents, as `find_halves` takes it."""
     shard_set, judged = search
     rows = np.cumsum(judged) - 1  # of each judged id
     spread = np.zeros((3, int(judged.sum()), SPREAD_BINS), np.int64)
@@ -181,7 +181,7 @@ def _count_documents(search: tuple[ShardSet, Bools], number: int) -> Int64s:
 
 
 def find_halves(spread: Int64s) -> Int64s:
-    """Return, to find concentrated ids, the documents with the most of each, as many as hold more than half of it.
+    """Return the documents with the most of each id, as many as hold more than half of it.
 
     Args:
         spread: documents, occurrences in them and their tokens, int64 `(3, ids, SPREAD_BINS)`: by id, and by the bin
@@ -235,12 +235,12 @@ def _list_documents(
 
 
 def _mask(vocabulary: Vocabulary, holds: Callable[[bytes], bool]) -> Bools:
-    """Return for which ids that may be concentrated, no special ones, `holds(entry)` is true, bool `(vocab_size,)`."""
+    """Return for which ids, no special ones, `holds(entry)` is true, bool `(vocab_size,)`."""
     return np.array([holds(entry) for entry in vocabulary.entries], np.bool_) & ~vocabulary.special_mask()
 
 
 def _is_text(entry: bytes) -> bool:
-    """Return whether an entry that may be concentrated is whole characters. A part of one is in many words."""
+    """Return whether an entry is whole characters. A part of one is in many words."""
     try:
         return bool(entry.decode("utf-8").strip())
     except UnicodeDecodeError:

@@ -37,7 +37,7 @@ NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("shard", "<i4")])
 
 
 def _cut_doublings(parts: int) -> Int64s:
-    """Return whole lengths from 1 to 2^32, the bins of figures, that cut each doubling into parts, if there are."""
+    """Return whole lengths from 1 to 2^32 that cut each doubling into parts, if there are."""
     return np.unique(np.ceil(np.exp2(np.arange(32 * parts + 1) / parts)).astype(np.int64))
 
 
@@ -49,23 +49,23 @@ COARSE_EDGES = _cut_doublings(4)
 
 
 def bin_lengths(lengths: Int64s) -> Int64s:
-    """Return the figures' bin of each length, `0 <= bin < BINS`; lengths are from 1 to 2^32 - 1."""
+    """Return the bin of each length, `0 <= bin < BINS`; lengths are from 1 to 2^32 - 1."""
     return np.searchsorted(EDGES, lengths, "right") - 1
 
 
 def bin_middles() -> Float64s:
-    """Return the length that represents each bin of the figures, float64 `(BINS,)`."""
+    """Return the length that represents each bin, float64 `(BINS,)`."""
     return (EDGES[:-1] + EDGES[1:] - 1) / 2
 
 
 def coarsen(counts: Int64s) -> dict[int, int]:
-    """Return the documents in the figures of lengths by coarse bins, each named by its lower edge; no empty ones."""
+    """Return the documents by coarse bins of length, each named by its lower edge; no empty ones."""
     held = np.add.reduceat(counts, np.searchsorted(EDGES, COARSE_EDGES[:-1]))
     return {low: count for low, count in zip(COARSE_EDGES.tolist(), held.tolist(), strict=False) if count}
 
 
 def quantile(counts: Int64s, share: float, *, shortest: int, longest: int) -> int:
-    """Return a quantile of the figures of lengths: that which this share of the documents is shorter than.
+    """Return a quantile of the lengths: that which this share of the documents is shorter than.
 
     Args:
         counts: documents by bin, int64 `(BINS,)`; at least one.
@@ -107,12 +107,12 @@ class Figures:
 
     @property
     def id_counts(self) -> Int64s:
-        """How often each id occurs, a figure of the audit, int64 `(vocab_size,)`."""
+        """How often each id occurs, int64 `(vocab_size,)`."""
         return self.counts.sum(axis=0)
 
     @property
     def tokens(self) -> int:
-        """Tokens of the shards that the figures count."""
+        """Tokens of these shards."""
         return int(self.counts.sum())
 
     def add(self, other: Figures) -> None:
@@ -146,17 +146,17 @@ def make_figures(split: Split, sources: int, vocab_size: int) -> Figures:
 
 
 def encode_place(shard: int, document: int) -> int:
-    """Return one number for the place of a document in the audit's figures: of its shard, then its own there."""
+    """Return one number for the place of a document: that of its shard, then its own there."""
     return shard << 32 | document
 
 
 def decode_place(place: int) -> tuple[int, int]:
-    """Return the number of a shard, and of a document in it, from the figures' `encode_place`."""
+    """Return the number of a shard, and of a document in it, from `encode_place`."""
     return place >> 32, place & 0xFFFFFFFF
 
 
 def join_ngrams(parts: list[Rows]) -> Rows:
-    """Return n-grams of several figures as one array, `NGRAM_ROW`."""
+    """Return n-grams of several parts as one array, `NGRAM_ROW`."""
     return np.concatenate([np.empty(0, NGRAM_ROW), *parts])
 
 
@@ -170,12 +170,12 @@ class Totals:
 
     @property
     def both(self) -> tuple[Figures, Figures]:
-        """The figures of validation and of training."""
+        """Validation, then training."""
         return self.val, self.train
 
     @property
     def source_tokens(self) -> Int64s:
-        """Tokens of each source in both splits, a figure of the audit, int64 `(sources,)`."""
+        """Tokens of each source in both splits, int64 `(sources,)`."""
         return self.val.counts.sum(axis=1) + self.train.counts.sum(axis=1)
 
     def add(self, figures: Figures) -> None:
@@ -233,7 +233,7 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
 
 
 def _count(figures: Figures, block: DocumentBlock, sources: int, vocab_size: int) -> None:
-    """Count for the figures the ids of a block, the documents that hold them, and the lengths of its documents."""
+    """Count the ids of a block, the documents that hold them, and the lengths of its documents."""
     ids, lengths = block.tokens.astype(np.intp), block.lengths
     # One count over pairs of source and id.
     pairs = ids + np.repeat(block.sources * vocab_size, lengths)
@@ -250,7 +250,7 @@ def _count(figures: Figures, block: DocumentBlock, sources: int, vocab_size: int
 
 
 def _find_misplaced(figures: Figures, block: DocumentBlock, special: Bools, shard_set: ShardSet) -> None:
-    """Find for the figures documents with a special id other than EOS at the end and BOS at the beginning."""
+    """Find documents with a special id other than EOS at the end and BOS at the beginning."""
     inside = special[block.tokens]
     inside[block.ends - 1] &= block.tokens[block.ends - 1] != shard_set.eos_id
     if shard_set.bos_id is not None:
@@ -264,7 +264,7 @@ def _find_misplaced(figures: Figures, block: DocumentBlock, special: Bools, shar
 
 @lru_cache(maxsize=1)
 def _load_ngrams(path: Path) -> tuple[UInt64s, Bools]:
-    """Return the validation n-grams for an audited shard's figures, sorted, and a bitmap of their leading bits."""
+    """Return the validation n-grams, sorted, and a bitmap of their leading bits."""
     ngrams = np.load(path)
     bitmap = np.zeros(1 << BITMAP_BITS, np.bool_)
     bitmap[ngrams >> np.uint64(64 - BITMAP_BITS)] = True
@@ -272,7 +272,7 @@ def _load_ngrams(path: Path) -> tuple[UInt64s, Bools]:
 
 
 def _locate(block: DocumentBlock, hashes: UInt64s, rows: Int64s) -> Rows:
-    """Return n-grams of some rows of an audited block with their place, `NGRAM_ROW`."""
+    """Return n-grams of some rows of a block with their place, `NGRAM_ROW`."""
     found = np.empty(len(hashes), NGRAM_ROW)
     found["hash"], found["document"], found["shard"] = hashes, rows + block.document, block.shard
     return found

@@ -40,12 +40,12 @@ class TaskItems:
 
     @cached_property
     def hashes(self) -> list[str]:
-        """The content hash of each eval item's text, 32 hexadecimal digits."""
+        """The content hash of each item's text, 32 hexadecimal digits."""
         return [hash_document(item.text.encode()).hex() for item in self.items]
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the eval items' content hashes: it tells whether others are the same, in the same order."""
+        """The SHA-256 of the items' content hashes: it tells whether others are the same, in the same order."""
         return hashlib.sha256("".join(self.hashes).encode()).hexdigest()
 
 

@@ -95,7 +95,7 @@ class SeekableWriter:
         self.bytes_written = 0
 
     def write(self, data: Buffer) -> None:
-        """Append bytes to the tokens file. Whole frames are compressed and written at once; the rest waits."""
+        """Append bytes. Whole frames are compressed and written at once; the rest waits."""
         view = memoryview(data).cast("B")
         start = 0
         if self._pending:
@@ -111,7 +111,7 @@ class SeekableWriter:
         self._pending += view[start:]
 
     def close(self) -> None:
-        """Write the last frame and the seek table of the tokens file."""
+        """Write the last frame and the seek table."""
         if self._pending:
             self._write_frame(self._pending)
         while self._waiting:
@@ -124,12 +124,12 @@ class SeekableWriter:
 
     @property
     def sha256(self) -> str:
-        """Hex SHA-256 of the tokens file, compressed."""
+        """Hex SHA-256 of the file."""
         return self._file_hash.hexdigest()
 
     @property
     def content_sha256(self) -> str:
-        """Hex SHA-256 of the tokens file's uncompressed bytes."""
+        """Hex SHA-256 of the uncompressed bytes."""
         return self._content_hash.hexdigest()
 
     @property
@@ -149,7 +149,7 @@ class SeekableWriter:
             self._write_first()
 
     def _write_first(self) -> None:
-        """Write the first of the tokens file's frames that threads compress."""
+        """Write the first of the frames that threads compress."""
         future, size = self._waiting.popleft()
         self._add(future.result(), size)
 

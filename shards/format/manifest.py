@@ -290,7 +290,7 @@ class Manifest(_Model):
 
     @property
     def summary(self) -> str:
-        """The set's name, and the tokens and shards of each split, by the manifest in one line."""
+        """The set's name, and the tokens and shards of each split, in one line."""
         shards = Counter(shard.split for shard in self.shards)
         splits = (
             f"{name} {plural(part.tokens, 'token')} in {plural(shards[name], 'shard')}"
@@ -300,22 +300,22 @@ class Manifest(_Model):
 
     @property
     def files(self) -> list[FileEntry]:
-        """The files of every shard in the manifest, in order."""
+        """The files of every shard, in order."""
         return [file for shard in self.shards for file in shard.files.entries]
 
     @property
     def epochs(self) -> dict[str, int]:
-        """How often a training document of each source may occur, by the manifest."""
+        """How often a training document of each source may occur."""
         return {source.name: source.epochs for source in self.sources}
 
     def count(self, split: str, source: str) -> SourceCounts:
-        """Return the manifest's tokens and documents of a source in a split; none if either is not there."""
+        """Return the tokens and documents of a source in a split; none if either is not there."""
         nothing = SourceCounts(tokens=0, documents=0)
         return self.splits[split].sources.get(source, nothing) if split in self.splits else nothing
 
     @property
     def digests(self) -> dict[str, str]:
-        """The SHA-256 of every file in the manifest, by name: tokenizer, recipe, then each shard's in order."""
+        """The SHA-256 of every file, by name: tokenizer, recipe, then each shard's in order."""
         files = {self.tokenizer.file: self.tokenizer.sha256, self.recipe.file: self.recipe.sha256}
         return files | {file.path: file.sha256 for file in self.files}
 

@@ -74,43 +74,43 @@ class Report:
 
     @property
     def tokens(self) -> int:
-        """Tokens of both splits, for the page's template."""
+        """Tokens of both splits."""
         return sum(shard.tokens for shard in self.manifest.shards)
 
     @property
     def documents(self) -> int:
-        """Documents of both splits, for the page's template."""
+        """Documents of both splits."""
         return sum(shard.documents for shard in self.manifest.shards)
 
     @property
     def tokens_bytes(self) -> int:
-        """Bytes of the compressed tokens, for the page's template."""
+        """Bytes of the compressed tokens."""
         return sum(shard.files.tokens.bytes for shard in self.manifest.shards)
 
     @property
     def eos(self) -> str:
-        """The text of the token that ends every document, for the page's template."""
+        """The text of the token that ends every document."""
         tokenizer = self.manifest.tokenizer
         return next((text for text, token in tokenizer.special_tokens.items() if token == tokenizer.eos_id), "")
 
     @property
     def by_source(self) -> dict[str, JsonObject]:
-        """The audit's findings on lengths of documents, by source, for the page's template."""
+        """The audit's findings on lengths of documents, by source."""
         return {row["source"]: row for row in rows_of(self.audit, "lengths")}
 
     @property
     def bytes_per_token(self) -> dict[str, float]:
-        """Bytes of text per training token of each source, for the page's template; EOS counts as one without text."""
+        """Bytes of text per training token of each source; EOS counts as one without text."""
         return {row["source"]: row["bytes"] / row["tokens"] for row in rows_of(self.audit, "bytes_per_token")}
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of text in training, for the page's template."""
+        """Bytes of text in training."""
         return sum(row["bytes"] for row in rows_of(self.audit, "bytes_per_token"))
 
     @property
     def whole_bytes_per_token(self) -> float:
-        """Bytes of text per training token over the set, for the page's template."""
+        """Bytes of text per training token over the set."""
         return self.text_bytes / max(1, sum(row["tokens"] for row in rows_of(self.audit, "bytes_per_token")))
 
 

@@ -90,7 +90,7 @@ class Cache:
 
     @contextlib.contextmanager
     def hold(self, path: Path, name: str, size: int, fetch: Advance, *, stop: Event) -> Generator[Path]:
-        """Yield a path at which a whole, verified file of the cache can be read while the body runs.
+        """Yield a path at which a whole, verified file can be read while the body runs.
 
         Args:
             path: the file's place in the folder; its last part is the file's SHA-256.
@@ -123,7 +123,7 @@ class Cache:
             report(f"{path}: damaged in the cache: its bytes have changed; fetching it again")
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes that the cache keeps under a text; None if there are none, or they are damaged."""
+        """Return the bytes that are kept under a text; None if there are none, or they are damaged."""
         try:
             with self._keyed_path(key).open("rb") as file:
                 kept = file.read()
@@ -134,7 +134,7 @@ class Cache:
         return content if hashlib.sha256(content).digest() == digest else None
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep bytes in the cache under a text, unless the limit or the disk has no room for them."""
+        """Keep bytes under a text, unless the limit or the disk has no room for them."""
         size = len(content) + _DIGEST_BYTES
         if size > self.limit:
             return  # making room would empty the folder for nothing
@@ -158,7 +158,7 @@ class Cache:
                     raise
 
     def delete(self, key: str) -> None:
-        """Delete what the cache keeps under a text, because it cannot be used."""
+        """Delete what is kept under a text, because it cannot be used."""
         with self._locked():  # another process may be measuring the folder
             self._keyed_path(key).unlink(missing_ok=True)
 
@@ -166,7 +166,7 @@ class Cache:
         return self.folder / _KEYED / hashlib.sha256(key.encode()).hexdigest()
 
     def _verify(self, descriptor: int, sha256: str, size: int) -> bool:
-        """Return whether a cached file has the right digest, and note that it was taken."""
+        """Return whether a file has the right digest, and note that it was taken."""
         facts = os.fstat(descriptor)
         mark = facts.st_ino, facts.st_mtime_ns, facts.st_size
         if mark not in self._verified:
@@ -177,7 +177,7 @@ class Cache:
         return True
 
     def _fetch(self, path: Path, name: str, size: int, fetch: Advance, stop: Event) -> int | None:
-        """Fetch a file into the cache and return its descriptor; None if another process has fetched it meanwhile."""
+        """Fetch a file and return its descriptor; None if another process has fetched it meanwhile."""
         part = path.with_name(f".{path.name}{PART_SUFFIX}")
         with self._locked():
             if path.exists():
@@ -212,7 +212,7 @@ class Cache:
         return descriptor
 
     def _reserve(self, name: str, size: int, descriptor: int, stop: Event) -> None:
-        """Give a file that will be fetched into the cache its full size, once there is room for it."""
+        """Give a file that will be fetched its full size, once there is room for it."""
         os.ftruncate(descriptor, 0)  # the rest of a dead process's fetch
 
         def allocate() -> bool:
@@ -237,7 +237,7 @@ class Cache:
             ) from error
 
     def _make_room(self, size: int) -> bool:
-        """Remove from the cache what dead processes fetched, then old files; return whether `size` bytes fit then.
+        """Remove what dead processes fetched, then old files; return whether `size` bytes fit then.
 
         Only under the folder's lock.
         """
@@ -261,7 +261,7 @@ class Cache:
         return used + size <= self.limit
 
     def _list_files(self) -> Iterator[Path]:
-        """Yield every cached file of every set; remove the folders of sets that have none."""
+        """Yield every file of every set; remove the folders of sets that have none."""
         for folder in list(self.folder.iterdir()):
             if _FOLDER.fullmatch(folder.name) and not folder.is_symlink():
                 with contextlib.suppress(OSError):
@@ -271,7 +271,7 @@ class Cache:
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[None]:
-        """Hold the lock of the cache's folder."""
+        """Hold the folder's lock."""
         descriptor = no_follow(str(self.folder / "lock"), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -286,7 +286,7 @@ def default_cache_folder() -> Path:
 
 
 def _lock(descriptor: int) -> bool:
-    """Take a lock in the cache if no other process has it; return whether it was taken."""
+    """Take a lock if no other process has it; return whether it was taken."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -295,7 +295,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _poll(done: Callable[[], bool], stop: Event, why: str) -> None:
-    """Wait for another process that uses the cache until `done` returns True.
+    """Wait for another process until `done` returns True.
 
     Raises:
         InputError: `stop` was set.
@@ -309,7 +309,7 @@ def _poll(done: Callable[[], bool], stop: Event, why: str) -> None:
 
 
 def _note_taken(descriptor: int) -> None:
-    """Set a cached file's access time: the files taken longest ago are removed first."""
+    """Set a file's access time: the files taken longest ago are removed first."""
     with contextlib.suppress(PermissionError):  # another user's file: its time stays
         os.utime(descriptor, ns=(time.time_ns(), os.fstat(descriptor).st_mtime_ns))
 
@@ -320,7 +320,7 @@ def _release(descriptor: int) -> None:
 
 
 def _remove_abandoned(part: Path) -> bool:
-    """Remove a part from the cache unless a process is fetching it; return whether it was removed."""
+    """Remove a part unless a process is fetching it; return whether it was removed."""
     descriptor = no_follow(str(part), os.O_RDONLY)
     try:
         if not _lock(descriptor):
@@ -332,7 +332,7 @@ def _remove_abandoned(part: Path) -> bool:
 
 
 def _hash(descriptor: int) -> str:
-    """Return the hex SHA-256 of a cached file that is open."""
+    """Return the hex SHA-256 of an open file."""
     with open(descriptor, "rb", closefd=False) as file:
         file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()

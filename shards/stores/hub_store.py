@@ -56,7 +56,7 @@ class HubAddress:
         return f"{HUB_SCHEME}datasets/{self.repo}{revision}{'/' if self.folder else ''}{self.folder}"
 
     def path(self, name: str) -> str:
-        """Return a file's path in the Hub's repository."""
+        """Return a file's path in the repository."""
         return f"{self.folder}/{name}" if self.folder else name
 
 
@@ -94,7 +94,7 @@ class HubStore:
         return self._find(name).bytes
 
     def read(self, name: str) -> bytes:
-        """Return a whole file of the Hub.
+        """Return a whole file.
 
         Raises:
             ShardSetError: its bytes do not have the digest in the Hub's listing.
@@ -135,7 +135,7 @@ class HubStore:
         return known
 
     def _request(self, what: str, name: str, known: ListedFile, start: int, stop: int) -> bytes:
-        """Ask the Hub's store once for a range, at the address that the Hub gives for the file."""
+        """Ask once for a range, at the address that the Hub gives for the file."""
         import httpx2
         from huggingface_hub import constants
         from huggingface_hub.utils import (
@@ -167,7 +167,7 @@ class HubStore:
             raise
 
     def _locate(self, what: str, known: ListedFile, address: str) -> str:
-        """Return where a file of the Hub's store lies, by its address on the Hub, if it is still the same file.
+        """Return where a file lies, by its address on the Hub, if it is still the same file.
 
         Raises:
             StoreError: it has changed.

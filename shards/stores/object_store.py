@@ -64,7 +64,7 @@ class ObjectAddress:
         return f"{self.scheme}://{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
 
     def object_key(self, name: str) -> str:
-        """Return the key of an object in this folder of a bucket."""
+        """Return the key of an object in this folder."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
@@ -216,7 +216,7 @@ class ObjectStore:
             return
 
     def delete_all(self) -> None:
-        """Delete every object of the folder in the bucket, 1,000 with a request.
+        """Delete every object of the folder, 1,000 with a request.
 
         Raises:
             InputError: the store is a whole bucket.
@@ -241,7 +241,7 @@ class ObjectStore:
         return content
 
     def _ask(self, name: str, doing: str, request: Callable[[Connection], Result]) -> Result:
-        """Make a request about the folder in a bucket, with retries, and turn the errors of obstore into ours."""
+        """Make a request, with retries, and turn the errors of obstore into ours."""
         from obstore.exceptions import BaseError
 
         what = f"{self}/{name}" if name else str(self)

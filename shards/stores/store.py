@@ -50,19 +50,19 @@ class Store(Protocol):
         ...
 
     def size(self, name: str) -> int:
-        """Return the size in bytes of a file of the store."""
+        """Return the size of a file in bytes."""
         ...
 
     def read(self, name: str) -> bytes:
-        """Return a whole file of the store."""
+        """Return a whole file."""
         ...
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop) of a file of the store."""
+        """Return the bytes [start, stop) of a file."""
         ...
 
     def list(self) -> Iterator[ListedFile]:
-        """Yield every file of the store, folders included recursively, in no order; nothing if it has no folder."""
+        """Yield every file, folders included recursively, in no order; nothing if it has no folder."""
         ...
 
 
@@ -77,11 +77,11 @@ class WritableStore(Store, Protocol):
         ...
 
     def find(self, name: str) -> ListedFile | None:
-        """Return a file of the store as a listing shows it, or None if there is none."""
+        """Return a file as a listing shows it, or None if there is none."""
         ...
 
     def put(self, name: str, content: bytes | Path) -> str:
-        """Write a whole file to the store, from bytes or a file on this machine; replace the one of that name.
+        """Write a whole file, from bytes or a file on this machine; replace the one of that name.
 
         Returns:
             Its version, as a listing shows it.
@@ -89,15 +89,15 @@ class WritableStore(Store, Protocol):
         ...
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a whole file to the store unless one of that name exists. Of many writers, exactly one gets True."""
+        """Write a whole file unless one of that name exists. Of many writers, exactly one gets True."""
         ...
 
     def delete(self, name: str) -> None:
-        """Delete a file of the store; do nothing if there is none."""
+        """Delete a file; do nothing if there is none."""
         ...
 
     def delete_all(self) -> None:
-        """Delete every file of the store, and the folder itself if the store has folders."""
+        """Delete every file, and the folder itself if the store has folders."""
         ...
 
 
@@ -109,7 +109,7 @@ class StoredFile:
     name: str
 
     def read_range(self, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop) of a file of a store."""
+        """Return its bytes [start, stop)."""
         return self.store.read_range(self.name, start, stop)
 
 
@@ -152,7 +152,7 @@ class FolderStore:
         return b"".join(parts)
 
     def _open(self, name: str) -> int:
-        """Open a file of a folder's store to read; a pipe is not waited for."""
+        """Open a file to read; a pipe is not waited for."""
         file = os.open(f"{self.folder}/{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             self._check_kind(name, os.fstat(file))
@@ -162,7 +162,7 @@ class FolderStore:
         return file
 
     def _check_kind(self, name: str, facts: os.stat_result) -> None:
-        """Refuse in a folder's store what is no file: it would be waited for, or be written to.
+        """Refuse what is no file: it would be waited for, or be written to.
 
         Raises:
             ShardSetError: it is a folder, a pipe, a device or a socket, or a link to one.
@@ -185,7 +185,7 @@ class FolderStore:
         return ListedFile(name, facts.st_size, str(facts.st_mtime_ns)) if stat.S_ISREG(facts.st_mode) else None
 
     def list(self) -> Iterator[ListedFile]:
-        """Yield every file of a folder's store but those whose names begin with a dot, which are not whole."""
+        """Yield every file but those whose names begin with a dot, which are not whole."""
         for folder, folders, names in os.walk(self.folder):
             folders[:] = [name for name in folders if not name.startswith(".")]
             for path in (Path(folder, name) for name in names if not name.startswith(".")):

@@ -106,7 +106,7 @@ class TokenStream(IterableDataset[Sample]):
         """How often a state was loaded in this process: as this copy of the stream knows, and in shared memory."""
 
     def __len__(self) -> int:
-        """Return the samples, or batches, of the stream for this rank from where its iteration began or will begin."""
+        """Return the samples, or batches, for this rank from where its iteration began or will begin."""
         # What is loaded, but not yet iterated, counts.
         begin = self._begin if self._loaded is None else self._loaded
         return -(-self._count_own(begin) // (self.batch_size or 1))
@@ -165,7 +165,7 @@ class TokenStream(IterableDataset[Sample]):
         return {"samples": samples, **self.windows.identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the stream's next iteration begin where a state ends.
+        """Let the next iteration begin where a state ends.
 
         Args:
             state: from `state_dict` of a stream with any rank, world size, batch and workers.
@@ -199,7 +199,7 @@ class TokenStream(IterableDataset[Sample]):
         self._all_loads.fill_(self._loads)
 
     def close(self) -> None:
-        """Stop the stream's thread that decodes ahead, and free the shards."""
+        """Stop the thread that decodes ahead, and free the shards."""
         self.windows.close()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -209,17 +209,17 @@ class TokenStream(IterableDataset[Sample]):
         self._all_loads.share_memory_()
 
     def _end(self, begin: int) -> int:
-        """Return one past the last sample of an iteration of the stream."""
+        """Return one past the last sample of an iteration."""
         left = len(self.windows) - begin
         return begin + (left // self._stride * self._stride if self.uneven_end == "drop" else left)
 
     def _count_own(self, begin: int) -> int:
-        """Return the samples of the stream that this rank gets in an iteration."""
+        """Return how many samples this rank gets in an iteration."""
         return max(0, -(-(self._end(begin) - begin - self.rank) // self.world_size))
 
     @property
     def _stride(self) -> int:
-        """Samples of a batch of the stream on all ranks."""
+        """Samples of a batch on all ranks."""
         return self.world_size * (self.batch_size or 1)
 
     def _iter_from(self, first: int, end: int, readers: int) -> Iterator[Sample]:

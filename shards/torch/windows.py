@@ -116,7 +116,7 @@ class TokenWindows(Dataset[Sample]):
 
     @property
     def identity(self) -> dict[str, str | int]:
-        """The values that decide which of the `TokenWindows` has which number."""
+        """The values that decide which sample a number is."""
         return {
             "set": self.shard_set.manifest_sha256,
             "split": self.split,
@@ -136,7 +136,7 @@ class TokenWindows(Dataset[Sample]):
         return self._make_batch([self._number(index) for index in indices])
 
     def read(self, numbers: Sequence[int] | Int64s) -> Sample:
-        """Return a batch of `TokenWindows` by number, `(len(numbers), seq_len)`: the fastest way, for one's own loop.
+        """Return a batch by number, `(len(numbers), seq_len)`: the fastest way, for one's own loop.
 
         `cu_seqlens` is of the rows laid end to end.
 
@@ -161,7 +161,7 @@ class TokenWindows(Dataset[Sample]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the arguments of `TokenWindows` and the set, whose pickle is its address."""
+        """Return the arguments and the set, whose pickle is its address."""
         left_out = ("order", "_reader", "_process")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
@@ -215,7 +215,7 @@ class TokenWindows(Dataset[Sample]):
         return WindowReader(shards, self.order, stop=len(self))
 
     def _check(self) -> None:
-        """Refuse arguments of `TokenWindows` that cannot be used."""
+        """Refuse arguments that cannot be used."""
         problems: list[str] = []
         epochs, samples = self._epochs, self._samples
         # Every fault is told at once.

@@ -18,6 +18,7 @@ from shards.format.document_table import iter_documents
 from shards.format.shard import Shard
 from shards.format.vocabulary import Vocabulary
 from shards.format.windows.order import Window, WindowOrder
+from shards.terminal.display import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,16 @@ class Excerpt:
     hit: str
     after: str
     left_out: int = 0
+
+
+def show_place(place: Place, where: str, excerpt: Excerpt) -> Iterator[str]:
+    """Yield what a command prints of a place: a line that says where a document is from, and a line of its text."""
+    origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
+    if place.phase is not None:
+        origin = f"phase {place.phase}, {origin}"
+    yield f"# {place.shard} document {place.document}, {where}: {origin}"
+    left_out = f" ({excerpt.left_out:,} bytes more)" if excerpt.left_out else ""
+    yield f"  {printable(excerpt.before)}>>>{printable(excerpt.hit)}<<<{left_out}{printable(excerpt.after)}"
 
 
 def cut_tokens(tokens: Tokens, first: int, last: int, vocabulary: Vocabulary) -> tuple[int, Excerpt]:

@@ -4,14 +4,13 @@ Every shard is searched (`shards.trace.search` says how, and what it costs). A s
 over the column `hash` of the document tables, 16 bytes per document.
 
 Why a document is not in a set, the package that built it can say, which reads the build's work folder; `shards` itself
-knows nothing of work folders. The entry point `work` of the group `tokenmill.explain` provides the answer.
+knows nothing of work folders.
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -50,12 +49,12 @@ class Trace:
 
     @property
     def documents(self) -> int:
-        """Number of documents that the trace found."""
+        """How many documents were found."""
         return len(self.hashes)
 
     @property
     def hits(self) -> int:
-        """Number of hits of the trace in all documents."""
+        """Hits in all documents."""
         return sum(counts["hits"] for counts in self.sources.values())
 
     def to_dict(self) -> JsonObject:
@@ -180,10 +179,6 @@ def describe_found_hash(shard_set: ShardSet, place: Place) -> JsonObject:
     return {"split": split, "file": place.unit.rpartition("@")[0] or place.unit} | place.to_dict()
 
 
-ENTRY_POINT_GROUP = "tokenmill.explain"
-ENTRY_POINT = "work"
-
-
 @dataclass(frozen=True)
 class Question:
     """A document, and where to look for it; plain data."""
@@ -203,19 +198,3 @@ class Question:
 
 Answer = tuple[list[str], JsonObject]
 """What a work folder says of a document: lines for people, whose foreign text is not made safe yet, and JSON values."""
-
-Explain = Callable[[Question], Answer | None]
-"""The entry point's function. It returns None if there is no work folder at the default place.
-
-It raises InputError if the work folder cannot be read, and RunError if the work folder is damaged."""
-
-
-def load_explain() -> Explain | None:
-    """Return what an installed package provides under the entry point, to explain a hash not found; or None."""
-    from importlib.metadata import entry_points  # late: takes 20 ms to load
-
-    found = entry_points(group=ENTRY_POINT_GROUP, name=ENTRY_POINT)
-    try:
-        return found[ENTRY_POINT].load() if found else None
-    except ModuleNotFoundError:  # it belongs to a package that cannot be imported here
-        return None

@@ -158,20 +158,6 @@ def test_special_id_inside_a_document(small_plan, tmp_path, split, which):
     assert (row.shown[0]["shard"], row.shown[0]["document"]) == (f"{split}-00000", 5)
 
 
-def test_ids_never_seen_and_one_hardly_ever(small_plan, tmp_path, good_audit):
-    counts = pq.read_table(good_audit.out / "tokens.parquet")["count"].to_pylist()
-    unseen = [token for token in range(256, 298) if not counts[token]]  # single bytes apart
-    assert sorted(row.values["id"] for row in good_audit.check("never_seen").findings) == unseen
-    rare, tokens = unseen[0], small_plan.documents["train"][1][7].tokens.copy()
-    tokens[:3] = rare
-    change(small_plan, "train", 1, 7, tokens)
-    report = write(small_plan, tmp_path)
-    (row,) = [row for row in report.check("rare").findings if row.values["id"] == rare]
-    assert (row.values["count"], report.check("rare").verdict) == (3, "look")
-    assert row.shown[0]["shard"] == "train-00001"
-    assert rare not in [row.values["id"] for row in report.check("concentrated").findings]
-
-
 @pytest.mark.parametrize(
     ("tokens", "vocab_size", "planted", "never_seen", "rare"),
     [

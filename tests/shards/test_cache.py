@@ -14,7 +14,6 @@ import random
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,6 @@ from shards.errors import InputError
 from shards.stores import retry
 from shards.stores.cache import PART_SUFFIX, Cache
 from shards.stores.hub_store import HubStore
-from shards.stores.retry import StoreError
 from shards.terminal import reporter
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.shard_sets import cut_train, write_set
@@ -239,28 +237,6 @@ def test_a_limit_below_two_shards_is_refused_with_the_numbers(hub, whole, folder
     ):
         open_cached(folder, needed - 1)
     check_tokens(open_cached(folder, needed).shards[1])
-
-
-def test_a_folder_that_cannot_be_written_is_refused(hub, tmp_path):
-    (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/cache")):
-        with pytest.raises(InputError, match=r"cannot be used as a cache: .*--cache"):
-            Cache(place, 10**9)
-
-
-def test_a_network_that_stays_away_is_an_error_that_says_so_and_can_be_read_again_later(hub, folder, said, monkeypatch):
-    monkeypatch.setattr(retry, "SILENT_S", 0.05)
-    shard_set = open_cached(folder)
-    shard_set.shards[1].read()
-    hub.gone()
-    with pytest.raises(StoreError, match=rf"{URL}/train-00002.bin.zst: .*gave up after \d s .* Check the network"):
-        shard_set.shards[2].read()
-    assert "trying again until" in said[0]
-    assert len(said) == 1
-    check_tokens(shard_set.shards[1])
-    assert not [path for path in kept(folder) if path.name.endswith(PART_SUFFIX)]
-    hub.back()
-    check_tokens(shard_set.shards[2])
 
 
 def test_fetches_that_nobody_needs_end_at_once(hub, folder, monkeypatch):

@@ -86,7 +86,7 @@ def test_reader_of_the_output_may_leave(good_set, unbuffered, monkeypatch):
         result = run_in_shell(f"tokenmill {command} | true; exit ${{PIPESTATUS[0]}}")
         assert (result.returncode, result.stdout) == (141, "")
         # On a busy machine, a line of progress may stand there.
-        progress = re.compile(r"trace: \d+ %.*")
+        progress = re.compile(r"trace: \d+%.*")
         assert all(progress.fullmatch(line) for line in result.stderr.splitlines()), result.stderr
 
 

@@ -167,18 +167,6 @@ def test_a_dry_run_says_what_a_push_would_send_or_refuse(hub, run, whole, good_s
 # --- Pushes that break ---
 
 
-def test_an_upload_that_is_cut_is_sent_again_alone_also_to_a_folder_of_a_repository(hub, run, whole, tmp_path):
-    cut = sha_of(whole, "train-00002.bin.zst")
-    hub.faults.cut_uploads(f"lfs-upload/{cut}")
-    assert push_json(run, whole, f"{REPO}/sets/small")[0] == 0
-    assert [record.path.split("/")[2] for record in hub.requests if record.fault == "cut-upload"] == [cut]
-    assert uploads(hub, whole) == large_files(whole)
-    assert "sets/small/manifest.json" in commits(hub)[0]
-    assert run("pull", f"{REPO}/sets/small", "--out", tmp_path / "back")[0] == 0
-    assert files_of(tmp_path / "back") == files_of(whole)
-    assert shards.open_set(f"{URL}/sets/small").shard("train-00003").read(0, 10).size == 10
-
-
 def test_a_push_that_ends_early_shows_nothing_and_goes_on(hub, run, whole, monkeypatch):
     monkeypatch.setattr(hub_push, "BATCH_FILES", 3)
     monkeypatch.setattr(retry, "SILENT_S", 0.05)
@@ -193,9 +181,14 @@ def test_a_push_that_ends_early_shows_nothing_and_goes_on(hub, run, whole, monke
     assert "train-00002.bin.zst" in before
     with pytest.raises(shards.ShardSetError, match=r"no manifest\.json"):
         shards.open_set(URL)
+    # It goes on with what is missing; an upload that is cut is sent again alone.
     hub.faults.off()
+    cut = sha_of(whole, "train-00004.bin.zst")
+    hub.faults.cut_uploads(f"lfs-upload/{cut}")
+    hub.forget()
     status, told, _ = push_json(run, whole)
     assert (status, told["created"], len(told["added"])) == (0, False, 21)
+    assert [record.path.split("/")[2] for record in hub.requests if record.fault == "cut-upload"] == [cut]
     assert uploads(hub, whole) == large_files(whole)
 
 
@@ -225,20 +218,6 @@ def test_someone_elses_commit_in_between_is_kept(hub, run, whole, monkeypatch):
     assert retry.count_retries() == failed + 1  # HTTP 412
     names = {entry.path for entry in HfApi(endpoint=hub.url).list_repo_tree(REPO, repo_type="dataset")}
     assert names == {*files_of(whole), ".gitattributes", "notes.md"}
-
-
-def test_a_hub_that_does_not_answer_is_given_up_after_the_given_time(run, tmp_path, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes connections, and nobody reads them
-        use_hub(f"http://127.0.0.1:{silent.getsockname()[1]}", monkeypatch)
-        monkeypatch.setattr(retry, "GIVE_UP_S", 600.0)
-        status, told, err = run("pull", REPO, "--out", tmp_path / "back", "--json", "--give-up-after", "0.5")
-    assert (status, told["status"]) == (2, "refused")
-    assert re.search(
-        rf"^error: {URL}: gave up after \d s and \d attempts?; the last one: (ReadTimeout: |no complete answer)",
-        err,
-        re.M,
-    )
-    assert not (tmp_path / "back").exists()
 
 
 def test_without_a_network_push_and_pull_end_at_once_with_the_remedy(run, whole, tmp_path, monkeypatch):
@@ -422,8 +401,18 @@ def test_a_pull_that_ends_early_goes_on_with_what_is_there(hub, run, whole, tmp_
 
 
 def test_a_pull_needs_room_and_a_second_one_has_nothing_to_do(hub, run, whole, good_set, tmp_path, monkeypatch):
-    hub.publish(REPO, whole)
+    part = shutil.copytree(whole, tmp_path / "part")
+    with (part / "train-00000.docs.parquet").open("ab") as file:
+        file.write(b"more")
+    hub.publish(REPO, part)
     out, free = tmp_path / "back", shutil.disk_usage(tmp_path)._replace(free=10)
+    status, told, _ = run("pull", REPO, "--out", out, "--json")
+    assert (status, [(one["kind"], one["where"]) for one in told["problems"]]) == (
+        1,
+        [("file_size", "train-00000.docs.parquet")],
+    )
+    assert (out.exists(), hub.body_bytes("^/cdn/")) == (False, 0)
+    hub.publish(REPO, whole)
     with monkeypatch.context() as patch:
         patch.setattr("shards.stores.files.shutil.disk_usage", lambda _path: free)
         status, _, err = run("pull", REPO, "--out", out)
@@ -439,39 +428,6 @@ def test_a_pull_needs_room_and_a_second_one_has_nothing_to_do(hub, run, whole, g
     hub.publish(REPO, good_set)
     status, _, err = run("pull", REPO, "--out", out)
     assert (status, "not empty" in err) == (2, True)
-
-
-def grow(folder):
-    with (folder / "train-00000.docs.parquet").open("ab") as file:
-        file.write(b"more")
-
-
-@pytest.mark.parametrize(
-    ("plant", "found", "said"),
-    [
-        (grow, [("file_size", TRAIN[0] + ".docs.parquet")], f"in {URL}"),
-        (
-            lambda folder: (folder / "manifest.json").unlink(),
-            [("manifest_missing", "manifest.json")],
-            "not a shard set",
-        ),
-        (
-            lambda folder: edit(folder, lambda manifest: manifest["tokenizer"].update(file="../../evil.json")),
-            [("path_unsafe", "manifest.json")],
-            "evil",
-        ),
-    ],
-    ids=["sizes that disagree", "no set", "a name outside"],
-)
-def test_a_set_that_cannot_be_one_is_refused_before_a_byte_is_fetched(hub, run, whole, tmp_path, plant, found, said):
-    folder = shutil.copytree(whole, tmp_path / "set")
-    plant(folder)
-    hub.publish(REPO, folder)
-    status, told, _ = run("pull", REPO, "--out", tmp_path / "out" / "back", "--json")
-    assert (status, [(one["kind"], one["where"]) for one in told["problems"]]) == (1, found)
-    assert said in told["problems"][0]["message"]
-    assert not (tmp_path / "out").exists()
-    assert hub.body_bytes("^/cdn/") == 0
 
 
 def test_a_listing_that_names_other_places_is_not_followed(hub, run, whole, tmp_path):
@@ -532,15 +488,12 @@ LISTED = {"type": "file", "path": "manifest.json", "oid": 40 * "a", "size": 5}
 @pytest.mark.parametrize(
     ("place", "answer", "said"),
     [
-        *[
-            (INFO, {"id": REPO, "sha": commit, "private": False}, "which is not one")
-            for commit in (None, 7, "main", "../../evil", 39 * "a", 40 * "A", f"{40 * 'a'}\n", [40 * "a"])
-        ],
-        *[(INFO, answer, "") for answer in ([], 7, None, "text", {}, {"id": REPO, "sha": {}}, [[[]]])],
-        *[(TREE, [LISTED | {"size": size}], "which are not valid") for size in ("5", -1, 1.5, True, None, [5])],
-        *[(TREE, [LISTED | {"oid": digest}], "which are not valid") for digest in (None, 7, "", 40 * "z", 4096 * "a")],
-        *[(TREE, [LISTED | {"lfs": lfs}], "") for lfs in (7, {"size": 5, "oid": 7}, {"oid": 64 * "a"}, {"size": "x"})],
-        *[(TREE, answer, "") for answer in ([7], 7, "text", [LISTED | {"path": 7}], [{"type": "file"}], {"a": []})],
+        *[(INFO, {"id": REPO, "sha": one, "private": False}, "which is not one") for one in (7, f"{40 * 'a'}\n")],
+        *[(INFO, answer, "") for answer in ([], 7, {}, {"id": REPO, "sha": {}})],
+        *[(TREE, [LISTED | {"size": size}], "which are not valid") for size in ("5", -1, True)],
+        *[(TREE, [LISTED | {"oid": digest}], "which are not valid") for digest in (None, 4096 * "a")],
+        *[(TREE, [LISTED | {"lfs": lfs}], "") for lfs in (7, {"size": 5, "oid": 7})],
+        *[(TREE, answer, "") for answer in ([7], "text", [LISTED | {"path": 7}], [{"type": "file"}])],
     ],
 )
 def test_an_answer_of_wrong_values_is_refused(hub, run, whole, tmp_path, place, answer, said):
@@ -560,7 +513,6 @@ def test_an_answer_of_wrong_values_is_refused(hub, run, whole, tmp_path, place, 
     [
         ("train-00000.bin.zst", "frame_corrupt", lambda opened: opened.shard("train-00000").read()),
         ("train-00000.docs.parquet", "file_checksum", lambda opened: opened.shard("train-00000").documents()),
-        ("tokenizer.json", "file_checksum", lambda opened: opened.tokenizer()),
         ("manifest.json", "file_checksum", lambda opened: shards.open_set(URL)),
     ],
 )

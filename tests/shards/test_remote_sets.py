@@ -36,7 +36,7 @@ def run(capsys, *arguments: str | Path) -> tuple[int, str, str]:
     return status, captured.out, captured.err
 
 
-def test_validation_makes_few_requests_and_survives_failures(remote, server, monkeypatch):
+def test_validation_makes_few_requests(remote, server, monkeypatch):
     with Proxy(server) as proxy:
         aws_environment(monkeypatch, proxy.url)
         assert validate(remote, level="quick").ok
@@ -45,9 +45,6 @@ def test_validation_makes_few_requests_and_survives_failures(remote, server, mon
         proxy.forget()
         assert validate(remote, level="full").ok
         assert len(proxy.requests) <= asked + 5 * 3
-        proxy.faults.every(5, "reset", "503", "short", "stall", stall_s=0.2)
-        assert validate(remote, level="full", threads=2).ok
-        assert "503" in {record.fault for record in proxy.requests}
 
 
 def test_a_file_that_vanishes_during_validation_is_named(remote, server, monkeypatch):

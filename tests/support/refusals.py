@@ -48,6 +48,7 @@ checkpoint.every_steps = 2
 eval.max_tokens = 200
 """
 PLACES = {
+    "Cache": "shards.stores.cache",
     "EvalTaskConfig": "trainer.recipe.eval_config",
     "KNOWN_TASKS": "shards.eval_tasks.known",
     "Path": "pathlib",

@@ -161,7 +161,7 @@ def find_step_documents(
 
 def _show(data: JsonObject, documents: list[RowDocument]) -> Iterator[Part]:
     """Yield what `trace` prints: each row's documents, its text between >>> and <<<, counts by source and a summary."""
-    from shards.cli.trace import show_place
+    from shards.trace.locate import show_place
 
     row = None
     for document, place, excerpt in documents:

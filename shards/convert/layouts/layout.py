@@ -44,16 +44,16 @@ class SplitReader:
 
     @property
     def shards(self) -> Shards:
-        """The shards of the split that a layout writes, in order."""
+        """The shards of the split, in order."""
         return self.shard_set.splits[self.split]
 
     def iter_tokens(self) -> Iterator[Tokens]:
-        """Yield the tokens of the split for a layout, a frame at a time."""
+        """Yield the tokens of the split, a frame at a time."""
         for shard in self.shards:
             yield from self.iter_shard_tokens(shard)
 
     def iter_shard_tokens(self, shard: Shard) -> Iterator[Tokens]:
-        """Yield a shard's tokens for a layout, a frame at a time.
+        """Yield a shard's tokens, a frame at a time.
 
         Raises:
             ShardSetError: a frame is corrupt.
@@ -63,12 +63,12 @@ class SplitReader:
             self.advance(len(tokens))
 
     def iter_lengths(self) -> Iterator[Int64s]:
-        """Yield the lengths of the split's documents for a layout, EOS included, in batches."""
+        """Yield the lengths of the split's documents, EOS included, in batches."""
         for shard in self.shards:
             yield from iter_shard_lengths(shard)
 
     def iter_shard_documents(self, shard: Shard, columns: list[str]) -> Iterator[tuple[Tokens, DocumentBatch]]:
-        """Yield blocks of a shard's documents for a layout: tokens end to end, `length` and `columns` of each.
+        """Yield blocks of a shard's documents: tokens end to end, `length` and `columns` of each.
 
         Raises:
             ShardSetError: a frame is corrupt, or the document table is.

@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from shards.terminal.arguments import add_found, add_set, add_workers, parse_path, whole_number
-from shards.terminal.display import JsonObject, Table, describe_shown, printable
+from shards.terminal.display import JsonObject, Table, describe_shown
 from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
-    from shards.format.reader import ShardSet
-    from shards.trace.locate import Excerpt, Place
     from shards.trace.search import Hit, QueryKind
-    from shards.trace.trace import Answer, Trace
+    from shards.trace.trace import Trace
 
 MOST_TEXT_BYTES = 1 << 30
 """A larger file is no document's text."""
@@ -124,24 +122,17 @@ def show_hit(hit: Hit) -> Iterator[str]:
     """Yield what `trace` prints of a hit: the origin of its document, and the text with the hit between >>> and <<<."""
     place = hit.place
     times = "" if hit.hits == 1 else f", {plural(hit.hits, 'time')}"
+    from shards.trace.locate import show_place
+
     return show_place(place, f"token {hit.position} (of the shard {place.start + hit.position}){times}", hit.excerpt)
-
-
-def show_place(place: Place, where: str, excerpt: Excerpt) -> Iterator[str]:
-    """Yield what `trace` prints of a place: a line that says where a document is from, and a line of its text."""
-    origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
-    if place.phase is not None:
-        origin = f"phase {place.phase}, {origin}"
-    yield f"# {place.shard} document {place.document}, {where}: {origin}"
-    left_out = f" ({excerpt.left_out:,} bytes more)" if excerpt.left_out else ""
-    yield f"  {printable(excerpt.before)}>>>{printable(excerpt.hit)}<<<{left_out}{printable(excerpt.after)}"
 
 
 def _find_hash(options: argparse.Namespace) -> Outcome:
     """Return for `trace --hash` where the document is, or why it is not in the set."""
+    from pipeline.builder.explain import explain
     from shards.format.content_hash import hash_document
     from shards.format.reader import open_set
-    from shards.trace.trace import describe_found_hash, find_hash, parse_hash
+    from shards.trace.trace import Question, describe_found_hash, find_hash, parse_hash
 
     text = None if options.document is None else _read_text(options.document)
     digits = parse_hash(options.hash) if text is None else hash_document(text).hex()
@@ -150,8 +141,10 @@ def _find_hash(options: argparse.Namespace) -> Outcome:
     lines, build = list[str](), None
     # A work folder is asked about a document that the set lacks, and about any other if it is given.
     if not places or options.work is not None:
-        answer, missing = _ask(options, shard_set, digits, text)
-        lines, build = answer or ([] if places else [missing], None)
+        file = str(options.document or "")
+        question = Question(str(options.set), shard_set.manifest_sha256, digits, options.work, text, file)
+        missing = "The build's work folder can say why: give it with --work. By default it is SET.work."
+        lines, build = explain(question) or ([] if places else [missing], None)
     shown = [describe_found_hash(shard_set, place) for place in places]
     data = {"query": digits, "in_set": bool(places), "places": shown, "build": build}
     return Outcome(data, _show_places(shown, digits, lines, build))
@@ -174,22 +167,6 @@ def _read_text(path: Path) -> bytes:
     except OSError as error:
         fault = error.strerror or error
         raise InputError(f"--document {path}: {fault}. Give a file that holds the document's text.") from error
-
-
-def _ask(
-    options: argparse.Namespace, shard_set: ShardSet, digits: str, text: bytes | None
-) -> tuple[Answer | None, str]:
-    """Return what the build's work folder tells `trace --hash`; or None, and what a person can do about it."""
-    from shards.trace.trace import Question, load_explain
-
-    explain = load_explain()
-    if explain is None:
-        if options.work is not None:
-            raise InputError("--work: nothing installed reads work folders. Install the package that built the set.")
-        return None, "The package that built the set can say why: install it, and give --work."
-    file = str(options.document or "")
-    question = Question(str(options.set), shard_set.manifest_sha256, digits, options.work, text, file)
-    return explain(question), "The build's work folder can say why: give it with --work. By default it is SET.work."
 
 
 def _show_places(places: Table, wanted: str, told: list[str], build: JsonObject | None) -> Iterator[str]:
