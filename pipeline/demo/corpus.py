@@ -93,7 +93,7 @@ def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
 
 
 def _gather_documentation() -> tuple[list[Docstring], list[Docstring], list[Docstring]]:
-    """Return prose, mathematics and what is too long, for the demo.
+    """Return prose, mathematics and what is too long.
 
     Mathematics has a formula and is of a mathematical package.
     """
@@ -117,7 +117,7 @@ def _gather_documentation() -> tuple[list[Docstring], list[Docstring], list[Docs
 
 
 def _installed() -> Iterator[importlib.metadata.Distribution]:
-    """Yield each installed distribution for the demo corpus once, by name: the first on the path, which imports."""
+    """Yield each installed distribution once, by name: the first on the path, which imports."""
     found: dict[str, importlib.metadata.Distribution] = {}
     for distribution in importlib.metadata.distributions():
         found.setdefault(_normal_name(distribution), distribution)
@@ -152,7 +152,7 @@ def _descriptions(releases: Iterable[importlib.metadata.Distribution]) -> Iterat
 
 
 def _distinct(documents: Iterable[Docstring], most: int, long: list[Docstring]) -> Iterator[Docstring]:
-    """Yield the demo's documents of at most so many characters that repeat little of earlier ones, and are UTF-8.
+    """Yield the documents of at most so many characters that repeat little of earlier ones, and are UTF-8.
 
     Those that are only too long end up in `long`.
     """
@@ -179,7 +179,7 @@ def _repeats(document: Docstring, seen: set[str]) -> bool:
 
 
 def _gather_code() -> list[Docstring]:
-    """Return code for the demo: functions and classes of the standard library, but no tests, nor generated files."""
+    """Return code: functions and classes of the standard library, but no tests, nor generated files."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     # Their text as it stands in the file, with comments and decorators.
     found: list[Docstring] = []
@@ -196,7 +196,7 @@ def _gather_code() -> list[Docstring]:
 
 
 def _parse_definitions(content: bytes) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each function and class of a module for the demo, without short or inner ones.
+    """Yield name and text of each function and class of a module, without short or inner ones.
 
     Raises:
         SyntaxError, ValueError: the file is not Python of this version, or is not decodable.
@@ -211,7 +211,7 @@ def _parse_definitions(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _write_parts(folder: Path, documents: list[Docstring]) -> int:
-    """Write the demo's part files of about `FILE_BYTES` of text each; remove parts of an earlier, longer corpus."""
+    """Write part files of about `FILE_BYTES` of text each; remove parts of an earlier, longer corpus."""
     make_folder(folder)
     parts: list[list[Docstring]] = [[]]
     size = 0
@@ -242,7 +242,7 @@ def _write_part(path: Path, documents: list[Docstring]) -> None:
 
 
 def cut_excerpts(documents: Sequence[Docstring]) -> list[Docstring]:
-    """Return the beginnings of the demo's documents, as whole paragraphs; those without a short first one have none."""
+    """Return the beginnings of documents, as whole paragraphs; those without a short first one have none."""
     excerpts: list[Docstring] = []
     for document in documents:
         text = document.text[: max(0, document.text.rfind("\n\n", 0, EXCERPT_CHARS))].rstrip()

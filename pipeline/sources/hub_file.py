@@ -54,7 +54,7 @@ class RangeFile(io.RawIOBase):
         self._keys: set[str] = set()
 
     def expect(self, groups: Sequence[Sequence[Range]]) -> None:
-        """Announce the ranges of a Hub file to be read, in groups. Reading a later group frees the earlier ones."""
+        """Announce the ranges to be read, in groups. Reading a later group frees the earlier ones."""
         self._groups = [sorted(group) for group in groups]
         self._fetched = {}
         self._next = 0
@@ -73,7 +73,7 @@ class RangeFile(io.RawIOBase):
             self._next += 1
 
     def fetch(self, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop) of a Hub file, from the cache or the network.
+        """Return the bytes [start, stop), from the cache or the network.
 
         Raises:
             SourceError: the bytes cannot be fetched, or the file has changed.
@@ -92,13 +92,13 @@ class RangeFile(io.RawIOBase):
         return data
 
     def forget(self) -> None:
-        """Delete this Hub file's ranges from the cache, because they could not be decoded."""
+        """Delete the file's ranges from the cache, because they could not be decoded."""
         if cache := open_cache():
             for key in self._keys:
                 cache.delete(key)
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return `size` bytes of a Hub file from the position on, or all that are left if it is negative or None."""
+        """Return `size` bytes from the position on, or all that are left if it is negative or None."""
         start = self._place
         stop = self.size if size is None or size < 0 else min(self.size, start + size)
         self._place = stop
@@ -115,14 +115,14 @@ class RangeFile(io.RawIOBase):
         return self.fetch(start, stop) if stop > start else b""
 
     def readinto(self, buffer: Any) -> int:
-        """Read bytes of a Hub file into a buffer, and return how many they were."""
+        """Read bytes into a buffer, and return how many they were."""
         view = memoryview(buffer).cast("B")
         data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a position in a Hub file and return it."""
+        """Move to a position and return it."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self.size}[whence]
         self._place = base + offset
         return self._place
@@ -137,7 +137,7 @@ class RangeFile(io.RawIOBase):
         return True
 
     def close(self) -> None:
-        """Cancel and free the ranges of a Hub file that were fetched ahead."""
+        """Cancel and free the ranges that were fetched ahead."""
         for future in self._fetched.values():
             future.cancel()
         self._fetched = {}

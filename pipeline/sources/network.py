@@ -43,7 +43,7 @@ class Network:
 
     @contextlib.contextmanager
     def in_effect(self) -> Generator[None]:
-        """Put the network settings into the environment, also of processes that are started, until the body ends."""
+        """Put the settings into the environment, also of processes that are started, until the body ends."""
         before = {name: value for name, value in os.environ.items() if name.startswith(_PREFIX)}
         own = {_PREFIX + field.name.upper(): str(getattr(self, field.name)) for field in fields(self)}
         os.environ.update(own)
@@ -87,7 +87,7 @@ _keepers: list[None] = []
 
 @contextlib.contextmanager
 def keep_fetched() -> Generator[None]:
-    """Let the settings cache the ranges that any thread fetches in the block, because they will be read again."""
+    """Cache the ranges that any thread fetches in the block, because they will be read again."""
     _keepers.append(None)
     try:
         yield
@@ -96,7 +96,7 @@ def keep_fetched() -> Generator[None]:
 
 
 def is_kept() -> bool:
-    """Return whether the settings now have fetched ranges go into the cache."""
+    """Return whether fetched ranges now go into the cache."""
     return bool(_keepers) or network_settings().cache_all
 
 

@@ -100,7 +100,7 @@ class SpanCache:
         return [span for file in files for span in entries[file.name][2]]
 
     def save(self) -> None:
-        """Write the cache of spans: those that were listed since this was made, and no others, if some of them are new.
+        """Write the spans that were listed since this was made, and no others, if some of them are new.
 
         Raises:
             OSError: the work folder cannot be written.
@@ -199,17 +199,17 @@ class Selection:
 
     @property
     def listed(self) -> list[Span]:
-        """The spans of the selection's files so far, in the source's order: first the spans in units, then the rest."""
+        """The spans of the files so far, in the source's order: first the spans in units, then the rest."""
         return self._list([file for file in self.files if file.name in self._listed])
 
     @property
     def empty(self) -> list[str]:
-        """The files of the selection so far that hold no record."""
+        """The files so far that hold no record."""
         return [file.name for file in self.files if self._listed.get(file.name) == []]
 
     @property
     def is_remote(self) -> bool:
-        """Whether the selection's files are read over a network."""
+        """Whether the files are read over a network."""
         return any("://" in file.url and not file.url.startswith("file://") for file in self.files[:1])
 
     @property
@@ -268,7 +268,7 @@ class Selection:
             yield from sorted(self._list(group), key=lambda span: seeded_place(self.seed, f"{span.name}\0{span.part}"))
 
     def _list(self, files: list[File]) -> list[Span]:
-        """Return the spans of the selection's files, in order; each file is listed once."""
+        """Return the spans of some files, in order; each file is listed once."""
         new = [file for file in files if file.name not in self._listed]
         spans = self._list_spans(self.source, new, self._unit_bytes) if new else []
         # A file without rows has no span, but it is listed.

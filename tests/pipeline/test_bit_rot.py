@@ -8,14 +8,10 @@ import random
 import shutil
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from tests.support.builds import Built, build_here, digests, run_build
 from tests.support.damage import flip
-from tests.support.recipes import source, write_recipe
-from tests.support.servers import corpora as stand_ins
-from tests.support.servers.bucket import Bucket
 
 ROUNDS = [
     ("pairs similar mix", "tokenizer/*/tokenizer.json encode/*/measures.bin bands/*/bands.bin"),
@@ -68,27 +64,3 @@ def test_worker_processes_find_damage(damaged: Built, whole: Built) -> None:
     for path in flipped:
         assert f"{path}: damaged" in said
     assert said.count("rebuilding it") == len(flipped)
-
-
-@pytest.mark.long
-def test_fetched_documents_that_were_damaged_are_fetched_again(tmp_path: Path) -> None:
-    table = stand_ins.small_code(tmp_path / "objects.tar")
-    (tmp_path / "rows").mkdir()
-    pq.write_table(table, tmp_path / "rows" / "part.parquet", row_group_size=-(-len(table) // 2))
-    fetched = source("docs", tmp_path / "rows/*.parquet", content="software-heritage", max_missing=0.1)
-    sizes = {"split": {"val_tokens": 400_000}, "shards": {"tokens": 1_000_000}, "tokenizer": {"vocab_size": 400}}
-    recipe = write_recipe(tmp_path / "recipe.toml", fetched, **sizes)
-    generator = random.Random(2)
-    with Bucket(tmp_path / "objects.tar") as server:
-        options = ["--content-endpoint", f"{server.url}/content"]
-        build_here(recipe, tmp_path / "set", *options)
-        expected = digests(tmp_path / "set")
-        for place in (None, None, -1, -100, -300):  # anywhere, and in the footer
-            (path,) = (tmp_path / "set.work").glob("fetch/*/*.parquet")
-            flip(path, generator, place)
-            for name in ("set", "set.work/encode"):
-                shutil.rmtree(tmp_path / name)
-            said = build_here(recipe, tmp_path / "set", *options)["stderr"]
-            assert digests(tmp_path / "set") == expected
-            assert f"{path}: damaged" in said
-            assert "rebuilding it" in said

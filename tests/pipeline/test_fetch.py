@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from pipeline.sources.files import read_span
 from pipeline.sources.formats.encodings import is_utf8
 from pipeline.sources.software_heritage import archive, fetch, fetched_documents
 from tests.support.builds import build_here, digests, list_spans_of
+from tests.support.damage import flip
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket
 from tests.support.servers.http11 import FileSpan
@@ -191,7 +194,7 @@ def test_every_file_that_cannot_be_used_is_counted_with_its_reason(
     latin1 = hashlib.sha1(latin1_content(server, small)).hexdigest()
     server.remove(keys[3])
     server.faults.on(keys[4], body=gzip.compress(b"another file"))
-    server.faults.on(keys[5], keep_bytes=100)
+    server.faults.on(keys[5], body=gzip.compress(content_of(server, keys[5]))[:100])
     server.faults.on(keys[6], body=b"<html>log in first</html>")
     (tmp_path / "rows").mkdir()
     pq.write_table(pa.table({"blob_id": [*small.ids, None, "", "no SHA-1"]}), tmp_path / "rows/part.parquet")
@@ -246,6 +249,22 @@ def test_another_archive_is_found_out_early(small: Archive, server: Bucket, tmp_
         run()
     assert len(server.requests) < 60
     assert Run(small, server, tmp_path / "again", monkeypatch, max_missing=1)().dropped.keys() == {archive.MISSING}
+
+
+def test_fetched_documents_that_were_damaged_are_fetched_again(
+    small: Archive, server: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
+) -> None:
+    recipe, out, generator = write_recipe(tmp_path, small), tmp_path / "set", random.Random(2)
+    build(recipe, out, server)
+    for place in (None, None, -1, -100, -300):  # anywhere, and in the footer
+        (path,) = (tmp_path / "set.work").glob("fetch/*/*.parquet")
+        flip(path, generator, place)
+        for name in ("set", "set.work/encode"):
+            shutil.rmtree(tmp_path / name)
+        said = build(recipe, out, server)["said"]
+        assert digests(out) == digests(undisturbed[1])
+        assert f"{path}: damaged" in said
+        assert "rebuilding it" in said
 
 
 # --- Single tasks ---

@@ -86,7 +86,7 @@ class _Elements:
         """Whether the end of the array has been found."""
 
     def find_end(self, data: bytes) -> int:
-        """Return where the JSON array's last whole element and its comma end, or the data if the array ends there.
+        """Return where the last whole element and its comma end, or the data if the array ends there.
 
         Raises:
             SourceError: the data is not one array.
@@ -132,7 +132,7 @@ class _Elements:
         return len(data)
 
     def take_lines(self, piece: bytes) -> bytes:
-        """Return the piece of a JSON array that `find_end` has ended with each element on a line of its own."""
+        """Return the piece that `find_end` has ended with each element on a line of its own."""
         # A tab is white space between values, as a line end is, and refused in strings, as a line end is.
         lines = bytearray(piece.replace(b"\n", b"\t").replace(b"\r", b"\t"))
         lines[: self._start] = b" " * min(self._start, len(lines))

@@ -80,7 +80,7 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
 
 
 def _read_footer(file: RangeFile) -> pq.FileMetaData:
-    """Read exactly a remote Parquet file's footer: pyarrow by itself would request the last 64 KB."""
+    """Read exactly a remote file's footer: pyarrow by itself would request the last 64 KB."""
     if file.size < 12:
         raise pa.ArrowInvalid(f"{file.size} bytes")
     length, magic = _TAIL.unpack(file.fetch(file.size - _TAIL.size, file.size))
@@ -161,7 +161,7 @@ def _refuse_undecoded(span: Span, index: int, remote: RangeFile | None) -> Gener
 
 
 def _read_group(reader: SpanReader, group: pq.RowGroupMetaData, index: int, reopen: _Reopen) -> Iterator[TextBatch]:
-    """Read a Parquet row group.
+    """Read a row group.
 
     Raises:
         SourceError: its rows differ from the footer's number.

@@ -50,7 +50,7 @@ class SpanReader:
 
     @contextlib.contextmanager
     def open(self) -> Generator[BinaryIO]:
-        """Open the file of the span to read: batches then say how far it has been read."""
+        """Open the file: batches then say how far it has been read."""
         with open_file(self.span.url, self.span.version) as raw:
             self._raw = raw
             yield raw
@@ -95,12 +95,12 @@ class SpanReader:
             yield data, False
 
     def number_rows(self, count: int) -> np.ndarray:
-        """Return the numbers of the next rows of the span to read, uint32 `(count,)`."""
+        """Return the numbers of the next rows, uint32 `(count,)`."""
         self.row += count
         return np.arange(self.row - count, self.row, dtype=np.uint32)
 
     def refuse(self, where: str, fault: object, remedy: str) -> None:
-        """Count a malformed record of the span that is read, and keep some to show.
+        """Count a malformed record, and keep some to show.
 
         Raises:
             SourceError: the source's `max_malformed` is 0.
@@ -114,7 +114,7 @@ class SpanReader:
     def make_batch(
         self, table: pa.Table | pa.RecordBatch, rows: np.ndarray, written: WrittenBy | None = None
     ) -> TextBatch:
-        """Return a batch of the span from a table's columns, with the rows that all predicates of the source keep.
+        """Return a batch from a table's columns, with the rows that all predicates of the source keep.
 
         Args:
             table: rows of the span.
@@ -126,7 +126,7 @@ class SpanReader:
     def finish(
         self, batch: TextBatch, table: pa.Table | pa.RecordBatch | None = None, written: WrittenBy | None = None
     ) -> TextBatch:
-        """Return a span's batch of the rows that all predicates keep, and counts of what was not read before its end.
+        """Return a batch with the rows that all predicates keep, and counts of what was not read before its end.
 
         Args:
             batch: the batch.

@@ -40,7 +40,7 @@ class _Every:
     kinds: tuple[str, ...]
     match: re.Pattern[str]
     most: int | None
-    shape: Fault
+    stall_s: float
     seen: int = 0
     done: int = 0
 
@@ -50,7 +50,6 @@ class _Path:
     match: re.Pattern[str]
     status: int | None
     body: bytes | None
-    keep_bytes: int | None
     headers: dict[str, str]
     times: int | None
 
@@ -80,9 +79,8 @@ class Faults:
             most: how many times at most; None: without end.
             stall_s: how long a stall lasts, in seconds; the answer is complete after it.
         """
-        shape = Fault("", stall_s)
         with self._lock:
-            self._every.append(_Every(n, kinds or KINDS, re.compile(match), most, shape))
+            self._every.append(_Every(n, kinds or KINDS, re.compile(match), most, stall_s))
 
     def on(
         self,
@@ -90,22 +88,21 @@ class Faults:
         *,
         status: int | None = None,
         body: bytes | None = None,
-        keep_bytes: int | None = None,
         headers: dict[str, str] | None = None,
         times: int | None = None,
     ) -> None:
         """Change the answers for the paths that match.
 
         A status answers with it, whatever the path holds. A body replaces that of successful answers (ranges are cut
-        from the new one), keep_bytes cuts it (a truncated gzip), headers replace single ones (`ETag`, `X-Linked-Size`:
-        a file that changed): all with a Content-Length that agrees, so that only its content shows the fault.
+        from the new one), headers replace single ones (`ETag`, `X-Linked-Size`: a file that changed): both with a
+        Content-Length that agrees, so that only the content shows the fault.
 
         Args:
             match: a regular expression, searched in the path.
             times: how many answers at most; None: all.
         """
         with self._lock:
-            self._paths.append(_Path(re.compile(match), status, body, keep_bytes, headers or {}, times))
+            self._paths.append(_Path(re.compile(match), status, body, headers or {}, times))
 
     def cut_uploads(self, match: str, *, times: int | None = 1) -> None:
         """Break off requests with a body, for the paths that match, when half of it has come: nothing is answered.
@@ -137,7 +134,7 @@ class Faults:
                     continue
                 rule.seen += 1
                 if rule.seen % rule.n == 0 and due is None:
-                    due = dataclasses.replace(rule.shape, kind=rule.kinds[rule.done % len(rule.kinds)])
+                    due = Fault(rule.kinds[rule.done % len(rule.kinds)], rule.stall_s)
                     rule.done += 1
         return due
 
@@ -174,8 +171,4 @@ def _changed(rule: _Path, response: Response) -> Response:
         changes |= {"status": rule.status, "body": rule.body or b""}
     elif response.status == 200 and rule.body is not None:
         changes["body"] = rule.body
-    elif response.status == 200 and rule.keep_bytes is not None:
-        body = response.body
-        cut = body[: rule.keep_bytes] if isinstance(body, bytes) else dataclasses.replace(body, size=rule.keep_bytes)
-        changes["body"] = cut
     return dataclasses.replace(response, **changes)
