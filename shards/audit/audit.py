@@ -29,7 +29,6 @@ import numpy as np
 
 from shards.audit.checks import (
     Check,
-    Example,
     check_bytes_per_token,
     check_ids,
     check_lengths,
@@ -72,12 +71,8 @@ class AuditResult:
 
     path: Path | str
     out: Path
-    manifest_sha256: str
-    shards: int
-    tokens: int
-    documents: int
-    rare_below: int
-    val_rate: int
+    data: JsonObject
+    """What audit.json holds. Everything in it depends on the set alone."""
     checks: list[Check]
     concentrated: Concentrated | None
     seconds: float
@@ -85,7 +80,7 @@ class AuditResult:
     @property
     def verdict(self) -> Verdict:
         """The worst verdict of all checks."""
-        return worst_verdict({check.verdict for check in self.checks})
+        return self.data["verdict"]
 
     def check(self, name: str) -> Check:
         """Return the check of this name.
@@ -94,23 +89,6 @@ class AuditResult:
             KeyError: no check has this name.
         """
         return {check.name: check for check in self.checks}[name]
-
-    def to_dict(self) -> JsonObject:
-        """Return what audit.json holds. Everything in it except `seconds` depends on the set alone."""
-        return {
-            "manifest_sha256": self.manifest_sha256,
-            "audit_version": AUDIT_VERSION,
-            "verdict": self.verdict,
-            "shards": self.shards,
-            "tokens": self.tokens,
-            "documents": self.documents,
-            "rare_below": self.rare_below,
-            "one_in": {
-                "documents_of_validation": self.val_rate,
-                "ngrams_of_validation": NGRAM_RATE,
-            },
-            "checks": [check.to_dict() for check in self.checks],
-        }
 
 
 def audit(
@@ -147,7 +125,6 @@ def audit(
     size, train = shard_set.shards.num_tokens, shard_set.splits["train"].num_tokens
     advance = count_up(progress, size if not block_list else 2 * size + train)
     totals = _read_shards(shard_set, val_rate, workers, advance)
-    tokens = totals.val.tokens + totals.train.tokens
     below = rare_below(totals.train.tokens)
     bits = concentration(totals.train)
     # In the order of the report: what nobody should train on comes first.
@@ -163,26 +140,25 @@ def audit(
     if block_list:
         concentrated = find_concentrated(shard_set, totals, below=below, workers=workers, advance=advance)
     _show_examples(shard_set, checks)
-    report = AuditResult(
-        store.folder or str(store),
-        out,
-        shard_set.manifest_sha256,
-        shards=len(shard_set.shards),
-        tokens=tokens,
-        documents=sum(int(split.lengths.sum()) for split in totals.both),
-        rare_below=below,
-        val_rate=val_rate,
-        checks=checks,
-        concentrated=concentrated,
-        seconds=time.perf_counter() - began,
-    )
+    data: JsonObject = {
+        "manifest_sha256": shard_set.manifest_sha256,
+        "audit_version": AUDIT_VERSION,
+        "verdict": worst_verdict({check.verdict for check in checks}),
+        "shards": len(shard_set.shards),
+        "tokens": totals.val.tokens + totals.train.tokens,
+        "documents": sum(int(split.lengths.sum()) for split in totals.both),
+        "rare_below": below,
+        "one_in": {"documents_of_validation": val_rate, "ngrams_of_validation": NGRAM_RATE},
+        "checks": [check.to_dict() for check in checks],
+    }
     make_folder(out)
     # A report takes audit.json as the sign that the counts are of the same audit.
     (out / REPORT_FILE).unlink(missing_ok=True)
     write_token_counts(out / TOKENS_FILE, totals, bits)
     with atomic_open(out / REPORT_FILE) as file:
-        file.write((format_json(report.to_dict()) + "\n").encode())
-    return report
+        file.write((format_json(data) + "\n").encode())
+    seconds = time.perf_counter() - began
+    return AuditResult(store.folder or str(store), out, data, checks, concentrated, seconds)
 
 
 def choose_val_rate(shard_set: ShardSet) -> int:
@@ -213,25 +189,25 @@ def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
     """Look up the documents that the findings name: their origin, and the text around the marked part."""
     by_shard: defaultdict[int, set[int]] = defaultdict(set)
     rows = [(row, row.example) for check in checks for row in check.findings if row.example is not None]
-    for _, example in rows:
-        by_shard[example.shard].add(example.document)
+    for _, (shard, document, _) in rows:
+        by_shard[shard].add(document)
     places: dict[tuple[int, int], Place] = {}
     # Each document table is read once, for all examples in its shard.
     for number, documents in sorted(by_shard.items()):
         for place in find_places(shard_set.shards[number], sorted(documents)):
             places[number, place.document] = place
-    for row, example in rows:
-        place = places[example.shard, example.document]
-        shown = _excerpt(shard_set.shards[example.shard], place, example, shard_set.vocabulary)
+    for row, (shard, document, token) in rows:
+        place = places[shard, document]
+        shown = _excerpt(shard_set.shards[shard], place, token, shard_set.vocabulary)
         row.shown.append(place.to_dict() | shown)
 
 
-def _excerpt(shard: Shard, place: Place, example: Example, vocabulary: Vocabulary) -> JsonObject:
+def _excerpt(shard: Shard, place: Place, token: int | None, vocabulary: Vocabulary) -> JsonObject:
     tokens = shard.read(place.start, place.start + place.tokens)
     # Without a token to mark, the beginning is shown.
     first, last = 0, min(CONTEXT_TOKENS, len(tokens) - 1)
-    if example.token is not None:
-        first = int((tokens == example.token).argmax())
+    if token is not None:
+        first = int((tokens == token).argmax())
         last = first + 1
     # The last token is EOS, which is not text.
     low, high = max(0, first - CONTEXT_TOKENS), min(last + CONTEXT_TOKENS, len(tokens) - 1)

@@ -55,29 +55,20 @@ MAX_IDS = 50
 """Maximum ids that a check lists; tokens.parquet has all of them."""
 
 
-@dataclass(frozen=True)
-class Example:
-    """A document to show as an example.
-
-    Attributes:
-        shard: the number of its shard in the manifest.
-        document: its number in the shard.
-        token: marks the first occurrence of this id. Without it, the beginning is marked.
-    """
-
-    shard: int
-    document: int
-    token: int | None = None
-
-
 @dataclass
 class Finding:
-    """One finding: its columns, and a document as an example."""
+    """One finding: its columns, and a document as an example.
+
+    Attributes:
+        values: by column.
+        example: the number of a shard in the manifest, of a document in it, and the id whose first occurrence is
+            marked; without an id, the beginning is.
+        shown: the example with its place and excerpt, once it has been looked up.
+    """
 
     values: JsonObject
-    example: Example | None = None
+    example: tuple[int, int, int | None] | None = None
     shown: Table = field(default_factory=Table)
-    """The example with its place and excerpt, once it has been looked up."""
 
     def to_dict(self) -> JsonObject:
         """Return the finding as JSON."""
@@ -123,7 +114,7 @@ def check_special(totals: Totals, *, eos_id: int, bos_id: int | None) -> Check:
         begins = "" if bos_id is None else " and BOS once at the beginning"
         return Check("special_ids", "ok", f"no special id inside a document; EOS once at the end{begins} of each")
     rows = [
-        Finding({"id": token, "text": totals.vocabulary.spell(token)}, Example(shard, document, token=token))
+        Finding({"id": token, "text": totals.vocabulary.spell(token)}, (shard, document, token))
         for shard, document, token in misplaced[:MAX_MISPLACED]
     ]
     names = ", ".join(f"{totals.vocabulary.spell(token)} {count:,}" for token, count in sorted(inside.items()))
@@ -259,7 +250,7 @@ def _id_finding(token: int, totals: Totals) -> Finding:
         "documents": int(split.documents[token]),
         "sources": {name: count for name, count in by_source.items() if count},
     }
-    return Finding(values, Example(*decode_place(int(split.example[token])), token=token))
+    return Finding(values, (*decode_place(int(split.example[token])), token))
 
 
 MAX_DOCUMENTS = 20
@@ -276,17 +267,24 @@ def check_lengths(totals: Totals) -> Check:
         documents = int(counts.sum())
         if not documents:
             continue
-        tokens = int(totals.source_tokens[number])
-        longest = int(max(totals.train.longest[number], totals.val.longest[number]))
         # Both splits count: a set is one text, however it is cut.
+        tokens = int(totals.source_tokens[number])
+        shortest = int(min(split.shortest[number] for split in totals.both))
+        longest = int(max(split.longest[number] for split in totals.both))
         short = int(counts[middles < SHORT_TOKENS].sum()) / documents
-        values: JsonObject = {"source": name, "documents": documents, "mean": round(tokens / documents, 1)}
-        shortest = int(min(totals.train.shortest[number], totals.val.shortest[number]))
-        values["shortest"] = shortest
-        values |= {
-            f"p{share}": quantile(counts, share / 100, shortest=shortest, longest=longest) for share in (5, 50, 95, 99)
+        values: JsonObject = {
+            "source": name,
+            "documents": documents,
+            "mean": round(tokens / documents, 1),
+            "shortest": shortest,
+            **{
+                f"p{share}": quantile(counts, share / 100, shortest=shortest, longest=longest)
+                for share in (5, 50, 95, 99)
+            },
+            "longest": longest,
+            "short_share": round(short, 4),
+            "histogram": coarsen(counts),
         }
-        values |= {"longest": longest, "short_share": round(short, 4), "histogram": coarsen(counts)}
         rows.append(Finding(values))
         if short > MAX_SHORT_SHARE:
             odd.append(f"{name}: {short:.0%} of the documents have fewer than {SHORT_TOKENS} tokens")
@@ -332,7 +330,7 @@ def check_overlap(totals: Totals, val_rate: int) -> Check:
     rows: list[Finding] = []
     for index in leaked[:MAX_DOCUMENTS].tolist():
         first = ngrams[order[begins[index]]]
-        example = Example(int(first["shard"]), int(first["document"]))
+        example = int(first["shard"]), int(first["document"]), None
         rows.append(Finding({"seen": round(float(shares[index]), 3)}, example))
     share, total_seen = len(leaked) / len(begins), float(seen.mean())
     verdict: Verdict = "bad" if share > BAD_LEAKED_SHARE else "look" if rows or total_seen > MAX_SEEN_SHARE else "ok"

@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> Outcome:
         asked = "audit --write-block-list: documents full of rare ids"
         hashes = write_block_list(path, found.hashes, open_set(options.set), asked=asked, reasons=found.reasons())
         written = {"block_list": {"file": str(path), "hashes": hashes} | found.to_dict()}
-    data = report.to_dict() | {"out": str(report.out), "seconds": round(report.seconds, 3)} | written
+    data = report.data | {"out": str(report.out), "seconds": round(report.seconds, 3)} | written
     shown = _show(report, found, written, rows=options.rows)
     return Outcome(data, shown, PROBLEMS if report.verdict == "bad" else WHOLE)
 
@@ -112,8 +112,9 @@ def _show(report: AuditResult, found: Concentrated | None, written: JsonObject, 
     if found is None and report.check("concentrated").verdict != "ok":
         yield "--write-block-list FILE lists the documents that are full of concentrated ids"
     yield (
-        f"every id and finding: {report.out} ({plural(report.shards, 'shard')}, {plural(report.tokens, 'token')}, "
-        f"{plural(report.documents, 'document')}, {report.seconds:.2f} s)"
+        f"every id and finding: {report.out} ({plural(report.data['shards'], 'shard')}, "
+        f"{plural(report.data['tokens'], 'token')}, {plural(report.data['documents'], 'document')}, "
+        f"{report.seconds:.2f} s)"
     )
     yield f"{report.path}: {VERDICT_WORDS[report.verdict]}; {VERDICT_ADVICE[report.verdict]}"
     if found is not None:

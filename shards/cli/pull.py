@@ -23,13 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Return what `pull` has fetched."""
     from shards.hub.pull import pull
-    from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
+    from shards.stores.hub_client import limit_hub_requests
     from shards.stores.hub_store import parse_hub_address
     from shards.terminal.progress import show_progress
 
     began = time.perf_counter()
     address = parse_hub_address(options.source)
-    quiet_hub_client()
     limit_hub_requests(options.give_up_after)
     with show_progress("pull", unit="bytes") as progress:
         done = pull(address, options.out, give_up_s=options.give_up_after, progress=progress)

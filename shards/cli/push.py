@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Return what `push` has sent, or with `--dry-run` what it would send."""
     from shards.hub.push import list_files, push
-    from shards.stores.hub_client import limit_hub_requests, quiet_hub_client
+    from shards.stores.hub_client import limit_hub_requests
     from shards.stores.hub_store import parse_hub_address
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
@@ -44,7 +44,6 @@ def run(options: argparse.Namespace) -> Outcome:
         checked = validate(options.set, level="full", threads=options.threads, progress=progress)
     if checked.problems:
         raise ShardSetError(checked.problems)
-    quiet_hub_client()
     limit_hub_requests(options.give_up_after)
     files = list_files(options.set, card)
     named = {"url": str(address), "repo": address.repo, "revision": address.revision, "folder": address.folder}

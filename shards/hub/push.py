@@ -127,7 +127,7 @@ def push(
         return created
 
     # Refuse what must not be replaced, and make the repository, before a byte is sent.
-    comparison = before = compare()
+    comparison = compare()
     if comparison is None:
         _check_new(address)
     else:
@@ -141,8 +141,8 @@ def push(
         again(f"{address}", compare_created)
     total, added_bytes = count_bytes(wanted), count_bytes(missing)
     told = {
-        "created": before is None,
-        "replaces": before.other.name if before and before.other else None,
+        "created": comparison is None,
+        "replaces": comparison.other.name if comparison and comparison.other else None,
         "files": len(wanted),
         "bytes": total,
         "added": [file.name for file in missing],

@@ -58,15 +58,6 @@ def open_hub_client() -> HfApi:
     return HfApi(endpoint=hub_endpoint(), library_name="tokenmill")
 
 
-def quiet_hub_client() -> None:
-    """Turn off the client's progress bars, and its warnings, which print signed URLs."""
-    from huggingface_hub.utils import disable_progress_bars, logging
-
-    if os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS") is None:
-        disable_progress_bars()
-    logging.set_verbosity_error()
-
-
 def limit_hub_requests(give_up_s: float | None) -> None:
     """Let requests of the client fail that have no answer for `ANSWER_S` seconds, or for `give_up_s` if that is less.
 
@@ -79,10 +70,18 @@ def limit_hub_requests(give_up_s: float | None) -> None:
 
 @functools.cache
 def _limit_client() -> None:
-    """Let the library make its client with limits of time and bytes, from now on."""
+    """Let the library make its client with limits of time and bytes, from now on, and print nothing.
+
+    It would print progress bars, and warnings with signed URLs.
+    """
     import httpx2
     from huggingface_hub import set_client_factory
+    from huggingface_hub.utils import disable_progress_bars, logging
     from huggingface_hub.utils._http import default_client_factory
+
+    if os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS") is None:
+        disable_progress_bars()
+    logging.set_verbosity_error()
 
     class Bounded(httpx2.SyncByteStream):
         def __init__(self, stream: httpx2.SyncByteStream):

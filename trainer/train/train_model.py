@@ -22,8 +22,6 @@ from shards.errors import InputError, RunError, any_remedy, plural
 from shards.format.windows.window_reader import account_tokens
 from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
-from shards.stores.hub_client import quiet_hub_client
-from shards.stores.hub_store import HUB_SCHEME
 from shards.stores.open import scheme_of
 from shards.stores.retry import StoreError
 from shards.terminal.amounts import format_amount
@@ -110,8 +108,6 @@ def _open_cache(place: Path | str, folder: str | Path | None, limit: int | None,
         if folder or limit is not None:
             show(f"{place} is on this machine: no cache is used")
         return None
-    if place.startswith(HUB_SCHEME):
-        quiet_hub_client()
     cache = Cache(Path(folder) if folder else None, limit)
     show(f"shards are kept in {cache.folder}, at most {format_amount(cache.limit, 'bytes')}")
     return cache
