@@ -124,12 +124,12 @@ def autocast(precision: ChosenPrecision, device: torch.device) -> torch.autocast
 
 
 @contextlib.contextmanager
-def score_eagerly(precision: ChosenPrecision, device: torch.device) -> Generator[None]:
+def score_eagerly(asked: Precision, device: torch.device) -> Generator[None]:
     """Return a device's context of a forward pass that scores: a compiled model would be compiled for each shape."""
     # Without a compiled model the compiler is not loaded, which would take 2.8 s of a processor.
     loaded = "torch._dynamo" in sys.modules
     eager = torch.compiler.set_stance("force_eager") if loaded else contextlib.nullcontext()
-    with eager, autocast(precision, device):
+    with eager, autocast(choose_precision(asked, device), device):
         yield
 
 

@@ -1,7 +1,6 @@
 """The optimizers, AdamW and Muon, and the learning rate's schedule."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 from __future__ import annotations
 
 import math
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.optim._muon import _adjust_lr
 
 from trainer.recipe import OptimizerConfig, TrainRecipe
 from trainer.recipe.schema import ChosenPrecision
@@ -23,6 +21,7 @@ STACK = {"cpu": 2**16, "cuda": 2**24}
 class Muon(torch.optim.Muon):
     """Torch's Muon, by stacks of matrices of one shape: a GPU would start 33 kernels for each matrix otherwise.
 
+    Of torch's private functions it takes `_foreach_*`, as torch's own optimizers do: one kernel for many tensors.
     Also for matrices that FSDP2 has split over ranks: each rank orthogonalises whole updates. The momentum stays split.
     The updates of a stack are gathered at once, in the gradient's dtype; every rank then computes the same and keeps
     its own rows, so that the weights are those of one rank. On a CPU they are, bit for bit, those of each matrix alone
@@ -59,7 +58,8 @@ class Muon(torch.optim.Muon):
         update = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
         update = _orthogonalise(update, weights[0], group, self._dtype).to(update.dtype)
         torch._foreach_mul_(own, 1 - group["lr"] * group["weight_decay"])
-        rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], weights[0].shape)
+        # To the RMS of AdamW's updates, so that both have one learning rate and one weight decay.
+        rate = group["lr"] * (0.2 * math.sqrt(max(weights[0].shape)))
         torch._foreach_add_(own, update.unbind(), alpha=-rate)
 
 
@@ -131,7 +131,7 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig, precision: Chose
         return [adamw]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     muon_lr, decay = config.muon_lr or config.lr, config.weight_decay
-    return [Muon(weights[Muon], dtype, lr=muon_lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"), adamw]
+    return [Muon(weights[Muon], dtype, lr=muon_lr, weight_decay=decay), adamw]
 
 
 def set_learning_rates(optimizers: Optimizers, step: int, recipe: TrainRecipe) -> float:

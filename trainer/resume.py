@@ -9,7 +9,6 @@ from typing import Any
 from shards import ShardSet
 from shards.config import item_names, list_of, show_value, table_of
 from shards.errors import InputError
-from shards.stores.files import write_text
 from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import (
     Checkpoint,
@@ -19,7 +18,7 @@ from trainer.checkpoint.folders import (
 from trainer.metrics import METRICS_FILE
 from trainer.optim import learning_rate
 from trainer.recipe import TrainRecipe
-from trainer.run_folder import CHANGES_FILE, ChangesRecord, RecipeChange, read_changes, read_start_record
+from trainer.run_folder import RecipeChange, find_run_record
 
 FIXED_BY_CHECKPOINT = (
     "model.",
@@ -40,12 +39,12 @@ def find_resume_start(run: Path, start: Path, say: Note) -> Checkpoint:
         InputError: `start` is not a whole checkpoint and is needed, or the run began otherwise.
     """
     # A run that has begun goes on by itself, if it began from this checkpoint.
-    newest, record = find_newest_checkpoint(run, say), read_start_record(run)
-    has_begun = newest is not None or (run / METRICS_FILE).exists()
-    if has_begun and (record is None or record.checkpoint != str(start.resolve())):
-        began = "from step 0" if record is None else f"from {record.checkpoint}"
+    newest, record = find_newest_checkpoint(run, say), find_run_record(run)
+    began = record and record.start
+    if (newest is not None or (run / METRICS_FILE).exists()) and began != str(start.resolve()):
         raise InputError(
-            f"{run}: began {began}, not from {start}. Choose another run folder, or leave --from out to resume it."
+            f"{run}: began from {began or 'step 0'}, not from {start}. Choose another run folder, or leave --from out "
+            "to resume it."
         )
     return newest or read_checkpoint(start)
 
@@ -125,18 +124,18 @@ def find_changes(old: TrainRecipe, new: TrainRecipe) -> dict[str, tuple[Any, Any
     return {key: (then, now) for key, (then, now) in values.items() if then != now}
 
 
-def record_changes(run: Path, found: Checkpoint, recipe: TrainRecipe) -> None:
-    """Write, as a run resumes, from which step on the keys of its recipe hold that did not from the first step on.
+def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe) -> tuple[str | None, list[RecipeChange]]:
+    """Return where a run began that goes on from a checkpoint: what `RunRecord` keeps as its `start` and `changes`.
 
     Steps that were taken after the checkpoint are taken again, so what was changed for them no longer counts.
     """
-    step = found.state.step
-    changes = [change for change in read_changes(found.run) if change.after_step < step]
-    own = {key: list(values) for key, values in find_changes(found.recipe, recipe).items()}
-    if step and own:
-        changes.append(RecipeChange(after_step=step, keys=own))
-    if changes or (run / CHANGES_FILE).exists():
-        write_text(run / CHANGES_FILE, ChangesRecord(changes=changes).model_dump_json(indent=2) + "\n")
+    step, earlier = found.state.step, find_run_record(found.run)
+    start = str(found.path.resolve()) if found.run != run.resolve() else earlier and earlier.start
+    changes = [change for change in earlier.changes if change.after_step < step] if earlier else []
+    keys = {key: list(values) for key, values in find_changes(found.recipe, recipe).items()}
+    if step and keys:
+        changes.append(RecipeChange(after_step=step, keys=keys))
+    return start, changes
 
 
 def _show(value: Any) -> str:

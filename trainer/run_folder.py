@@ -1,10 +1,8 @@
-"""The small files of a run folder, by name: the recipe, the tokenizer, and which set the run was trained on.
+"""The small files of a run folder, by name.
 
 RUN/recipe.json      the resolved recipe
-RUN/changes.json     the keys of it that another step than the first one had first; absent if there are none
+RUN/run.json         the set that the run is trained on, where it began, and which keys of its recipe changed later
 RUN/tokenizer.json   a copy of the set's
-RUN/set.json         where the set was, and the digest of its manifest
-RUN/start.json       the checkpoint of another run that this run began from; absent if it began from step 0
 RUN/metrics.jsonl    `trainer.metrics`
 RUN/checkpoints/     `trainer.checkpoint`
 RUN/samples/         texts drawn at the ends of phases
@@ -22,25 +20,8 @@ from shards.errors import InputError
 
 RECIPE_FILE = "recipe.json"
 TOKENIZER_FILE = "tokenizer.json"
-SET_FILE = "set.json"
-START_FILE = "start.json"
-CHANGES_FILE = "changes.json"
+RUN_FILE = "run.json"
 SAMPLES_FOLDER = "samples"
-
-
-class SetRecord(Settings):
-    """`set.json`: the set that a run is trained on."""
-
-    path: Annotated[str, in_form("[^\0\ud800-\udfff]{1,4095}", "the folder or the address of a set")]
-    """The set's folder, absolute, or its address in a remote store; it may have moved since."""
-    manifest_sha256: str
-
-
-class StartRecord(Settings):
-    """`start.json`: the checkpoint of another run that a run began from."""
-
-    checkpoint: str
-    """Its folder, absolute; it may be gone since."""
 
 
 class RecipeChange(Settings):
@@ -52,10 +33,16 @@ class RecipeChange(Settings):
     """By its dotted key, the value before, and the one from the next step on; null: the recipe has no such key."""
 
 
-class ChangesRecord(Settings):
-    """`changes.json`: what changed, in the order of steps."""
+class RunRecord(Settings):
+    """`run.json`: what a run's recipe does not say."""
 
-    changes: list[RecipeChange]
+    shards: Annotated[str, in_form("[^\0\ud800-\udfff]{1,4095}", "the folder or the address of a set")]
+    """The folder of the set that it is trained on, absolute, or its address in a remote store; it may have moved."""
+    manifest_sha256: str
+    start: str | None = None
+    """The folder of the checkpoint of another run that it began from, absolute; it may be gone. None: from step 0."""
+    changes: list[RecipeChange] = Field(default_factory=list[RecipeChange])
+    """In the order of steps."""
 
 
 def check_run_folder(run: Path) -> None:
@@ -69,33 +56,22 @@ def check_run_folder(run: Path) -> None:
         raise InputError(f"{run}: holds {min(names)!r}, and no training run. Give --run a folder of its own.")
 
 
-def read_changes(run: Path) -> list[RecipeChange]:
-    """Read from a run folder what changed in the recipe, in the order of steps.
+def find_run_record(run: Path) -> RunRecord | None:
+    """Read the record in a run's folder; None if it has none.
 
     Raises:
         InputError: the file is not such a record.
     """
-    file = run / CHANGES_FILE
-    return load_settings(ChangesRecord, file).changes if file.exists() else []
+    file = run / RUN_FILE
+    return load_settings(RunRecord, file) if file.is_file() else None
 
 
-def read_start_record(run: Path) -> StartRecord | None:
-    """Read from a run folder the record of the checkpoint that it began from; None if it began from step 0.
-
-    Raises:
-        InputError: the file is not such a record.
-    """
-    file = run / START_FILE
-    return load_settings(StartRecord, file) if file.exists() else None
-
-
-def read_set_record(run: Path) -> SetRecord:
-    """Return the record of the set that a run was trained on.
+def read_run_record(run: Path) -> RunRecord:
+    """Read the record in a run's folder.
 
     Raises:
         InputError: the file is missing, or is not such a record.
     """
-    file = run / SET_FILE
-    if not file.is_file():
-        raise InputError(f"{file}: is missing. Expected the whole folder of a training run.")
-    return load_settings(SetRecord, file)
+    if (record := find_run_record(run)) is None:
+        raise InputError(f"{run / RUN_FILE}: is missing. Expected the whole folder of a training run.")
+    return record

@@ -38,24 +38,16 @@ from shards.validation.manifest import check_manifest_totals
 from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers, find_newest_checkpoint
 from trainer.checkpoint.tensors import check_disk, load_training_state, load_weights, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_tflops, wait_for_ranks
+from trainer.evaluation.eval_sets import find_text_scales
 from trainer.evaluation.evaluate import Scorer, open_scorers
-from trainer.evaluation.validation import EvaluatedModel, find_text_scales
 from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.model.generate import TrainedModel
 from trainer.optim import Optimizers, build_optimizers
 from trainer.recipe import TrainRecipe
 from trainer.recipe.schema import ChosenPrecision
-from trainer.resume import check_resume_fits, find_resume_start, record_changes
-from trainer.run_folder import (
-    RECIPE_FILE,
-    SET_FILE,
-    START_FILE,
-    TOKENIZER_FILE,
-    SetRecord,
-    StartRecord,
-    check_run_folder,
-)
+from trainer.resume import check_resume_fits, describe_beginning, find_resume_start
+from trainer.run_folder import RECIPE_FILE, RUN_FILE, TOKENIZER_FILE, RunRecord, check_run_folder
 
 
 @dataclass
@@ -91,17 +83,15 @@ class Session:
         return self.step * self.recipe.train.global_batch
 
     @cached_property
-    def evaluated(self) -> EvaluatedModel:
-        """The session's model, for its scores."""
-        return EvaluatedModel(
-            self.model,
-            self.recipe.train,
-            self.precision,
-            self.shard_set.tokenizer_json,
-            self.shard_set.eos_id,
-            self.shard_set.bos_id,
-            self.shard_set,
-        )
+    def _tokenizer_json(self) -> bytes:
+        return self.shard_set.tokenizer_json
+
+    @property
+    def trained(self) -> TrainedModel:
+        """The current model, to score it and to continue texts with it."""
+        one = self.shard_set
+        content = self._tokenizer_json
+        return TrainedModel(self.model, self.recipe.train, content, one.eos_id, one.bos_id, self.step, one)
 
     @cached_property
     def peak_tokens_per_s(self) -> float | None:
@@ -111,12 +101,6 @@ class Session:
             peak = peak_tflops(torch.cuda.get_device_name(self.device))
         needed = flops_per_token(self.recipe.model, self.model.vocab_size, self.recipe.train.seq_len)
         return peak * 1e12 * self.ranks / needed if peak is not None else None
-
-    @property
-    def trained(self) -> TrainedModel:
-        """The session's model of now, to continue texts with."""
-        one = self.shard_set
-        return TrainedModel(self.model, one.tokenizer(), one.eos_id, self.step, one.bos_id)
 
     def save(self, *, seconds: float, keep_steps: set[int]) -> None:
         """Write a checkpoint of the session's current step; every rank calls it.
@@ -161,7 +145,6 @@ class Session:
                 del self.forward.reducer, self.forward.logger
             for mesh in {weight.device_mesh for weight in self.model.parameters() if isinstance(weight, DTensor)}:
                 mesh._pg_registry.clear()  # pyright: ignore[reportPrivateUsage]
-            self.__dict__.pop("evaluated", None)
             del self.model, self.forward, self.optimizers
             gc.collect()
         self.resources.close()
@@ -231,7 +214,7 @@ def open_session(
         if shard_set.vocabulary.keeps != "bytes" and not find_text_scales(shard_set):
             say("bits per byte count the rewritten text: the set does not say how long the text of its sources is")
         session.trained.encode_prompts(recipe.eval.prompts, "eval.prompts")
-        session.scorers = open_scorers(recipe.eval, session.evaluated, say)
+        session.scorers = open_scorers(recipe.eval, session.trained, say)
         if found is not None:
             load_training_state(found, model, session.optimizers)
             session.step, session.saved = found.state.step, found.path
@@ -324,17 +307,14 @@ def _prepare_run(
     check_disk(run, 12 * count_parameters(recipe.model, vocab_size), f"{run}: a checkpoint")
     with atomic_open(run / TOKENIZER_FILE) as file:
         file.write(shard_set.tokenizer_json)
-    if found is not None:
-        # Before the metrics: a run that has these has begun, and says from where.
-        if found.run != run.resolve():
-            start = StartRecord(checkpoint=str(found.path.resolve()))
-            write_text(run / START_FILE, start.model_dump_json(indent=2) + "\n")
-        copy_metrics(found.run, run, until_step=found.state.step)
-        record_changes(run, found, recipe)
     folder = shard_set.store.folder
     place = str(folder.resolve() if folder else shard_set.store)
-    record = SetRecord(path=place, manifest_sha256=shard_set.manifest_sha256)
-    write_text(run / SET_FILE, record.model_dump_json(indent=2) + "\n")
+    start, changes = describe_beginning(run, found, recipe) if found else (None, [])
+    record = RunRecord(shards=place, manifest_sha256=shard_set.manifest_sha256, start=start, changes=changes)
+    # Before the metrics: a run that has these has begun, and says from where.
+    write_text(run / RUN_FILE, record.model_dump_json(indent=2) + "\n")
+    if found is not None:
+        copy_metrics(found.run, run, until_step=found.state.step)
     write_text(run / RECIPE_FILE, recipe.model_dump_json(indent=2) + "\n")
 
 

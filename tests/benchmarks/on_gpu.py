@@ -28,11 +28,12 @@ from typing import Any
 
 import torch
 
+from shards.terminal.reporter import no_progress
 from tests.benchmarks.harness import ROOT
 from tests.benchmarks.many_cores import measure_cores
 from trainer.commands.timed_steps import WARMUP, take_our_steps, write_made_up_set
 from trainer.device import autocast, choose_device
-from trainer.evaluation.validation import evaluate
+from trainer.evaluation.evaluate import evaluate
 from trainer.model import decoder
 from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.session import open_session
@@ -269,7 +270,7 @@ def time_trial(name: str, overrides: Sequence[str]) -> None:
             seconds: list[float] = []
             for _ in range(2):
                 before = wait()
-                evaluate(session.evaluated, session.shard_set, 500_000 if gpu else 500)
+                evaluate(session.trained, 500_000 if gpu else 500, [], lambda name: contextlib.nullcontext(no_progress))
                 seconds.append(wait() - before)
             print(json.dumps({"part": "validation", "first_s": seconds[0], "second_s": seconds[1]}), flush=True)
 

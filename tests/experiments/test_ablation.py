@@ -64,7 +64,7 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
     }
     # Two sets, one tokenizer.
     assert len({(run / "tokenizer.json").read_bytes() for run in runs}) == 1
-    assert len({(run / "set.json").read_bytes() for run in runs}) == 2
+    assert len({(run / "run.json").read_bytes() for run in runs}) == 2
 
     # Again: nothing runs. One more seed: one training of each arm, and the others stay.
     again = run_ablation(file, out, "--json")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenmill.experiments.differences import POWER, count_seeds, find_difference, find_factor
+from tokenmill.experiments.answer import POWER, count_seeds, find_difference, find_factor
 
 
 def test_interval_is_that_of_students_paired_test() -> None:

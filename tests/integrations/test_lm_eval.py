@@ -19,8 +19,7 @@ from shards.eval_tasks.read import read_items
 from tests.support.eval_task_rows import ROWS, write_lines
 from tests.trainer.conftest import RECIPE, TEXTS, build_set
 from tokenmill.__main__ import main
-from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items
-from trainer.evaluation.likelihoods import measure_likelihoods
+from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items, measure_likelihoods
 from trainer.results.trained_model import load_model
 
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
@@ -122,7 +121,7 @@ def score(exported: Path, files: tuple[Path, Path], shots: int) -> tuple[np.ndar
     items, examples = (read_items(task, files=[path]).items for path in files)
     trained = load_model(exported / "run", print)
     scored, groups, notes = encode_items(trained, add_examples(items, examples, shots))
-    likelihoods = measure_likelihoods(trained.model, groups, precision="fp32", batch_tokens=1_000)
+    likelihoods = measure_likelihoods(trained, groups)
     return judge_items("arc_easy", scored, likelihoods), likelihoods, notes
 
 

@@ -133,7 +133,7 @@ def test_files_about_sets_and_runs_are_not_written_to_a_folder_of_the_other_user
         run.mkdir()
         (run / "recipe.json").write_text(recipe.model_dump_json())
         (run / "metrics.jsonl").write_text('{"step": 1, "tokens": 1, "loss": 1.0, "seconds": 1.0}\n')
-        (run / "set.json").write_text(json.dumps({"path": "/set", "manifest_sha256": "a" * 64}))
+        (run / "run.json").write_text(json.dumps({"shards": "/set", "manifest_sha256": "a" * 64}))
         (run / "tokenizer.json").write_text("{}")
     compare, out = f"compare {runs[0]} {runs[1]}", shared / "empty"
     for words in (

@@ -26,7 +26,6 @@ from tests.support.eval_task_rows import write_lines
 from tests.support.recipes import overrides
 from tests.support.shard_sets import Document, Plan, write_set
 from tokenmill.__main__ import main
-from trainer.evaluation.validation import EvaluatedModel
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
 from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
@@ -289,7 +288,7 @@ def loaded(run: Path) -> TrainedModel:
 
 
 @pytest.fixture(scope="session")
-def evaluated(shard_set: ShardSet) -> EvaluatedModel:
+def evaluated(shard_set: ShardSet) -> TrainedModel:
     """A model whose losses differ much between tokens, as an untrained one's would not."""
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 32}
     more = {"num_hidden_layers": 1, "max_position_embeddings": 64, "tie_word_embeddings": True}
@@ -298,8 +297,8 @@ def evaluated(shard_set: ShardSet) -> EvaluatedModel:
         model.model.embed_tokens.weight.mul_(30)
     assert shard_set.path is not None
     content = (shard_set.path / shard_set.manifest.tokenizer.file).read_bytes()
-    train = TrainConfig(seq_len=24, global_batch=4, micro_batch=4, steps=1)
-    return EvaluatedModel(model, train, "fp32", content, shard_set.eos_id, None, shard_set)
+    train = TrainConfig(seq_len=24, global_batch=4, micro_batch=4, steps=1, precision="fp32")
+    return TrainedModel(model, train, content, shard_set.eos_id, None, 1, shard_set)
 
 
 @pytest.fixture

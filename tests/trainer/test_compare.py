@@ -54,7 +54,7 @@ def make_run(tmp_path, recipe_file) -> MakeRun:
         (run / "recipe.json").write_text(load_train_recipe(recipe_file, list(overrides)).model_dump_json())
         lines = make_lines(steps, level, **of)
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (run / "set.json").write_text(json.dumps({"path": f"/sets/{sha}", "manifest_sha256": sha * 64}))
+        (run / "run.json").write_text(json.dumps({"shards": f"/sets/{sha}", "manifest_sha256": sha * 64}))
         (run / "tokenizer.json").write_text(tokenizer)
         return run
 

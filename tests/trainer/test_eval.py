@@ -73,7 +73,7 @@ def test_a_corrupted_source_is_at_the_top_of_the_worst(trainer, trained):
     assert bits == sorted(bits, reverse=True)
     assert {one["set"] for one in evaluate(trainer, trained, "--worst", 40)["worst"]} == {"val", "web"}
     shown = trainer.run("eval", trained, "--worst", 1)
-    assert "bits a byte of" in shown.stdout
+    assert "bits per byte (" in shown.stdout
     assert BROKEN[:20] in shown.stdout
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import math
@@ -17,13 +16,11 @@ from shards.errors import InputError, RunError
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.reporter import no_note, no_progress
 from tests.support.recipes import to_toml
-from trainer.evaluation.document_losses import measure_document_losses
-from trainer.evaluation.eval_sets import open_eval_set, read_documents
-from trainer.evaluation.evaluate import evaluate_scores
+from trainer.evaluation.eval_sets import measure_document_losses, open_eval_set, read_documents
 from trainer.evaluation.scores import estimate_ratio
-from trainer.evaluation.validation import EvaluatedModel
 from trainer.metrics import read_metrics
 from trainer.model.decoder import build_model
+from trainer.model.generate import TrainedModel
 from trainer.recipe import load_train_recipe
 from trainer.recipe.eval_config import EvalSetConfig
 
@@ -34,7 +31,7 @@ def text_set(path: Path, **keys: object) -> EvalSetConfig:
     return EvalSetConfig.model_validate({"name": "web", "paths": [str(path)], "text": "body", **keys})
 
 
-def loss_naively(evaluated: EvaluatedModel, ids: list[int]) -> float:
+def loss_naively(evaluated: TrainedModel, ids: list[int]) -> float:
     """Return the nats of a document, one target at a time."""
     context, total = [evaluated.eos_id], 0.0
     sequence = context + ids if evaluated.bos_id is None else ids
@@ -86,9 +83,10 @@ def test_documents_that_training_holds_are_left_out_and_counted(evaluated, texts
     assert said[-1].endswith("10 documents not scored (in the training text)")
     assert [texts[row] for row in eval_set.documents.rows["row"].to_pylist()] == [text.decode() for text in found]
 
-    scores = evaluate_scores([eval_set], evaluated, lambda name: contextlib.nullcontext(no_progress))
+    with torch.no_grad():
+        scores = eval_set.score(evaluated, no_progress)
     nats = sum(loss_naively(evaluated, tokens[a:b].tolist()) for a, b in itertools.pairwise(bounds))
-    assert scores["scores"]["web_bpb"]["value"] == pytest.approx(nats / math.log(2) / sum(map(len, found)), rel=1e-5)
+    assert scores["web_bpb"]["value"] == pytest.approx(nats / math.log(2) / sum(map(len, found)), rel=1e-5)
 
 
 def test_the_same_text_is_encoded_once_and_changed_text_again(evaluated, text_file, tmp_path):
@@ -224,5 +222,5 @@ def test_a_score_that_is_not_finite_names_the_document(evaluated, text_file):
     model = build_model(evaluated.model.config, 320, seed=3).eval()
     with torch.no_grad():
         model.model.embed_tokens.weight[int(eval_set.documents.tokens[0])] = torch.nan
-        with pytest.raises(RunError, match=r"web_bpb: is nan for text web\.jsonl.* row \d+; expected a finite number"):
+        with pytest.raises(RunError, match=r"web_bpb: is nan for web web\.jsonl.* row \d+; expected a finite number"):
             eval_set.score(replace(evaluated, model=model), no_progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections import defaultdict
@@ -13,15 +14,17 @@ import pytest
 import torch
 
 from shards import ShardSet
-from trainer.evaluation.validation import EvaluatedModel, evaluate
+from shards.terminal.reporter import no_progress
+from trainer.evaluation.evaluate import evaluate
 from trainer.model.decoder import LanguageModel
+from trainer.model.generate import TrainedModel
 
 SEQ_LEN = 24
 
 
-def run_evaluation(evaluated: EvaluatedModel, *, max_tokens: int, batch: int = 7) -> dict[str, Any]:
+def run_evaluation(evaluated: TrainedModel, *, max_tokens: int, batch: int = 7) -> dict[str, Any]:
     train = evaluated.train.model_copy(update={"global_batch": batch, "micro_batch": batch})
-    return evaluate(replace(evaluated, train=train), evaluated.trained_on, max_tokens)
+    return evaluate(replace(evaluated, train=train), max_tokens, [], lambda name: contextlib.nullcontext(no_progress))
 
 
 def evaluate_naively(model: LanguageModel, shard_set: ShardSet, max_tokens: int) -> dict[str, tuple[float, int, int]]:

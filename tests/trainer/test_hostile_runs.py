@@ -37,7 +37,7 @@ LOAD = ("sample", "train", "fork", "eval", "export")
 """Commands that load a checkpoint."""
 READERS = {
     "recipe.json": ("trace", "eval", "plot", "compare"),
-    "set.json": ("trace", "eval", "export", "plot", "compare"),
+    "run.json": ("trace", "eval", "export", "plot", "compare"),
     "changes.json": ("compare", "train", "plot"),
     "start.json": ("compare", "plot"),
     "tokenizer.json": ("sample", "eval", "export", "plot", "compare"),
@@ -265,7 +265,7 @@ OF_TOKENIZER: dict[str, Fault] = {
 }
 FAULTS: dict[str, dict[str, Fault]] = {
     "recipe.json": TEXTS | OF_RECIPE,
-    "set.json": TEXTS | OF_SET,
+    "run.json": TEXTS | OF_SET,
     "changes.json": TEXTS | OF_CHANGES,
     "start.json": TEXTS | {"number": write(b'{"checkpoint": 1}')},
     "tokenizer.json": TEXTS | OF_TOKENIZER,

@@ -11,10 +11,10 @@ import torch
 
 from shards.eval_tasks.known import Item
 from tests.trainer.conftest import TEXTS, make_config, train_tokenizer
-from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items
-from trainer.evaluation.likelihoods import measure_likelihoods
+from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items, measure_likelihoods
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
+from trainer.recipe import TrainConfig
 
 CONTEXT = 48
 EOS = 318
@@ -30,7 +30,8 @@ def trained(request) -> TrainedModel:
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1:
                 parameter.mul_(8 if "embed" in name else 4)
-    return TrainedModel(model, train_tokenizer(), EOS, 1)
+    train = TrainConfig(seq_len=CONTEXT, global_batch=4, micro_batch=4, steps=1, precision="fp32")
+    return TrainedModel(model, train, train_tokenizer().to_str().encode(), EOS, None, 1)
 
 
 def make_item(rng: random.Random, choices: int = 4) -> Item:
@@ -43,7 +44,7 @@ def make_item(rng: random.Random, choices: int = 4) -> Item:
 def score(trained: TrainedModel, items: list[Item]) -> tuple[np.ndarray, list[np.ndarray], dict[str, int]]:
     """Return the judgements of items, the likelihoods of their choices, and what is counted of them."""
     scored, groups, notes = encode_items(trained, items)
-    likelihoods = measure_likelihoods(trained.model, groups, precision="fp32", batch_tokens=200)
+    likelihoods = measure_likelihoods(trained, groups)
     return judge_items("eval task", scored, likelihoods), likelihoods, notes
 
 

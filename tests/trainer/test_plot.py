@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from trainer.recipe import PhaseConfig, load_train_recipe
-from trainer.results.curves import smooth
-from trainer.results.picture import draw_run, draw_runs
+from trainer.results.picture import draw_run, draw_runs, smooth
 from trainer.results.runs import read_run
 
 ENDS = {"smoke": 10, "long": 40, "later": 90}
@@ -31,7 +30,7 @@ def run_folder(recipe_file, tmp_path) -> Path:
     recipe = load_train_recipe(recipe_file, ["train.steps=90"]).model_dump(mode="json")
     (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"phases": [phase.model_dump() for phase in PHASES]}))
     (tmp_path / "tokenizer.json").write_text("{}")
-    (tmp_path / "set.json").write_text('{"path": "/set", "manifest_sha256": "0"}')
+    (tmp_path / "run.json").write_text('{"shards": "/set", "manifest_sha256": "0"}')
     return tmp_path
 
 

@@ -88,8 +88,8 @@ def test_training_from_a_remote_store_is_training_from_disk(
     assert f"shards are kept in {tmp_path / 'xdg/tokenmill/shards'}, at most " in done.stderr
     assert read_lines(run) == read_lines(from_disk)
     assert weights(run) == weights(from_disk)
-    record = json.loads((run / "set.json").read_text())
-    assert record == {"path": S3, "manifest_sha256": six_shards.manifest_sha256}
+    record = json.loads((run / "run.json").read_text())
+    assert (record["shards"], record["manifest_sha256"]) == (S3, six_shards.manifest_sha256)
     assert (run / "tokenizer.json").read_bytes() == (from_disk / "tokenizer.json").read_bytes()
     # No sidecar was read, and each shard once.
     read = [one.path for one in bucket.requests if one.method == "GET" and one.status in (200, 206)]

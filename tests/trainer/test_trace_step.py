@@ -112,9 +112,9 @@ def test_a_step_that_is_not_taken_yet_is_told(copied_run, trace):
 def test_a_set_that_has_moved_is_named_and_no_checkpoint_is_needed(copied_run, small_set, trace, tmp_path):
     _, expected, _ = trace(copied_run, "--step", 1)
     shutil.rmtree(copied_run / "checkpoints")
-    record = json.loads((copied_run / "set.json").read_text())
-    assert record == {"path": str(small_set.path), "manifest_sha256": small_set.manifest_sha256}
-    (copied_run / "set.json").write_text(json.dumps(record | {"path": str(tmp_path / "gone")}))
+    record = json.loads((copied_run / "run.json").read_text())
+    assert (record["shards"], record["manifest_sha256"]) == (str(small_set.path), small_set.manifest_sha256)
+    (copied_run / "run.json").write_text(json.dumps(record | {"shards": str(tmp_path / "gone")}))
     status, _, err = trace(copied_run, "--step", 1)
     assert status == 2
     assert f"was trained on {tmp_path / 'gone'}, which is not there. Add --shards SET." in err

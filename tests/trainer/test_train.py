@@ -134,7 +134,7 @@ def test_stacked_matrices_get_the_weights_of_each_alone(dtype, monkeypatch):
     others = [torch.nn.Parameter(weight.detach().clone()) for weight in weights]
     momenta = [torch.zeros_like(weight) for weight in weights]
     monkeypatch.setitem(optim.STACK, "cpu", 2**15)  # several stacks of the largest
-    muon = optim.Muon(weights, dtype, lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    muon = optim.Muon(weights, dtype, lr=0.02, weight_decay=0.1)
     for step in range(20):
         for weight, other in zip(weights, others, strict=True):
             weight.grad = other.grad = torch.randn(weight.shape, generator=random) * 1e-3

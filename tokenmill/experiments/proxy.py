@@ -32,12 +32,12 @@ from shards.terminal.display import JsonObject, say
 from shards.terminal.program import COULD_NOT_RUN
 from shards.terminal.workers import end_with_parent
 from trainer.metrics import METRICS_FILE, last_record, read_metrics
-from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE
+from trainer.run_folder import RECIPE_FILE, RUN_FILE, TOKENIZER_FILE
 
 PROXY_FILE, LOG_FILE, OUTCOME_FILE = ".proxy.json", "train.log", "outcome.json"
 """In the run folder: the train recipe; what `train` said; and, when it is done, its result. `train` takes a folder with
 hidden files and logs for a new one."""
-_RESULT_FILES = (METRICS_FILE, RECIPE_FILE, SET_FILE, TOKENIZER_FILE)
+_RESULT_FILES = (METRICS_FILE, RECIPE_FILE, RUN_FILE, TOKENIZER_FILE)
 _WITHOUT_EFFECT = ("name", "checkpoint", "log", "cost", "phases")
 """Sections of a train recipe that do not change a score."""
 _MALLOC = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")

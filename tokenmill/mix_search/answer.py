@@ -9,8 +9,7 @@ import numpy as np
 from shards.errors import plural
 from shards.terminal.display import JsonObject
 from tokenmill.experiments.ablation import list_failed
-from tokenmill.experiments.answer import add_up, answer_ablation, note_failed, show_scores
-from tokenmill.experiments.differences import CONFIDENCE
+from tokenmill.experiments.answer import CONFIDENCE, add_up, answer_ablation, note_failed, show_scores
 from tokenmill.mix_search.fit import find_interval, predict_objective
 from tokenmill.mix_search.search import OBJECTIVE, OWN, WINNER, MixSearch
 from tokenmill.mix_search.space import DECIMALS

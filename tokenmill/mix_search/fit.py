@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.experiments.differences import CONFIDENCE
+from tokenmill.experiments.answer import CONFIDENCE
 from tokenmill.mix_search.space import MixSpace, Shares
 
 Values = npt.NDArray[np.float64]

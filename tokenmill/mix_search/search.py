@@ -32,9 +32,8 @@ from tokenmill.experiments.schema import AblationConfig, ArmConfig
 from tokenmill.mix_search.fit import SearchFit, fit_scores
 from tokenmill.mix_search.schema import MixSearchConfig, load_mix_search
 from tokenmill.mix_search.space import DECIMALS, MixSpace, Shares, draw_near, find_space, list_candidates, spread_out
-from trainer.evaluation.scores import find_own
+from trainer.evaluation.scores import find_own, unit_of
 from trainer.recipe import load_train_recipe
-from trainer.results.curves import unit_of
 
 OWN, WINNER = "recipe", "winner"
 """The arms with the recipe's own mix, and with the best mix of the fit."""

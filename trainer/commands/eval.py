@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from shards.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from trainer.evaluation.evaluate import Scorer
-    from trainer.evaluation.validation import EvaluatedModel
+    from trainer.model.generate import TrainedModel
     from trainer.recipe.eval_config import EvalConfig
 
 _show = functools.partial(show_progress, unit="items")
@@ -49,36 +50,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Outcome:
-    """Return what `eval` measures: scores, validation loss if the set is there, and worst documents if asked to."""
-    from trainer.evaluation.evaluate import evaluate_scores, open_scorers
+    """Return what `eval` measures: scores, validation loss if the set is there, and worst documents if asked to.
 
-    evaluated, config, step = _load(options)
-    scorers = open_scorers(config, evaluated, say)
-    if not scorers and evaluated.trained_on is None:
+    Raises:
+        RunError: the loss of a source, or a number of a score, is not finite.
+    """
+    from trainer.evaluation.evaluate import evaluate, open_scorers
+    from trainer.evaluation.scores import check_finite
+
+    trained, config = _load(options)
+    scorers = open_scorers(config, trained, say)
+    if not scorers and trained.trained_on is None:
         raise InputError(
             f"{options.run}: there is nothing to score: the recipe has no [[eval.sets]] and no [[eval.tasks]], and "
             "the training set with its validation split is not known. Give --recipe FILE, or --shards SET."
         )
-    data: JsonObject = {"model": str(options.run), "step": step, **_validate(evaluated, config)}
-    data |= evaluate_scores(scorers, evaluated, _show)
+    data: JsonObject = {"model": str(options.run), "step": trained.step}
+    data |= evaluate(trained, config.max_tokens, scorers, _show)
+    losses = data.get("val_loss_by_source", {}).items()
+    check_finite("val_loss", {f"source {name}": loss for name, loss in losses})
     if options.worst:
-        data["worst"] = _find_worst(evaluated, config, scorers, options.worst)
+        data["worst"] = _find_worst(trained, config, scorers, options.worst)
     return Outcome(data, _print(data))
 
 
-def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]:
-    """Load the model to score with `eval`, and what to score it on; the last value is the step of its checkpoint.
+def _load(options: argparse.Namespace) -> tuple[TrainedModel, EvalConfig]:
+    """Load the model to score with `eval`, and what to score it on.
 
     Raises:
         InputError: there is no model, the recipe cannot be used, or a set that was given cannot, or is not the run's.
     """
     from trainer.checkpoint.folders import checkpoint_path, read_state
     from trainer.commands.trace import find_training_set, open_training_set
-    from trainer.device import choose_precision
-    from trainer.evaluation.validation import EvaluatedModel
     from trainer.recipe import load_train_recipe
     from trainer.results.trained_model import load_model
-    from trainer.run_folder import RECIPE_FILE, TOKENIZER_FILE
+    from trainer.run_folder import RECIPE_FILE
 
     run: Path = options.run
     trained = load_model(run, say, options.checkpoint)
@@ -91,50 +97,24 @@ def _load(options: argparse.Namespace) -> tuple[EvaluatedModel, EvalConfig, int]
         say(f"{error} Without it, there is no validation loss, and documents that training holds are not known.")
     else:
         trained_on = open_training_set(run, place)
-    evaluated = EvaluatedModel(
-        trained.model,
-        recipe.train,
-        choose_precision(recipe.train.precision, next(trained.model.parameters()).device),
-        (run / TOKENIZER_FILE).read_bytes(),
-        trained.eos_id,
-        trained.bos_id,
-        trained_on,
-    )
-    return evaluated, recipe.eval, trained.step
+    return replace(trained, train=recipe.train, trained_on=trained_on), recipe.eval
 
 
-def _validate(evaluated: EvaluatedModel, config: EvalConfig) -> JsonObject:
-    """Return for `eval` the loss on the validation split as training reports it; nothing if the set is not known.
-
-    Raises:
-        RunError: the loss of a source is not finite.
-    """
-    from trainer.evaluation.scores import check_finite
-    from trainer.evaluation.validation import evaluate
-
-    shard_set = evaluated.trained_on
-    if shard_set is None or not any(shard.num_tokens > 1 for shard in shard_set.splits.get("val", ())):
-        return {}
-    found = evaluate(evaluated, shard_set, config.max_tokens)
-    check_finite("val_loss", {f"source {name}": loss for name, loss in found["val_loss_by_source"].items()})
-    return found
-
-
-def _find_worst(evaluated: EvaluatedModel, config: EvalConfig, scorers: list[Scorer], limit: int) -> list[JsonObject]:
+def _find_worst(trained: TrainedModel, config: EvalConfig, scorers: list[Scorer], limit: int) -> list[JsonObject]:
     """Return for `eval` the documents of validation and of all eval sets with the most bits per byte."""
     import torch
 
     from trainer.evaluation.eval_sets import EvalSet, find_worst_documents, read_documents
 
     groups = [(scorer.name, scorer.documents) for scorer in scorers if isinstance(scorer, EvalSet)]
-    shard_set = evaluated.trained_on
+    shard_set = trained.trained_on
     if shard_set is not None and shard_set.splits.get("val"):
         groups.insert(0, ("val", read_documents(shard_set, "val", config.max_tokens, "eval")))
     found: list[JsonObject] = []
     with torch.no_grad():
         for name, documents in groups:
             with _show(f"worst of {name}") as progress:
-                found += find_worst_documents(evaluated, name, documents, limit, progress)
+                found += find_worst_documents(trained, name, documents, limit, progress)
     return sorted(found, key=lambda document: -document["bits_per_byte"])[:limit]
 
 
@@ -150,7 +130,7 @@ def _print(data: JsonObject) -> Iterator[Part]:
     yield from describe_counts(data.get("score_notes", {}))
     for document in data.get("worst", []):
         yield (
-            f"# {document['set']}: {document['bits_per_byte']:.3f} bits a byte of {document['bytes']:,}: "
+            f"# {document['set']}: {document['bits_per_byte']:.3f} bits per byte ({document['bytes']:,} bytes): "
             f"{describe_origin(document)}, hash {document['hash']}"
         )
         yield f"  {printable(document['excerpt'])}"

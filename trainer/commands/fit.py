@@ -211,7 +211,7 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
     """Return for `fit` a micro-batch's bytes at its peak, without weights, gradients and optimizer, at some depth.
 
     torch's own `MemTracker` counts them. With `train.compile` and no recomputation, the compiler's partitioner decides
-    what is kept for the backward pass. Neither is a public part of torch: another version may have moved them.
+    what is kept for the backward pass. Neither is public, but no public part counts memory without allocating it.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -234,7 +234,7 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
                 loss: Any = compiled(ids, ids)
             tensors = [*model.parameters(), *loss.grad_fn.saved_tensors]
             held = [tensor.untyped_storage() for tensor in tensors]
-            storages = {storage._cdata: storage.nbytes() for storage in held}  # pyright: ignore[reportPrivateUsage]
+            storages = {id(one): one.nbytes() for one in held}
             # At the start of the backward pass the logits' gradient exists as well, in bf16.
             return sum(storages.values()) - weights + 2 * micro_batch * train.seq_len * model.vocab_size
 

@@ -76,24 +76,24 @@ def find_training_set(run: Path) -> Path | str:
     Raises:
         InputError: the run does not say, or the set is no longer there.
     """
-    from trainer.run_folder import read_set_record
+    from trainer.run_folder import read_run_record
 
-    place = parse_place(read_set_record(run).path)
+    place = parse_place(read_run_record(run).shards)
     if isinstance(place, Path) and not place.is_dir():
         raise InputError(f"{run}: was trained on {place}, which is not there. Add --shards SET.")
     return place
 
 
 def open_training_set(run: Path, place: Path | str) -> ShardSet:
-    """Open for `trace` the set that a run was trained on, at its place of now.
+    """Open for `trace` the set that a run was trained on, at its current place.
 
     Raises:
         InputError: the set cannot be read, or is another one.
     """
     from shards.format.reader import open_set
-    from trainer.run_folder import read_set_record
+    from trainer.run_folder import read_run_record
 
-    shard_set, sha256 = open_set(place), read_set_record(run).manifest_sha256
+    shard_set, sha256 = open_set(place), read_run_record(run).manifest_sha256
     if sha256 != shard_set.manifest_sha256:
         raise InputError(
             f"{place}: has the manifest sha256 {shard_set.manifest_sha256}; the run was trained on {sha256}. Give the "

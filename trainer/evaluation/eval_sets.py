@@ -1,9 +1,16 @@
 """Eval sets: documents that no training has seen, scored in bits per byte with a standard error by documents.
 
-A document is scored whole, as `trainer.evaluation.document_losses` describes. Bits per byte is the loss of all
-documents, end-of-document tokens included, over the bytes of their text: it compares models with different
-vocabularies. Where the tokenizer rewrites text, the bytes of tokens are scaled to those of the source's own text, as
-for the validation split. The documents that are scored stay in memory: 2 or 4 bytes a token, 30 a document.
+A document is scored whole, by itself, from its beginning, as after a document boundary in training: one of a set with
+BOS begins with it; otherwise an EOS comes before it. Every other token is predicted once, EOS included. A document with
+more than `seq_len` tokens to predict is read in windows that predict `seq_len` tokens each; the last window begins
+earlier, so that it is full, and tokens that were predicted before count once. So the first token of a later window has
+one token of context, and no token is dropped. Source: `get_rolling_token_windows` of lm-evaluation-harness, with a
+context of 1.
+
+Bits per byte is the loss of all documents, end-of-document tokens included, over the bytes of their text: it compares
+models with different vocabularies. Where the tokenizer rewrites text, the bytes of tokens are scaled to those of the
+source's own text, as for the validation split. The documents that are scored stay in memory: 2 or 4 bytes a token, 30 a
+document.
 
 Documents that the training set holds too are found by content hash: the column of hashes of every document table of the
 training split is read once, batch by batch, so that memory grows with the eval set only.
@@ -16,17 +23,16 @@ import contextlib
 import hashlib
 import json
 import math
-import re
 import subprocess
 import sys
-from collections.abc import Generator
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from shards import ShardSet, open_set
 from shards.errors import InputError, any_remedy, plural
@@ -42,12 +48,14 @@ from shards.terminal.arguments import parse_place
 from shards.terminal.display import JsonObject
 from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note, Progress
-from trainer.device import find_rank
-from trainer.evaluation.document_losses import measure_document_losses
+from shards.torch.batch import number_documents
+from trainer.device import add_over_ranks, find_rank, score_eagerly, share_batches
 from trainer.evaluation.scores import Score, check_finite, estimate_ratio
-from trainer.evaluation.validation import EvaluatedModel, find_text_scales
+from trainer.model.generate import TrainedModel
 from trainer.recipe.eval_config import EvalSetConfig
 
+LENGTH_MULTIPLE = 64
+"""Windows of a forward pass are padded to a multiple of this: kernels are chosen for few shapes."""
 EXCERPT_BYTES = 200
 """Bytes of a document's text that are shown, from its beginning."""
 
@@ -98,27 +106,27 @@ class EvalSet:
     """`sha256` of the content hashes of the documents, which tells them from others; then what was counted: documents
     that are scored, their tokens and bytes, and documents that are not."""
 
-    def score(self, evaluated: EvaluatedModel, progress: Progress) -> dict[str, Score]:
+    def score(self, trained: TrainedModel, progress: Progress) -> dict[str, Score]:
         """Return an eval set's bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
         documents, name = self.documents, f"{self.name}_bpb"
-        nats = measure_document_losses(evaluated, documents.tokens, documents.bounds, progress)
+        nats = measure_document_losses(trained, documents.tokens, documents.bounds, progress)
         broken: list[int] = np.flatnonzero(~np.isfinite(nats)).tolist()
         check_finite(name, {describe_origin(documents.row(at)): nats[at] for at in broken})
         return {name: estimate_ratio(nats / math.log(2), documents.text_bytes)}
 
 
-def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -> EvalSet:
+def open_eval_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> EvalSet:
     """Open an eval set: build it if it is text, read its documents, leave out those that the training set holds.
 
     Raises:
         InputError: it cannot be built or read, has another tokenizer or no text, or training holds all of it.
     """
     place = f"eval.sets.{config.name}"
-    with _open_shard_set(config, evaluated, say) as shard_set:
-        if shard_set.manifest.tokenizer.sha256 != evaluated.tokenizer_sha256:
+    with _open_shard_set(config, trained, say) as shard_set:
+        if shard_set.manifest.tokenizer.sha256 != trained.tokenizer_sha256:
             raise InputError(
                 f"{place}: {shard_set.store} has a tokenizer with the sha256 {shard_set.manifest.tokenizer.sha256}; "
-                f"expected the model's, {evaluated.tokenizer_sha256}. Give its text as paths, or build it with "
+                f"expected the model's, {trained.tokenizer_sha256}. Give its text as paths, or build it with "
                 "`tokenizer.file` = the training set's tokenizer.json."
             )
         given = config.split if config.shards else "train"
@@ -130,8 +138,8 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
         built = shard_set.manifest.sources[0] if config.shards is None else None
         in_split = sum(shard.num_documents for shard in shard_set.splits.get(split, ()))
     held = np.zeros(len(documents), np.bool_)
-    if evaluated.trained_on is not None:
-        held = find_held_documents(evaluated.trained_on, documents, config.name, show=find_rank()[0] == 0)
+    if trained.trained_on is not None:
+        held = find_held_documents(trained.trained_on, documents, config.name, show=find_rank()[0] == 0)
     kept = documents.only(~held)
     if not len(kept):
         raise InputError(
@@ -143,7 +151,7 @@ def open_eval_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -
         "documents": len(kept),
         "tokens": len(kept.tokens),
         "bytes": round(kept.text_bytes.sum()),
-        "held_by_training": int(held.sum()) if evaluated.trained_on is not None else None,
+        "held_by_training": int(held.sum()) if trained.trained_on is not None else None,
         "past_max_tokens": (built.documents_available if built else in_split) - len(documents),
     }
     if built:
@@ -206,14 +214,11 @@ def read_documents(shard_set: ShardSet, split: Split, max_tokens: int, place: st
 
 
 RECIPE_FILE, TOKENIZER_FILE, SET_FOLDER = "recipe.json", "tokenizer.json", "set"
-SOURCE = "text"
-"""The name of the only source."""
-_PATHS_RULE = re.compile(r"Paths begin at the recipe's folder, .*; paths of --set at the working directory\. ")
 
 
 @contextlib.contextmanager
-def build_text_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -> Generator[ShardSet]:
-    """Build the shard set of an eval set's text, or find it in the cache; no other process changes it in the body.
+def _open_shard_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> Generator[ShardSet]:
+    """Open the shard set of an eval set: the one that it names, or one that is built of its text, in a cache.
 
         CACHE/DIGEST/recipe.json       the data recipe that the trainer wrote: one source, the run's tokenizer
         CACHE/DIGEST/tokenizer.json
@@ -221,16 +226,25 @@ def build_text_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) 
 
     CACHE is `tokenmill/eval_sets` in XDG_CACHE_HOME or ~/.cache. DIGEST is that of the source's keys, `max_tokens` and
     the tokenizer. The build runs again whenever the eval set is opened: the pipeline compares the source's files with
-    those that it has read, and does nothing if none has changed. Others, such as the ranks of a run, wait for it.
+    those that it has read, and does nothing if none has changed. Others, such as the ranks of a run, wait for it: no
+    other process changes the set while it is open.
 
     Raises:
-        InputError: the keys of the source, its files or the tokenizer cannot be used.
+        InputError: the set cannot be opened; or the keys of the source, its files or the tokenizer cannot be used.
     """
+    place = f"eval.sets.{config.name}"
+    if config.shards is not None:
+        try:
+            shard_set = open_set(parse_place(config.shards))
+        except (InputError, OSError) as error:
+            raise InputError(f"{place}.shards = {config.shards!r}: {error}") from error
+        yield shard_set
+        return
     if "weight" in config.source:
-        raise InputError(f"eval.sets.{config.name}.weight: unknown key. An eval set is one source: leave it out.")
-    recipe = _describe_recipe(config, evaluated)
+        raise InputError(f"{place}.weight: unknown key. An eval set is one source: leave it out.")
+    recipe = _describe_recipe(config, trained)
     content = json.dumps(recipe, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    digest = hashlib.sha256(f"{evaluated.tokenizer_sha256}\n{content}".encode()).hexdigest()[:32]
+    digest = hashlib.sha256(f"{trained.tokenizer_sha256}\n{content}".encode()).hexdigest()[:32]
     folder = default_cache_folder().parent / "eval_sets" / digest
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -238,26 +252,26 @@ def build_text_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) 
             if not (folder / SET_FOLDER / MANIFEST_FILE).is_file():
                 say(f"eval set {config.name}: encoding the text into {folder}")
             with atomic_open(folder / TOKENIZER_FILE) as file:
-                file.write(evaluated.tokenizer_json)
+                file.write(trained.tokenizer_json)
             write_text(folder / RECIPE_FILE, content)
             _run_build(config.name, folder)
             yield open_set(folder / SET_FOLDER)
     except OSError as error:
         raise InputError(
-            f"{folder}: cannot be used for the eval set {config.name}: {error.strerror or error}{any_remedy(error)} "
-            "XDG_CACHE_HOME chooses another cache."
+            f"{place}: {folder} cannot be used: {error.strerror or error}{any_remedy(error)} XDG_CACHE_HOME chooses "
+            "another cache."
         ) from error
 
 
-def _describe_recipe(config: EvalSetConfig, evaluated: EvaluatedModel) -> dict[str, Any]:
+def _describe_recipe(config: EvalSetConfig, trained: TrainedModel) -> dict[str, Any]:
     """Return the data recipe of an eval set's text."""
-    names = {token: text for text, token in parse_tokenizer(evaluated.tokenizer_json).special.items()}
-    tokenizer = {"file": TOKENIZER_FILE, "eos_token": names[evaluated.eos_id]}
-    if evaluated.bos_id is not None:
-        tokenizer["bos"] = names[evaluated.bos_id]
+    names = {token: text for text, token in parse_tokenizer(trained.tokenizer_json).special.items()}
+    tokenizer = {"file": TOKENIZER_FILE, "eos_token": names[trained.eos_id]}
+    if trained.bos_id is not None:
+        tokenizer["bos"] = names[trained.bos_id]
     return {
         "name": "eval-set",
-        "sources": [{**config.source, "name": SOURCE, "weight": 1}],
+        "sources": [{**config.source, "name": config.name, "weight": 1}],
         "tokenizer": tokenizer,
         "mix": {"tokens": config.max_tokens, "when_short": "shrink"},
     }
@@ -267,9 +281,9 @@ def _run_build(name: str, folder: Path) -> None:
     """Run the pipeline on a recipe of an eval set in the cache.
 
     Raises:
-        InputError: it refuses the recipe, or fails; the message has its problems, with the keys of the train recipe.
+        InputError: it refuses the recipe, or fails; the message has its problems.
     """
-    # -P: a folder `pipeline` in the working directory is not the program.
+    # A program, since the trainer imports no pipeline. -P: a folder `pipeline` in the working directory is not it.
     command = [sys.executable, "-P", "-m", "tokenmill", "build", RECIPE_FILE, "--out", SET_FOLDER, "--json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode == 0:
@@ -278,27 +292,8 @@ def _run_build(name: str, folder: Path) -> None:
         found: list[str | dict[str, str]] = json.loads(done.stdout)["problems"]
         problems = [one if isinstance(one, str) else f"{one['where']}: {one['message']}" for one in found]
     except (ValueError, KeyError, TypeError):
-        last = done.stderr[-2000:].strip() or f"exit status {done.returncode}"
-        problems = [f"its shard set cannot be built in {folder}: {last}"]
-    *others, last = (_word_problem(problem, f"eval.sets.{name}") for problem in problems)
-    raise InputError([*others, f"{last.rstrip('.')}. Or leave the eval sets out: --set 'eval.sets=[]'."])
-
-
-def _word_problem(problem: str, place: str) -> str:
-    """Return a problem of an eval set's data recipe as one of the train recipe, whose paths begin at the root."""
-    problem = _PATHS_RULE.sub("", problem.removeprefix(f"{RECIPE_FILE}: "))
-    problem = problem.replace(f"sources.{SOURCE}", place).replace(f"source {SOURCE!r}", place)
-    return problem if problem.startswith(place) else f"{place}: {problem}"
-
-
-def _open_shard_set(config: EvalSetConfig, evaluated: EvaluatedModel, say: Note) -> AbstractContextManager[ShardSet]:
-    """Open the shard set of an eval set: the one that it names, or one that the pipeline makes of its text."""
-    if config.shards is None:
-        return build_text_set(config, evaluated, say)
-    try:
-        return contextlib.nullcontext(open_set(parse_place(config.shards)))
-    except (InputError, OSError) as error:
-        raise InputError(f"eval.sets.{config.name}.shards = {config.shards!r}: {error}") from error
+        problems = [done.stderr[-2000:].strip() or f"exit status {done.returncode}"]
+    raise InputError([f"eval.sets.{name}, built in {folder}: {problem}" for problem in problems])
 
 
 def find_held_documents(shard_set: ShardSet, documents: Documents, name: str, *, show: bool) -> Bools:
@@ -332,12 +327,12 @@ def find_held_documents(shard_set: ShardSet, documents: Documents, name: str, *,
 
 
 def find_worst_documents(
-    evaluated: EvaluatedModel, group: str, documents: Documents, limit: int, progress: Progress
+    trained: TrainedModel, group: str, documents: Documents, limit: int, progress: Progress
 ) -> list[JsonObject]:
     """Return the documents of eval sets with the most bits per byte, the worst first; one not finite is worst.
 
     Args:
-        evaluated: the model, in evaluation mode, without gradients.
+        trained: the model, in evaluation mode, without gradients.
         group: the name of the eval set, or `val`.
         documents: the documents.
         limit: how many to return.
@@ -347,11 +342,11 @@ def find_worst_documents(
         For each its `set` (the group), `bits_per_byte`, `bytes` of its text, `source`, `unit` and `row`, `hash` in hex,
         and an `excerpt`, the beginning of its text; bytes that are not UTF-8 are lone surrogates.
     """
-    nats = measure_document_losses(evaluated, documents.tokens, documents.bounds, progress)
+    nats = measure_document_losses(trained, documents.tokens, documents.bounds, progress)
     bits = np.full(len(documents), np.inf)
     np.divide(nats / math.log(2), documents.text_bytes, out=bits, where=documents.text_bytes > 0)
     bits[~np.isfinite(bits)] = np.inf
-    vocabulary = replace(read_vocabulary(evaluated.tokenizer_json), bos=evaluated.bos_id)
+    vocabulary = replace(read_vocabulary(trained.tokenizer_json), bos=trained.bos_id)
     found: list[JsonObject] = []
     for at in np.argsort(-bits, kind="stable")[:limit].tolist():
         begin, end = documents.bounds[at], documents.bounds[at + 1]
@@ -366,3 +361,94 @@ def find_worst_documents(
             }
         )
     return found
+
+
+def find_text_scales(shard_set: ShardSet) -> dict[str, float]:
+    """Return the bytes of text for each byte of tokens, of sources that the tokenizer rewrote."""
+    counted = {source.name: source.rewriting for source in shard_set.manifest.sources}
+    return {name: own.text_bytes / own.token_bytes for name, own in counted.items() if own and own.token_bytes}
+
+
+class _Window(NamedTuple):
+    document: int
+    start: int
+    """The first input, as an index into the document with the boundary token before it."""
+    length: int
+    """Inputs, and targets: each is the token after its input."""
+    skipped: int
+    """Targets at the start that an earlier window has predicted."""
+
+
+def measure_document_losses(
+    trained: TrainedModel,
+    tokens: Tokens,
+    bounds: Int64s,
+    progress: Progress,
+) -> Float64s:
+    """Return the loss of each document in nats, float64 `(documents,)`.
+
+    Ranks take turns at the forward passes, and all of them have the same sums.
+
+    Args:
+        trained: the model, in evaluation mode, without gradients.
+        tokens: documents one after the other, each with its boundary tokens as in a shard.
+        bounds: where each document begins in `tokens`, and where the last one ends, `(documents + 1,)`.
+        progress: told how many documents are done, and of how many.
+    """
+    before = 1 if trained.bos_id is None else 0  # an EOS is put before documents without BOS
+    lengths = np.diff(bounds) - 1 + before
+    seq_len = trained.train.seq_len
+    windows = sorted(_cut_windows(lengths.tolist(), seq_len), key=lambda one: -one.length)
+    sizes = [_pad(window.length, seq_len) for window in windows]
+    device = trained.device
+    sums = torch.zeros(len(lengths), dtype=torch.float64, device=device)
+    for part, counts in share_batches(sizes, trained.rows * seq_len, len(lengths), progress):
+        batch = windows[part]
+        losses = _score_windows(trained, tokens, bounds, batch, before)
+        if counts:
+            numbers = torch.tensor([window.document for window in batch], device=device)
+            sums.index_add_(0, numbers, losses)
+    add_over_ranks(sums)
+    return sums.cpu().numpy()
+
+
+def _cut_windows(lengths: list[int], seq_len: int) -> Iterator[_Window]:
+    for document, length in enumerate(lengths):
+        for start in range(0, length, seq_len):
+            # The last window begins earlier if it can, so that its tokens have more context.
+            begin = max(0, min(start, length - seq_len))
+            yield _Window(document, begin, min(seq_len, length - begin), start - begin)
+
+
+def _pad(length: int, seq_len: int) -> int:
+    return min(-(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, seq_len)
+
+
+def _score_windows(
+    trained: TrainedModel,
+    tokens: Tokens,
+    bounds: Int64s,
+    batch: list[_Window],
+    before: int,
+) -> torch.Tensor:
+    """Return the loss of each document window's targets but the skipped ones, float64 `(windows,)`."""
+    # Attention is causal, so the padding at the end changes no loss before it; its losses are not counted.
+    width = _pad(batch[0].length, trained.train.seq_len)
+    content = np.full((len(batch), width + 1), trained.eos_id, np.int64)
+    counted = np.zeros((len(batch), width), np.bool_)
+    for row, (document, start, length, skipped) in enumerate(batch):
+        # With an EOS before the document, its index 0 is that EOS.
+        begin = bounds[document] + start - before
+        own = tokens[max(begin, bounds[document]) : begin + length + 1]
+        content[row, length + 1 - len(own) : length + 1] = own
+        counted[row, skipped:length] = True
+    losses = measure_losses(trained, torch.from_numpy(content))
+    return losses.mul(torch.from_numpy(counted).to(trained.device)).sum(-1)
+
+
+def measure_losses(trained: TrainedModel, windows: torch.Tensor) -> torch.Tensor:
+    """Return the loss in nats of each token of some windows but their first, float64 `(windows, length - 1)`."""
+    ids, targets = windows[:, :-1].to(trained.device), windows[:, 1:].to(trained.device)
+    documents = number_documents(ids, trained.eos_id) if trained.train.document_mask else None
+    with score_eagerly(trained.train.precision, trained.device):
+        return trained.model(ids, targets, reduction="none", documents=documents).double()

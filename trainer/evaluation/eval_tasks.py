@@ -8,34 +8,44 @@ as many tokens as the context has alone; spaces at the end of a context go to th
 the model's context loses tokens at its beginning, as there; it is counted.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from tokenizers import Tokenizer
+import torch
 
 from shards.errors import InputError, plural
 from shards.eval_tasks.known import DELIMITER, Item
 from shards.eval_tasks.read import TaskItems, read_items
 from shards.format.arrays import Float64s
 from shards.terminal.display import JsonObject
-from shards.terminal.reporter import Note, Progress
-from trainer.evaluation.likelihoods import Text, measure_likelihoods
+from shards.terminal.reporter import Note, Progress, no_progress
+from trainer.device import add_over_ranks, score_eagerly, share_batches
 from trainer.evaluation.scores import Score, check_finite, estimate_ratio
-from trainer.evaluation.validation import EvaluatedModel
 from trainer.model.generate import TrainedModel
 from trainer.recipe.eval_config import EvalTaskConfig
 
 LEAST_BATCH_TOKENS = 2048
 """Tokens of a forward pass when a training step has fewer."""
+
+
+class Text(NamedTuple):
+    """A text whose end is scored."""
+
+    ids: list[int]
+    """Its tokens, from the one that begins a document."""
+    scored: int
+    """How many of the last ones are scored; at least one is not."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +64,16 @@ class OpenTask:
         """The name of an open eval task in the recipe."""
         return self.config.name
 
-    def score(self, evaluated: EvaluatedModel, progress: Progress) -> dict[str, Score]:
+    def score(self, trained: TrainedModel, progress: Progress) -> dict[str, Score]:
         """Return an eval task's accuracy and bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
-        tokens = max(evaluated.train.micro_batch * evaluated.train.seq_len, LEAST_BATCH_TOKENS)
-        likelihoods = measure_likelihoods(
-            evaluated.model, self.groups, precision=evaluated.precision, batch_tokens=tokens, progress=progress
-        )
+        likelihoods = measure_likelihoods(trained, self.groups, progress)
         accuracy, normalised, bits_per_byte = judge_items(self.name, self.items, likelihoods).T
         names = self.config.score_names
         values = [accuracy, *([normalised] if len(names) > 2 else []), bits_per_byte]
         return {name: estimate_ratio(own, np.ones(len(own))) for name, own in zip(names, values, strict=True)}
 
 
-def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note) -> OpenTask:
+def open_eval_task(config: EvalTaskConfig, trained: TrainedModel, say: Note) -> OpenTask:
     """Read the items of an eval task, give each its few-shot examples, and encode them.
 
     Raises:
@@ -84,12 +91,10 @@ def open_eval_task(config: EvalTaskConfig, evaluated: EvaluatedModel, say: Note)
         with _name_place(f"{place}."):
             items = add_examples(items, pool.items, config.num_fewshot)
     # Encoded now, so that what cannot be scored is known before training starts.
-    tokenizer = Tokenizer.from_buffer(evaluated.tokenizer_json)
-    trained = TrainedModel(evaluated.model, tokenizer, evaluated.eos_id, 0, evaluated.bos_id)
     scored, groups, counts = encode_items(trained, items)
     texts = json.dumps([(one.contexts, one.choices, one.answer) for one in scored])
     notes: JsonObject = {"place": read.place, "sha256": hashlib.sha256(texts.encode()).hexdigest()}
-    notes |= counts | _count_held(read, scored, evaluated)
+    notes |= counts | _count_held(read, scored, trained)
     if not scored:
         raise InputError(f"eval task {config.name}: no item can be scored: {describe_task(notes)}. Choose other items.")
     say(f"eval task {config.name}: {describe_task(notes)}")
@@ -105,12 +110,12 @@ def _name_place(place: str) -> Generator[None]:
         raise InputError(f"{place}{error}") from error
 
 
-def _count_held(read: TaskItems, scored: list[Item], evaluated: EvaluatedModel) -> JsonObject:
+def _count_held(read: TaskItems, scored: list[Item], trained: TrainedModel) -> JsonObject:
     """Return how many of an eval task's items the training split holds, and how many its builder did not search for.
 
     Both are None if the set does not know: only its builder, told of the same items, could find them in the text.
     """
-    known = evaluated.trained_on.manifest.eval_tasks if evaluated.trained_on else []
+    known = trained.trained_on.manifest.eval_tasks if trained.trained_on else []
     entry = next((one for one in known if one.items_sha256 == read.sha256), None)
     if entry is None:
         return {"held_by_training": None, "not_searched_for": None}
@@ -162,7 +167,7 @@ def add_examples(items: Sequence[Item], pool: Sequence[Item], number: int) -> li
     """
     found: list[Item] = []
     for item in items:
-        examples = list(islice((other for other in pool if other != item), number))
+        examples = list(itertools.islice((other for other in pool if other != item), number))
         if len(examples) < number:
             raise InputError(
                 f"num_fewshot = {number}: found {plural(len(examples), 'item')} to take examples from, the scored one "
@@ -247,3 +252,61 @@ def _encode(trained: TrainedModel, items: Sequence[Item]) -> Iterator[tuple[Item
         ]
         decoded = trained.tokenizer.decode(ids[item.answer], skip_special_tokens=False)
         yield item, texts, decoded != wholes[item.answer]
+
+
+@torch.no_grad()
+def measure_likelihoods(
+    trained: TrainedModel, groups: Sequence[Sequence[Text]], progress: Progress = no_progress
+) -> list[Float64s]:
+    """Return the log-likelihoods of each group's texts. Under torchrun every rank calls it, and gets all of them.
+
+    Texts of about the same length go through the model together.
+
+    Args:
+        trained: the model, in evaluation mode.
+        groups: the texts of each item. No text has more tokens than the model's context and one more.
+        progress: told how many groups are done, and of how many.
+
+    Returns:
+        For each group float64 `(2, texts)`: the log-likelihood of the scored tokens of each text in nats, and 1 where
+        each of these tokens was the likeliest one, else 0.
+    """
+    texts = [text for group in groups for text in group]
+    found = torch.zeros(2, len(texts), dtype=torch.float64)
+    order = sorted(range(len(texts)), key=lambda place: -len(texts[place].ids))
+    sizes = [len(texts[place].ids) for place in order]
+    batch_tokens = max(trained.train.micro_batch * trained.train.seq_len, LEAST_BATCH_TOKENS)
+    for part, counts in share_batches(sizes, batch_tokens, len(groups), progress):
+        batch = order[part]
+        scores = _score_texts(trained, [texts[place] for place in batch])
+        if counts:
+            found[:, batch] = scores
+    found = found.to(trained.device)
+    add_over_ranks(found)
+    edges = np.cumsum([0, *map(len, groups)]).tolist()
+    values = found.cpu().numpy()
+    return [values[:, start:stop] for start, stop in itertools.pairwise(edges)]
+
+
+def _score_texts(trained: TrainedModel, texts: Sequence[Text]) -> torch.Tensor:
+    """Return the log-likelihood of each text, and whether it is greedy: float64 `(2, texts)`."""
+    # Attention is causal, so the padding at the end changes nothing before it.
+    device = trained.device
+    width = max(len(text.ids) for text in texts) - 1
+    ids = torch.zeros(len(texts), width, dtype=torch.int64)
+    targets = torch.full_like(ids, -1)
+    for row, text in enumerate(texts):
+        length = len(text.ids) - 1
+        ids[row, :length] = torch.tensor(text.ids[:-1])
+        targets[row, length - text.scored : length] = torch.tensor(text.ids[-text.scored :])
+    chosen = targets >= 0
+    with score_eagerly(trained.train.precision, device):
+        logits = trained.model(ids.to(device), chosen=chosen.to(device))
+    wanted = targets[chosen].to(device)
+    nats = (logits.gather(1, wanted[:, None])[:, 0] - logits.logsumexp(1)).double().cpu()
+    misses = (logits.argmax(1) != wanted).double().cpu()
+
+    # Add up the tokens of each text.
+    sums = torch.zeros(2, len(texts), dtype=torch.float64)
+    sums.index_add_(1, chosen.nonzero()[:, 0], torch.stack((nats, misses)))
+    return torch.stack((sums[0], (sums[1] == 0).double()))

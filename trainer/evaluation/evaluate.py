@@ -1,70 +1,142 @@
-"""The scores of a recipe's eval sets and eval tasks: opened once, before training starts, then taken as often as asked.
+"""What a model is worth: its loss on the validation split, and its scores on eval sets and eval tasks.
 
-Whoever scores is opened by `open_scorers`, which refuses what cannot be scored, and asked by `evaluate_scores`. Every
-rank asks, takes its part of the work, and has the same scores.
+The document table gives the source of every target token. The val split is read from its start, in windows of seq_len
+tokens, without shuffling, up to a number of targets. So every validation uses the same tokens. A shorter last window
+is evaluated too; only the first token of each shard is never a target. Contexts cross document ends as in training.
+
+The losses of `PARTS` equal parts of the targets tell the standard error, as if those were independent; parts shorter
+than a window are not. Runs on one set have the same parts, so the error of a difference is known far better.
+
+Bits per byte is the cost of transmitting the text: the loss of all targets, end-of-document tokens included, divided by
+the bytes of their text (an end-of-document token has none). It compares models with different vocabularies. Where the
+tokenizer rewrites text, the bytes of each source's tokens are scaled to the bytes of its own text, which its build
+counted.
 """
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 
+from shards.format.arrays import Float64s
+from shards.format.document_table import number_token_sources
 from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Note, Progress
-from trainer.evaluation.eval_sets import EvalSet, describe_notes, open_eval_set
+from trainer.evaluation.eval_sets import EvalSet, describe_notes, find_text_scales, measure_losses, open_eval_set
 from trainer.evaluation.eval_tasks import OpenTask, describe_task, open_eval_task
-from trainer.evaluation.scores import Score
-from trainer.evaluation.validation import EvaluatedModel
+from trainer.model.generate import TrainedModel
 from trainer.recipe.eval_config import EvalConfig
+
+PARTS = 32
+"""Parts of the validation's targets, if they are no shorter than a window."""
+
 
 Scorer = EvalSet | OpenTask
 """An eval set or an eval task, ready to be scored. It has
 
 - `name`: that in the recipe;
 - `notes`: `sha256` of what is scored, which tells it from other text, and what was counted;
-- `score(evaluated, progress)`: returns the scores of the model, with its weights of now.
-  Every rank calls it, the model in evaluation mode, without gradients. A number that is not finite is a `RunError`.
+- `score(trained, progress)`: returns the scores of a model in evaluation mode, without gradients. Every rank calls it.
+  A number that is not finite is a `RunError`.
 """
 
 
-def open_scorers(config: EvalConfig, evaluated: EvaluatedModel, say: Note) -> list[Scorer]:
+def open_scorers(config: EvalConfig, trained: TrainedModel, say: Note) -> list[Scorer]:
     """Open the eval sets and eval tasks of a recipe.
 
     Raises:
         InputError: one cannot be scored; the message names it.
     """
-    sets = [open_eval_set(one, evaluated, say) for one in config.sets]
-    return [*sets, *(open_eval_task(one, evaluated, say) for one in config.tasks)]
+    sets = [open_eval_set(one, trained, say) for one in config.sets]
+    return [*sets, *(open_eval_task(one, trained, say) for one in config.tasks)]
 
 
-def evaluate_scores(
+@torch.no_grad()
+def evaluate(
+    trained: TrainedModel,
+    max_tokens: int,
     scorers: Sequence[Scorer],
-    evaluated: EvaluatedModel,
     show: Callable[[str], contextlib.AbstractContextManager[Progress]],
 ) -> JsonObject:
-    """Score a model. Every rank calls it, and has the same scores.
+    """Validate and score a model; every rank calls it, and has the same scores.
 
     Args:
+        trained: the model, in evaluation mode; without validation tokens in the set that it was trained on, it is only
+            scored.
+        max_tokens: number of targets of the validation, 8 bytes of memory each; fewer if the split is smaller.
         scorers: of `open_scorers`.
-        evaluated: the model, in evaluation mode.
         show: called with the name of each; its context shows the progress.
 
     Returns:
-        The fields of a validation line in metrics.jsonl, none without scorers: the `scores` by name, and `score_notes`
-        by eval set or task: what was counted, such as documents that were left out.
+        A validation line of metrics.jsonl; what is not known is None. With scorers it has the `scores` by name, and
+        `score_notes` by eval set or task: what was counted, such as documents that were left out.
 
     Raises:
         RunError: a number of a score is not finite.
+        ShardSetError: a shard is corrupt.
     """
-    scores: dict[str, Score] = {}
-    with torch.no_grad():
-        for scorer in scorers:
-            with show(scorer.name) as progress:
-                scores |= scorer.score(evaluated, progress)
-    return {"scores": scores, "score_notes": {one.name: one.notes for one in scorers}} if scores else {}
+    found = _validate(trained, max_tokens)
+    scores: JsonObject = {}
+    for scorer in scorers:
+        with show(scorer.name) as progress:
+            scores |= scorer.score(trained, progress)
+    return found | ({"scores": scores, "score_notes": {one.name: one.notes for one in scorers}} if scores else {})
+
+
+def _validate(trained: TrainedModel, max_tokens: int) -> JsonObject:
+    shard_set = trained.trained_on
+    if shard_set is None or not any(shard.num_tokens > 1 for shard in shard_set.splits.get("val", ())):
+        return {}
+    names = [source.name for source in shard_set.manifest.sources]
+    sums = np.zeros((3, len(names)))  # of each source the loss in nats, the targets, the bytes of their text
+    losses: list[Float64s] = []
+    token_bytes, text_scales = shard_set.vocabulary.text_lengths(), find_text_scales(shard_set)
+    for shard in shard_set.splits["val"]:
+        targets = min(shard.num_tokens - 1, max_tokens)
+        if targets <= 0:
+            continue
+        max_tokens -= targets
+        # The first token of a shard has nothing before it: it is never a target.
+        content = shard.read(0, targets + 1).astype(np.int64)
+        losses.append(_token_losses(trained, torch.from_numpy(content)))
+        sources = number_token_sources(shard, names, targets + 1)[1:]
+        weights = (losses[-1], np.ones(targets), token_bytes[content[1:]])
+        sums += [np.bincount(sources, own, minlength=len(names)) for own in weights]
+    # Where the tokenizer rewrote text, its tokens have other bytes than the text of the source.
+    sums[2] *= [text_scales.get(name, 1.0) for name in names]
+    parts = np.array_split(np.concatenate(losses), PARTS)
+    means = [round(float(part.mean()), 6) for part in parts if len(parts[-1]) >= trained.train.seq_len]
+    by_source = {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
+    total = sum(by_source.values(), start=np.zeros(3))
+    return {
+        "val_tokens": int(total[1]),
+        "val_loss": float(total[0] / total[1]),
+        "val_loss_by_part": means,
+        "val_bits_per_byte": _bits(total),
+        "val_loss_by_source": {name: float(row[0] / row[1]) for name, row in by_source.items()},
+        "val_bits_per_byte_by_source": {name: _bits(row) for name, row in by_source.items()},
+    }
+
+
+def _bits(row: Float64s) -> float | None:
+    return float(row[0] / math.log(2) / row[2]) if row[2] else None
+
+
+def _token_losses(trained: TrainedModel, content: torch.Tensor) -> Float64s:
+    """Return the validation loss of each token but the first, float64 `(len(content) - 1,)`."""
+    seq_len, targets = trained.train.seq_len, len(content) - 1
+    # The last window is padded. Attention is causal, so the padding changes no loss before it; its losses are cut off.
+    # A short text is not padded to a whole window: a run's state may say any length.
+    width = min(seq_len, targets + -targets % 64)
+    windows = F.pad(content, (0, -targets % width)).unfold(0, width + 1, width)
+    parts = [measure_losses(trained, part).cpu() for part in windows.split(trained.rows)]
+    return torch.cat(parts).flatten()[:targets].numpy()
 
 
 def describe_counts(notes: dict[str, JsonObject]) -> list[str]:

@@ -10,9 +10,12 @@ import numpy as np
 
 from shards.errors import RunError
 from shards.format.arrays import Float64s
+from shards.terminal.display import JsonObject
 
 VALIDATION_SCORES = ("val_loss", "val_bits_per_byte")
 """Scores of the validation split, which are keys of a validation line by themselves."""
+LOSS_UNITS = ("nats per token", "bits per byte")
+"""Units of scores of which less is better."""
 Score = dict[str, Any]
 """A number that says how good a model is on an eval set or an eval task: its `value`, and its standard error `stderr`,
 which is None if it is not known, as of a single document."""
@@ -22,6 +25,19 @@ def read_score(line: dict[str, Any], name: str) -> Score:
     """Return a score, or another number, of a line of the metrics; its value is None if the line does not have it."""
     scores: dict[str, Score] = line.get("scores", {})
     return scores.get(name) or {"value": line.get(name), "stderr": find_stderr(line.get(f"{name}_by_part", []))}
+
+
+def list_scores(records: Sequence[JsonObject]) -> list[str]:
+    """Return the names of the scores in a run's metrics: of the validation split, then of its eval sets and tasks."""
+    own = [key for key in VALIDATION_SCORES if any(record.get(key) is not None for record in records)]
+    return [*own, *dict.fromkeys(name for record in records for name in record.get("scores", {}))]
+
+
+def unit_of(score: str) -> str:
+    """Return the unit of a score, by its name: nats per token, bits per byte, or accuracy."""
+    if score in ("loss", "val_loss"):
+        return "nats per token"
+    return "bits per byte" if score.endswith(("_bpb", "_bits_per_byte")) else "accuracy"
 
 
 def show_score(value: float | None, stderr: float | None, sign: str = "") -> str | None:

@@ -8,8 +8,10 @@ because the command line needs only the options.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from shards.errors import InputError, RunError, plural
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     import tokenizers
     import torch
 
+    from shards import ShardSet
     from trainer.model.decoder import LanguageModel
+    from trainer.recipe.schema import TrainConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +60,50 @@ class Completion:
     finish: Literal["eos", "length", "context"] = "length"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainedModel:
-    """A model at a step of its training, with its tokenizer."""
+    """A model at a step of its training, with its tokenizer and what decides how it reads text."""
 
     model: LanguageModel
-    tokenizer: tokenizers.Tokenizer
+    train: TrainConfig
+    """How it was trained: `seq_len`, `document_mask`, `precision`; `micro_batch` sizes the passes that score it."""
+    tokenizer_json: bytes
     eos_id: int
-    step: int
-    bos_id: int | None = None
+    bos_id: int | None
     """The id that begins each document of its set; None if none does, and an EOS comes before a document."""
+    step: int
+    trained_on: ShardSet | None = None
+    """The set that it was trained on; None if it is not known."""
+
+    @cached_property
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """Encodes text alone: what spells a special token is encoded as these characters, whole and unpadded."""
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_buffer(self.tokenizer_json)
+        tokenizer.encode_special_tokens = True
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    @cached_property
+    def tokenizer_sha256(self) -> str:
+        """The digest of the content of `tokenizer.json`."""
+        return hashlib.sha256(self.tokenizer_json).hexdigest()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device
+
+    @property
+    def rows(self) -> int:
+        """The windows of a forward pass that scores: uncompiled, each takes more memory than in training."""
+        return max(1, self.train.micro_batch // 4)
 
     @property
     def begin_id(self) -> int:
-        """The id after which a model begins to generate a text: BOS, or the end of the document before."""
+        """The id that comes before a text: BOS, or the end of the document before."""
         return self.eos_id if self.bos_id is None else self.bos_id
 
     def encode_prompts(self, prompts: list[str], key: str) -> list[list[int]]:
@@ -88,10 +122,7 @@ class TrainedModel:
         return found
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return the ids of prompts to continue: what spells a special token is encoded as these characters."""
-        self.tokenizer.encode_special_tokens = True
-        self.tokenizer.no_truncation()
-        self.tokenizer.no_padding()
+        """Return the ids of texts."""
         return [one.ids for one in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 

@@ -17,9 +17,16 @@ from shards.config import list_of, table_of
 from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open, make_folder
 from shards.terminal.display import JsonObject
-from trainer.evaluation.scores import VALIDATION_SCORES, find_own, find_stderr, read_score, show_score
+from trainer.evaluation.scores import (
+    VALIDATION_SCORES,
+    find_own,
+    find_stderr,
+    list_scores,
+    read_score,
+    show_score,
+    unit_of,
+)
 from trainer.metrics import Record, last_record
-from trainer.results.curves import list_scores, read_curve, unit_of
 from trainer.results.picture import choose_axes, draw_runs, render_figure
 from trainer.results.runs import TrainingRun
 
@@ -64,7 +71,7 @@ def _find_points(runs: Sequence[TrainingRun]) -> list[Record]:
 
 
 def _measure_run(run: TrainingRun) -> JsonObject:
-    seconds, speeds = run.last("seconds"), [speed for _, speed, _ in read_curve(run.records, "tokens_per_s")]
+    seconds, speeds = run.last("seconds"), [one["tokens_per_s"] for one in run.records if "tokens_per_s" in one]
     return {
         "run": run.name,
         "folder": str(run.folder),
@@ -95,7 +102,7 @@ def _subtract(score: str, runs: tuple[TrainingRun, TrainingRun], points: tuple[R
         return {}
     if score in VALIDATION_SCORES:
         # A validation split is read from its start: as many tokens of one set are the same ones, in the same parts.
-        sets = [run.shard_set.manifest_sha256 for run in runs]
+        sets = [run.record.manifest_sha256 for run in runs]
         texts = [f"{own} {point.get('val_tokens')}" for own, point in zip(sets, points, strict=True)]
         # Bits per byte of the same text are the loss times a number that both runs share.
         pairs = zip(*(point.get("val_loss_by_part", []) for point in points), strict=False)
@@ -131,7 +138,7 @@ def _list_changes(runs: Sequence[TrainingRun]) -> list[JsonObject]:
     values = [
         run.list_values()
         | {
-            "shard set": f"{run.shard_set.path} ({run.shard_set.manifest_sha256[:12]})",
+            "shard set": f"{run.record.shards} ({run.record.manifest_sha256[:12]})",
             "tokenizer": run.tokenizer_sha256[:12],
         }
         for run in runs

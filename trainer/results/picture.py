@@ -10,16 +10,16 @@ from __future__ import annotations
 import io
 import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shards.errors import InputError, plural
+from shards.format.arrays import Float64s
 from shards.terminal.display import printable
-from trainer.evaluation.scores import VALIDATION_SCORES, show_score
+from trainer.evaluation.scores import VALIDATION_SCORES, list_scores, read_score, show_score, unit_of
 from trainer.metrics import METRICS_FILE, Record
-from trainer.results.curves import Curve, list_scores, read_curve, smooth, unit_of
 from trainer.results.runs import TrainingRun
 
 if TYPE_CHECKING:
@@ -45,9 +45,34 @@ Against = tuple[str, float, str]
 """What numbers are drawn over: its key in metrics.jsonl, how many of its units are one of the axis, the label."""
 STEPS: Against = ("step", 1, "steps")
 
-
+Curve = list[tuple[float, float, float | None]]
+"""A number of a run over another, such as steps or dollars: that one, the number, its standard error if it is known."""
 Panel = tuple[str, str, dict[str, tuple[list[Record], str]]]
 """The words at a panel's axis, its unit, and by name the lines of the metrics and the key of each curve."""
+
+
+def read_curve(records: Iterable[Record], key: str, against: str = "step") -> Curve:
+    """Return a number or a score of a run's metrics over another number of the lines, such as `tokens`."""
+    curve: Curve = []
+    for record in records:
+        score = read_score(record, key)
+        if score["value"] is not None and against in record:
+            curve.append((record[against], score["value"], score["stderr"]))
+    return curve
+
+
+def smooth(values: Sequence[float] | Float64s, width: int) -> Float64s:
+    """Smooth a curve's values: return the mean of `width` values around each one, float64 `(len(values),)`.
+
+    Near the beginning, where a loss falls steeply, as few values follow as come before; near the end fewer follow.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # a loss may be anything
+        sums = np.append(0.0, np.cumsum(values))
+    index = np.arange(len(values))
+    before = np.minimum(index, width // 2)
+    after = np.minimum(before, len(values) - 1 - index)
+    starts, stops = index - before, index + after + 1
+    return (sums[stops] - sums[starts]) / (stops - starts)
 
 
 def draw_run(run: TrainingRun) -> Figure:
@@ -66,7 +91,7 @@ def draw_run(run: TrainingRun) -> Figure:
             place: dict[str, Any] = {"xycoords": top.get_xaxis_transform(), "ha": "right", "va": "bottom"}
             top.annotate(printable(phase.name), (phase.until_step, 1.0), fontsize="small", parse_math=False, **place)
     for axis in figure.axes:
-        for change in run.changes:
+        for change in run.record.changes:
             axis.axvline(change.after_step, color="0.5", linestyle=":", linewidth=0.8)
     size = f"{plural(run.records[-1]['step'], 'step')}, {plural(int(run.last('tokens') or 0), 'token')}"
     title = "\n".join([f"{run.recipe.name}: {size}", *(text[:150] for text in run.describe_changes())])

@@ -14,21 +14,11 @@ from shards.errors import InputError, plural
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.stores.files import read_file
 from shards.terminal.display import JsonObject
+from trainer.evaluation.scores import list_scores
 from trainer.metrics import METRICS_FILE, Record, last_record, read_lines
 from trainer.recipe import TrainRecipe, load_train_recipe
-from trainer.results.curves import list_scores
 from trainer.resume import list_keys
-from trainer.run_folder import (
-    RECIPE_FILE,
-    SET_FILE,
-    TOKENIZER_FILE,
-    RecipeChange,
-    SetRecord,
-    StartRecord,
-    read_changes,
-    read_set_record,
-    read_start_record,
-)
+from trainer.run_folder import RECIPE_FILE, RUN_FILE, TOKENIZER_FILE, RunRecord, read_run_record
 
 
 @dataclass(frozen=True)
@@ -38,22 +28,18 @@ class TrainingRun:
     Attributes:
         name: the folder's name, or its path where several runs have folders of one name.
         recipe: the resolved recipe; of keys that changed in the middle, the last values.
-        changes: which keys changed in the middle, and after which steps.
+        record: the set that it is trained on, where it began, which keys changed in the middle.
         records: the lines of metrics.jsonl; each has `tokens`, those of the last step before it.
-        shard_set: the set that it is trained on.
         tokenizer_sha256: of the tokenizer's file in the folder.
-        start: the checkpoint of another run that it began from.
         unreadable: lines of metrics.jsonl that are not whole; a crash, or a run at work, leaves one at the end.
     """
 
     name: str
     folder: Path
     recipe: TrainRecipe
-    changes: list[RecipeChange]
+    record: RunRecord
     records: list[Record]
-    shard_set: SetRecord
     tokenizer_sha256: str
-    start: StartRecord | None
     unreadable: int
 
     @cached_property
@@ -68,7 +54,7 @@ class TrainingRun:
     def list_values(self) -> JsonObject:
         """Return the values of a run's recipe by key; of one that changed, each `value` and `from_step` in a list."""
         changed: dict[str, list[JsonObject]] = {}
-        for change in self.changes:
+        for change in self.record.changes:
             for key, (old, new) in change.keys.items():
                 values = changed.setdefault(key, [{"from_step": 1, "value": old}])
                 values.append({"from_step": change.after_step + 1, "value": new})
@@ -81,14 +67,14 @@ class TrainingRun:
             + ", ".join(
                 f"{key} = {show_value(new, 500)}, not {show_value(old, 500)}" for key, (old, new) in change.keys.items()
             )
-            for change in self.changes
+            for change in self.record.changes
         ]
 
     def describe_oddities(self) -> list[str]:
         """Return what is odd about the run: that it began from another one, has not ended, or lacks something."""
         notes: list[str] = []
-        if self.start is not None:
-            notes.append(f"began from {self.start.checkpoint}; its steps, tokens, time and dollars include that run's")
+        if self.record.start is not None:
+            notes.append(f"began from {self.record.start}; its steps, tokens, time and dollars include that run's")
         step, steps = self.records[-1]["step"], self.recipe.train.steps
         if step < steps:
             notes.append(f"is at step {step:,} of {steps:,}: it stopped, or is still going")
@@ -108,7 +94,7 @@ def read_run(folder: Path) -> TrainingRun:
     Raises:
         InputError: it is not the folder of a run, no step is logged yet, or a file of it is damaged.
     """
-    for name in (METRICS_FILE, SET_FILE, TOKENIZER_FILE):
+    for name in (METRICS_FILE, RUN_FILE, TOKENIZER_FILE):
         if not (folder / name).is_file():
             raise InputError(f"{folder / name}: is missing. Expected the folder of a training run.")
     records, unreadable = read_lines(folder)
@@ -123,11 +109,9 @@ def read_run(folder: Path) -> TrainingRun:
         name=folder.resolve().name,
         folder=folder,
         recipe=recipe,
-        changes=read_changes(folder),
+        record=read_run_record(folder),
         records=records,
-        shard_set=read_set_record(folder),
         tokenizer_sha256=hashlib.sha256(read_file(folder / TOKENIZER_FILE, MAX_TOKENIZER_BYTES)).hexdigest(),
-        start=read_start_record(folder),
         unreadable=unreadable,
     )
 

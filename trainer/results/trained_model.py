@@ -40,17 +40,16 @@ def load_model(run: str | Path, say: Note | None = None, path: str | Path | None
     found = read_checkpoint(Path(path)) if path else find_newest_checkpoint(run, say or print_note)
     if found is None:
         raise InputError(f"{run}: no checkpoints. Expected the folder given to `tokenmill train --run`.")
-    config = found.recipe.model
     with torch.device("meta"):  # no memory for weights that the checkpoint does not have
-        model = LanguageModel(config, found.state.vocab_size)
+        model = LanguageModel(found.recipe.model, found.state.vocab_size)
     load_weights(found, model)
     model.to(choose_device()).eval()
-    state, tokenizer = found.state, _load_tokenizer(run / TOKENIZER_FILE, found)
-    return TrainedModel(model, tokenizer, state.eos_id, state.step, state.bos_id)
+    state, content = found.state, _read_tokenizer(run / TOKENIZER_FILE, found)
+    return TrainedModel(model, found.recipe.train, content, state.eos_id, state.bos_id, state.step)
 
 
-def _load_tokenizer(file: Path, found: Checkpoint) -> tokenizers.Tokenizer:
-    """Load the tokenizer of a training run.
+def _read_tokenizer(file: Path, found: Checkpoint) -> bytes:
+    """Read the tokenizer of a training run.
 
     Raises:
         InputError: it is missing, damaged, or not that of the checkpoint.
@@ -66,7 +65,7 @@ def _load_tokenizer(file: Path, found: Checkpoint) -> tokenizers.Tokenizer:
         raise InputError(f"{file}: is not the tokenizer of the checkpoint {remedy}")
     try:
         parsed = parse_tokenizer(content)
-        tokenizer = tokenizers.Tokenizer.from_buffer(content)
+        tokenizers.Tokenizer.from_buffer(content)
     except Exception as error:  # tokenizers has no error of its own
         raise InputError(f"{file}: not a tokenizer: {error} {remedy}") from error
     if max(parsed.size, found.recipe.model.vocab_size or 0) != state.vocab_size:
@@ -79,4 +78,4 @@ def _load_tokenizer(file: Path, found: Checkpoint) -> tokenizers.Tokenizer:
             f"{found.path}: {unknown.pop()}, EOS or BOS of its state, is no special token of the tokenizer. Use "
             "another checkpoint, or train again."
         )
-    return tokenizer
+    return content

@@ -1,7 +1,7 @@
 """What stops training: losses that are not finite, spikes, a model that does not learn, weights that cannot go on.
 
 A fault of a step's loss comes with the documents of its batch, by how much each raises the loss: the batch is read once
-more, without gradients, by the weights of now: those after the step, or a few steps later. Ranks share the forward
+more, without gradients, by the current weights: those after the step, or a few steps later. Ranks share the forward
 passes.
 """
 
@@ -19,7 +19,8 @@ from shards.format.arrays import Float64s
 from shards.terminal.reporter import Note
 from shards.torch import TokenWindows
 from shards.trace.locate import Place, find_window_documents
-from trainer.device import add_over_ranks, autocast
+from trainer.device import add_over_ranks
+from trainer.evaluation.eval_sets import measure_losses
 from trainer.metrics import Record
 from trainer.recipe import TrainConfig
 from trainer.session import Session
@@ -163,18 +164,16 @@ def rank_batch_documents(session: Session, windows: TokenWindows, step: int) -> 
     return sorted(found, key=rise, reverse=True)
 
 
+@torch.no_grad()
 def _measure_targets(session: Session, windows: TokenWindows, first: int, batch: int) -> Float64s:
     """Return the loss of each target of a faulty batch in nats, float64 `(batch, seq_len)`."""
-    train, device = session.recipe.train, session.device
-    losses = torch.zeros((batch, train.seq_len), dtype=torch.float64, device=device)
+    train = session.recipe.train
+    losses = torch.zeros((batch, train.seq_len), dtype=torch.float64, device=session.device)
     session.model.eval()
     # Micro-batches in turns: all ranks make equally many passes, which sharded weights need.
-    with torch.no_grad(), autocast(session.precision, device):
-        for row in range(session.rank * train.micro_batch, batch, session.ranks * train.micro_batch):
-            numbers = range(first + row, first + row + train.micro_batch)
-            sample = {name: tensor.to(device) for name, tensor in windows.read(numbers).items()}
-            documents = sample.get("document_ids")
-            own = session.model(sample["input_ids"], sample["labels"], reduction="none", documents=documents)
-            losses[row : row + train.micro_batch] = own
+    for row in range(session.rank * train.micro_batch, batch, session.ranks * train.micro_batch):
+        sample = windows.read(range(first + row, first + row + train.micro_batch))
+        both = torch.cat((sample["input_ids"], sample["labels"][:, -1:]), 1)
+        losses[row : row + train.micro_batch] = measure_losses(session.trained, both)
     add_over_ranks(losses)
     return losses.cpu().numpy()

@@ -9,31 +9,47 @@ Nothing waits for the device inside a step: losses stay there and are fetched to
 save the weights themselves are tried on a micro-batch of the next windows: those that give a loss or a gradient that is
 not finite are never saved.
 
-What a step's figures, a validation or a phase's end lead to is up to the loop's hooks, which `run_training` gives it.
+Steps and validations become lines of metrics.jsonl and of the terminal. A phase that misses its goal, or costs more
+than its budget, is an off-ramp: the run stops there.
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import bisect
 import contextlib
+import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from types import FrameType
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from shards.errors import RunError
-from shards.terminal.reporter import Note
+from shards.stores.files import write_text
+from shards.terminal.display import format_value
+from shards.terminal.progress import Meter
+from shards.terminal.reporter import Note, Progress
 from shards.torch import TokenWindows
 from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
 from trainer.device import largest_of_ranks
-from trainer.metrics import MetricsLog, Record
+from trainer.evaluation.evaluate import evaluate
+from trainer.evaluation.scores import show_score
+from trainer.ledger import last_usd, summarise_phases
+from trainer.metrics import MetricsLog, Record, describe_step
+from trainer.model.generate import SamplingOptions, generate_texts
+from trainer.run_folder import SAMPLES_FOLDER
 from trainer.session import Session
-from trainer.train.faults import check_weights
+from trainer.train.faults import check_weights, find_loss_fault, stop_for_fault
 from trainer.train.step import fetch_losses, take_step
+
+SAMPLE_TOKENS = 100
+"""Tokens of each text that is drawn at a phase's end."""
 
 
 @contextlib.contextmanager
@@ -56,18 +72,17 @@ def catch_signals(say: Note) -> Generator[list[int]]:
 
 @dataclass
 class TrainingLoop:
-    """The loop's state between two steps, its hooks, and how it ended. Every rank calls each hook."""
+    """The loop's state between two steps, and how it ended. Every rank has one, and all do the same."""
 
     session: Session
     windows: TokenWindows
     log: MetricsLog
     signals: list[int]
-    report: Callable[[TrainingLoop, list[Record], float], None]
-    """A hook: gets the records of the last steps, and how many seconds these took."""
-    validate: Callable[[TrainingLoop], bool]
-    """A hook: scores the model, unless that is done; returns whether it is the best so far, and to be saved."""
-    close_phase: Callable[[TrainingLoop], str | None]
-    """A hook: closes the phase if it ends here; returns the reason to stop here, or None."""
+    meter: Meter
+    """Shows how far it is."""
+    say: Note
+    go_on: bool
+    """Pass off-ramps, and faults of losses other than numbers that are not finite."""
     began: float
     """When this process began, by `time.perf_counter`: fetching the first shard counts, too."""
     interrupted_by: int = 0
@@ -81,22 +96,26 @@ class TrainingLoop:
 
     @property
     def seconds(self) -> float:
-        """Return the training loop's time so far, over all the run's processes."""
+        """The time so far, over all the run's processes."""
         return self.session.seconds + time.perf_counter() - self.began
 
     @property
     def usd(self) -> float:
-        """Return what the training loop has cost so far."""
+        """The cost so far."""
         hours = (self.seconds - self.log.seconds) / 3600
         return self.log.usd + hours * self.session.recipe.cost.gpu_usd_per_hour * self.session.ranks
 
     def take_steps(self) -> None:
-        """Take steps of the training loop until the end, a signal, or an off-ramp."""
+        """Take steps until the end, a signal, or an off-ramp.
+
+        Raises:
+            RunError: memory is too small, or a loss has a fault.
+        """
         session, recipe = self.session, self.session.recipe
         # An earlier process may have stopped between this step and its validation or the end of its phase.
         if self._is_due(recipe.eval.every_steps):
-            self.validate(self)
-        self.off_ramp = self.close_phase(self)
+            self._validate()
+        self.off_ramp = self._close_phase()
 
         while session.step < recipe.train.steps and not self.interrupted_by and self.off_ramp is None:
             try:
@@ -120,21 +139,122 @@ class TrainingLoop:
         return step > 0 and (step % every_steps == 0 or step == recipe.train.steps or step in recipe.milestones)
 
     def _settle(self, *, save: bool, validate: bool) -> None:
-        """Report the loop's steps taken; then save, validate and close the phase if each is due."""
-        fetch_losses(self.session, self.taken)
-        self.report(self, self.taken, time.perf_counter() - self.mark)
-        self.taken = []
+        """Report the steps taken; then save, validate and close the phase if each is due."""
+        self._report_steps()
         self.interrupted_by = largest_of_ranks(max(self.signals, default=0), self.session.device)
         if save or self.interrupted_by:
             self._save()
         if not self.interrupted_by:
-            if validate and self.validate(self):
+            if validate and self._validate():
                 self._save()
-            self.off_ramp = self.close_phase(self)
+            self.off_ramp = self._close_phase()
         self.mark = time.perf_counter()
 
+    def _report_steps(self) -> None:
+        """Check and log the losses of the steps taken."""
+        session, train = self.session, self.session.recipe.train
+        fetch_losses(session, self.taken)
+        tokens_per_s = len(self.taken) * train.global_batch * train.seq_len / (time.perf_counter() - self.mark)
+        peak = session.peak_tokens_per_s
+        throughput = {
+            "ranks": session.ranks,
+            "tokens_per_s": round(tokens_per_s, 1),
+            "mfu": round(tokens_per_s / peak, 4) if peak else None,
+            **self._timing(),
+        }
+        for record in self.taken:
+            fault = find_loss_fault(
+                record, self.log.records, train, session.model.vocab_size, go_on=self.go_on, say=self.say
+            )
+            if fault is not None:
+                stop_for_fault(session, self.windows, record["step"], fault)
+            self.log.write({**record, **throughput})
+        self.taken = []
+        self.meter(session.step, train.steps, describe_step(self.log.records[-1]))
+
+    def _timing(self) -> Record:
+        return {"seconds": round(self.seconds, 3), "usd": round(self.usd, 6)}
+
+    def _validate(self) -> bool:
+        """Validate, log and print the result, unless that is done; return whether it is the best so far."""
+        session, recipe, log = self.session, self.session.recipe, self.log
+        step, steps = session.step, recipe.train.steps
+        if log.last("val_loss").get("step") == step:
+            return False
+
+        def show(name: str) -> contextlib.nullcontext[Progress]:
+            return contextlib.nullcontext(
+                lambda done, all: self.meter(step, steps, [f"scoring {name}: {done:,} of {all:,}"])
+            )
+
+        session.model.eval()
+        found = evaluate(session.trained, recipe.eval.max_tokens, session.scorers, show)
+        best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in log.records)
+        log.write({"step": step, **found, **self._timing()})
+        bits, losses = found["val_bits_per_byte"], found["val_loss_by_source"]
+        per_byte = f" ({bits:.3f} bits per byte)" if bits is not None else ""
+        sources = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+        held = session.shard_set.manifest.splits["val"].sources
+        beyond = ", ".join(name for name, count in held.items() if count.tokens and name not in losses)
+        rest = f"  beyond eval.max_tokens: {beyond}" if beyond else ""
+        self.say(f"step {step}  val loss {found['val_loss']:.3f}{per_byte}  {sources}{rest}")
+        if scores := found.get("scores"):
+            shown = ", ".join(f"{name} {show_score(**score)}" for name, score in scores.items())
+            self.say(f"step {step}  {shown}")
+        return largest_of_ranks(int(best), session.device) > 0  # all ranks save, or none
+
+    def _close_phase(self) -> str | None:
+        """At the end of a phase, report its results and sample; return the reason to stop here, or None."""
+        session, phases, log = self.session, self.session.recipe.phases, self.log
+        index = next((i for i, phase in enumerate(phases) if session.step <= phase.until_step), None)
+        if index is None or not session.step:
+            return None
+        phase = phases[index]
+        reason = None
+        if session.step == phase.until_step:
+            # The whole log is read only here.
+            rows = summarise_phases(phases[: index + 1], log.records)
+            row = rows[-1] if rows and rows[-1]["phase"] == phase.name else Record()
+            if row and log.last("phase").get("step") != session.step:  # else an earlier process reported it
+                self._report_phase(row)
+            if row.get("goal_met") is False:
+                key, value = str(phase.goal).split()[0], row["goal_value"]
+                missed = f"ended at step {session.step} with {key} {value:.4f}; its goal is {phase.goal}"
+                reason = f"phase {phase.name!r} {missed}"
+            elif phase.goal and row.get("goal_met") is None:
+                self.say(f"phase {phase.name!r}: metrics.jsonl has no value for its goal, {phase.goal}: not judged")
+
+        began = phases[index - 1].until_step if index else 0
+        if reason is None and phase.budget_usd is not None:
+            # Asked at every report: a long log is not searched from its beginning.
+            before = log.records[: bisect.bisect_right(log.records, began, key=itemgetter("step"))]
+            usd = self.usd - last_usd(before)
+            if usd > phase.budget_usd:
+                reason = f"phase {phase.name!r} has cost ${usd:,.2f}; its budget is ${phase.budget_usd:,.2f}"
+        # Clocks differ between ranks: all stop if one finds the phase too expensive.
+        if self.go_on or not largest_of_ranks(int(reason is not None), session.device):
+            return None
+        return reason or f"phase {phase.name!r}: another rank found its budget spent"
+
+    def _report_phase(self, row: Record) -> None:
+        """Log and print a phase's results, and sample."""
+        session, prompts = self.session, self.session.recipe.eval.prompts
+        self.log.write({"step": session.step, "phase": row})
+        left_out = ("phase",) if self.usd else ("phase", "usd", "usd_per_loss", "over_budget")
+        shown = {key: value for key, value in row.items() if value is not None and key not in left_out}
+        self.say(f"phase {row['phase']!r}: {format_value(shown)}")
+        if prompts and isinstance(session.forward, FSDPModule):
+            self.say(f"no samples: the weights are split over ranks. Run tokenmill sample {session.run}")
+        elif prompts and session.rank == 0:
+            session.model.eval()
+            completions = generate_texts(session.trained, prompts, SamplingOptions(max_new_tokens=SAMPLE_TOKENS))
+            folder = session.run / SAMPLES_FOLDER
+            folder.mkdir(exist_ok=True)
+            text = "\n\n".join(completion.prompt + completion.text for completion in completions) + "\n"
+            write_text(folder / f"step-{session.step:08d}.txt", text)
+
     def _save(self) -> None:
-        """Save weights in the loop that can be trained on, unless that is done; keep milestones and the best ones."""
+        """Save weights that can be trained on, unless that is done; keep milestones and the best ones."""
         session = self.session
         path = checkpoint_path(session.run, session.step)
         if session.saved is not None and session.saved.resolve() == path.resolve():

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +33,6 @@ from trainer.metrics import MetricsLog
 from trainer.model.decoder import count_parameters
 from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.session import Session, open_session
-from trainer.train.hooks import close_phase, report_steps, validate
 from trainer.train.loop import TrainingLoop, catch_signals
 from trainer.train.step import open_training_windows
 from trainer.train.trackers import open_trackers
@@ -168,16 +166,7 @@ def run_training(session: Session, say: Note, *, go_on: bool = False, progress: 
                     say(f"{scorer.name}: scored on other text than before; its scores do not compare with those")
             if first_rank:
                 log.trackers = opened.enter_context(open_trackers(session.run, recipe, log.records, say))
-            loop = TrainingLoop(
-                session,
-                windows,
-                log,
-                signals,
-                report=partial(report_steps, meter=meter, say=say, go_on=go_on),
-                validate=partial(validate, meter=meter, say=say),
-                close_phase=partial(close_phase, say=say, go_on=go_on),
-                began=began,
-            )
+            loop = TrainingLoop(session, windows, log, signals, meter, say, go_on, began)
             loop.take_steps()
             return loop
     except (ShardSetError, StoreError, OSError) as error:
