@@ -9,7 +9,6 @@ import re
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -113,44 +112,6 @@ def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
     write_texts(tmp_path / "held-out.jsonl", "stories", documents=20, seed=2)
     write_texts(tmp_path / "sums.jsonl", "sums", documents=300, seed=3)
     assert find_pending(file, out) == [("plain", 1), ("rate", 1)]
-
-
-@pytest.mark.parametrize(
-    ("arms", "keys", "message"),
-    [
-        ([PLAIN], {}, "arms: expected a list of 2 or more"),
-        ([PLAIN, {"name": "same"}], {}, "arms.same: does not differ from arm 'plain'"),
-        ([PLAIN, {"name": "same", "train": {"checkpoint": {"every_steps": 4}}}], {}, "arms.same: does not differ"),
-        ([PLAIN, {**SUMS, "name": "plain"}], {}, "arms: 2 arms are named 'plain'. Give each a unique name."),
-        ([PLAIN, {"name": "../up"}], {}, "arms.../up.name: expected"),
-        (
-            [PLAIN, {"name": "typo", "data": {"sources": {"sum": {"weight": 3}}}}],
-            {},
-            "arms.typo: {folder}/data.toml: data.sources.sum.weight: no 'sum' in this file",
-        ),
-        ([PLAIN, {"name": "typo", "train": {"optimizer": {"rate": 1}}}], {}, "train.toml: optimizer.rate: unknown key"),
-        ([PLAIN, SUMS], {"scores": ["web_bpb"]}, "scores: 'web_bpb': arm 'plain' does not compute it. Expected one of"),
-        ([PLAIN, SUMS], {"seeds": [1, 1]}, "seeds: listed more than once: 1."),
-        ([PLAIN, {**SUMS, "seeds": [3]}], {}, "arms.sums.seeds: unknown key. 'seeds' is gone"),
-        ([PLAIN, {"name": "b", "train": {"train": {"seed": 4}}}], {}, "arms.b.train.train.seed: each training has"),
-        ([PLAIN, SUMS], {"scores": ["held_out_bpb", "held_out_bpb"]}, "scores: listed more than once"),
-        ([PLAIN, SUMS], {"tokens": 100}, "tokens = 100: one step takes 128"),
-        ([PLAIN, SUMS], {"train": {"eval": {"every_steps": 4}}}, "has no [[eval.sets]] and no [[eval.tasks]]"),
-        ([PLAIN, SUMS], {"data": "missing.toml"}, "missing.toml: cannot be read"),
-        (
-            [PLAIN, SUMS],
-            {"train": {"eval": {"sets": [{"name": "held_out", "paths": ["none.jsonl"]}]}}},
-            "arms.plain: eval.sets.held_out.paths: matches no file. Correct the path.",
-        ),
-    ],
-)
-def test_bad_files_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arms: list[dict[str, Any]], keys: dict[str, Any], message: str
-) -> None:
-    file = write_ablation(tmp_path, *arms, **keys)
-    assert main(["ablate", str(file), "--out", str(tmp_path / "out")]) == 2
-    assert message.format(folder=tmp_path) in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
 
 
 def test_arms_whose_mix_is_missed_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +12,7 @@ from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
 from shards.errors import InputError
-from tests.support.ablations import TRAIN, run_search, write_search
-from tokenmill.__main__ import main
+from tests.support.ablations import run_search, write_search
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.mix_search.answer import _list_notes  # pyright: ignore[reportPrivateUsage]
 from tokenmill.mix_search.schema import load_mix_search
@@ -107,34 +105,3 @@ def test_scores_of_other_text_are_not_fitted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", sorted(SHIPPED.glob("*-mix.toml")), ids=lambda file: file.stem)
 def test_shipped_searches_load(file: Path) -> None:
     assert load_mix_search(file).name == file.stem
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"bounds": {"sums": [0.5, 0.1]}}, "bounds.sums = [0.5, 0.1]: the least share is above the greatest."),
-        ({"bounds": {"sum": [0.0, 0.5]}}, "bounds.sum: no such source. Did you mean 'sums'?"),
-        ({"bounds": {"sums": [0.6, 0.7], "stories": [0.6, 0.7]}}, "bounds: the least shares add up to 1.2, more"),
-        ({"bounds": {"sums": [0.1, 0.2], "stories": [0.1, 0.2]}}, "bounds: the greatest shares add up to 0.4, less"),
-        ({"bounds": {"sums": [0.2, 0.2]}}, "bounds: they allow only one mix"),
-        ({"objective": {"held_bpb": 1.0}}, "objective.held_bpb: the train recipe does not compute it in bits"),
-        (
-            {"tables_of_train": {"eval": TRAIN["eval"] | {"tasks": [QUIZ]}}, "objective": {"quiz_acc": 1.0}},
-            "objective.quiz_acc: the train recipe does not compute it in bits per byte. Expected",
-        ),
-        ({"objective": {"held_out_bpb": 0.0}}, "objective.held_out_bpb: expected 1e-18 or more"),
-        ({"arms": 4}, "4 arms: the fit of 2 shares has 3 parameters: it takes at least 5 arms"),
-        ({"target_tokens": None}, 'target_tokens: required key is missing: the data recipe has mix.tokens = "max"'),
-        ({"target_tokens": 1000}, "tokens = 1,536: more than the 1,000 of the real run"),
-        ({"target_tokens": 1_000_000}, "bounds: 'sums' has about"),
-        ({"budget_usd": 3.0}, "budget_usd: unknown key. 'budget_usd' is gone: give `arms`"),
-        ({"seeds": [1, 1]}, "seeds: listed more than once: 1."),
-    ],
-)
-def test_what_cannot_be_searched_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], keys: dict[str, Any], message: str
-) -> None:
-    status = main(["mix-search", str(write_search(tmp_path, **keys)), "--out", str(tmp_path / "out")])
-    assert status == 2
-    assert message in capsys.readouterr().err
-    assert not list((tmp_path / "out").glob("sets/*"))

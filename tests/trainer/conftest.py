@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from tokenizers import Tokenizer
 from shards import ShardSet, open_set
 from shards.format.manifest import Split
 from tests.support import shard_sets
+from tests.support.builds import call_here
 from tests.support.eval_task_rows import write_lines
 from tests.support.recipes import overrides
 from tests.support.shard_sets import Document, Plan, write_set
@@ -152,15 +150,7 @@ def recipe_file(tmp_path_factory) -> Path:
     return path
 
 
-@dataclass
-class Done:
-    """How a command ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
+Done = subprocess.CompletedProcess[str]
 Train = Callable[..., Done]
 
 
@@ -169,10 +159,7 @@ class Trainer:
 
     def run(self, *arguments: object) -> Done:
         """Run the command in this process, which is quicker than importing torch in another."""
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main([str(argument) for argument in arguments])
-        return Done(code, out.getvalue(), err.getvalue())
+        return call_here(main, *map(str, arguments))
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         """Start the command as a process of its own, with warnings as errors."""

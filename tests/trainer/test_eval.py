@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from pathlib import Path
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 
 from shards import ShardSet
-from tests.support.eval_task_rows import write_lines
 from tests.support.recipes import to_toml
 from tests.support.shard_sets import Document
 from tests.trainer.conftest import TEXTS, encode, make_text, train_tokenizer, write_documents
@@ -35,32 +35,43 @@ def broken_set(tmp_path_factory) -> ShardSet:
 
 
 @pytest.fixture(scope="module")
-def trained(train, broken_set, text_file, tmp_path_factory) -> Path:
-    """A run of 16 steps with an eval set; checkpoints of steps 8 and 16. Read only."""
+def trained(train, broken_set, text_file, item_file, tmp_path_factory) -> Path:
+    """A run of 16 steps with an eval set and an eval task; checkpoints of steps 8 and 16. Read only."""
     run = tmp_path_factory.mktemp("runs") / "run"
     sets = [{"name": "web", "paths": [str(text_file)], "text": "body", "max_tokens": 3000}]
+    tasks = [{"name": "own", "files": [str(item_file)], "prompt": "{question}"}]
+    shots = {"name": "shots", "num_fewshot": 1, "fewshot_files": [str(item_file)], "limit": 9}
+    scored = (f"eval.sets={to_toml(sets)}", f"eval.tasks={to_toml([*tasks, tasks[0] | shots])}")
     every = ("eval.every_steps=8", "checkpoint.every_steps=8", "eval.max_tokens=9000")
-    train(run, f"eval.sets={to_toml(sets)}", "train.steps=16", *every, shards=broken_set)
+    more = ("model.max_position_embeddings=128", "train.steps=16")
+    done = train(run, *scored, *every, *more, shards=broken_set)
+    assert f"eval task shots: 9 items of {item_file}" in done.stderr
+    assert "step 16  web_bpb " in done.stderr
+    why = "the training set's build did not search for these items"
+    assert f"\nown: 40 items of {item_file}, in the training text: not known, because {why}\n" in done.stdout
+    assert "own acc " not in done.stdout, "it was printed"
     return run
 
 
-def read_scores(run: Path) -> dict[int, dict]:
-    return {line["step"]: line for line in read_metrics(run) if "scores" in line}
+@pytest.mark.parametrize("step", [8, 16])
+def test_scores_after_training_are_those_of_training(trainer, trained, step):
+    found = evaluate(trainer, trained, "--checkpoint", trained / f"checkpoints/step-{step:08d}")
+    logged = {line["step"]: line for line in read_metrics(trained) if "scores" in line}
+    assert list(logged) == [8, 16]
+    assert found["step"] == step
+    for key in ("val_loss", "val_bits_per_byte", "val_loss_by_source", "scores", "score_notes"):
+        assert found[key] == logged[step][key], key
+    names = [f"{name}_{kind}" for name in ("own", "shots") for kind in ("acc", "acc_norm", "bpb")]
+    assert list(found["scores"]) == ["web_bpb", *names]
+    accuracy, stderr = found["scores"]["own_acc"].values()
+    assert stderr == pytest.approx(math.sqrt(accuracy * (1 - accuracy) / 39))
+    assert logged[16]["scores"]["own_bpb"]["value"] < logged[8]["scores"]["own_bpb"]["value"]
 
 
 def evaluate(trainer, *arguments: object) -> dict:
     done = trainer.run("eval", *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize("step", [8, 16])
-def test_scores_after_training_are_those_of_training(trainer, trained, step):
-    found = evaluate(trainer, trained, "--checkpoint", trained / f"checkpoints/step-{step:08d}")
-    logged = read_scores(trained)[step]
-    assert found["step"] == step
-    for key in ("val_loss", "val_bits_per_byte", "val_loss_by_source", "scores", "score_notes"):
-        assert found[key] == logged[key], key
 
 
 def test_a_corrupted_source_is_at_the_top_of_the_worst(trainer, trained):
@@ -78,40 +89,18 @@ def test_a_corrupted_source_is_at_the_top_of_the_worst(trainer, trained):
 
 
 def test_eval_sets_and_tasks_are_shown_together_and_a_set_may_be_named_as_a_split(
-    trainer, trained, shard_set, tmp_path
+    trainer, trained, shard_set, item_file, tmp_path
 ):
-    rows = [{"question": "the mill", "choices": ["holds tokens", "is"], "answer": number % 2} for number in range(6)]
-    items = write_lines(tmp_path / "items.jsonl", rows)
     recipe = tmp_path / "both.toml"
     sets = [{"name": "val", "shards": str(shard_set.path), "max_tokens": 500}]
-    tasks = [{"name": "own", "files": [str(items)], "prompt": "{question}"}]
+    tasks = [{"name": "own", "files": [str(item_file)]}]
     recipe.write_text(f"[eval]\nsets = {to_toml(sets)}\ntasks = {to_toml(tasks)}\n")
     shown = trainer.run("eval", trained, "--recipe", recipe, "--worst", 100)
-    assert (shown.returncode, shown.stderr.count("Traceback")) == (0, 0)
+    assert shown.returncode == 0
     assert re.search(r"^val: \d+ documents? \(", shown.stdout, re.MULTILINE)
-    why = "the training set's build did not search for these items"
-    assert f"\nown: 6 items of {items}, in the training text: not known, because {why}\n" in shown.stdout
     assert {"own_acc", "own_acc_norm", "own_bpb", "val_bpb"} <= set(shown.stdout.split())
     assert "code.jsonl" in shown.stdout  # the validation split is there, too
     assert shown.stdout.count("# val: ") > 15
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["EMPTY"], "no checkpoints"),
-        (["RUN", "--set", "eval.sets.web.txt=1"], "eval.sets.web.txt: unknown key"),
-        (["RUN", "--set", "eval.sets.web.name=''"], "eval.sets"),
-        (["RUN", "--shards", "SET"], "the run was trained on"),
-        (["RUN", "--recipe", "MISSPELT"], "evals: unknown key. Did you mean 'eval'?"),
-    ],
-)
-def test_what_cannot_be_scored_is_refused(trainer, trained, shard_set, tmp_path, arguments, message):
-    (tmp_path / "misspelt.toml").write_text("[evals]\nmax_tokens = 5\n")
-    places = {"RUN": trained, "EMPTY": tmp_path, "SET": shard_set.path, "MISSPELT": tmp_path / "misspelt.toml"}
-    done = trainer.run("eval", *(places.get(part, part) for part in arguments))
-    assert done.returncode == 2
-    assert message in done.stderr
 
 
 def test_a_spike_names_the_document_that_it_comes_from(train, tmp_path):

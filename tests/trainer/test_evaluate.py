@@ -19,7 +19,7 @@ from trainer.evaluation.evaluate import evaluate
 from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel
 
-SEQ_LEN = 24
+SEQ_LEN, EOS = 24, 318
 
 
 def run_evaluation(evaluated: TrainedModel, *, max_tokens: int, batch: int = 7) -> dict[str, Any]:
@@ -28,29 +28,19 @@ def run_evaluation(evaluated: TrainedModel, *, max_tokens: int, batch: int = 7) 
 
 
 def evaluate_naively(model: LanguageModel, shard_set: ShardSet, max_tokens: int) -> dict[str, tuple[float, int, int]]:
-    """Return (nats, tokens, bytes) of each source, one target at a time, texts decoded document by document."""
-    tokenizer = shard_set.tokenizer()
+    """Return (nats, tokens, bytes) of each source, one target at a time."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0, 0])
     left = max_tokens
     for shard in shard_set.splits["val"]:
         tokens = shard.read().tolist()
         for document in shard.documents().to_pylist():
-            start, stop = document["start"], document["start"] + document["length"]
-            counted = [p for p in range(start, stop) if 0 < p <= left]
-            for position in counted:
-                window = (position - 1) // SEQ_LEN * SEQ_LEN
-                context = torch.tensor([tokens[window:position]])
+            start, own = document["start"], sums[document["source"]]
+            for position in range(max(start, 1), min(start + document["length"], left + 1)):
+                context = torch.tensor([tokens[(position - 1) // SEQ_LEN * SEQ_LEN : position]])
                 with torch.no_grad():
-                    log_probabilities = model(context)[0, -1].double().log_softmax(-1)
-                sums[document["source"]][0] -= log_probabilities[tokens[position]].item()
-                sums[document["source"]][1] += 1
-            if counted and len(counted) == stop - start:
-                text = tokenizer.decode(tokens[start : stop - 1], skip_special_tokens=False)
-                sums[document["source"]][2] += len(text.encode())
-            elif counted:
-                # Cut at one end: the bytes of a token are the characters of its byte-level spelling.
-                spellings = [tokenizer.id_to_token(tokens[p]) for p in counted if p != stop - 1]
-                sums[document["source"]][2] += sum(map(len, spellings))
+                    own[0] -= model(context)[0, -1].double().log_softmax(-1)[tokens[position]].item()
+                own[1] += 1
+                own[2] += len(shard_set.vocabulary.decode([tokens[position]])) if tokens[position] != EOS else 0
         left -= min(left, len(tokens) - 1)
     return {name: (nats, int(count), int(size)) for name, (nats, count, size) in sums.items()}
 
@@ -59,18 +49,17 @@ def evaluate_naively(model: LanguageModel, shard_set: ShardSet, max_tokens: int)
 def test_losses_by_source_equal_a_naive_computation(evaluated, shard_set, max_tokens):
     line = run_evaluation(evaluated, max_tokens=max_tokens)
     expected = evaluate_naively(evaluated.model, shard_set, max_tokens)
-    assert set(line["val_loss_by_source"]) == set(expected) == {"prose", "code"}
-    for name, (nats, tokens, size) in expected.items():
-        assert line["val_loss_by_source"][name] == pytest.approx(nats / tokens, rel=1e-5)
-        assert line["val_bits_per_byte_by_source"][name] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
-    assert abs(line["val_loss_by_source"]["prose"] - line["val_loss_by_source"]["code"]) > 0.01
-    val_tokens = sum(shard.num_tokens - 1 for shard in shard_set.splits["val"])
-    assert line["val_tokens"] == sum(tokens for _, tokens, _ in expected.values()) == min(max_tokens, val_tokens)
-    nats, size = (sum(sums[index] for sums in expected.values()) for index in (0, 2))
-    assert line["val_loss"] == pytest.approx(nats / line["val_tokens"], rel=1e-5)
-    assert line["val_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    assert set(expected) == {"prose", "code"}
+    nats, tokens, sizes = (dict(zip(expected, column, strict=True)) for column in zip(*expected.values(), strict=True))
+    assert line["val_loss_by_source"] == pytest.approx({name: nats[name] / tokens[name] for name in expected}, rel=1e-5)
+    bits = {name: nats[name] / math.log(2) / sizes[name] for name in expected}
+    assert line["val_bits_per_byte_by_source"] == pytest.approx(bits, rel=1e-5)
+    total, count = sum(nats.values()), sum(tokens.values())
+    assert line["val_tokens"] == count == min(max_tokens, sum(one.num_tokens - 1 for one in shard_set.splits["val"]))
+    assert line["val_loss"] == pytest.approx(total / count, rel=1e-5)
+    assert line["val_bits_per_byte"] == pytest.approx(total / math.log(2) / sum(sizes.values()), rel=1e-5)
     parts = line["val_loss_by_part"]
-    assert len(parts) == (32 if line["val_tokens"] >= 32 * SEQ_LEN else 0)
+    assert len(parts) == (32 if count >= 32 * SEQ_LEN else 0)
     assert line["val_loss"] == pytest.approx(np.mean(parts or line["val_loss"]), rel=1e-3)
 
 

@@ -68,6 +68,8 @@ def test_keys_changed_in_the_middle_hold_from_a_step_on(train, trainer, tmp_path
     shown = trainer.run("compare", other, run)
     assert "from step 1: 0.01; from step 7: 0.02; from step 13: 0.01" in shown.stdout
     assert 'from step 1: null; from step 7: ["a"]' in shown.stdout
+    assert "tokens per s" in (alone := trainer.run("compare", run).stdout)
+    assert "differ" not in alone
     plotted = trainer.run("plot", run)
     assert "from step 7: train.steps = 12, not 6, optimizer.lr = 0.02, not 0.01" in plotted.stdout
 
@@ -97,6 +99,7 @@ def test_a_run_that_began_from_another_one_has_its_changes_too(train, tmp_path):
     train(fork, "train.steps=8", "optimizer.lr=0.04", more=("--from", start))
     lr = [{"from_step": 1, "value": 0.01}, {"from_step": 4, "value": 0.02}, {"from_step": 7, "value": 0.04}]
     assert read_run(fork).list_values()["optimizer.lr"] == lr
+    assert read_run(fork).describe_oddities()[0].startswith(f"began from {start}; its steps, tokens, time and dollars")
     assert_rates_are_those_of_the_record(fork)
 
 

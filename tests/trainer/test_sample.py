@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -65,13 +64,3 @@ def test_the_command_continues_several_prompts(trainer, run):
     assert alone.stdout == "def" + results[1]["text"] + "\n"
     # Control characters do not reach the terminal.
     assert trainer.run("sample", run, "--prompt", "a\x1b[2Jb", "--max-new-tokens", 1).stdout.startswith("a\\x1b[2Jb")
-
-
-def test_an_earlier_checkpoint_may_be_named(trainer, run, tmp_path):
-    arguments = ("sample", run, "--prompt", "the", "--max-new-tokens", 1, "--json")
-    named = trainer.run(*arguments, "--checkpoint", run / "checkpoints/step-00000020")
-    assert json.loads(named.stdout)["step"] == 20
-    assert json.loads(trainer.run(*arguments).stdout)["step"] == 40
-    shutil.copytree(run / "checkpoints/step-00000020", tmp_path / "half")
-    (tmp_path / "half/model.safetensors").unlink()
-    assert trainer.run(*arguments, "--checkpoint", tmp_path / "half").returncode == 2

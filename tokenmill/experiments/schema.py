@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from pipeline.recipe.key_values import distinct, parse_count
-from shards.config import Document, Settings, check_settings, read_document, read_partly, table_of
+from shards.config import Document, Settings, check_settings, in_form, read_document, read_partly, table_of
 from shards.terminal.shipped_recipes import shipped_folder
 
 Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1), AfterValidator(distinct)]
@@ -19,7 +19,13 @@ Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_lengt
 class ArmConfig(Settings):
     """One alternative of an ablation. The first is the one that the others are compared with."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+    name: Annotated[
+        str,
+        in_form(
+            r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}",
+            'at most 80 ASCII letters, digits, ".", "_" and "-", the first a letter or digit',
+        ),
+    ]
     """The name of the arm, and of its folders."""
     data: dict[str, JsonValue] = Field(default_factory=dict)
     """Keys of the data recipe with this arm's values: `data.sources.maths.weight = 20`."""
