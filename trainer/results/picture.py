@@ -81,8 +81,7 @@ def draw_run(run: TrainingRun) -> Figure:
     Raises:
         InputError: there are none.
     """
-    panels = [panel for panel in _list_numbers(run.records) if panel[2]]
-    figure = draw_panels([run], panels, [STEPS])
+    figure = draw_panels([run], [*_list_numbers(run.records)], [STEPS])
     for phase in run.recipe.phases:
         if phase.until_step <= run.records[-1]["step"]:
             for axis in figure.axes:
@@ -103,18 +102,12 @@ def _list_numbers(records: list[Record]) -> Iterator[Panel]:
     losses = [key for key in ("loss", "val_loss") if any(key in record for record in records)]
     yield ("loss\nnats per token", "nats per token", {NAMES[key]: (records, key) for key in losses})
     for key in VALIDATION_SCORES:
-        by_source = f"{key}_by_source"
-        found = [
-            record | {"scores": {name: {"value": loss, "stderr": None} for name, loss in record[by_source].items()}}
-            for record in records
-            if by_source in record
-        ]
-        names = dict.fromkeys(name for record in found for name in record["scores"])
-        yield (
-            f"{NAMES[key]} by source\n{unit_of(key)}",
-            unit_of(key),
-            {name: (found, name) for name in names if len(names) > 1},
-        )
+        found = [(record["step"], record[f"{key}_by_source"]) for record in records if f"{key}_by_source" in record]
+        names = dict.fromkeys(name for _, losses in found for name in losses)
+        lines = {
+            name: ([{"step": step, "value": losses.get(name)} for step, losses in found], "value") for name in names
+        }
+        yield (f"{NAMES[key]} by source\n{unit_of(key)}", unit_of(key), lines if len(names) > 1 else {})
     scores = [name for name in list_scores(records) if name not in VALIDATION_SCORES]
     for unit in ("bits per byte", "accuracy"):
         lines = {name: (records, name) for name in scores if unit_of(name) == unit}
@@ -129,11 +122,9 @@ def draw_runs(runs: Sequence[TrainingRun], axes: Sequence[Against]) -> Figure:
     Raises:
         InputError: there are none.
     """
-    keys = ["loss", *dict.fromkeys(score for run in runs for score in run.scores)]
-    panels: list[Panel] = [
+    panels = [
         (f"{NAMES.get(key, key)}\n{unit_of(key)}", unit_of(key), {run.name: (run.records, key) for run in runs})
-        for key in keys
-        if any(read_curve(run.records, key) for run in runs)
+        for key in ("loss", *dict.fromkeys(score for run in runs for score in run.scores))
     ]
     return draw_panels(runs, panels, axes)
 
@@ -153,8 +144,9 @@ def draw_panels(runs: Sequence[TrainingRun], panels: Sequence[Panel], axes: Sequ
     """Return a picture of runs with a row for each panel and a column for each thing that it is drawn over.
 
     Raises:
-        InputError: there is no panel.
+        InputError: no panel has a number.
     """
+    panels = [panel for panel in panels if any(itertools.starmap(read_curve, panel[2].values()))]
     if not panels:
         files = ", ".join(str(run.folder / METRICS_FILE) for run in runs)
         raise InputError(f"{files}: no line has a number to draw. Expected losses.")
@@ -173,10 +165,9 @@ def draw_panels(runs: Sequence[TrainingRun], panels: Sequence[Panel], axes: Sequ
                     lines.items(), itertools.cycle(STYLES), strict=False
                 ):
                     curve = [(at / scale, y, error) for at, y, error in read_curve(records, number, key)]
-                    own: dict[str, Any] = {"color": colour, "linestyle": style}
-                    smoothed, raw = number in SMOOTHED, len(lines) < 3
-                    shown = name if len(name) <= MOST_NAME else f"...{name[-MOST_NAME:]}"
-                    _draw_curve(axis, curve, printable(shown), smoothed=smoothed, raw=raw, **own)
+                    shown = printable(name if len(name) <= MOST_NAME else f"...{name[-MOST_NAME:]}")
+                    how: dict[str, Any] = {"smoothed": number in SMOOTHED, "raw": len(lines) < 3}
+                    _draw_curve(axis, curve, shown, **how, color=colour, linestyle=style)
                 _scale(axis, unit)
                 axis.grid(visible=True, alpha=0.25)
                 axis.xaxis.set_major_formatter(
