@@ -63,13 +63,16 @@ def write_ablation(folder: Path, *arms: dict[str, Any], train: dict[str, Any] | 
         write_texts(folder / "held-out.jsonl", "stories", documents=20, seed=2)
     sources = [source(name, f"{name}.jsonl", weight=weight) for name, weight in (("stories", 3), ("sums", 1))]
     write_recipe(folder / "data.toml", *sources, split={"val_tokens": 500}, shards={"tokens": 4000})
-    (folder / "train.toml").write_text(
-        "".join(f"{key} = {to_toml(value)}\n" for key, value in (TRAIN | (train or {})).items())
+    write_toml(folder / "train.toml", TRAIN | (train or {}))
+    given = {"arms": list(arms)} if arms else {}
+    return write_toml(
+        folder / "ablation.toml",
+        {"name": "test", "data": "data.toml", "train": "train.toml", "seeds": [1, 2]} | keys | given,
     )
-    tables = {"name": "test", "data": "data.toml", "train": "train.toml", "seeds": [1, 2]} | keys
-    if arms:
-        tables["arms"] = list(arms)
-    path = folder / "ablation.toml"
+
+
+def write_toml(path: Path, tables: dict[str, Any]) -> Path:
+    """Write keys as TOML, each in a line; return the path."""
     path.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in tables.items()))
     return path
 
@@ -80,9 +83,12 @@ def start_ablation(file: Path, out: Path, *options: str, **how: Any) -> subproce
     return subprocess.Popen(command(file, out, *options), start_new_session=True, **streams, **how)
 
 
-def run_ablation(file: Path, out: Path, *options: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run `tokenmill ablate` to its end."""
-    return subprocess.run(command(file, out, *options), capture_output=True, text=True, check=False, timeout=280, **how)
+def run_ablation(
+    file: Path, out: Path, *options: str, name: str = "ablate", **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run `tokenmill ablate`, or another experiment, to its end."""
+    called = command(file, out, *options, name=name)
+    return subprocess.run(called, capture_output=True, text=True, check=False, timeout=280, **how)
 
 
 def command(file: Path, out: Path, *options: str, name: str = "ablate") -> Sequence[str]:
@@ -113,16 +119,9 @@ def write_search(folder: Path, *, tables_of_train: dict[str, Any] | None = None,
         "rounds": 2,
         "resamples": 50,
     }
-    given = {key: value for key, value in (tables | keys).items() if value is not None}
-    path = folder / "search.toml"
-    path.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in given.items()))
-    return path
-
-
-def run_search(file: Path, out: Path, *options: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run `tokenmill mix-search` to its end."""
-    called = command(file, out, *options, name="mix-search")
-    return subprocess.run(called, capture_output=True, text=True, check=False, timeout=280, **how)
+    return write_toml(
+        folder / "search.toml", {key: value for key, value in (tables | keys).items() if value is not None}
+    )
 
 
 def read_scores(out: Path) -> str:

@@ -192,8 +192,8 @@ def read_documents(shard_set: ShardSet, split: Split, max_tokens: int, place: st
         if not shard.num_documents:
             continue
         # The rows that still fit; of the first shard with documents one row in any case.
-        batches = iter_checked_documents(shard, ["length", "source", "unit", "row", "hash"])
-        table = pa.Table.from_batches(batches)
+        batches = iter_checked_documents(shard, ["source", "unit", "row", "hash"])
+        table = pa.Table.from_batches(batch for batch, _, _ in batches)
         ends = np.cumsum(table["length"].to_numpy(), dtype=np.int64)
         count = max(int(np.searchsorted(ends, room, "right")), 0 if tables else 1)
         tables.append(table.slice(0, count))
@@ -210,7 +210,7 @@ def read_documents(shard_set: ShardSet, split: Split, max_tokens: int, place: st
     sizes = np.add.reduceat(shard_set.vocabulary.text_lengths()[tokens], bounds[:-1]).astype(np.float64)
     scales = find_text_scales(shard_set)
     text_bytes = sizes * [scales.get(str(source), 1.0) for source in rows["source"].to_pylist()]
-    return Documents(tokens, bounds, text_bytes, rows.drop_columns(["length"]))
+    return Documents(tokens, bounds, text_bytes, rows.drop_columns(["start", "length"]))
 
 
 RECIPE_FILE, TOKENIZER_FILE, SET_FOLDER = "recipe.json", "tokenizer.json", "set"
