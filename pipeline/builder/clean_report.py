@@ -25,13 +25,14 @@ import xxhash
 
 from pipeline.builder.build import default_work
 from pipeline.builder.stored_build import Build, read_build
-from pipeline.clean.drops import ITEM_REASON, NEAR_DUPLICATE, SourceDrops
+from pipeline.clean.drops import SourceDrops
+from pipeline.clean.reasons import ITEM, NEAR_DUPLICATE
 from pipeline.clean.tally import Tally
 from pipeline.encode.run import read_run_text
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import last_part
 from pipeline.mix.cuts import MixResult
-from pipeline.mix.evidence import Evidence, find_reasons
+from pipeline.mix.evidence import find_reasons, read_evidence
 from shards.errors import InputError
 from shards.format.manifest import BLOCK_LIST_REASON, MANIFEST_FILE
 from shards.format.vocabulary import Vocabulary, read_vocabulary
@@ -101,8 +102,8 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
     tallies = build.read_tallies()
     drops = [own.after(tally.drops) for own, tally in zip(output.result.drops, tallies, strict=True)]
     names = [source.name for source in build.recipe.sources]
-    shown = _Documents(build, Evidence(output, len(build.runs)))
-    rows = [row for number in range(len(names)) for row in _list_rows(shown, number, drops[number])]
+    shown = StoredDocuments(build)
+    rows = [row for number in range(len(names)) for row in list_rows(shown, number, drops[number])]
     if examples:
         for row in rows:
             source = names.index(row.source)
@@ -112,8 +113,7 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
             "name": evaluation,
             "found": found,
             "documents": {
-                name: own.step(f"{ITEM_REASON} {evaluation}").found.documents
-                for name, own in zip(names, drops, strict=True)
+                name: own.step(f"{ITEM}{evaluation}").found.documents for name, own in zip(names, drops, strict=True)
             },
         }
         for evaluation, found in output.result.items.items()
@@ -132,7 +132,7 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
     }
 
 
-def _list_rows(shown: _Documents, source: int, drops: SourceDrops) -> list[ReportRow]:
+def list_rows(shown: StoredDocuments, source: int, drops: SourceDrops) -> list[ReportRow]:
     """Return the clean report's rows of a source: one for each reason that drops or reports documents."""
     recipe = shown.build.recipe.sources[source]
     limits = {limit.reason: limit for limit in recipe.clean.limits("mix")}
@@ -176,37 +176,37 @@ def _draw_before_encoding(tally: Tally, row: ReportRow, most: int) -> list[dict[
     return [asdict(one) for one in own[:most]] if row.tokens is None else []
 
 
-class _Documents:
+class StoredDocuments:
     """The documents of a build's runs, with what the mix says of them, and their text."""
 
-    def __init__(self, build: Build, evidence: Evidence):
-        self.build, self._evidence = build, evidence
+    def __init__(self, build: Build):
+        self.build, self._evidence = build, read_evidence(build.mix, len(build.runs))
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:
         return read_vocabulary(self.build.read_tokenizer())
 
     def count_alone(self, source: int, limits: Sequence[Limit]) -> list[list[tuple[float, int]]]:
-        """Count for the clean report what limits alone would drop at several values, of what came to them."""
+        """Count what limits alone would drop at several values, of the documents that they decide on."""
         counts = [dict.fromkeys(list_values(limit.value), 0) for limit in limits]
-        # Documents that are counted for a block list or an item never came to the limits.
-        earlier = (BLOCK_LIST_REASON, f"{ITEM_REASON} ")
+        # Documents that are counted for a block list or an item never reach the limits.
         runs = [number for number, run in enumerate(self.build.runs) if run.source == source]
         for number in range(self._evidence.places.partitions if limits else 0):
-            came = ~find_reasons(self._evidence.read(number, ("dropped",)), lambda reason: reason.startswith(earlier))
+            dropped = self._evidence.read(number, ("dropped",))
+            decided = ~find_reasons(dropped, lambda reason: reason.startswith((BLOCK_LIST_REASON, ITEM)))
             begins, edges = self._evidence.places.begins(number), self._evidence.places.edges[number : number + 2]
             for run, (first, last) in ((run, edges[:, run].tolist()) for run in runs):
                 own = self.build.runs[run]
-                values = own.read_measures(first, last)[came[begins[run] :][: last - first]]
+                values = own.read_measures(first, last)[decided[begins[run] :][: last - first]]
                 for limit, alone in zip(limits, counts, strict=True):
                     column = values[:, own.measures.index(limit.measure)]
                     for value in alone:
-                        alone[value] += int(np.count_nonzero(replace(limit, value=value).find_fallen(column)))
+                        alone[value] += int(np.count_nonzero(replace(limit, value=value).is_violated(column)))
         return [list(alone.items()) for alone in counts]
 
     def draw(self, source: int, row: ReportRow, most: int) -> list[dict[str, Any]]:
-        """Return the documents that the clean report shows of a row, those with the lowest hashes: a random draw."""
-        evaluation = row.reason.removeprefix(f"{ITEM_REASON} ") if row.step.startswith(ITEM_REASON) else None
+        """Return the documents that are shown of a row, those with the lowest hashes: a random draw."""
+        evaluation = row.reason.removeprefix(ITEM) if row.step.startswith(ITEM) else None
 
         def choose(rows: pa.Table) -> Bools:
             if evaluation is not None:

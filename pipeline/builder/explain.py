@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -20,16 +20,15 @@ import pyarrow as pa
 from pipeline.builder.build import default_work
 from pipeline.builder.checked_recipe import pin_models
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
-from pipeline.clean.drops import DUPLICATE, ITEM_REASON, NEAR_DUPLICATE, NOT_TAKEN, invalid_reason, step_of
-from pipeline.clean.limits import describe_fallen
-from pipeline.clean.steps import LONG, SHORT, clean_batch
+from pipeline.clean.reasons import ITEM, NEAR_DUPLICATE, NOT_TAKEN, describe_masked, find_reason, step_of
+from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
-from pipeline.encode.run import CONNECTIONS, HashKey, Run
+from pipeline.encode.run import CONNECTIONS
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import last_part
 from pipeline.mix.cuts import MixResult
-from pipeline.mix.evidence import Evidence
-from pipeline.mix.index import describe_take, find_take_end
+from pipeline.mix.evidence import read_evidence
+from pipeline.mix.index import find_take_end
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import SourceError, TextBatch
 from pipeline.sources.files import list_files, list_spans_of_file
@@ -44,137 +43,13 @@ from shards.stores.store import WritableStore
 from shards.terminal.workers import map_in_threads
 from shards.trace.trace import Answer, Question
 
-Reason = dict[str, str]
-"""Why a copy is not in the set, or what else is said of it: `step` and `text`. The step is `block_list`, `evaluations`,
-`limits`, `duplicate`, `near_duplicate`, `take`, `budget` or `stopped`."""
-
-
 _Copy = tuple[int, int]
 """A document: the number of its run, in the order of the mix, and its index in it."""
 
 _LAST = ("", NEAR_DUPLICATE, NOT_TAKEN)
 """The steps after copies were dropped; none of a document that is kept."""
-
-
-def _reason(step: str, text: str) -> Reason:
-    return {"step": step, "text": text}
-
-
-class _Outcomes:
-    """The outcomes of a build's mix for single documents: what the evidence says of each. Tokens are not read."""
-
-    def __init__(self, build: Build):
-        output = TaskOutput(build.mix, MixResult)
-        self._result, self._recipe, self._runs = output.result, build.recipe, build.runs
-        self._evidence = Evidence(output, len(build.runs))
-
-    def find(self, copies: Sequence[_Copy]) -> list[dict[str, Any]]:
-        """Explain what became of the copies of one document, as JSON values.
-
-        Args:
-            copies: all documents of the runs with one hash, in the order of runs and rows.
-
-        Returns:
-            Of each copy its place, its `state` (`in the set`, `dropped` or `not taken`), the `shards` that hold it, the
-            `reasons` why none does, and `notes`: findings that are only reported.
-
-        Raises:
-            WorkFileDamagedError: a file of the work folder is not as it was written.
-        """
-        found = [self._evidence.of(*copy) for copy in copies]
-        # Of equal documents one went on to the last steps.
-        went_on = [copy for copy, row in zip(copies, found, strict=True) if step_of(row["dropped"] or "") in _LAST]
-        return [
-            self._describe(*copy) | self._explain(copy, row, went_on) for copy, row in zip(copies, found, strict=True)
-        ]
-
-    def _describe(self, number: int, index: int) -> dict[str, Any]:
-        one = self._runs[number].describe(index)
-        source = self._recipe.sources[self._runs[number].source].name
-        return {"source": source, "unit": one.pop("place"), **one}
-
-    def _explain(self, copy: _Copy, found: dict[str, Any], went_on: list[_Copy]) -> dict[str, Any]:
-        shards: list[str] = []
-        notes: list[Reason] = []
-        run, index = self._runs[copy[0]], copy[1]
-        source = self._recipe.sources[run.source]
-        step = step_of(found["dropped"] or "")
-        if step == "":
-            notes = [*self._list_items(found, "report"), *self._describe_twin(found, reported=True)]
-            shards, reasons = self._find_shards(run, run.hash_key(index))
-        elif step.startswith(BLOCK_LIST_REASON):
-            name = step.removeprefix(BLOCK_LIST_REASON).strip()
-            reasons = [_reason("block_list", f"its hash is in the block list {name}")]
-        elif step.startswith(f"{ITEM_REASON} "):
-            reasons = self._list_items(found, "drop")
-        elif step == DUPLICATE:
-            first = self._describe(*went_on[0])
-            other = "" if first["source"] == source.name else f" of the source {first['source']!r}"
-            text = f"its text is that of an earlier document{other}: {first['unit']} row {first['row']}"
-            reasons = [_reason("duplicate", text)]
-        elif step == NEAR_DUPLICATE:
-            reasons = self._describe_twin(found)
-        elif step == NOT_TAKEN:
-            end = f"{find_take_end(source.take):016x}"
-            text = f"{describe_take(source.take)} of the source {source.name!r}, the hashes before {end}"
-            reasons = [_reason("take", text)]
-        else:
-            values = run.read_measures(index, index + 1)
-            fallen = describe_fallen(values[0], run.measures, source.clean.limits("mix"))
-            reasons = [_reason("limits", text) for text in fallen]
-        state = "not taken" if step in ("", NOT_TAKEN) else "dropped"
-        return {"state": "in the set" if shards else state, "shards": shards, "reasons": reasons, "notes": notes}
-
-    def _list_items(self, found: dict[str, Any], action: str) -> list[Reason]:
-        """Return the items that the document to explain holds, of the evaluation sets with an action."""
-        names = {one.name for one in self._recipe.evaluations if one.action == action}
-        return [
-            _reason(
-                "evaluations",
-                f"it holds an item of the evaluation set {item['evaluation']!r}: {item['item']} row "
-                f"{item['item_row']}, {item['share']:.0%} of its words in bytes {item['start']:,} to "
-                f"{item['stop']:,} of the text" + ('; action = "report" keeps it' if action == "report" else ""),
-            )
-            for item in found.get("items", ())
-            if item["evaluation"] in names
-        ]
-
-    def _describe_twin(self, found: dict[str, Any], *, reported: bool = False) -> list[Reason]:
-        """Explain a near-duplicate: return the document that is similar to it and stays."""
-        if found.get("twin_run") is None:
-            return []
-        twin = self._describe(found["twin_run"], found["twin_index"])
-        text = (
-            f"it is a near-duplicate (Jaccard similarity {found['jaccard']:.4f}) of a kept document in source "
-            f"{twin['source']!r}: {twin['unit']} row {twin['row']}, hash {twin['hash']}"
-            + ('; action = "report" keeps both' if reported else "")
-        )
-        return [_reason("near_duplicate", text)]
-
-    def _find_shards(self, run: Run, key: HashKey) -> tuple[list[str], list[Reason]]:
-        """Return the shards that hold a kept copy; if none does, explain why: beyond the mix, or there is no set."""
-        plan = self._result.plan
-        if plan is None:
-            fault = self._result.fault.partition("\n")[0]
-            return [], [_reason("stopped", f"nothing drops it, but the last build made no set: {fault}")]
-        pieces = [(one, piece) for one in plan.shards for piece in one.slices if piece.source == run.source]
-        held = [one for one, piece in pieces if piece.start <= key < piece.stop]
-        if held:
-            return [shard_name(one.split, one.index) for one in held], []  # type: ignore[arg-type]
-        requested = plan.requested_tokens[run.source]
-        left = self._result.drops[run.source].left
-        ends = [piece.stop for one, piece in pieces if one.split == "train"]
-        cut = "{:016x}{:016x}".format(*max(ends)) if ends else None
-        where = f"Documents are taken in hash order, and end before {cut}." if cut else "None are taken."
-        text = (
-            f"nothing drops it, but the mix takes {plural(requested, 'training token')} of the source "
-            f"{self._recipe.sources[run.source].name!r}, which has {left.tokens:,}. {where}"
-        )
-        return [], [_reason("budget", text)]
-
-
 STATES = ("in the set", "not taken", "dropped", "would be dropped before encoding", "never seen", "unknown")
-"""The answers, those of the document that came furthest first."""
+"""The answers, in the order of how far a document came: one that is in the set came furthest."""
 
 
 def explain(question: Question) -> Answer | None:
@@ -261,13 +136,108 @@ class _Inquiry:
     # Documents that were encoded.
 
     def _describe_copies(self, copies: list[_Copy], indent: str = "") -> dict[str, Any]:
-        outcomes = _Outcomes(self._build).find(copies)
+        """Explain what became of the copies of one document, as JSON values.
+
+        Args:
+            copies: all documents of the runs with one hash, in the order of runs and rows.
+            indent: of the lines that say it.
+
+        Returns:
+            Of each copy its place, its `state` (`in the set`, `dropped` or `not taken`), the `shards` that hold it, the
+            `reasons` why none does, and `notes`: findings that are only reported.
+
+        Raises:
+            WorkFileDamagedError: a file of the work folder is not as it was written.
+        """
+        evidence = read_evidence(self._build.mix, len(self._build.runs))
+        rows = [evidence.of(*copy) for copy in copies]
+        # Of equal documents one went on to the last steps.
+        kept = next((at for at, row in zip(copies, rows, strict=True) if step_of(row["dropped"] or "") in _LAST), None)
+        outcomes: list[dict[str, Any]] = []
+        for copy, row in zip(copies, rows, strict=True):
+            shards, notes = list[str](), list[dict[str, str]]()
+            if row["dropped"] is None:
+                shards, reasons = self._find_shards(*copy)
+                found = [*self._explain(copy, row, ITEM, action="report"), *self._explain(copy, row, NEAR_DUPLICATE)]
+                notes = [note | {"text": f'{note["text"]}; action = "report" keeps it'} for note in found]
+            else:
+                reasons = [*self._explain(copy, row, row["dropped"], kept)]
+            state = "not taken" if step_of(row["dropped"] or "") in ("", NOT_TAKEN) else "dropped"
+            outcome = {"state": "in the set" if shards else state, "shards": shards, "reasons": reasons, "notes": notes}
+            outcomes.append(self._describe(*copy) | outcome)
         for outcome in outcomes:
             self._raise_to(outcome["state"])
             state = ", ".join([outcome["state"], *outcome["shards"]])
             self._lines.append(f"{indent}{outcome['source']}: {outcome['unit']} row {outcome['row']}: {state}")
             self._lines += [f"{indent}  {reason['text']}" for reason in outcome["reasons"] + outcome["notes"]]
         return {"copies": outcomes}
+
+    def _describe(self, number: int, index: int) -> dict[str, Any]:
+        one = self._build.runs[number].describe(index)
+        return {"source": self._names[self._build.runs[number].source], "unit": one.pop("place"), **one}
+
+    def _explain(
+        self, copy: _Copy, row: dict[str, Any], counted: str, kept: _Copy | None = None, action: str = "drop"
+    ) -> Iterator[dict[str, str]]:
+        """Yield why the mix drops or reports a document, by its row of the evidence, as JSON values.
+
+        Args:
+            copy: the document.
+            row: of the evidence.
+            counted: the reason, as it is counted.
+            kept: the document with the same hash that was not dropped as a copy.
+            action: of the evaluation sets.
+        """
+        run, index = self._build.runs[copy[0]], copy[1]
+        source, reason = self._build.recipe.sources[run.source], find_reason(counted)
+        facts: list[dict[str, Any]] = []
+        match reason.code:
+            case "block_list":
+                facts = [{"list": counted.removeprefix(BLOCK_LIST_REASON)}]
+            case "evaluations":
+                names = {one.name for one in self._build.recipe.evaluations if one.action == action}
+                facts = [item for item in row.get("items", ()) if item["evaluation"] in names]
+            case "duplicate":
+                assert kept is not None
+                first = self._describe(*kept)
+                of_source = "" if first["source"] == source.name else f" of the source {first['source']!r}"
+                facts = [first | {"of_source": of_source}]
+            case "near_duplicate":
+                if row.get("twin_run") is not None:
+                    twin = self._describe(row["twin_run"], row["twin_index"])
+                    facts = [twin | {"jaccard": row["jaccard"]}]
+            case "take":
+                facts = [{"reason": counted, "source": source.name, "end": find_take_end(source.take)}]
+            case _:
+                (values,) = run.read_measures(index, index + 1)
+                for limit in source.clean.limits("mix"):
+                    value = values[run.measures.index(limit.measure)]  # float32, as the limit is compared
+                    if limit.is_violated(value):
+                        known = {"measure": limit.measure, "value": value, "limit": limit.value}
+                        facts.append({"reason": limit.reason} | known)
+        yield from (reason.explain(**known) for known in facts)
+
+    def _find_shards(self, number: int, index: int) -> tuple[list[str], list[dict[str, str]]]:
+        """Return the shards that hold a kept copy; if none does, explain why: beyond the mix, or there is no set."""
+        result, run = TaskOutput(self._build.mix, MixResult).result, self._build.runs[number]
+        plan, key = result.plan, run.hash_key(index)
+        if plan is None:
+            fault = result.fault.partition("\n")[0]
+            text = f"nothing drops it, but the last build made no set: {fault}"
+            return [], [{"step": "stopped", "text": text}]
+        pieces = [(one, piece) for one in plan.shards for piece in one.slices if piece.source == run.source]
+        held = [one for one, piece in pieces if piece.start <= key < piece.stop]
+        if held:
+            return [shard_name(one.split, one.index) for one in held], []  # type: ignore[arg-type]
+        ends = [piece.stop for one, piece in pieces if one.split == "train"]
+        where = "None are taken."
+        if ends:
+            where = "Documents are taken in hash order, and end before {:016x}{:016x}.".format(*max(ends))
+        text = (
+            f"nothing drops it, but the mix takes {plural(plan.requested_tokens[run.source], 'training token')} of the "
+            f"source {self._names[run.source]!r}, which has {result.drops[run.source].left.tokens:,}. {where}"
+        )
+        return [], [{"step": "budget", "text": text}]
 
     # Documents that were not, as far as the hash says.
 
@@ -325,22 +295,17 @@ class _Inquiry:
         documents, masked = clean_batch(recipe, batch, tally), dict(sorted(tally.masked.items()))
         if not len(documents):
             (reason,) = tally.dropped
-            details = [document.why for document in tally.shown]
-            if reason in (SHORT, LONG):
-                limit = recipe.min_bytes if reason == SHORT else recipe.max_bytes
-                details = [f"{reason}: it has {len(text):,} bytes, limit {limit:,}"]
-            elif reason == invalid_reason(recipe):
-                details = [f"{reason}; above max_malformed = {recipe.max_malformed}, such records stop the build"]
-            self._dropped[tuple(details or [reason])].append(recipe.name)
+            facts = {"reason": reason, "bytes": len(text), "source": recipe}
+            details = [document.why for document in tally.shown] or [find_reason(reason).explain(**facts)["text"]]
+            self._dropped[tuple(details)].append(recipe.name)
             self._raise_to("would be dropped before encoding")
             return {"dropped": reason, "details": details, "masked": masked}
         # Cleaning keeps the text, perhaps changed: then a run has it under another hash.
         digest = hash_document(bytes(next(iter(documents)))).hex()
         tried: dict[str, Any] = {"dropped": None, "details": [], "masked": masked, "hash": digest}
         if digest != self._question.hash:
-            kinds = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in masked.items())
             how = [f"changed by clean.{label}" for label in tally.edited if label.startswith("python.")]
-            how += [f"masked ({kinds})"] * bool(masked)
+            how += [f"masked ({describe_masked(masked)})"] * bool(masked)
             self._lines.append(
                 f"{recipe.name}: this text: {' and '.join(how) or f'decoded from {recipe.encoding}'}, and then has the "
                 f"hash {digest}"
@@ -369,8 +334,7 @@ class _Inquiry:
             listed = ", ".join(f"{count:,} because {reason}" for reason, count in sorted(counts.items()))
             lines.append(f"  {name}: dropped before encoding: {listed}")
         if masked:
-            listed = ", ".join(f"{plural(count, 'time')} {kind}" for kind, count in masked.items())
-            lines.append(f"  its personal data was masked, which changed its hash: {listed}")
+            lines.append(f"  its personal data was masked, which changed its hash: {describe_masked(masked)}")
         if unread:
             lines.append(f"  it is in a part of {', '.join(map(repr, unread))} that was not read")
         lines += [

@@ -30,20 +30,14 @@ NEAR_STAGES = ("bands", "pairs", "similar")
 ORDER = ("evaluations", "fetch", "tokenizer", "encode", *NEAR_STAGES, "mix", "assemble")
 """The stages of a build. If one runs again, the later ones of its recipe do, except two after evaluations."""
 RECORDS_FILE = "stages.json"
-FILES = "files"
-"""Ends the name of the spans of a source: one part for each file."""
-AFTER = "after"
-"""Begins the names of the results of earlier stages."""
 _FILE = "\0"
 """Stands before a file's name in the name of a part: file names have dots."""
 _SHORT = 60
 _SHOWN, _MOST_CAUSES = 3, 5
 """Files and causes that are shown."""
-_SOURCE = re.compile(r"sources\.(.+)\.(kind|weight)$")
-"""A key that each source has."""
 _SAID = {
     "code.tokenmill": "Tokenmill's code of this stage has changed",
-    "order": "sources or evaluation sets have another order",
+    "order": "the list of sources or evaluation sets has changed",
     "sources": "the list of sources has changed",
     "after.selection": "other parts of the sources are read",
     "clean.near_duplicates.places": "similar has a new result",
@@ -114,7 +108,7 @@ class StageRecords:
         if digest == digest_of([task.digest for task in tasks]):
             return ["results are missing or unusable in the work or the output folder"]
         now = name_parts(task.payload for task in tasks)
-        return find_changes(before, now) or ["the text is divided into different tasks"]
+        return find_changes(before, now) or ["the input was split differently"]
 
     def forecast(
         self, stage: str, tasks: Sequence[Task], pending: Sequence[Task], *, recipe: Recipe, units: int
@@ -145,28 +139,26 @@ def name_parts(payloads: Iterable[Payload]) -> dict[str, str]:
     parts: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()  # tasks share the tables of their source
 
-    def add(name: str, text: str) -> None:
-        text = text if len(text) <= _SHORT else _hash(text)
-        if (earlier := parts.setdefault(name, text)) != text:
-            parts[name] = _hash(earlier + text)
-
-    def walk(name: str, value: Any) -> None:
+    def add(name: str, value: Any) -> None:
         if isinstance(value, JsonText):
             for span in json.loads(value):
                 # The file alone: what part of it a task reads, and how, the keys say.
-                add(f"{name}{_FILE}{span['name']}", _hash("{url} {version} {revision}".format_map(span)))
+                add(f"{name}{_FILE}{span['name']}", "{url} {version} {revision}".format_map(span))
         elif isinstance(value, dict):
             for key, inner in cast("dict[str, Any]", value).items():
-                walk(f"{name}.{key}" if name else key, inner)
+                add(f"{name}.{key}" if name else key, inner)
         else:
-            add(name, json.dumps(value, ensure_ascii=False, sort_keys=True))
+            text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+            text = text if len(text) <= _SHORT else _hash(text)
+            if (earlier := parts.setdefault(name, text)) != text:
+                parts[name] = _hash(earlier + text)
 
     for payload in payloads:
         for _, name, value in list_parts(payload):
             once = (name, json.dumps(value))
             if name != NUMBER and once not in seen:
                 seen.add(once)
-                walk(name, value)
+                add(name, value)
     return parts
 
 
@@ -175,41 +167,28 @@ def _hash(text: str) -> str:
 
 
 def find_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the differences between the parts of a stage then and now, each as a phrase.
+    """Return the differences between the parts of a stage then and now, each as a phrase; earlier stages are last.
 
-    A source that is new or gone is one of them, and first; so is a table with several keys. Earlier stages are last.
+    A table with several keys that is new or gone is one of them, such as a source.
     """
-    sources = [{found[1] for name in parts if (found := _SOURCE.match(name))} for parts in (before, now)]
     tables = [{table for name in parts for table in _list_tables(name)} for parts in (before, now)]
-    moved = {name: "new" if name in sources[1] else "gone" for name in sorted(sources[0] ^ sources[1])}
-    # Files are grouped by source and by what became of them; keys by a table that is new or gone.
-    files: dict[str, dict[str, list[str]]] = {}
-    keys: dict[str, list[str]] = {}
-    after: list[str] = []
-    for name in (name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)):
-        key, is_file, file = name.partition(_FILE)
-        first, _, rest = key.partition(".")
-        if key.startswith(tuple(f"sources.{source}." for source in moved)):
-            continue
-        if is_file:
-            how = "newly read" if name not in before else "changed" if name in now else "no longer read"
-            files.setdefault(key.removesuffix(f".{FILES}"), {}).setdefault(how, []).append(file)
-        elif key in _SAID:
-            after += [_SAID[key]] * (key != "order" or not moved)
-        elif first == AFTER:
-            after.append(f"{rest} has a new result")
-        elif first == "code":
-            after.append(f"{rest} is {now.get(name, 'gone')} (was {before.get(name, 'nothing')})")
+    moved: dict[str, list[str]] = {}
+    files: dict[tuple[str, str], list[str]] = {}
+    changed = [name for name in dict.fromkeys([*now, *before]) if before.get(name) != now.get(name)]
+    for name in sorted(changed, key=lambda name: name in _SAID or name.startswith(("after.", "code."))):
+        key, _, file = name.partition(_FILE)
+        how = "new" if name not in before else "changed" if name in now else "gone"
+        table = next((table for table in _list_tables(key) if table not in tables[how == "gone"]), key)
+        if file and table == key:
+            how = {"new": "newly read", "gone": "no longer read"}.get(how, how)
+            files.setdefault((key.removesuffix(".files"), how), []).append(file)
         else:
-            how = "gone" if name in before else "new"
-            table = next((table for table in _list_tables(key) if table not in tables[how == "gone"]), key)
-            keys.setdefault(f"{table} is {how}", []).append(_describe_key(key, before.get(key), now.get(key)))
-    return [
-        *(f"source {name} is {how}" for name, how in moved.items()),
-        *(own[0] if len(own) == 1 else table for table, own in keys.items()),
-        *(f"{owner}: {_describe_files(own)}" for owner, own in files.items()),
-        *after,
-    ]
+            moved.setdefault(f"{table} is {how}", []).append(_describe_key(key, before.get(key), now.get(key)))
+    causes: list[str] = []
+    for (owner, how), own in files.items():
+        shown = ", ".join(own[:_SHOWN]) + ", ..." * (len(own) > _SHOWN)
+        causes.append(f"{owner}: {plural(len(own), 'file')} {how} ({shown})")
+    return causes + [own[0] if len(own) == 1 else what for what, own in moved.items()]
 
 
 def _list_tables(name: str) -> list[str]:
@@ -218,14 +197,11 @@ def _list_tables(name: str) -> list[str]:
 
 
 def _describe_key(key: str, before: str | None, now: str | None) -> str:
+    first, _, rest = key.partition(".")
+    if key in _SAID:
+        return _SAID[key]
+    if first == "after":
+        return f"{rest} has a new result"
     if any(value is not None and value.startswith("#") for value in (before, now)):
         return f"{key} has changed"
     return f"{key} = {now or 'nothing'} (was {before or 'nothing'})"
-
-
-def _describe_files(changes: Mapping[str, list[str]]) -> str:
-    shown: list[str] = []
-    for how, names in changes.items():
-        listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-        shown.append(f"{plural(len(names), 'file')} {how} ({listed})")
-    return ", ".join(shown)

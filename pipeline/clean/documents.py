@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary
-from pipeline.clean.drops import check_malformed
-from pipeline.clean.steps import clean_batch
+from pipeline.clean.reasons import Dropped
+from pipeline.clean.steps import clean_batch, name_invalid
 from pipeline.clean.tally import Documents, Tally
-from pipeline.sources.base import SHOWN_MALFORMED, SourceError, TextBatch
+from pipeline.sources.base import MALFORMED, SHOWN_MALFORMED, SourceError, TextBatch
 from pipeline.sources.files import read_span
 from pipeline.sources.formats.byte_io import is_local
 from shards.errors import first_of
@@ -127,3 +127,41 @@ def _part_read(span: Span, batch: TextBatch, text_bytes: int) -> float:
     if span.kind == "b":
         return batch.read_bytes / max(1, span.stop - span.start)
     return text_bytes / max(1, span.text_bytes)
+
+
+def check_malformed(
+    source: SourceRecipe, dropped: Mapping[str, int], records: int, shown: Sequence[str], more: str = ""
+) -> str:
+    """Return what to say of a source's malformed records, which are dropped; empty if there are none.
+
+    They cannot be parsed, or their text does not decode: nothing is replaced. An absent text is no fault of the file,
+    and has a limit of its own.
+
+    Args:
+        source: the source.
+        dropped: how many of its records are dropped, by reason, as far as they were read.
+        records: how many were read.
+        shown: some of the malformed ones.
+        more: what is said behind their share.
+
+    Raises:
+        SourceError: they are more than the recipe allows; with the remedy.
+    """
+    undecoded = dropped.get(name_invalid(source), 0)
+    counted = Dropped(dropped.get(MALFORMED, 0) + undecoded, records)
+    if not counted.found:
+        return ""
+    said = f"{counted.describe('record', more)} {'is' if counted.found == 1 else 'are'} malformed"
+    change = "Repair the records"
+    if undecoded and source.encoding != "utf-8":
+        change = "Correct `encoding`, or repair the records"
+    elif undecoded:
+        change = (
+            'If these text files are in another encoding, set it, as in encoding = "latin-1", in a source of their own '
+            "if others are in UTF-8; or convert them (`iconv -f latin1 -t utf-8`). Otherwise repair the records"
+        )
+    for alarm in counted.refuse(
+        source.name, said, source.max_malformed, key="max_malformed", change=change, examples=shown
+    ):
+        raise SourceError(alarm)
+    return "\n  ".join([f"source {source.name!r}: {said} and dropped{'. Examples:' if shown else ''}", *shown])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 
-def find_fallen(values: Float32s, names: Sequence[str], limits: Sequence[Limit]) -> Bools:
+def find_violations(values: Float32s, names: Sequence[str], limits: Sequence[Limit]) -> Bools:
     """Return which documents each limit drops.
 
     Args:
@@ -32,33 +32,17 @@ def find_fallen(values: Float32s, names: Sequence[str], limits: Sequence[Limit])
     Returns:
         `(limits, documents)`.
     """
-    fallen = [limit.find_fallen(values[:, names.index(limit.measure)]) for limit in limits]
-    return np.array(fallen, bool).reshape(len(limits), len(values))
+    violated = [limit.is_violated(values[:, names.index(limit.measure)]) for limit in limits]
+    return np.array(violated, bool).reshape(len(limits), len(values))
 
 
-def describe_fallen(values: Float32s, names: Sequence[str], limits: Sequence[Limit]) -> list[str]:
-    """Return every limit that drops one document, with its measure.
-
-    Args:
-        values: its measures, `(names,)`.
-        names: the measures in `values`.
-        limits: their measures are among the names.
-    """
-    fallen = find_fallen(values[None], names, limits)[:, 0]
-    return [
-        f"{limit.reason}: {limit.measure} is {values[names.index(limit.measure)]:.6g}, limit {limit.value:.6g}"
-        for limit, falls in zip(limits, fallen, strict=True)
-        if falls
-    ]
-
-
-def count_fallen(drops: SourceDrops, limits: Sequence[Limit], fallen: Bools, lengths: UInt32s) -> Bools:
-    """Count documents that came to some limits.
+def count_violations(drops: SourceDrops, limits: Sequence[Limit], violated: Bools, lengths: UInt32s) -> Bools:
+    """Count documents that some limits decide on.
 
     Args:
         drops: the table of the source, to which they are added.
         limits: the limits.
-        fallen: which documents each limit drops, `(limits, documents)`.
+        violated: which documents each limit drops, `(limits, documents)`.
         lengths: tokens of the documents, `(documents,)`; 0 before encoding.
 
     Returns:
@@ -68,12 +52,12 @@ def count_fallen(drops: SourceDrops, limits: Sequence[Limit], fallen: Bools, len
     for preset in dict.fromkeys(limit.preset for limit in limits):
         step = drops.step(preset)
         own = [number for number, limit in enumerate(limits) if limit.preset == preset]
-        step.came.add(lengths)
-        step.every = step.every or Counts()
-        step.every.add(lengths[fallen[own].any(axis=0)])
-        for number in (number for number in own if fallen[number].any()):
-            step.reason(limits[number].reason).add(lengths[fallen[number] & left])
-            left &= ~fallen[number]
+        step.decided.add(lengths)
+        step.alone = step.alone or Counts()
+        step.alone.add(lengths[violated[own].any(axis=0)])
+        for number in (number for number in own if violated[number].any()):
+            step.reason(limits[number].reason).add(lengths[violated[number] & left])
+            left &= ~violated[number]
     return left
 
 
@@ -96,7 +80,7 @@ def drop_beyond_limits(source: SourceRecipe, documents: Documents, tally: Tally)
     names = sorted({limit.measure for limit in limits})
     # All limits at once; each preset shows some of the documents that it would drop alone.
     values = measure.measure_documents(documents.text, names)
-    found = find_fallen(values, names, limits)
+    found = find_violations(values, names, limits)
     for preset in dict.fromkeys(limit.preset for limit in limits):
         own = [number for number, limit in enumerate(limits) if limit.preset == preset]
         for index in np.flatnonzero(found[own].any(axis=0))[: tally.room(preset)].tolist():
@@ -104,4 +88,4 @@ def drop_beyond_limits(source: SourceRecipe, documents: Documents, tally: Tally)
             facts = {"measure": limit.measure, "value": float(values[index, names.index(limit.measure)])}
             row, text = int(documents.rows[index]), documents.start_of(index)
             tally.show(row, limit.reason, text, **facts, limit=float(limit.value))
-    return documents.only(count_fallen(tally.drops, limits, found, np.zeros(len(documents), np.uint32)))
+    return documents.only(count_violations(tally.drops, limits, found, np.zeros(len(documents), np.uint32)))

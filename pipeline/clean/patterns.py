@@ -14,13 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import unwrap_mask, wrap_numbers, wrap_texts
-from pipeline.clean.drops import PATTERN_REASON, Excess, SourceDrops, find_excess
+from pipeline.clean.reasons import SHOWN_DOCUMENTS, pattern_reason
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.key_values import MATCH_GROUP, in_group
 from pipeline.recipe.schema import SourceRecipe
 
-SHOWN_MATCHES = 3
-"""Number of documents kept per pattern and unit, and shown per pattern when the build stops."""
 EXCERPT_BYTES = 60
 """Text kept on each side of a match."""
 
@@ -39,25 +37,17 @@ def drop_matches(source: SourceRecipe, documents: Documents, tally: Tally) -> Do
     left = np.flatnonzero(found)
     for pattern in source.drop_if_matches:
         reason = pattern_reason(pattern)
-        tally.drops.step(reason).came.documents += len(text)
+        tally.drops.step(reason).decided.documents += len(text)
         if not len(left):
             continue
         held = text.take(wrap_numbers(pa.int64(), left))
         own = unwrap_mask(pc.match_substring_regex(held, pattern))
         # Of each pattern the first matches are shown, with the text around them.
-        for index in left[own][: tally.room(reason, SHOWN_MATCHES)].tolist():
+        for index in left[own][: tally.room(reason, SHOWN_DOCUMENTS)].tolist():
             tally.show(int(documents.rows[index]), reason, _describe(text, index, pattern))
         tally.drops.count_rows({reason: int(own.sum())})
         left = left[~own]
     return documents.only(~found)
-
-
-def find_excess_of_patterns(source: SourceRecipe, drops: SourceDrops) -> Excess | None:
-    """Return by how much the source's patterns together drop more than `max_dropped`; None if they do not."""
-    if not source.drop_if_matches:
-        return None
-    steps = [drops.step(pattern_reason(pattern)) for pattern in source.drop_if_matches]
-    return find_excess(sum(step.first.documents for step in steps), steps[0].came.documents, source.max_dropped)
 
 
 @lru_cache(maxsize=16)
@@ -85,8 +75,3 @@ def _describe(text: pa.LargeStringArray, index: int, pattern: str) -> str:
     start, length = place[MATCH_GROUP]
     excerpt = cut_excerpt(text[index].as_buffer().to_pybytes(), start, start + length, around=EXCERPT_BYTES)
     return f"{excerpt.before}>>>{excerpt.hit}<<<{excerpt.after}"
-
-
-def pattern_reason(pattern: str) -> str:
-    """Return the reason under which the documents that a pattern drops are counted."""
-    return f"{PATTERN_REASON} {pattern}"

@@ -20,13 +20,14 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import decode_source, spec_from_loader
 from modulefinder import ModuleFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -212,8 +213,8 @@ def load_function(table: PythonFilter) -> Function:
         for file, text in table.modules.items():
             path = file.removeprefix(f"{folder}/").removesuffix(".py").removesuffix("/__init__")
             _texts[f"{root}.{path.replace('/', '.')}"] = (file, text)
-        if _THIS not in sys.meta_path:
-            sys.meta_path.append(_THIS)
+        if _MODULES not in sys.meta_path:
+            sys.meta_path.append(_MODULES)
         try:
             found: Any = getattr(import_module(f"{root}.{module}"), name, None)
         except (Exception, SystemExit) as error:
@@ -239,33 +240,33 @@ def ask_datatrove(filter_: Any, texts: list[str]) -> list[Any]:
     return found
 
 
-_THIS = cast("Any", sys.modules[__name__])
-"""This module is the finder and the loader of modules of recipes' functions."""
+class _Modules(MetaPathFinder, Loader):
+    """Finds and loads the modules of recipes' functions by their text, as `sys.meta_path` asks."""
+
+    def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
+        """Return a module's spec, if it is of a recipe's function."""
+        if name not in _texts:
+            return None
+        return spec_from_loader(name, self, is_package=_texts[name][0].endswith("__init__.py"))
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run a module's text: beside it are the modules of its folder; it prints on stderr."""
+        module.__file__, text = _texts[module.__name__]
+        root = module.__name__.partition(".")[0]
+
+        def import_(name: str, *given: Any) -> Any:
+            first = name.partition(".")[0]
+            if f"{root}.{first}" not in _texts or given[3]:  # of elsewhere, or relative
+                return builtins.__import__(name, *given)
+            found = builtins.__import__(f"{root}.{name}", *given)
+            return found if given[2] else getattr(found, first)
+
+        # Under the plain name, `import helper` would find the helper of an earlier build, or another one of `sys.path`.
+        module.__dict__["__builtins__"] = vars(builtins) | {
+            "__import__": import_,
+            "print": partial(print, file=sys.stderr),
+        }
+        exec(compile(text, module.__file__, "exec", dont_inherit=True), vars(module))
 
 
-def find_spec(name: str, *_: Any) -> ModuleSpec | None:
-    """Find a module of a recipe's function, as a finder of `sys.meta_path` does."""
-    if name not in _texts:
-        return None
-    return spec_from_loader(name, _THIS, is_package=_texts[name][0].endswith("__init__.py"))
-
-
-def create_module(spec: ModuleSpec) -> None:
-    """Leave it to Python to create the module of a recipe's function."""
-
-
-def exec_module(module: ModuleType) -> None:
-    """Run the text of a module of a recipe's function: beside it are the modules of its folder; it prints on stderr."""
-    module.__file__, text = _texts[module.__name__]
-    root = module.__name__.partition(".")[0]
-
-    def import_(name: str, *given: Any) -> Any:
-        first = name.partition(".")[0]
-        if f"{root}.{first}" not in _texts or given[3]:  # of elsewhere, or relative
-            return builtins.__import__(name, *given)
-        found = builtins.__import__(f"{root}.{name}", *given)
-        return found if given[2] else getattr(found, first)
-
-    own = {"__import__": import_, "print": partial(print, file=sys.stderr)}
-    module.__dict__["__builtins__"] = vars(builtins) | own
-    exec(compile(text, module.__file__, "exec", dont_inherit=True), vars(module))
+_MODULES = _Modules()

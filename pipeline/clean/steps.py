@@ -1,43 +1,31 @@
 """The steps of cleaning before encoding, in their order; each drops documents, counted by reason, or masks text.
 
-A step is one object: the keys that set it, what it does, and what decides its result beside these keys. The module of a
-step says how it works. Encoding, the tokenizer's sample, a plan, `trace --hash` and digests use all steps of `STEPS`.
+Encoding, the tokenizer's sample, a plan, `trace --hash` and digests use all of them. A reason under which a step counts
+documents is a row of `REASONS` in `pipeline.clean.reasons`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary, unwrap_mask, wrap_mask
-from pipeline.clean.drops import NULL, invalid_reason
 from pipeline.clean.limits import drop_beyond_limits, identify_limits
 from pipeline.clean.patterns import drop_matches
+from pipeline.clean.reasons import EMPTY, INVALID, LONG, NULL, SHORT
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import Filter
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SHOWN_MALFORMED, Span, TextBatch, spans_to_json
 from pipeline.sources.formats.encodings import explain_fault, is_utf8
 
-EMPTY = "text is empty"
-SHORT = "shorter than min_bytes"
-LONG = "longer than max_bytes"
-
-
-class Step(NamedTuple):
-    """One step of cleaning."""
-
-    keys: str
-    """The keys of a source that set it, for messages."""
-    apply: Callable[[SourceRecipe, Documents, Tally], Documents]
-    """Returns the documents that the step leaves and counts the others in the tally; it is given one at least."""
-    identify: Callable[[SourceRecipe], Any] = lambda source: None
-    """Returns JSON values that decide the step's result: the tables of `clean` that it reads, versions of its code and
-    of libraries; None if it is off. Other keys of a source that are set decide every result, and need not be named."""
+Step = Callable[[SourceRecipe, Documents, Tally], Documents]
+"""Returns the documents that a step leaves, and counts the others in the tally; it is given one at least."""
 
 
 def _drop_by_length(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
@@ -49,36 +37,32 @@ def _drop_by_length(source: SourceRecipe, documents: Documents, tally: Tally) ->
     return documents.only((lengths >= least) & (lengths <= most))
 
 
-def _filter_step(name: str) -> Step:
-    """Return the step of a filter's tables: its module has the filter's name, and the functions `apply` and
-    `versions`. It is imported when a source has a table: most builds need none, and its patterns take 10 ms."""
+def _import_filter(name: str) -> Any:
+    """Return the module of a filter's tables, with the functions `apply` and `versions`.
 
-    def tables(source: SourceRecipe) -> list[tuple[Any, Filter]]:
-        found = [table for table in source.clean.filters() if table.name == name]
-        return [(import_module(f"pipeline.clean.{name}"), table) for table in found]
+    It is imported when a source has a table: most builds need none, and its patterns take 10 ms.
+    """
+    return import_module(f"pipeline.clean.{name}")
 
-    def apply(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
-        for module, table in tables(source):
-            documents = module.apply(table, documents, tally)
-        return documents
 
-    def identify(source: SourceRecipe) -> Any:
-        return [[module.versions(), table.in_digest()] for module, table in tables(source)] or None
-
-    return Step(f"`clean.{name}`", apply, identify)
+def _apply_filter(name: str, source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
+    for table in source.clean.filters():
+        if table.name == name:
+            documents = _import_filter(name).apply(table, documents, tally)
+    return documents
 
 
 _CHANGING = ("python", "personal_data")
 """Filters that may change the text come first: presets measure the text that is encoded."""
 
-STEPS = (
-    Step("the length bounds", _drop_by_length),
-    Step("`drop_if_matches`", drop_matches),
-    *map(_filter_step, _CHANGING),
-    Step("the presets of `clean`", drop_beyond_limits, identify_limits),
-    *(_filter_step(table.name) for table in Filter.__subclasses__() if table.name not in _CHANGING),
+STEPS: tuple[Step, ...] = (
+    _drop_by_length,
+    drop_matches,
+    *(partial(_apply_filter, name) for name in _CHANGING),
+    drop_beyond_limits,
+    *(partial(_apply_filter, table.name) for table in Filter.__subclasses__() if table.name not in _CHANGING),
 )
-"""Every step, in order."""
+"""Every step, in order. What identifies a step beside the keys of a source, `identify_steps` says."""
 
 
 def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documents:
@@ -103,8 +87,13 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
     for step in STEPS:
         if not len(documents):
             break
-        documents = step.apply(source, documents, tally)
+        documents = step(source, documents, tally)
     return documents
+
+
+def name_invalid(source: SourceRecipe) -> str:
+    """Return the reason of text that does not decode in the source's encoding."""
+    return f"{INVALID} {'UTF-8' if source.encoding == 'utf-8' else source.encoding}"
 
 
 def _drop_undecodable(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
@@ -113,7 +102,7 @@ def _drop_undecodable(source: SourceRecipe, documents: Documents, tally: Tally) 
         text.validate(full=True)  # one pass over the whole buffer: 0.1 ms per MB
     except pa.ArrowInvalid:
         valid = np.array([is_utf8(value.as_buffer()) for value in text], bool)
-        tally.drops.count_rows({invalid_reason(source): len(text) - int(valid.sum())})
+        tally.drops.count_rows({name_invalid(source): len(text) - int(valid.sum())})
         for index in np.flatnonzero(~valid)[: SHOWN_MALFORMED - len(tally.malformed)].tolist():
             if tally.locate is not None:
                 span, row = tally.locate(int(documents.rows[index]))
@@ -125,15 +114,15 @@ def _drop_undecodable(source: SourceRecipe, documents: Documents, tally: Tally) 
 
 
 def identify_steps(source: SourceRecipe) -> dict[str, Any]:
-    """Return what decides the result of the steps beside the keys of a source, by the key that sets the step."""
-    found = {step.keys.split("`")[1]: step.identify(source) for step in STEPS if "`" in step.keys}
-    return {key: identity for key, identity in found.items() if identity is not None}
+    """Return what decides the result of the steps beside the keys of a source that are set, as JSON values.
 
-
-def drop_remedy() -> str:
-    """Return what to do about a source of which the steps drop all records, without a full stop."""
-    *keys, last = ("`keep`", "`text`", *(step.keys for step in STEPS))
-    return f"Correct {', '.join(keys)} or {last}"
+    These are the tables of `clean` that a step reads, and the versions of its code and of libraries.
+    """
+    found: dict[str, Any] = {"clean": limits} if (limits := identify_limits(source)) else {}
+    for table in source.clean.filters():
+        identity = [_import_filter(table.name).versions(), table.in_digest()]
+        found.setdefault(f"clean.{table.name}", []).append(identity)
+    return found
 
 
 def files_by_name(spans: Mapping[str, Sequence[Span]]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from pipeline.arrow_arrays import text_offsets, wrap_mask
-from pipeline.clean.drops import SourceDrops, step_of
+from pipeline.clean.drops import SourceDrops
+from pipeline.clean.reasons import LIMIT, TEXT_CHARACTERS, step_of
 from pipeline.sources.base import SHOWN_MALFORMED, SHOWN_UNDIVIDED, Span
 from shards.audit.not_text import MOST_CHARACTERS, NotText, add_not_text, look_for_not_text
 from shards.terminal.display import printable
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Documents that a build shows when it stops, and that an encode task keeps of each step."""
-TEXT_CHARACTERS = 100
-"""The text of a document that is shown there."""
 LOOKED_AT, MOST_LOOKED_AT = 8, 32
 """Documents of a batch, and of a task, in which is looked for what is not text: 3 ms a task, measured."""
 
@@ -91,21 +90,10 @@ class DroppedDocument:
         return step_of(self.reason)
 
     @property
-    def where(self) -> str:
-        """The span and row of a dropped document of the tally."""
-        return f"{printable(self.place)} row {self.row}"
-
-    @property
     def why(self) -> str:
-        """The reason of a dropped document of the tally, with what was measured."""
-        return (
-            f"{self.reason}: {self.measure} is {self.value:.6g}, limit {self.limit:.6g}"
-            if self.measure
-            else self.reason
-        )
-
-    def __str__(self) -> str:
-        return ": ".join([self.where, self.why, *([printable(self.text)] if self.text else [])])
+        """The reason, with what was measured."""
+        known = {name: getattr(self, name) for name in ("reason", "measure", "value", "limit")}
+        return LIMIT.sentence.format(**known) if self.measure else self.reason
 
 
 @dataclass(slots=True)
@@ -186,7 +174,7 @@ class Tally:
             found: the reason of each document that is dropped, by its index, in order.
             show_text: whether the beginning of their text may be shown.
         """
-        self.drops.step(step).came.documents += len(documents)
+        self.drops.step(step).decided.documents += len(documents)
         self.drops.count_rows(Counter(found.values()))
         for index in list(found)[: self.room(step)]:
             text = documents.start_of(index) if show_text else ""

@@ -119,7 +119,7 @@ def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
 
 def show_build(report: BuildResult, out: str, work: str) -> Iterator[Part]:
     """Yield what `build` prints: the achieved mix next to the requested one, the drops, the folders, what to do."""
-    from pipeline.clean.drops import drop_rows
+    from pipeline.clean.reasons import describe_masked, drop_rows
     from pipeline.sources.selection import describe_empty
     from shards.cli.inspect_set import mix_rows, mix_warnings, phase_rows
 
@@ -134,8 +134,7 @@ def show_build(report: BuildResult, out: str, work: str) -> Iterator[Part]:
     yield drops
     # What is odd, then the figures.
     yield from (f"warning: {warning}" for warning in mix_warnings(manifest))
-    for source, counts in report.masked.items():
-        yield from (f"masked in {source}: {kind}, {plural(count, 'time')}" for kind, count in counts.items())
+    yield from (f"masked in {source}: {describe_masked(counts)}" for source, counts in report.masked.items() if counts)
     for entry in manifest.drop_hashes:
         found = (
             f"{entry.found:,} of {plural(entry.hashes, 'hash')} found, {plural(entry.documents, 'document')} dropped"

@@ -20,9 +20,6 @@ from shards.terminal.program import Outcome, Part
 if TYPE_CHECKING:
     from pipeline.builder.clean_report import ReportRow
 
-_TEXT_CHARACTERS = 100
-_EXCERPT = 60
-"""Characters that are printed on each side of a copied item."""
 _PAGE_EXAMPLES = 10
 """Documents of each row of a page, unless `--examples` asks for another number."""
 
@@ -73,6 +70,8 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def _list_parts(report: dict[str, Any]) -> Iterator[Part]:
     """Yield what `clean-report` prints."""
+    from pipeline.clean.reasons import show_document
+
     rows: list[dict[str, Any]] = []
     for source in report["sources"]:
         rows += [_cells(row) for row in report["rows"] if row.source == source["name"]]
@@ -89,7 +88,7 @@ def _list_parts(report: dict[str, Any]) -> Iterator[Part]:
     for row in report["rows"]:
         if row.examples:
             yield f"{row.source}: {row.reason}"
-            yield from (line for one in row.examples for line in _list_example(one))
+            yield from (f"  {line}" for one in row.examples for line in show_document(one))
 
 
 def _cells(row: ReportRow) -> dict[str, Any]:
@@ -102,19 +101,3 @@ def _cells(row: ReportRow) -> dict[str, Any]:
         "tokens": "" if row.tokens is None else f"{row.tokens:,}",
         "by itself": ", ".join(f"{documents:,} at {value:g}" for value, documents in row.alone),
     }
-
-
-def _list_example(document: dict[str, Any]) -> list[str]:
-    """Return the lines of an example document that `clean-report` prints."""
-    where = f"  {document['place']} row {document['row']}"
-    if found := document.get("found"):
-        item, hit = document["item"], found["hit"][: 2 * _EXCERPT]
-        after = found["after"][:_EXCERPT] if hit == found["hit"] else ""
-        where += f" holds {item['share']:.0%} of {item['item']} row {item['item_row']}"
-        return [f"{where}: {found['before'][-_EXCERPT:]}>>>{hit}<<<{after}"]
-    value = f" ({document['value']:.6g})" if document.get("value") is not None else ""
-    lines = [f"{where}{value}: {document['text'][:_TEXT_CHARACTERS]}"]
-    if twin := document.get("twin"):
-        text = f"{twin['place']} row {twin['row']}: {twin['text'][:_TEXT_CHARACTERS]}"
-        lines.append(f"    similar by {document['jaccard']:.3f} to {text}")
-    return lines

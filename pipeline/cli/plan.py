@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 def _print_plan(recipe: Recipe, estimate: Estimate) -> None:
     """Print what a build would read, write, take and cost."""
     # Three tables: the sources, what is dropped of them, and the phases of a mix that has some.
-    from pipeline.clean.drops import drop_rows
+    from pipeline.clean.reasons import drop_rows
 
     print_rows([_source_row(source) for source in estimate.sources])
     print_rows([row for source in estimate.sources for row in drop_rows(source.name, source.dropped)])
@@ -110,9 +110,6 @@ def _print_plan(recipe: Recipe, estimate: Estimate) -> None:
 
 
 def _source_row(source: SourceEstimate) -> dict[str, Any]:
-    from pipeline.clean.drops import DUPLICATE
-
-    duplicates = sum(share for reason, share in source.dropped.items() if reason.startswith(DUPLICATE))
     return {
         "source": source.name,
         "share": f"{source.share:.2%}",
@@ -124,7 +121,6 @@ def _source_row(source: SourceEstimate) -> dict[str, Any]:
         "documents": f"{source.documents:,}",
         "text": format_size(source.text_bytes),
         "bytes per token": f"{source.bytes_per_token:.2f}",
-        "duplicates": f"{'at least ' if source.is_sample else ''}{duplicates:.1%}",
         "estimated tokens": f"{source.tokens:,}",
     }
 

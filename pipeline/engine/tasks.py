@@ -56,7 +56,7 @@ def last_part(folder: WritableStore | str | None) -> str | None:
     return None if folder is None else str(folder).rpartition("/")[2]
 
 
-RECEIPTS = 1
+RECEIPTS = 2
 """Increase when receipts hold results in another way."""
 NUMBER = "number"
 """What a field is called that tells the tasks of a stage apart, and is no cause for running them again."""

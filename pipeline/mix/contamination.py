@@ -16,7 +16,8 @@ import pyarrow as pa
 from pipeline.arrow_arrays import wrap_numbers
 from pipeline.clean.decontamination.held_items import HELD_DTYPE, HeldItems
 from pipeline.clean.decontamination.items import ITEM_DTYPE, ItemsResult, ReadItems, load_items
-from pipeline.clean.drops import ITEM_REASON, Counts, SourceDrops
+from pipeline.clean.drops import Counts, SourceDrops
+from pipeline.clean.reasons import ITEM
 from pipeline.encode.run import END_HASH, HashKey, Run
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.mix_plan import MixPlan
@@ -110,17 +111,17 @@ class Findings:
             if one.action == "drop":
                 own = self.held_of(number)
                 halves = np.stack([own["hash_hi"], own["hash_lo"]], axis=1)
-                listed.append((f"{ITEM_REASON} {one.name}", halves))
+                listed.append((f"{ITEM}{one.name}", halves))
         return listed
 
     def add_to(self, drops: Sequence[SourceDrops]) -> None:
         """Add to the table of each source all documents that hold items, also those that are dropped before or stay."""
         for number, one in enumerate(self.evaluations):
-            documents, reason = self.documents_of(number), f"{ITEM_REASON} {one.name}"
+            documents, reason = self.documents_of(number), f"{ITEM}{one.name}"
             for place, source in enumerate(drops):
                 step, own = source.step(reason), Counts()
                 own.add(documents["length"][documents["source"] == place])
-                step.came, step.every, step.reports = source.read, own, one.action == "report"
+                step.decided, step.alone, step.reports = source.read, own, one.action == "report"
                 if step.reports:
                     step.reasons[reason] = own
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pipeline.clean.drops import SourceDrops
+from pipeline.clean.reasons import describe_change, describe_drops
 from pipeline.encode.run import END_HASH, FIRST_HASH, RunsAddress, load_runs, runs_in_scratch
 from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
@@ -35,7 +36,6 @@ from pipeline.mix.near_duplicates.drop import SimilarPairs, drop_near_duplicates
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, describe_weights
 from shards.errors import InputError, plural
-from shards.terminal.display import printable
 
 MAX_SHARDS = 100_000
 SHOWN_UNUSED = 0.05
@@ -184,13 +184,7 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
         for s in range(len(axes))
     ]
     requested = [demand.shares.of(s, total) for s in range(len(axes))]
-    found_lists = index.block_lists()
-    notes += (
-        f"drop_hashes: {use.found:,} of {plural(use.hashes, 'hash')} of {printable(use.file)} found, "
-        f"{plural(use.documents, 'document')} dropped"
-        for use in found_lists
-    )
-    return MixPlan((*train, *val), tuple(requested), tuple(epochs), total, tuple(notes), found_lists)
+    return MixPlan((*train, *val), tuple(requested), tuple(epochs), total, tuple(notes), index.block_lists())
 
 
 def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> _Cuts:
@@ -213,11 +207,11 @@ def _check_validation(
             continue
         # Say which steps took all documents.
         if axis.total == 0:
-            reasons = ", ".join(f"{plural(count, 'time')} {reason}" for reason, count in dropped[s].items())
+            reasons = dropped[s]
+            why = describe_drops(reasons, sum(reasons.values())) or "there were none"
             faults.append(
-                f"source {source.name!r}: nothing is left of it{reasons and f' ({reasons})'}; `tokenmill clean-report` "
-                "shows why. A document in two sources stays in the first. Change what drops it (limits of `clean`, "
-                f"`take`, drop_hashes, the order of sources), or leave it out: --set sources.{source.name}.weight=0"
+                f"source {source.name!r}: cleaning left no documents: {why}; `tokenmill clean-report` shows some. "
+                f"{describe_change(reasons)}, or leave the source out: --set sources.{source.name}.weight=0"
             )
             continue
         if fault := demand.validation_fault(s, axis.total):

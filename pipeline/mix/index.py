@@ -15,17 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.clean.drops import (
-    DUPLICATE,
-    ELSEWHERE,
-    NEAR_DUPLICATE,
-    NOT_TAKEN,
-    Counts,
-    SourceDrops,
-    StepDrops,
-    step_of,
-)
-from pipeline.clean.limits import count_fallen, find_fallen
+from pipeline.clean.drops import Counts, SourceDrops, StepDrops
+from pipeline.clean.limits import count_violations, find_violations
+from pipeline.clean.reasons import DUPLICATE, ELSEWHERE, NEAR_DUPLICATE, NOT_TAKEN, step_of
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.block_lists import Blocked
 from pipeline.mix.evidence import RowPlaces
@@ -166,10 +158,10 @@ class Index:
         for source, (limits, measures) in self._limits.items():
             own = np.array([self._code(limit.reason) for limit in limits], self._dtype)
             for block, values in self._read_measures(number, source):
-                came = np.flatnonzero(codes[block] == 0)
-                fallen = find_fallen(values[came], measures, limits)
-                left = count_fallen(self._counted[source], limits, fallen, part.lengths[block][came])
-                codes[block][came[~left]] = own[fallen.argmax(axis=0)[~left]]
+                decided = np.flatnonzero(codes[block] == 0)
+                violated = find_violations(values[decided], measures, limits)
+                left = count_violations(self._counted[source], limits, violated, part.lengths[block][decided])
+                codes[block][decided[~left]] = own[violated.argmax(axis=0)[~left]]
         # Of equal documents that are left, the first is kept; only those that share a beginning can be equal.
         candidates = order[shared]
         copies, originals = find_copies(part.hi, part.lo, candidates[codes[candidates] == 0])
@@ -214,7 +206,7 @@ class Index:
         sources, reasons = self.sources[run], (NEAR_DUPLICATE, NEAR_DUPLICATE + ELSEWHERE)
         elsewhere = (sources != self.sources[kept]).astype(np.int64)
         for source, counted in enumerate(self._counted):
-            step = counted.steps[NEAR_DUPLICATE] = StepDrops(came=self.count_kept(source), reports=report)
+            step = counted.steps[NEAR_DUPLICATE] = StepDrops(decided=self.count_kept(source), reports=report)
             for place, reason in enumerate(reasons):
                 step.reason(reason).add(lengths[(sources == source) & (elsewhere == place)])
         numbers = np.array([self._code(reason) for reason in reasons], self._dtype)[elsewhere]
@@ -262,7 +254,7 @@ class Index:
                 elif own[0]:
                     table.step(name).reasons[reason] = Counts(*own.tolist())
                     if name.startswith(NOT_TAKEN):
-                        table.step(name).came = Counts(*(sums[0] + own).tolist())
+                        table.step(name).decided = Counts(*(sums[0] + own).tolist())
             tables.append(table)
         return tables
 

@@ -147,8 +147,7 @@ class _SampleBuild(RunningBuild):
             yield
         except InputError as error:
             # Not the lines that send the reader to this work folder, which goes with the plan.
-            lines = "\n".join(map(str, error.problems)).split("\n")
-            self.stopped.append("\n".join(line for line in lines if str(self.work) not in line))
+            self.stopped += [str(problem) for problem in error.problems if str(self.work) not in str(problem)]
 
     def say(self, message: str) -> None:
         """Collect what the small build says."""

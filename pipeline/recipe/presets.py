@@ -41,8 +41,8 @@ class Limit:
         """The reason under which documents that a preset's limit drops are counted: `gopher: min_words`."""
         return f"{self.preset}: {self.key}"
 
-    def find_fallen(self, values: Float32s) -> Bools:
-        """Return which documents a preset's limit drops, `(documents,)`, by their measures.
+    def is_violated(self, values: Float32s) -> Bools:
+        """Return which documents the limit drops, `(documents,)`, by their measures.
 
         The limit is rounded to float32, like the measures, so a document exactly on it stays.
         """

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from pipeline.clean.drops import describe_drops
-from pipeline.clean.steps import drop_remedy
+from pipeline.clean.reasons import describe_change, describe_drops
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import Report, Timer
@@ -118,9 +117,8 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Report) -> Tokeni
 
     # Refuse before training what no text of this size can give; a trainer would reserve memory for it.
     if not size:
-        raise TokenizerError(
-            f"{lost}tokenizer: no text is left to train on. {drop_remedy()}, or give a tokenizer `file`."
-        )
+        change = describe_change(reason for own in drawn for reason in own.dropped)
+        raise TokenizerError(f"{lost}tokenizer: no text is left to train on. {change}, or give a tokenizer `file`.")
     bound = 256 + len(recipe.special_tokens) + size  # each merge needs a place of its own in the text
     if recipe.vocab_size > bound:
         refuse(f"at most {plural(bound, 'entry')}")

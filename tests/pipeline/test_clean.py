@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.clean.drops import NULL
-from pipeline.clean.steps import EMPTY, LONG, SHORT, clean_batch
+from pipeline.clean.reasons import EMPTY, LONG, NULL, SHORT
+from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.recipe.sources import FilesSource

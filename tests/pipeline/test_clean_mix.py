@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.clean.drops import DUPLICATE, ELSEWHERE, SourceDrops
+from pipeline.clean.drops import SourceDrops
+from pipeline.clean.reasons import DUPLICATE, ELSEWHERE
 from pipeline.encode.run import Run
 from pipeline.engine.checksums import seal
 from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, TaskOutput
@@ -112,7 +113,7 @@ def check_limits(drops: SourceDrops, recipe: Recipe, documents: list[Document], 
     broken = [(document, reasons_of(document, recipe, number)) for document in documents]
     for limit in recipe.sources[number].clean.limits("mix"):
         step, reason = drops.steps[limit.preset], limit.reason
-        assert asdict(step.came) == count(documents)
+        assert asdict(step.decided) == count(documents)
         first = [document for document, reasons in broken if reasons[:1] == [reason]]
         assert asdict(step.reasons[reason]) == count(first)
 
@@ -166,5 +167,7 @@ def test_a_source_of_which_nothing_is_left(tmp_path: Path) -> None:
     recipe = recipe_of([{"gopher": only("gopher", min_words=100)}])
     index = index_of(recipe, runs_of(tmp_path, recipe, [corpus(1, 50)[0]], [[]]))
     assert asdict(index.drops[0].left) == {"documents": 0, "tokens": 0}
-    with pytest.raises(match=r"nothing is left of it .50 times gopher: min_words.; .* Change what drops"):
+    with pytest.raises(
+        match=r"cleaning left no documents: 50 of 50 .* .gopher: min_words: 50.; .* Change `keep` or `clean`"
+    ):
         cut_sources(recipe, index)

@@ -14,8 +14,9 @@ import pytest
 
 import pipeline
 from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.recipe.presets import Gopher
 from tests.support import recipes
-from tests.support.builds import Built, build_here, digests
+from tests.support.builds import Built, build_here, digests, real_documents
 from tests.support.recipes import overrides, write_recipe, write_texts
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
@@ -38,7 +39,7 @@ def test_a_plan_says_what_presets_take(when: str, tmp_path: Path, run_cli: RunCl
     recipe = write_words(tmp_path, when=when, max_dropped=0.2)
     said = run_cli("plan", recipe).stdout
     assert re.search(r"^ s +code +25.0% +max_longest_line_bytes 25.0%$", said, re.M)
-    assert "warning: the build would stop: source 's': clean.code drops 100 of 400 documents (25.00%)" in said
+    assert "warning: the build would stop: source 's': clean.code drops 100 of 400 documents (25.00%" in said
     allowed = "sources.s.clean.code.max_dropped=0.25"
     assert "warning:" not in run_cli("plan", recipe, "--set", allowed).stdout
     planned = json.loads(run_cli("plan", recipe, "--set", allowed, "--json").stdout)["sources"][0]
@@ -62,25 +63,6 @@ def test_the_plan_of_all_text_drops_what_the_build_drops(whole: Built) -> None:
     assert planned.seconds["near-duplicates"] > 0
 
 
-def test_a_plan_says_where_the_build_would_stop(cleaned: Path, run_cli: RunCli) -> None:
-    strict = [
-        "clean.near_duplicates.max_dropped=0.02",
-        "evaluations.dropped.max_dropped=0.001",
-        "sources.notes.clean.language.max_dropped=0.01",
-    ]
-    said = re.sub(r"\d+", "N", run_cli("plan", cleaned, *overrides(*strict)).stdout)
-    for stop in (
-        "source 'notes': clean.language drops N of N documents (N.N%), more than max_dropped = N.N allows",
-        "source 'prose': N of N documents (N.N%) hold an item of the evaluation set 'dropped'",
-        "source 'prose': clean.near_duplicates drops N of N documents (N.N%, N,N tokens), more than max_dropped = N.N",
-    ):
-        assert f"warning: the build would stop: {stop}" in said, said
-    reported = ("clean.near_duplicates.action=report", "clean.near_duplicates.max_dropped=0")
-    said = run_cli("plan", cleaned, *overrides(*reported)).stdout
-    assert "build would stop" not in said
-    assert re.search(r"near-duplicates: prose: [\d,]+ of [\d,]+ documents .* are similar to a kept document", said)
-
-
 def garbage(folder: Path) -> list[str]:
     """Return the entries that only the documents of a few words can have taught."""
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
@@ -100,3 +82,37 @@ def test_what_falls_never_becomes_an_entry(tmp_path: Path) -> None:
     early = ["--set", "sources.s.clean.code.when=encode", "--set", "sources.s.clean.code.max_longest_line_bytes=9000"]
     build_here(recipe, tmp_path / "set", *early)
     assert garbage(tmp_path / "set")
+
+
+KEPT = ("min_words", "max_words", "max_mean_word_chars")
+OTHERS_OFF = {key: "off" for key in Gopher.limit_keys() if key not in KEPT}
+
+
+@pytest.mark.long
+def test_a_moved_limit_keeps_the_sample_of_the_tokenizer_and_says_so(tmp_path: Path) -> None:
+    write_texts(tmp_path / "prose.jsonl", real_documents())
+    clean = {"gopher": {"min_words": 15, "max_dropped": 1} | OTHERS_OFF}
+    recipe = write_recipe(
+        tmp_path / "recipe.toml", recipes.source("prose", "prose.jsonl", clean=clean), tokenizer={"vocab_size": 400}
+    )
+    move, out = "sources.prose.clean.gopher.min_words", tmp_path / "set"
+    built, before = build_here(recipe, out), digests(out)
+    moved = build_here(recipe, out, *overrides(f"{move}=25"))
+    few, more = (result["sources"][0]["dropped"]["gopher: min_words"] for result in (built, moved))
+    assert 5 < few < more
+    assert any("on a sample with other limits (prose: gopher.min_words = 15.0, now 25.0)" in n for n in moved["notes"])
+    build_here(recipe, out, *overrides(f"{move}=off"))
+    limits = json.loads((out / "recipe.json").read_text())["tokenizer"]["sample_limits"]
+    assert limits == {"prose": {"gopher": Gopher().model_dump() | OTHERS_OFF | {"min_words": 15.0}}}
+    build_here(recipe, out)
+    assert digests(out) == before
+
+
+def test_a_unit_of_empty_documents_has_no_measures(tmp_path: Path) -> None:
+    write_texts(tmp_path / "texts.jsonl", real_documents()[:40])
+    write_texts(tmp_path / "empty.jsonl", [""])
+    texts, empty = (recipes.source(name, f"{name}.jsonl") for name in ("texts", "empty"))
+    build_here(write_recipe(tmp_path / "first.toml", texts), tmp_path / "set")
+    tokenizer, clean = {"file": "set/tokenizer.json"}, {"gopher": {"max_dropped": 1.0}}
+    recipe = write_recipe(tmp_path / "recipe.toml", texts, empty, tokenizer=tokenizer, clean=clean)
+    assert "source 'empty'" in build_here(recipe, tmp_path / "none", expect=2)["stderr"]

@@ -203,8 +203,8 @@ def test_documents_fall_before_encoding_under_their_first_reason() -> None:
     assert documents.rows.tolist() == [0, 5]
     assert documents.text.to_pylist() == [TEXTS[0], TEXTS[5]]
     assert tally.dropped == {"text is empty": 1, "gopher: min_words": 2, "gopher: min_mean_word_chars": 1}
-    table = {name: step for name, step in tally.drops.steps.items() if step.came.documents}
-    assert {name: (step.came.documents, step.found.documents) for name, step in table.items()} == {
+    table = {name: step for name, step in tally.drops.steps.items() if step.decided.documents}
+    assert {name: (step.decided.documents, step.found.documents) for name, step in table.items()} == {
         "gopher": (5, 3),
         "code": (5, 1),
     }
@@ -222,7 +222,7 @@ def tally_of(*fell: int) -> Tally:
     item = DroppedDocument("a@1#rg0", 7, "gopher: min_words", "<script>\x1b[2J", "words", 2.0, 50.0)
     tallies = [Tally(shown=[item] * min(number, SHOWN)) for number in fell]
     for tally, number in zip(tallies, fell, strict=True):
-        tally.drops.step("gopher").came.documents = 90 + number
+        tally.drops.step("gopher").decided.documents = 90 + number
         tally.drops.count_rows({"gopher: min_words": number, "shorter than min_bytes": 500})
     return Tally.sum(tallies)
 
@@ -234,5 +234,5 @@ def test_too_many_that_fall_stop_the_build_and_are_shown() -> None:
         check_encoded(source, 180, tally_of(10, 11))
     message = str(caught.value)
     assert "source 'a': clean.gopher drops 21 of 201 documents (10.45%), more than max_dropped = 0.1 allows" in message
-    assert message.count("a@1#rg0 row 7: gopher: min_words: words is 2, limit 50: <script>\\x1b[2J") == 10
+    assert message.count("a@1#rg0 row 7 (2): <script>\\x1b[2J") == 3
     assert "set max_dropped = 0.1045 in the same table, [sources.clean.gopher] or [clean.gopher]" in message

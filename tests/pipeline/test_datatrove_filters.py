@@ -83,7 +83,7 @@ def test_a_filter_drops_what_it_drops_alone(name: str, arguments: dict[str, Any]
     assert tally.dropped == Counter(reasons)
     assert 0 < len(reasons) < len(documents)
     step = tally.drops.steps[name]
-    assert (step.came.documents, step.found.documents) == (len(documents), len(reasons))
+    assert (step.decided.documents, step.found.documents) == (len(documents), len(reasons))
     assert bool(tally.edited) == (name == "C4QualityFilter")
 
 

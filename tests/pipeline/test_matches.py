@@ -11,16 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.builder.alarms import check_encoded
-from pipeline.clean import patterns as matches
-from pipeline.clean.patterns import drop_matches, pattern_reason
-from pipeline.clean.steps import EMPTY, LONG, clean_batch
+from pipeline.clean.patterns import drop_matches
+from pipeline.clean.reasons import EMPTY, LONG, SHOWN_DOCUMENTS, pattern_reason
+from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.key_values import check_pattern
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import Span, TextBatch
-from shards.errors import InputError
 from tests.support.good_recipe import GOOD, faults_of
 
 Load = Callable[..., Recipe]
@@ -65,7 +63,7 @@ def test_documents_match_as_pythons_re_says_and_count_for_the_first_pattern(seed
     assert tally.dropped == {pattern_reason(p): reference.count(p) for p in patterns if p in reference}
     for pattern in patterns:
         own = [match for match in tally.shown if match.reason == pattern_reason(pattern)]
-        holding = [row for row, p in enumerate(reference) if p == pattern][: matches.SHOWN_MATCHES]
+        holding = [row for row, p in enumerate(reference) if p == pattern][:SHOWN_DOCUMENTS]
         assert [match.row - 50 for match in own] == holding
         for match in own:
             first = re.search(pattern, texts[match.row - 50], re.ASCII)
@@ -129,27 +127,3 @@ def test_patterns_for_all_come_first_in_each_source_and_stay_there(load: Load, t
     again = Recipe.model_validate_json(recipe.to_json())
     assert [source.drop_if_matches for source in again.sources] == expected
     assert again.to_json() == recipe.to_json()
-
-
-def test_more_than_the_share_stops_with_counts_and_samples() -> None:
-    texts = [f"{n} \x1b[31mPersonX\u202e and more" for n in range(5)] + ["@.@"] + ["plain"] * 194
-    patterns = ["PersonX", "@.@", "none"]
-    documents, tallies = 0, [Tally()]
-    tallies[0].drops.count_rows({"shorter than min_bytes": 100})
-    for part in range(2):
-        found, tally = find(texts[part::2], patterns, f"part-{part}\x07")
-        documents += found.count(False)
-        tallies.append(tally)
-    source = source_of(drop_if_matches=patterns, max_dropped=0.03)
-    check_encoded(source, documents, Tally.sum(tallies))  # six of 200: not more
-    with pytest.raises(InputError) as caught:
-        check_encoded(source.model_copy(update={"max_dropped": 0.029}), documents, Tally.sum(tallies))
-    said = str(caught.value)
-    assert "source 's': drop_if_matches drops 6 of 200 documents (3.00%), more than max_dropped = 0.029 allows" in said
-    assert said.count(">>>PersonX<<<") == matches.SHOWN_MATCHES
-    assert "5 match PersonX\n" in said
-    assert "    part-0\\x07 row 50: 0 \\x1b[31m>>>PersonX<<<\\u202e and more\n" in said
-    assert "1 match @.@\n" in said
-    assert "match none" not in said
-    assert "max_dropped = 0.03 in this source" in said
-    assert said.isprintable() or set(said) - {"\n"} == {c for c in said if c.isprintable()}

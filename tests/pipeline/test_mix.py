@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.clean.drops import DUPLICATE, ELSEWHERE
+from pipeline.clean.reasons import DUPLICATE, ELSEWHERE
 from pipeline.encode import run as run_module
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run
 from pipeline.engine.checksums import seal, unseal
@@ -322,7 +322,7 @@ def test_validation_larger_than_sources_and_empty_sources(runs_of: Any) -> None:
         plan_of(make_recipe([50, 50, 1], val_tokens=2000), runs)
     lines = str(caught.value).splitlines()
     assert "split.val_tokens: 2,000 asks for 990 tokens of 's0', which has 500 in all" in lines[0]
-    assert lines[1].startswith("source 's2': nothing is left of it; `tokenmill clean-report` shows why. ")
+    assert lines[1].startswith("source 's2': cleaning left no documents: there were none; ")
     assert len(lines) == 2
     for key in ("val_tokens", "tokens"):
         with pytest.raises(InputError, match=rf"{key}: 1 gives no source a whole token. Ask for at least 2\."):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,13 +17,12 @@ import shards
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.index import Axis, Index
-from tests.support.builds import build_here, call_here, digests, real_documents
+from tests.support.builds import build_here, digests, real_documents
 from tests.support.good_recipe import GOOD, faults_of
 from tests.support.near_duplicates import change
 from tests.support.recipes import source, write_recipe, write_texts
 from tests.support.runs import Document, corpus_of, keep_first, make_recipe, place_documents, write_runs
 from tests.support.temporary import temporary_folder
-from tokenmill.__main__ import main
 
 WEB, NEAR, COPIES, NOTES, SHARED = 2400, 240, 60, 700, 100
 
@@ -56,12 +54,6 @@ class Corpus:
     def build(self, *options: str) -> dict[str, Any]:
         """Build in the same folders with keys changed."""
         return build_here(self.recipe, self.out, *options)
-
-    def run(self, program: Any, *arguments: str) -> dict[str, Any]:
-        """Run a command on the set, and return its JSON."""
-        done = call_here(program, *arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
 
 
 def held(out: Path) -> dict[str, dict[str, Counter[str]]]:
@@ -141,33 +133,6 @@ def test_a_share_is_of_the_whole_sources_documents_and_nothing_else_changes(corp
     assert set(held(corpus.out)["train"]["web"]) == found[0.125]
     again = corpus.build("--set", "sources.web.take=1")
     assert (again["ran"]["encode"], digests(corpus.out)) == (0, corpus.before)
-
-
-def test_what_is_told_of_a_document_that_is_not_taken(corpus: Corpus) -> None:
-    built = corpus.build(*set_take(0.5))
-    digest = max(corpus.hashes["train"]["web"])
-    answer = corpus.run(main, "trace", str(corpus.out), "--hash", digest, "--workers", "1")
-    (copy,) = answer["build"]["copies"]
-    assert (answer["in_set"], answer["build"]["answer"], copy["shards"]) == (False, "not taken", [])
-    (reason,) = copy["reasons"]
-    assert reason["step"] == "take"
-    assert reason["text"].startswith("not taken: take = 0.5 ")
-    # A copy in the other source gives way all the same.
-    _, notes = texts()
-    shared = (xxhash.xxh3_128_hexdigest(text.encode()) for text in notes[-SHARED:])
-    twice = next(one for one in shared if not is_taken(one, 0.5))
-    answer = corpus.run(main, "trace", str(corpus.out), "--hash", twice, "--workers", "1")
-    first, second = answer["build"]["copies"]
-    assert (first["source"], first["reasons"][0]["step"]) == ("web", "take")
-    assert (second["source"], second["reasons"][0]["step"]) == ("notes", "duplicate")
-    # The table of steps has it as the last one, with what came to it.
-    report = corpus.run(main, "clean-report", str(corpus.out))
-    (row,) = (row for row in report["rows"] if row["source"] == "web" and row["step"] == "not taken")
-    assert row["reason"] == "not taken: take = 0.5"
-    assert row["documents"] == built["sources"][0]["dropped"][row["reason"]]
-    left = report["sources"][0]["left"]
-    assert left["documents"] == built["sources"][0]["documents_available"]
-    assert left["tokens"] == built["sources"][0]["tokens_available"]
 
 
 CORPORA = st.builds(corpus_of, st.integers(0, 1 << 32), st.integers(1, 3), st.integers(20, 150))

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pipeline.clean.drops import Excess, find_excess
+from pipeline.clean.reasons import Dropped
 from tests.support import recipes
 from tests.support.builds import build_here
 from tests.support.recipes import write_recipe
@@ -38,5 +38,5 @@ def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dic
     assert built["ran"]["encode"] == 0, "nothing is encoded again"
     assert built["sources"][0]["dropped"] == {"text is null": 10, "text is not valid UTF-8": 2}
     assert "2 of 52 records (3.85%) are malformed and dropped. Examples:\n  a.jsonl" in built["stderr"]
-    barely = Excess(19_998_001, 20_000_001)  # above 0.9999
-    assert find_excess(*barely, barely.enough) is None
+    barely = Dropped(19_998_001, 20_000_001)  # above 0.9999
+    assert not [*barely.refuse("a", "", barely.enough(), change="")]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pipeline.builder.alarms import check_encoded
 from pipeline.builder.running_build import RunningBuild
-from pipeline.clean.drops import describe_drops
 from pipeline.clean.measures import measure
-from pipeline.clean.steps import drop_remedy
+from pipeline.clean.reasons import describe_change, describe_drops
 from pipeline.clean.tally import Tally
 from pipeline.encode import encode
 from pipeline.encode.run import Run, RunList, token_dtype
@@ -80,7 +79,7 @@ def run_encode(build: RunningBuild) -> None:
             reasons = tally.dropped
             why = describe_drops(reasons, reasons.total()) or "there were none"
             with build.stops():
-                raise InputError(f"source {source.name!r}: no document is left: {why}. {drop_remedy()}.")
+                raise InputError(f"source {source.name!r}: no document is left: {why}. {describe_change(reasons)}.")
 
 
 def prepare_cleaning(build: RunningBuild) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import prepare_cleaning
-from pipeline.clean.drops import describe_drops
+from pipeline.clean.reasons import describe_drops
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import Task, make_task
 from pipeline.recipe.schema import Recipe
