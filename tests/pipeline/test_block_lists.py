@@ -55,26 +55,6 @@ def test_what_trace_writes_and_a_person_edits_is_read(tmp_path: Path) -> None:
     assert len(BlockList("block.txt", path).read()[0]) == 0
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"# head\n" + b"0" * 31 + b"\n", 'line 2 is "' + "0" * 31 + '"'),
-        (b"0" * 64 + b"\n", 'line 1 is "' + "0" * 40 + '..."'),
-        (b"g" * 32, "line 1"),
-        (b"PAR1\x15\x04\x1b[2J\x00\xff", "line 1 is"),
-        (b"# a comment without an end\xff" * 1000 + b"\n1234\n", 'line 2 is "1234"'),
-    ],
-)
-def test_a_file_of_another_kind_is_refused_with_its_lines(tmp_path: Path, data: bytes, words: str) -> None:
-    path = tmp_path / "block.txt"
-    path.write_bytes(data)
-    with pytest.raises(InputError) as caught:
-        BlockList("block.txt", path).read()
-    assert words in str(caught.value)
-    assert "32 hexadecimal digits" in str(caught.value)
-    assert "\x1b" not in str(caught.value)
-
-
 def test_a_name_that_no_file_has_is_refused() -> None:
     with pytest.raises(InputError, match="a lone surrogate"):
         BlockList("x", Path("\ud800")).read()
@@ -148,25 +128,3 @@ def test_a_recipe_names_lists_by_its_own_folder_and_records_their_digest(
     write_list(tmp_path / "lists/a.txt", [(1, 3)])
     changed = faults_of(lambda: load_checked_recipe(elsewhere / "set/recipe.json"))
     assert "it was changed, or is another list" in changed[0]
-
-
-def test_every_list_that_cannot_be_used_is_told(tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bad.txt").write_text("no hash\n")
-    (tmp_path / "good.txt").write_text("")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "here.txt").write_text("")
-    monkeypatch.chdir(elsewhere)
-    faults = faults_of(
-        load, 'drop_hashes = ["bad.txt", "none.txt", "here.txt", "good.txt", "good.txt", "..", 7]\n' + GOOD
-    )
-    said = "\n".join(faults)
-    assert len(faults) == 6
-    assert "drop_hashes.0: " in said
-    assert 'line 1 is "no hash"' in said
-    rule = f"Paths begin at the recipe's folder, {tmp_path}"
-    assert f"none.txt: cannot be read: No such file or directory. {rule}" in said
-    assert f"There are files at {elsewhere / 'here.txt'}: write " in said
-    assert "'good.txt' is listed more than once" in said
-    assert "drop_hashes.5: " in said
-    assert "drop_hashes.6: " in said

@@ -56,34 +56,6 @@ min_words = 7
     assert fault.endswith("'off' is gone: `enabled = false` turns a table of `clean` off.")
 
 
-def test_every_fault_of_the_tables_is_told(load: Any) -> None:
-    tables = """
-[clean.gophre]
-[clean.gopher]
-min_word = 3
-max_words = -1
-min_mean_word_chars = "of"
-max_dropped = 2
-when = "later"
-[clean.code]
-min_alphanumeric = 1.5
-"""
-    faults = faults_of(load, GOOD + tables)
-    for expected in [
-        "clean.gophre: unknown key. Did you mean 'gopher'?",
-        "clean.gopher.min_word: unknown key. Did you mean 'min_words'?",
-        'clean.gopher.max_words: expected a number from 0, or "off"; got -1',
-        "clean.gopher.min_mean_word_chars: expected a number from 0, or \"off\"; got 'of'",
-        "clean.gopher.max_dropped: expected 1 or less; got 2",
-        "clean.gopher.when: expected 'mix' or 'encode'; got 'later'",
-        'clean.code.min_alphanumeric: expected a number from 0 to 1, or "off"; got 1.5',
-    ]:
-        assert expected in faults
-    assert len(faults) == 7
-    (fault,) = faults_of(load, GOOD + "[clean.gopher]\nmin_words = 9\nmax_words = 8\n")
-    assert fault.startswith("clean.gopher: min_words is above max_words")
-
-
 LANGUAGE = {"model": "lid.ftz#sha256=" + "0" * 64, "keep": ["en", "de"]}
 FUNCTION = {"function": "rules:keep#sha256=" + "0" * 64}
 LISTED = {"datatrove": {"filter": "C4QualityFilter"}, "python": FUNCTION}

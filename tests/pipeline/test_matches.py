@@ -15,11 +15,10 @@ from pipeline.clean.patterns import drop_matches
 from pipeline.clean.reasons import EMPTY, LONG, SHOWN_DOCUMENTS, pattern_reason
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
-from pipeline.recipe.key_values import check_pattern
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import Span, TextBatch
-from tests.support.good_recipe import GOOD, faults_of
+from tests.support.good_recipe import GOOD
 
 Load = Callable[..., Recipe]
 
@@ -89,34 +88,6 @@ def test_cleaning_drops_what_matches_after_what_cannot_be() -> None:
     )
     assert clean(["a", "b"], drop_if_matches=["c"]) == (["a", "b"], [0, 1], {})
     assert clean(["", ""], drop_if_matches=["c"]) == ([], [], {EMPTY: 2})
-
-
-@pytest.mark.parametrize(
-    ("pattern", "words"),
-    [
-        ("(", "missing ): ("),
-        ("[a-", "missing ]"),
-        ("(?=a)", "invalid perl operator: (?="),
-        ("a{2000}", "invalid repetition size"),
-        (r"\Qopen", "missing ): \\Qopen"),
-        ("", "matches the empty text"),
-        ("x*|y", "matches the empty text"),
-    ],
-)
-def test_a_bad_pattern_is_refused_with_the_words_of_re2(pattern: str, words: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(words)):
-        check_pattern(pattern)
-
-
-def test_a_recipe_tells_every_bad_pattern(load: Load) -> None:
-    text = 'drop_if_matches = ["ok", "("]\n' + GOOD.replace(
-        "weight = 3.5", 'weight = 3.5\ndrop_if_matches = ["a*", "b"]'
-    )
-    faults = faults_of(load, text)
-    assert [fault.split(":")[0] for fault in faults] == ["drop_if_matches.1", "sources.code.drop_if_matches.0"]
-    assert "missing )" in faults[0]
-    (twice,) = faults_of(load, 'drop_if_matches = ["ok", "ok"]\n' + GOOD)
-    assert "listed more than once: 'ok'" in twice
 
 
 def test_patterns_for_all_come_first_in_each_source_and_stay_there(load: Load, tmp_path: Any) -> None:

@@ -18,7 +18,6 @@ from pipeline.mix import partitions as partitions_module
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.index import Axis, Index
 from tests.support.builds import build_here, digests, real_documents
-from tests.support.good_recipe import GOOD, faults_of
 from tests.support.near_duplicates import change
 from tests.support.recipes import source, write_recipe, write_texts
 from tests.support.runs import Document, corpus_of, keep_first, make_recipe, place_documents, write_runs
@@ -170,9 +169,3 @@ def test_an_index_takes_what_plain_code_finds(
             plan = cut_sources(recipe.model_copy(update={"sources": own}), index)
             placed = [item for items in place_documents(plan, runs, index).values() for item in items]
             assert {key for _, _, key, _ in placed} <= {one.key for own in taken for one in own}
-
-
-@pytest.mark.parametrize("value", ["0", "-0.5", "1.0000001", "16", "nan", '"1/16"', "[0.5]"])
-def test_a_number_that_is_no_share_is_refused(load: Any, value: str) -> None:
-    (fault,) = faults_of(load, GOOD, f"sources.prose.take={value}")
-    assert fault.startswith("sources.prose.take: expected "), fault
