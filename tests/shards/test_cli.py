@@ -1,6 +1,5 @@
 """The commands: exit status, JSON, and output that no document can abuse."""
 
-import dataclasses
 import errno
 import json
 import re
@@ -9,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import zstandard
@@ -18,7 +16,6 @@ from shards.errors import lacks_memory, text_of
 from shards.terminal.program import run_command
 from tests.support.builds import call_here
 from tests.support.opened import no_more_files
-from tests.support.shard_sets import write_set
 from tokenmill.__main__ import main
 
 
@@ -41,7 +38,7 @@ def test_validate_names_problems(good_set, tmp_path):
     assert "evil\x1b[2J.txt" in {problem["where"] for problem in report["problems"]}
 
 
-def test_inspect_prints_tables(good_set):
+def test_inspect_prints_tables_and_a_document(good_set, plan):
     result = run("inspect", good_set)
     assert result.returncode == 0
     for word in ("prose", "75.0000%", "val deviation", "train-00001", "val"):
@@ -49,28 +46,12 @@ def test_inspect_prints_tables(good_set):
     described = json.loads(run("inspect", good_set, "--json").stdout)
     assert [shard["name"] for shard in described["shards"]] == ["train-00000", "train-00001", "val-00000"]
     assert described["shards"][0]["compression_ratio"] > 1
-
-
-@pytest.mark.parametrize("shard", ["train-00001", "1"])
-def test_inspect_prints_a_document(good_set, plan, shard):
     document = plan.documents["train"][1][6]
-    result = run("inspect", good_set, "--shard", shard, "--document", 6)
-    assert result.returncode == 0
-    head, text = result.stdout.split("\n", 1)
-    assert text == document.text.decode() + "\n"
-    assert f"source {document.source}, unit {document.unit}, row {document.row}" in head
-
-
-def test_document_cannot_control_the_terminal(plan, tokenizer, tmp_path):
-    text = "a\x1b]0;owned\x07b\x9b31mc\u202edrow\u2028\x7f\r\n\tend [bold]"
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
-    shard = plan.documents["val"][0]
-    shard[0] = dataclasses.replace(shard[0], tokens=np.array([*ids, plan.eos_id], "<u2"), text=text.encode())
-    write_set(tmp_path / "set", plan)
-    shown = run("inspect", tmp_path / "set", "--shard", "val-00000", "--document", 0).stdout
-    assert shown.split("\n", 1)[1] == "a\\x1b]0;owned\\x07b\\x9b31mc\\u202edrow\\u2028\\x7f\\r\n\tend [bold]\n"
-    exact = json.loads(run("inspect", tmp_path / "set", "--shard", "2", "--document", 0, "--json").stdout)
-    assert exact["text"] == text
+    for shard in ("train-00001", "1"):
+        result = run("inspect", good_set, "--shard", shard, "--document", 6)
+        head, text = result.stdout.split("\n", 1)
+        assert (result.returncode, text) == (0, document.text.decode() + "\n")
+        assert f"source {document.source}, unit {document.unit}, row {document.row}" in head
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

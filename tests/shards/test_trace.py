@@ -140,8 +140,8 @@ def test_block_list_names_each_document_once(good_set, plan, tmp_path):
         write_block_list(folder / "block.txt", found.hashes, open_set(folder), asked="")
 
 
-def test_command_prints_where_it_is_and_cannot_control_the_terminal(plan, tokenizer, tmp_path, capsys):
-    text = "before \x1b]0;owned\x07 the needle\u202e\nafter"
+def test_commands_print_where_it_is_and_no_document_controls_the_terminal(plan, tokenizer, tmp_path, capsys):
+    text = "before \x1b]0;owned\x07 the needle\u202e\nb\x9b31mc\u2028\x7f\r\n\tend [bold]"
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     first = plan.documents["val"][0][7]
     plan.documents["val"][0][7] = dataclasses.replace(
@@ -152,11 +152,17 @@ def test_command_prints_where_it_is_and_cannot_control_the_terminal(plan, tokeni
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     assert f"source {first.source}, unit {first.unit}, row {first.row}, hash {first.hash.hex()}" in shown
-    assert "before \\x1b]0;owned\\x07 the >>>needle<<<\\u202e\\nafter" in shown
+    assert "before \\x1b]0;owned\\x07 the >>>needle<<<\\u202e\\nb" in shown
     assert "1 document holds it, 1 time" in shown
     assert first.hash.hex() in (tmp_path / "b.txt").read_text()
     assert main(["trace", str(tmp_path / "set"), "--shard", "val-00000", "--offset", "0"]) == 0
     assert plan.documents["val"][0][0].hash.hex() in capsys.readouterr().out
+    inspect = ["inspect", str(tmp_path / "set"), "--shard", "val-00000", "--document", "7"]
+    assert main(inspect) == 0
+    told = "before \\x1b]0;owned\\x07 the needle\\u202e\nb\\x9b31mc\\u2028\\x7f\\r\n\tend [bold]\n"
+    assert capsys.readouterr().out.split("\n", 1)[1] == told
+    assert main([*inspect, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == text
     assert main([*arguments, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["shown"][0]["before"], report["documents"], report["hashes"]) == (text[: text.index("needle")], 1, 1)
