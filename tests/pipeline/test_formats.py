@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import csv
 import gzip
 import io
@@ -305,7 +306,6 @@ def test_empty_files_among_others_are_counted_and_shown(tmp_path: Path, run_cli:
     for name, data in EMPTY.items():
         (tmp_path / "data" / name).write_bytes(data)
     write_recipe(tmp_path / "r.toml", table_of("s", "data/*", separator="--"), split={"val_tokens": 100})
-    assert "its files hold no document" in run_cli("plan", "r.toml").stderr
     (tmp_path / "data" / "whole.jsonl").write_text(
         "".join(json.dumps({"text": f"{n} words"}) + "\n" for n in range(500))
     )
@@ -362,3 +362,25 @@ def test_whole_numbers_of_any_length_are_compared_exactly(
     (tmp_path / name).write_text(text)
     ((_, (batch,)),) = read_spans(source(tmp_path / name, max_malformed=0.5, keep={"n": condition}))
     assert [text.decode() if isinstance(text, bytes) else text for text in batch.text.to_pylist()] == kept.split()
+
+
+LONG_LINES = b"".join(json.dumps({"text": "x" * 70_000}).encode() + b"\n" for _ in range(2))
+UNNAMED = {
+    "a.py": b"import os\n\nx = {'a': 1}\n",
+    "a.md": b"[link]: https://example.org\n\n# A page\n",
+    "a.py.gz": gzip.compress(b"import os\n"),
+    "notes": b"Some notes,\nwith a comma, here and there,\nand more.\n",
+    "empty.py": b"",
+    "table.md": b"| a | b |\n|---|---|\n| 1 | 2 |\n| 3 | 4 |\n",
+    "a.json": codecs.BOM_UTF8 + LONG_LINES,
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_json_lines_are_records_and_other_text_is_one_document_a_file(
+    name: str, tmp_path: Path, source: Any, read_all: Any
+) -> None:
+    (tmp_path / name).write_bytes(UNNAMED[name])
+    texts = [text for _, _, text in read_all(source(tmp_path / name))]
+    whole = gzip.decompress(UNNAMED[name]) if name.endswith(".gz") else UNNAMED[name]
+    assert texts == (["x" * 70_000] * 2 if name == "a.json" else [whole])

@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from pipeline.builder.build import BuildResult, build_set, load_recipe
 from pipeline.clean.documents import DocumentStream
-from pipeline.sources.base import Span, make_units
+from pipeline.sources.base import Span, make_units, spans_to_json
 from pipeline.sources.files import list_files, list_spans
 from pipeline.sources.selection import SPANS_FILE, SpanCache, open_sources
 from shards.stores.store import FolderStore
@@ -150,3 +151,27 @@ def test_one_changed_file_changes_the_units_of_its_group_alone() -> None:
         found = make_units(0, after)
         assert [span for unit in found for span in unit.spans] == after
         assert len(set(found) - set(units)) <= 2
+
+
+@pytest.mark.parametrize("name", ["a.md", 'a"b\\.md', "übung 日本\n\t\x7f\u2028.txt", ""])
+def test_the_json_of_a_span_has_all_its_fields(name: str) -> None:
+    spans = [
+        Span(f"/d/{name}", name, "1 bytes", "file", "file", 0, 7, 8, 1, 9),
+        Span(f"hf://{name}", name, "etag", "parquet", "rg", 3, 4, 1 << 40, None, 0, "0" * 40),
+        Span(f"/d/{name}", name, "v", "documents", "b", 0, 1, 1, 1, 1, name),
+    ]
+    expected = [asdict(span) | ({"url": ""} if span.format == "documents" else {}) for span in spans]
+    text = json.dumps(expected, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert spans_to_json(spans) == text
+
+
+def test_units_of_small_files_and_large_ones() -> None:
+    def span(index: int, size: int) -> Span:
+        return Span(f"/{index}", f"{index}", "v", "file", "file", 0, size, size, 1, size)
+
+    spans = [span(index, 5 << 20) for index in range(7)] + [span(7, 300 << 20), span(8, 0)]
+    units = make_units(3, spans)
+    assert [span for unit in units for span in unit.spans] == spans
+    assert [len(unit.spans) for unit in units] == [3, 3, 1, 1, 1]
+    assert {unit.source for unit in units} == {3}
+    assert json.loads(spans_to_json(units[0].spans))[0]["url"] == "/0"

@@ -169,12 +169,6 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(fetch: Fetch, 
         server.shutdown()
 
 
-@pytest.mark.parametrize("text", ["softwareheritage/content", "s3://bucket/x"])
-def test_what_is_no_address_is_refused(text: str, fetch: Fetch) -> None:
-    with pytest.raises(SourceError, match=r"expected https://HOST/PATH\. Correct --content-endpoint"):
-        fetch("ab" * 20, endpoint=text)
-
-
 KEY = hashlib.sha1(b"9").digest()
 
 

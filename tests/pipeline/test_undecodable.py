@@ -1,4 +1,4 @@
-"""Text that does not decode counts as malformed, in every format; records without text have a limit of their own."""
+"""Text that does not decode is malformed; records without text have a limit; an absent separator is told."""
 
 # pyright: basic
 
@@ -9,9 +9,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from pipeline.clean.documents import DocumentStream
 from pipeline.clean.reasons import Dropped
+from shards import open_set
 from tests.support import recipes
-from tests.support.builds import build_here
+from tests.support.builds import build_here, list_spans_of
 from tests.support.recipes import write_recipe
 
 web = functools.partial(recipes.source, "web")
@@ -40,3 +44,44 @@ def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dic
     assert "2 of 52 records (3.85%) are malformed and dropped. Examples:\n  a.jsonl" in built["stderr"]
     barely = Dropped(19_998_001, 20_000_001)  # above 0.9999
     assert not [*barely.refuse("a", "", barely.enough(), change="")]
+
+
+DOCUMENTS = [f"Document {n}\nwith two lines about number {n * n}" for n in range(300)]
+CRLF = "\n\n".join(DOCUMENTS).replace("\n", "\r\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "separator", "found"),
+    [
+        (CRLF, "\n\n", [r'a.txt (has "\r\n\r\n")']),
+        ("\n\n".join(DOCUMENTS), "\r\n\r\n", [r'a.txt (has "\n\n")']),
+        ("a\r\n<end>\r\nb", "\n<end>\n", [r'a.txt (has "\r\n<end>\r\n")']),
+        ("long text " * 9000, "\n\n", ["a.txt"]),
+        ("one short document", "\n\n", []),
+        (CRLF, "\r\n\r\n", []),
+        ("long text " * 9000 + "\n\n", "\n\n", []),
+        ("", "\n\n", []),
+    ],
+)
+def test_files_without_the_separator_are_told(
+    text: str, separator: str, found: list[str], tmp_path: Path, source: Any
+) -> None:
+    (tmp_path / "a.txt").write_bytes(text.encode() or b"\n\n")
+    recipe = source(tmp_path / "a.txt", separator=separator)
+    stream = DocumentStream(recipe, list_spans_of(recipe))
+    assert sum(len(documents) for _, documents in stream) >= len(found)
+    assert stream.tally.undivided == found
+
+
+def test_plan_and_build_say_it(tmp_path: Path, recipe: Path, expected: dict[str, str], run_cli: Any) -> None:
+    tokenizer = {"file": str(recipe.parent / "set" / "tokenizer.json")}
+    (tmp_path / "a.txt").write_bytes(CRLF.encode())
+    write_recipe(tmp_path / "r.toml", web("a.txt", separator="\n\n"), tokenizer=tokenizer)
+    words = 'read as one document each: a.txt (has "\\r\\n\\r\\n"). Correct `separator`'
+    assert words in run_cli("plan", "r.toml").stdout
+    assert words in build_here(tmp_path / "r.toml", tmp_path / "out")["stderr"]
+    again = build_here(tmp_path / "r.toml", tmp_path / "out")
+    assert words in again["stderr"], "also when nothing is encoded again"
+    remedied = build_here(tmp_path / "r.toml", tmp_path / "out", "--set", 'sources.web.separator="\\r\\n\\r\\n"')
+    assert "line ends" not in remedied["stderr"]
+    assert open_set(tmp_path / "out").manifest.splits["train"].documents == 300

@@ -11,8 +11,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
-import shutil
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,20 +60,6 @@ def write(out: Path) -> Corpora:
     place(web.select(["text"]), [root / CLIMBMIX / f"shard_{index:05d}.parquet" for index in range(PIECES)])
     write_card(root / CLIMBMIX, {})  # the shuffled mirror: files beside the card, and no configurations
     return Corpora(root, tar)
-
-
-def changed(folder: Path, out: Path, changes: dict[str, bytes | None]) -> Path:
-    """Link a repository's folder into another one with some files' bytes replaced, added or (None) left out.
-
-    For `hub.publish(repo, changed(...))`: the branch moves, and the older commit is still served.
-    """
-    shutil.copytree(folder, out, copy_function=lambda source, to: os.symlink(os.path.realpath(source), to))
-    for name, content in changes.items():
-        (out / name).unlink(missing_ok=True)
-        if content is not None:
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-            (out / name).write_bytes(content)
-    return out
 
 
 # --- The repositories ---
