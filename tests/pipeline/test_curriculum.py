@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
-from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.checksums import seal, unseal
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.index import Index
@@ -21,7 +18,6 @@ from pipeline.mix.mix_plan import MixPlan
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError
-from tests.support.good_recipe import GOOD, faults_of
 from tests.support.runs import Document, corpus_of, keep_first, make_recipe, place_documents, write_runs
 from tests.support.temporary import temporary_folder
 
@@ -132,48 +128,3 @@ def test_what_phases_demand_of_the_sources() -> None:
     fault = Demand(recipe).grant([9000, 2700]).fault
     assert fault.startswith("mix.phases.last: 0.1 of 5,000 training tokens is 500, less than a shard of 1,000")
     assert "Lower shards.tokens to at most 500" in fault
-
-
-CURRICULUM = """
-[mix]
-tokens = 1_000_000
-[shards]
-tokens = 100_000
-[[mix.phases]]
-name = "main"
-share = 0.9
-[[mix.phases]]
-name = "last"
-share = 0.1
-weights = { prose = 1, code = 2.5 }
-"""
-
-
-def load(folder: Path, *overrides: str) -> Recipe:
-    path = folder / "recipe.toml"
-    for name in ("a.jsonl", "a.py"):
-        (folder / name).write_text("{}")
-    path.write_text(GOOD.format(folder=folder) + CURRICULUM)
-    return load_checked_recipe(path, overrides=overrides)
-
-
-FAULTS = {
-    "mix.phases.last.share=0.05": "mix.phases: the shares add up to 0.9 + 0.05 = 0.95; expected exactly 1. "
-    "Give mix.phases.last the share 0.1.",
-    "mix.phases.main.share=1": "mix.phases: the shares add up to 1 + 0.1 = 1.1; expected exactly 1. "
-    "Give the phases smaller shares.",
-    "mix.phases.last.weights={web = 1}": "mix.phases.last.weights: no source has the name 'web'; expected some of "
-    "['prose', 'code']",
-    "mix.phases.last.weights={prose = 0, code = 0}": "mix.phases.last.weights: every source has the weight 0. "
-    "Give one of them more.",
-    "mix.phases=[{name = 'all', share = 1, weights = {code = 0}}]": "sources.code: every phase gives it the weight 0. "
-    "Leave the source out, or give it a weight.",
-    "mix.phases.last.name=main": "mix.phases: 2 phases are called 'main'; expected distinct names",
-    "shards.tokens=200_000": "mix.phases.last: 0.1 of 1,000,000 training tokens is 100,000, less than a shard of "
-    "200,000, and a shard has one phase. Lower shards.tokens to at most 100,000, or give the phase a larger share.",
-}
-
-
-@pytest.mark.parametrize("override", FAULTS)
-def test_a_faulty_curriculum_is_refused(tmp_path: Path, override: str) -> None:
-    assert faults_of(partial(load, tmp_path), override) == [FAULTS[override]]

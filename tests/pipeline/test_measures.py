@@ -65,15 +65,15 @@ def test_paragraphs_are_equal_whatever_white_space_stands_between_their_words() 
 
 def test_a_document_on_a_limit_stays() -> None:
     values = np.array([0.1, 0.2, 0.3], np.float32)
-    assert Limit("p", "max_x", "x", "max", 0.2).find_fallen(values).tolist() == [False, False, True]
-    assert Limit("p", "min_x", "x", "min", 0.2).find_fallen(values).tolist() == [True, False, False]
+    assert Limit("p", "max_x", "x", "max", 0.2).is_violated(values).tolist() == [False, False, True]
+    assert Limit("p", "min_x", "x", "min", 0.2).is_violated(values).tolist() == [True, False, False]
 
 
 def find_reasons(preset: Preset, texts: list[str]) -> list[list[str]]:
     """Return the keys of the limits by which each document falls."""
     names = preset.measures()
     values = measure_documents(pa.array(texts, pa.large_string()), names)  # type: ignore[arg-type]
-    fallen = {limit.key: limit.find_fallen(values[:, names.index(limit.measure)]) for limit in preset.limits()}
+    fallen = {limit.key: limit.is_violated(values[:, names.index(limit.measure)]) for limit in preset.limits()}
     return [[key for key, mask in fallen.items() if mask[index]] for index in range(len(texts))]
 
 
