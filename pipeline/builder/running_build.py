@@ -95,7 +95,7 @@ class RunningBuild(Build):
         before: Callable[[list[Task]], None] | None = None,
         after: Callable[[], None] | None = None,
     ) -> StageResult[ResultT]:
-        """Run a stage's missing tasks and keep its result in the running build; repeated stages add up.
+        """Run a stage's missing tasks and keep its result; repeated stages add up.
 
         Args:
             name: the stage's name and folder.
@@ -140,15 +140,15 @@ class RunningBuild(Build):
         return result
 
     def encoded(self, source: int) -> list[EncodeResult]:
-        """Return the running build's results of encoding the units of a source."""
+        """Return the results of encoding the units of a source."""
         return [cast("EncodeResult", run.result) for run in self.runs if run.source == source]
 
     def folder_of(self, stage: str, task: Task) -> WritableStore:
-        """Return the folder of a task of the running build."""
+        """Return the folder of a task."""
         return self.work.child(stage).child(task.digest)
 
     def write_run_list(self, pending: list[Task]) -> None:
-        """Write the list of the running build's runs if a task will read it."""
+        """Write the list of the runs if a task will read it."""
         if pending:
             self.run_list.write()
 
@@ -157,11 +157,11 @@ class RunningBuild(Build):
 
     @contextmanager
     def stops(self) -> Generator[None]:
-        """Check what the running build made, in the body of `with`: what is raised stops it; a plan collects it."""
+        """Check what was made, in the body of `with`: what is raised stops the build; a plan collects it."""
         yield
 
     def prune(self) -> None:
-        """Delete from the work folder what the running build did not use."""
+        """Delete from the work folder what this build did not use."""
         self.used["rows"] = {source.name for source in self.recipe.sources}
         for stage in (*ORDER, "rows"):
             store, used = self.work.child(stage), self.used.get(stage, set())
@@ -174,16 +174,16 @@ class RunningBuild(Build):
                     delete_path(path)
 
     def say(self, message: str) -> None:
-        """Print a message of the running build now, unless it has been printed before."""
+        """Print a message now, unless it has been printed before."""
         self.driver.progress.note_once(message)
 
     def note(self, message: str) -> None:
-        """Print a message of the running build now, and add it to its report."""
+        """Print a message now, and add it to the report."""
         self.notes.append(message)
         self.say(message)
 
     def check_disk(self, pending: list[Unit]) -> None:
-        """Refuse a disk too small for what the running build has still to write; check nothing if all is encoded."""
+        """Refuse a disk too small for what is still to be written; check nothing if all is encoded."""
         if not pending:
             return
         # Too much rather than too little: a build that runs out of disk has worked in vain.

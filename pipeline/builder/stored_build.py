@@ -72,7 +72,7 @@ class Build:
             self.work.put(BUILD_FILE, seal(stored))
 
     def read_tallies(self) -> list[Tally]:
-        """Return the tallies of a stored build: what cleaning did before encoding, of each source.
+        """Return what cleaning did before encoding, of each source.
 
         Raises:
             WorkFileDamagedError: a run's receipt is not as it was written.
@@ -88,7 +88,7 @@ class Build:
         ]
 
     def read_tokenizer(self) -> bytes:
-        """Return the bytes of the `tokenizer.json` of a stored build's runs.
+        """Return the bytes of the `tokenizer.json` of the runs.
 
         Raises:
             InputError: the recipe's file is gone.

@@ -37,7 +37,6 @@ from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.kept_text import KeptText
 from shards.errors import InputError, RunError
 from shards.format.content_hash import hash_documents
-from shards.stores.retry import count_retries
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Float32s, Int64s, Rows, UInt32s, UIntegers
@@ -122,7 +121,6 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
         RunError: the encoder and the reference disagree, or a document yielded EOS or BOS.
     """
     timer = Timer()
-    retries = count_retries()
     encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.tokenizer_task)
     timer.lap("start_s")
     stream = DocumentStream(task.source, task.unit.spans, most_bytes=task.unit.most_bytes)
@@ -174,7 +172,6 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
         tally=stream.tally,
         kept=None if encoder.kept is None else kept,
         slow_encoder=encoder.slow_because,
-        retries=count_retries() - retries,
         files=files,
         seconds=timer.seconds,
         core_seconds=timer.core_seconds,

@@ -118,7 +118,7 @@ class Run:
 
     @cached_property
     def output(self) -> TaskOutput[RunResult]:
-        """The result and the files of a run's task."""
+        """The result and the files of the task."""
         return TaskOutput(open_store(self.place), RunResult, self.result)
 
     @property
@@ -128,31 +128,31 @@ class Run:
 
     @property
     def labels(self) -> list[str]:
-        """Provenance of each span of the run: `file@revision#part`."""
+        """Provenance of each span: `file@revision#part`."""
         return self.output.result.labels
 
     @property
     def num_documents(self) -> int:
-        """The number of documents of the run."""
+        """The number of documents."""
         return self.output.result.documents
 
     @property
     def measures(self) -> list[str]:
-        """Names of the measures of each document of the run; none if the source is not cleaned in the mix."""
+        """Names of the measures of each document; none if the source is not cleaned in the mix."""
         return self.output.result.measures
 
     def read_measures(self, first: int, last: int) -> Float32s:
-        """Read the measures of the run's documents [first, last), float32 `(last - first, measures)`."""
+        """Read the measures of documents [first, last), float32 `(last - first, measures)`."""
         size = MEASURES_DTYPE.itemsize * len(self.measures)
         data = self.output.read(MEASURES_FILE, first * size, last * size)
         return np.frombuffer(data, MEASURES_DTYPE).reshape(last - first, len(self.measures))
 
     def read_measure(self, index: int, name: str) -> float:
-        """Read one measure of the run's document at an index."""
+        """Read one measure of the document at an index."""
         return float(self.read_measures(index, index + 1)[0, self.measures.index(name)])
 
     def describe(self, index: int) -> dict[str, Any]:
-        """Return where the run's document at an index comes from (`place`, `row`), its `hash` and its `tokens`."""
+        """Return where the document at an index comes from (`place`, `row`), its `hash` and its `tokens`."""
         (row,) = self.read_documents(index, index + 1)
         return {
             "place": self.labels[int(row["span"])],
@@ -163,26 +163,26 @@ class Run:
 
     @property
     def tokens_bytes(self) -> int:
-        """The bytes of the run's tokens."""
+        """The bytes of all tokens."""
         return self.output.size(TOKENS_FILE)
 
     @property
     def num_hits(self) -> int:
-        """The number of hits of evaluation items in the run."""
+        """The number of hits of evaluation items."""
         return self.output.size(HITS_FILE) // HIT_DTYPE.itemsize
 
     def read_hits(self) -> Rows:
-        """Read the run's hits of evaluation items, `HIT_DTYPE (hits,)`, in the documents' order."""
+        """Read the hits of evaluation items, `HIT_DTYPE (hits,)`, in the documents' order."""
         return np.frombuffer(self.output.read(HITS_FILE), HIT_DTYPE)
 
     def read_documents(self, first: int, last: int) -> Rows:
-        """Read the run's rows of the documents [first, last), `DOCUMENT_DTYPE (last - first,)`."""
+        """Read the rows of documents [first, last), `DOCUMENT_DTYPE (last - first,)`."""
         if self.keeps_rows:
             return self._rows[first:last]
         return self._read_rows(first, last)
 
     def hash_key(self, index: int) -> HashKey:
-        """Return the content hash of the run's document at an index."""
+        """Return the content hash of the document at an index."""
         (row,) = self.read_documents(index, index + 1)
         return int(row["hash_hi"]), int(row["hash_lo"])
 
@@ -198,7 +198,7 @@ class Run:
         )
 
     def read_between(self, start: HashKey, stop: HashKey) -> tuple[int, Rows]:
-        """Find and read the run's documents whose hashes are in [start, stop).
+        """Find and read the documents whose hashes are in [start, stop).
 
         Hashes are spread evenly, so their place is nearly known: a little more than the documents is read, once.
 
@@ -219,7 +219,7 @@ class Run:
             slack *= 4
 
     def read_tokens(self, rows: Rows) -> UIntegers:
-        """Read the tokens of consecutive documents of the run in one sequential read.
+        """Read the tokens of consecutive documents in one sequential read.
 
         Args:
             rows: consecutive rows from `read_documents`.
@@ -232,7 +232,7 @@ class Run:
         return np.frombuffer(self.output.read(TOKENS_FILE, *self.token_range(rows)), self.dtype)
 
     def open_tokens(self, rows: Rows) -> ReadRange:
-        """Prepare reading the tokens of some of a range of the run's documents, little-endian bytes.
+        """Prepare reading the tokens of some of a range of documents, little-endian bytes.
 
         Args:
             rows: rows from `read_documents`, in order; at least one.
@@ -240,7 +240,7 @@ class Run:
         return self.output.open_range(TOKENS_FILE, *self.token_range(rows))
 
     def token_range(self, rows: Rows) -> tuple[int, int]:
-        """Return the range of bytes, in the run's file of tokens, of the documents from the first row to the last."""
+        """Return the range of bytes in the file of tokens of the documents from the first row to the last."""
         size = np.dtype(self.dtype).itemsize
         return int(rows["start"][0]) * size, (int(rows["start"][-1]) + int(rows["length"][-1])) * size
 
@@ -281,7 +281,7 @@ class RunList:
         self._written = False
 
     def write(self) -> None:
-        """Write the list of runs, unless that has been done."""
+        """Write the list, unless that has been done."""
         if not self._written:
             runs = tuple(replace(run, result=run.result and run.result.outline()) for run in self.runs)
             self._store.put(self.name, seal(runs, tuple[Run, ...]))

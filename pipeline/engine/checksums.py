@@ -47,7 +47,7 @@ class ChecksummedWriter:
     """A new file whose block checksums are computed as it is written."""
 
     def __init__(self, path: Path):
-        """Create the file whose blocks get checksums."""
+        """Create the file."""
         self._file = path.open("wb")
         self._hashing = xxhash.xxh3_64()
         self._checksums = bytearray()
@@ -60,7 +60,7 @@ class ChecksummedWriter:
         self._file.close()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes to the file, and compute the checksums of its blocks."""
+        """Append bytes, and compute the checksums of their blocks."""
         self._file.write(data)
         view = memoryview(data).cast("B")
         # Complete the block that the last call began.

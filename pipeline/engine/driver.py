@@ -43,7 +43,7 @@ class StageResult(Generic[ResultT]):
     seconds: float
 
     def summary(self) -> dict[str, Any]:
-        """Return the entry in build.json of a stage that the driver ran.
+        """Return the stage's entry in build.json.
 
         `detail` adds up the seconds of its tasks' steps over all runs, and `core_seconds` the processor seconds.
         """
@@ -67,14 +67,14 @@ class Driver:
         scratch: str | None = None,
         check: Callable[[], None] | None = None,
     ):
-        """Set where the driver keeps and runs stages.
+        """Set where stages are kept and run.
 
         Args:
             work: the work folder.
             executor: where the tasks run.
             progress: shows the stages.
             scratch: the folder where tasks write, on the machine that runs them; see `open_attempt`.
-            check: called often; raises if this driver may not go on.
+            check: called often; raises if the build may not go on.
         """
         self.work = work
         self.executor = executor
@@ -202,7 +202,7 @@ class Driver:
             self.executor.run(calls, advance)
 
     def _note(self, damage: WorkFileDamagedError) -> None:
-        """Print that the driver makes a file again; stop the build if that did not help before."""
+        """Print that a file is made again; stop the build if that did not help before."""
         if damage.where in self._damaged:
             raise RunError(
                 f"{damage.where}: damaged again after it was rebuilt. The disk or the memory of this machine "

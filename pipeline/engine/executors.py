@@ -77,11 +77,11 @@ class Executor(ABC):
     @property
     @abstractmethod
     def workers(self) -> int:
-        """Calls that the executor runs at the same time."""
+        """Calls that run at the same time."""
 
     @abstractmethod
     def run(self, calls: Sequence[Call], advance: Advance) -> None:
-        """Run each call on the executor to its end, in any order; the first ones are the largest.
+        """Run each call to its end, in any order; the first ones are the largest.
 
         Args:
             calls: what to run.
@@ -93,11 +93,11 @@ class Executor(ABC):
         """
 
     def count_threads(self, calls: int) -> list[int]:
-        """Return how many threads each of an executor's calls may compute with, in the order in which they start."""
+        """Return how many threads each call may compute with, in the order in which they start."""
         return [1] * calls
 
     def close(self) -> None:  # noqa: B027  some have nothing to end
-        """End the executor's processes."""
+        """End the processes."""
 
 
 class LocalExecutor(Executor):
@@ -107,7 +107,7 @@ class LocalExecutor(Executor):
     """The functions of the recipe that tasks run, for messages. They may end a worker process, and not the build."""
 
     def __init__(self, workers: int, *, measures: bool = False):
-        """Start to load the libraries of the local executor's workers, while this process reads recipe and footers.
+        """Start to load the workers' libraries, while this process reads recipe and footers.
 
         Args:
             workers: processes at most.
@@ -123,11 +123,11 @@ class LocalExecutor(Executor):
 
     @property
     def workers(self) -> int:
-        """Processes of the local executor at most."""
+        """Processes at most."""
         return self._workers
 
     def count_threads(self, calls: int) -> list[int]:
-        """Return several threads for each of the last calls of an executor, of which each worker has one.
+        """Return several threads for each of the last calls, of which each worker has one.
 
         They take the cores of workers that have no more calls.
         """
@@ -135,7 +135,7 @@ class LocalExecutor(Executor):
         return [1] * (calls - last) + [min(_LAST_THREADS, self._workers)] * last
 
     def run(self, calls: Sequence[Call], advance: Advance) -> None:
-        """Run calls on the local executor; with only one worker or one call, run them in this process, one by one.
+        """Run calls in worker processes; with only one worker or one call, in this process, one by one.
 
         Calls that were at work when a process died run again one at a time, to find the one that took it along.
         """
@@ -161,7 +161,7 @@ class LocalExecutor(Executor):
                     )
 
     def _run_in_pool(self, calls: Sequence[Call], numbers: list[int], ended: set[int], advance: Advance) -> list[int]:
-        """Run calls in the executor's processes, and add to `ended`. Return those running when a process died."""
+        """Run calls in the pool, and add to `ended`. Return those running when a process died."""
         pool, slots = self._pool_for(calls)
         futures: dict[Future[tuple[int, int]], int] = {}
         waiting = iter(numbers)
@@ -199,7 +199,7 @@ class LocalExecutor(Executor):
             raise
 
     def _pool_for(self, calls: Sequence[Call]) -> tuple[ProcessPoolExecutor, _Slots]:
-        """Return the executor's pool and its slots, with processes for tasks that send files if these calls do."""
+        """Return the pool and its slots, with processes for tasks that send files if these calls do."""
         sends = any((call.outputs or call.stage).request_bytes for call in calls)
         processes = self.workers + (-(-self.workers // _WORKERS_A_SENDER) if sends else 0)
         if self._pool is not None and self._pool[1].processes < processes:
@@ -230,13 +230,13 @@ class _Slots:
         self._rows = context.RawArray("q", processes * self._ROW)
 
     def take(self) -> int:
-        """Return a row, for the state of an executor's worker, that no other process has."""
+        """Return a row that no other process has."""
         with self._taken.get_lock():
             self._taken.value += 1
             return self._taken.value - 1
 
     def set(self, row: int, number: int, done: int, made: int) -> None:
-        """Record how far a worker of the executor has got with a call; -1: the process is idle."""
+        """Record how far a process has got with a call; -1: it is idle."""
         self._rows[row * self._ROW : (row + 1) * self._ROW] = [number + 1, done, made]
 
     def busy(self) -> list[tuple[int, int, int]]:

@@ -77,7 +77,7 @@ class RayExecutor(Executor):
         return min(cpus, self._limit or cpus)
 
     def run(self, calls: Sequence[Call], advance: Advance) -> None:
-        """Run each call to its end on Ray; see `Executor`."""
+        """Run each call to its end; see `Executor`."""
         run = self._ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(run_on_node)
         versions, settings, losses = list_versions(), list_settings(), Counter[str]()
         waiting, alone = deque(range(len(calls))), set[int]()
@@ -141,7 +141,7 @@ class RayExecutor(Executor):
             ) from error
 
     def _result_of(self, task: Any, call: Call, losses: Counter[str]) -> tuple[int, int] | str:
-        """Return what a call on Ray reported last, or how it was lost; raise what it raised, as it raised it.
+        """Return what a call reported last, or how it was lost; raise what it raised, as it raised it.
 
         Raises:
             RunError: it was lost once too often.

@@ -57,7 +57,7 @@ class Result:
     """The attempt's folder in the task's folder, if the files are there."""
 
     def stored_name(self, name: str) -> str:
-        """Return the name of a file of a receipt in the task's folder: it may be in a folder of an attempt."""
+        """Return the name of a file in the task's folder: it may be in a folder of an attempt."""
         return f"{self.folder}/{name}" if self.folder else name
 
 
@@ -68,7 +68,7 @@ class WorkFileDamagedError(RunError):
     """A file of the work folder is not as its task wrote it. The build catches it and runs that task again."""
 
     def __init__(self, place: str, name: str, reason: str):
-        """Describe the damage of a file that a receipt names.
+        """Describe the damage of a file.
 
         Args:
             place: the address of the folder of the task that wrote the file; its last part is the task's digest.
@@ -103,7 +103,7 @@ class TaskOutput(Generic[ResultT]):
 
     @property
     def result(self) -> ResultT:
-        """The result in the receipt of the task.
+        """The result in the receipt.
 
         Raises:
             WorkFileDamagedError: the receipt is absent or damaged.
@@ -116,11 +116,11 @@ class TaskOutput(Generic[ResultT]):
         return self._result
 
     def size(self, name: str) -> int:
-        """Return the bytes of a file of a finished task as they were written."""
+        """Return the size of a file as it was written."""
         return self.result.files[name].bytes
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> memoryview:
-        """Read bytes [start, stop) of a finished task's file, to its end by default; they are checked.
+        """Read bytes [start, stop) of a file, to its end by default; they are checked.
 
         Raises:
             WorkFileDamagedError: these bytes, or their checksums, are not as they were written.
@@ -129,7 +129,7 @@ class TaskOutput(Generic[ResultT]):
         return self.open_range(name, start, end)(start, end)
 
     def open_range(self, name: str, start: int, stop: int) -> ReadRange:
-        """Return what reads parts of a finished task's file; their checksums are read on first use, once.
+        """Return what reads parts of a file; their checksums are read on first use, once.
 
         Memory: 8 bytes for each block of the range.
         """
@@ -158,7 +158,7 @@ class TaskOutput(Generic[ResultT]):
 
     @property
     def checksums_bytes(self) -> int:
-        """The bytes of all checksums of a finished task."""
+        """The bytes of all checksums."""
         blocks = sum(-(-file.bytes // BLOCK_BYTES) for file in self.result.files.values())
         return blocks * CHECKSUM_BYTES
 
@@ -167,7 +167,7 @@ class TaskOutput(Generic[ResultT]):
         return bytes(self.read_unchecked(CHECKSUMS_FILE, 0, self.checksums_bytes))
 
     def read_unchecked(self, name: str, start: int, stop: int) -> memoryview:
-        """Read bytes [start, stop) of a finished task's file without comparing checksums.
+        """Read bytes [start, stop) of a file without comparing checksums.
 
         Raises:
             WorkFileDamagedError: the file does not have them.

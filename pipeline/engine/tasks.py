@@ -25,6 +25,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 
 from pipeline.engine.attempts import open_attempt, publish_attempt
 from pipeline.engine.receipts import ResultT, load_receipt
+from shards.stores.retry import count_retries
 from shards.stores.store import WritableStore
 
 Report = Callable[[int, int], None]
@@ -221,7 +222,9 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
         with turn or nullcontext():
             module, _, name = call.function.partition(":")
             function: TaskFunction[Any] = getattr(importlib.import_module(module), name)
+            before = count_retries()
             result = function(attempt.folder, call.task.payload, keep)
+            result.retries = count_retries() - before
         publish_attempt(attempt, result)
     return done
 

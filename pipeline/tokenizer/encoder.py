@@ -130,7 +130,7 @@ class Encoder:
             self._encode_slowly(_wrap(_PROBE.encode()))
 
     def encode(self, text: pa.LargeStringArray) -> Tokens:
-        """Encode documents with the tokenizer; no EOS is added.
+        """Encode documents; no EOS is added.
 
         Returns:
             ids: uint32 `(num_tokens,)`; and offsets: int64 `(num_documents + 1,)` into them.
@@ -254,7 +254,7 @@ class Encoder:
         return None
 
     def _find_cut(self, data: memoryview, end: int) -> int:
-        """Return a place a little before `end` where the encoder may cut text and change no token; 0 if there is none.
+        """Return a place a little before `end` where a cut changes no token; 0 if there is none.
 
         A word begins there, or white space that the tokenizer drops, after a letter, and the text around it has the
         same tokens with and without the cut.

@@ -56,7 +56,7 @@ class KeptCounter:
     """Compares batches of documents with their tokens."""
 
     def __init__(self, vocabulary: Vocabulary, spelling: Spelling, reference: tokenizers.Tokenizer):
-        """Set the tokenizer whose kept text is counted.
+        """Set the tokenizer.
 
         Args:
             vocabulary: the bytes of each id that text can yield; of an unknown token, none.
@@ -67,7 +67,7 @@ class KeptCounter:
         self._entries = wrap_texts(pa.large_binary(), list(vocabulary.entries))
 
     def add(self, kept: KeptText, documents: Documents, ids: UIntegers, offsets: Int64s) -> None:
-        """Count the text that is kept of a batch of documents.
+        """Count what is kept of a batch of documents.
 
         Args:
             kept: the counts so far, which change.

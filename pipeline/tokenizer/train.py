@@ -35,7 +35,6 @@ from pipeline.tokenizer.sample import (
 )
 from shards.errors import RunError, plural
 from shards.format.tokenizer_json import byte_characters, hold_output
-from shards.stores.retry import count_retries
 from shards.terminal.workers import map_tasks
 
 if TYPE_CHECKING:
@@ -95,9 +94,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Report) -> Tokeni
     """
     timer = Timer()
     sample = folder / "sample.bin"
-    retries = count_retries()
     drawn = draw_sample(sample, task, report)
-    retries = count_retries() - retries
     timer.lap("sample_s")
     recipe = task.recipe
     assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
@@ -135,7 +132,6 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Report) -> Tokeni
         sample={source.name: own for source, own in zip(task.sources, drawn, strict=True)},
         sample_weights=weights,
         sample_limits=task.limits,
-        retries=retries,
         files={TOKENIZER_FILE: write_checksummed(folder / TOKENIZER_FILE, text.encode())},
         seconds=timer.seconds,
         core_seconds=timer.core_seconds,

@@ -53,7 +53,7 @@ class Vocabulary:
         return len(self.entries)
 
     def decode(self, tokens: Tokens | Sequence[int]) -> bytes:
-        """Return the bytes of tokens, joined, by the vocabulary.
+        """Return the bytes of tokens, joined.
 
         Raises:
             IndexError: an id is outside the vocabulary.
@@ -62,11 +62,11 @@ class Vocabulary:
         return b"".join([self.entries[token] for token in ids])
 
     def spell(self, token: int) -> str:
-        """Return the text of a token by the vocabulary; bytes that are not UTF-8 on their own are spelt out: `\xe2`."""
+        """Return the text of a token; bytes that are not UTF-8 on their own are spelt out: `\xe2`."""
         return self.entries[token].decode("utf-8", "backslashreplace")
 
     def split_document(self, tokens: Tokens) -> tuple[int, int]:
-        """Return where a document's text begins by the vocabulary: how many tokens (BOS), and bytes, are before."""
+        """Return where a document's text begins: how many tokens (BOS), and bytes, are before."""
         # BOS is a token of its own; the prefix is a part of the first token's bytes.
         begin = int(self.bos is not None and len(tokens) > 0 and int(tokens[0]) == self.bos)
         if self.prefix and len(tokens) > begin and self.entries[int(tokens[begin])].startswith(self.prefix):
@@ -74,7 +74,7 @@ class Vocabulary:
         return begin, 0
 
     def decode_document(self, tokens: Tokens) -> bytes:
-        """Return the text of a document by the vocabulary, or its beginning, without BOS and prefix.
+        """Return the text of a document, or its beginning, without BOS and prefix.
 
         Args:
             tokens: from the document's first token on; its EOS is not among them.
@@ -86,11 +86,11 @@ class Vocabulary:
         return self.decode(tokens[begin:])[skipped:]
 
     def entry_lengths(self) -> Int64s:
-        """Return the bytes of each entry of the vocabulary, int64 `(vocab_size,)`."""
+        """Return the bytes of each entry, int64 `(vocab_size,)`."""
         return np.array([len(entry) for entry in self.entries], np.int64)
 
     def text_lengths(self) -> Int64s:
-        """Return the bytes of text of each id of the vocabulary, int64 `(vocab_size,)`; 0 if special or unknown."""
+        """Return the bytes of text of each id, int64 `(vocab_size,)`; 0 if special or unknown."""
         # Special tokens are marks; the unknown token stands for text that is lost.
         lengths = self.entry_lengths()
         lengths[list(self.special.values())] = 0
@@ -99,7 +99,7 @@ class Vocabulary:
         return lengths
 
     def special_mask(self) -> Bools:
-        """Return which ids of the vocabulary are special, bool `(vocab_size,)`."""
+        """Return which ids are special, bool `(vocab_size,)`."""
         mask = np.zeros(len(self), np.bool_)
         mask[list(self.special.values())] = True
         return mask

@@ -24,6 +24,7 @@ from tests.support.builds import Built, build_here, call_here, digests, list_spa
 from tests.support.cleaned_recipe import write_cleaned_recipe
 from tests.support.good_recipe import GOOD
 from tests.support.ray_cluster import RayCluster
+from tests.support.servers.azurite import azure_environment, azurite_store, make_container
 from tests.support.servers.objects import ObjectServer, aws_environment
 from tokenmill.__main__ import main
 
@@ -94,6 +95,14 @@ def bucket(moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
     aws_environment(monkeypatch, moto.url)
     moto.reset()
     return moto.empty_bucket()
+
+
+@pytest.fixture
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return the address of an empty container of Azure's emulator, or skip."""
+    with azurite_store(tmp_path / "azurite") as server:
+        azure_environment(monkeypatch, server)
+        yield make_container(server, "box")
 
 
 @pytest.fixture(scope="session")

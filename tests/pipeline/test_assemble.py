@@ -70,11 +70,12 @@ def _read(folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
     return {"tokens": tokens.tolist(), "table": table.to_pylist(), "entry": entry}
 
 
-def build(folder: Path, cuts: list[list[int]], *, seed: int = 5, **mix: Any) -> tuple[Any, Any]:
+def build(folder: Path, cuts: list[list[int]], **mix: Any) -> tuple[Any, Any]:
     runs = write_runs(folder / "runs", SOURCES, cuts)
     index = Index(runs, 2)
-    plan = cut_sources(make_recipe([3, 1], val_tokens=60, shard_tokens=150, when_short="shrink", **mix), index)
-    return assemble(folder, runs, plan, index, seed=seed), place_documents(plan, runs, index)
+    recipe = make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink"} | mix)
+    plan = cut_sources(recipe, index)
+    return assemble(folder, runs, plan, index), place_documents(plan, runs, index)
 
 
 def test_a_shard_holds_its_documents_each_with_one_eos(tmp_path: Path) -> None:
@@ -99,20 +100,11 @@ def test_a_shard_holds_its_documents_each_with_one_eos(tmp_path: Path) -> None:
         assert keys != sorted(keys)
 
 
-def test_runs_and_units_change_no_token(tmp_path: Path) -> None:
-    expected, _ = build(tmp_path / "a", [[], []])
-    for number, cuts in enumerate(([[40], [5, 6]], [list(range(0, 80, 3)), []])):
-        found, _ = build(tmp_path / str(number), cuts)
-        assert {name: shard["tokens"] for name, shard in found.items()} == {
-            name: shard["tokens"] for name, shard in expected.items()
-        }
-
-
 @pytest.mark.parametrize("fetch", [False, True])
 @pytest.mark.parametrize(
     "mix", [{}, {"tokens": "max", "when_short": "repeat", "max_epochs": 3}], ids=["once", "repeated"]
 )
-def test_shards_assembled_together_are_the_same(mix: dict[str, Any], fetch: bool, tmp_path: Path) -> None:
+def test_runs_and_shards_assembled_together_change_no_token(mix: dict[str, Any], fetch: bool, tmp_path: Path) -> None:
     runs = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
     index = Index(runs, 2)
     plan = cut_sources(make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink", **mix}), index)
@@ -120,6 +112,10 @@ def test_shards_assembled_together_are_the_same(mix: dict[str, Any], fetch: bool
     assert len(alone) > 3
     for together in (2, 100):
         assert assemble(tmp_path / f"{together}", runs, plan, index, together=together, fetch=fetch) == alone
+    tokens = {name: shard["tokens"] for name, shard in alone.items()}
+    for number, cuts in enumerate(([[], []], [list(range(0, 80, 3)), []])):
+        found, _ = build(tmp_path / f"cut-{number}", cuts, **mix)
+        assert {name: shard["tokens"] for name, shard in found.items()} == tokens
 
 
 @pytest.fixture

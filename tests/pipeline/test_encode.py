@@ -21,7 +21,7 @@ from shards.errors import InputError
 from shards.format.tokenizer_json import run_tokenizers
 from tests.support.builds import build_here, call_here, real_documents
 from tests.support.recipes import source, write_recipe, write_texts
-from tests.support.tokenizers import train_byte_level
+from tests.support.tokenizers import train_byte_level, with_pattern
 from tokenmill.__main__ import main
 
 
@@ -77,12 +77,7 @@ def test_a_unit_that_is_not_encoded_as_tokenizers_does_stops_the_build(
 def test_a_document_on_which_a_pattern_explodes_is_named(
     command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    data = train_byte_level(["a " * 200])
-    nested = {"type": "Split", "pattern": {"Regex": "(a+)+y|."}, "behavior": "Isolated", "invert": False}
-    data["pre_tokenizer"] = {
-        "type": "Sequence",
-        "pretokenizers": [nested, data["pre_tokenizer"] | {"use_regex": False}],
-    }
+    data = with_pattern(train_byte_level(["a " * 200]), "(a+)+y|.")
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(data))
     write_texts(tmp_path / "a.jsonl", ["b", "a" * 60, "c"])

@@ -23,8 +23,8 @@ from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import RECEIPT_FILE, Result, TaskOutput, WorkFileDamagedError, load_receipt, write_receipt
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import JsonText, Task, digest_of
-from shards.errors import InputError, RunError
-from shards.stores.files import host_name, lock_folder, unique_name
+from shards.errors import RunError
+from shards.stores.files import host_name, unique_name
 from shards.stores.store import FolderStore
 from tests.support import stage_tasks
 from tests.support.stage_tasks import make_calls
@@ -225,20 +225,6 @@ def test_a_task_that_dies_each_time_is_named_and_the_others_are_kept(pool: Local
         pool.run(make_calls(tmp_path / "stage", payloads, "die_or_write"), lambda *_: None)
     assert deaths.read_text() == "t3\n" * 3
     assert len(list((tmp_path / "stage").glob("[!.]*/receipt.json"))) >= 2  # those that ran beside it and before
-
-
-def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:
-    code = "import sys, pathlib\nfrom shards.stores.files import lock_folder\n"
-    code += "with lock_folder(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(InputError, match=r"another process is running here\. Wait for it"), lock_folder(tmp_path):
-            pass
-        holder.kill()
-    with lock_folder(tmp_path):
-        pass
 
 
 def test_ranges_are_compared_with_the_blocks_of_their_receipt(tmp_path: Path) -> None:

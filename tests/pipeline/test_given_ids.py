@@ -33,6 +33,7 @@ from tests.support.tokenizers import (
     train_unigram,
     with_metaspace,
     with_normalizers,
+    with_pattern,
 )
 
 PROBES = 2000 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 100
@@ -109,13 +110,8 @@ CHANGES: dict[str, Change] = {
 }
 
 
-def _split(pattern: str) -> dict[str, Any]:
-    """Return a pre-tokenizer that splits by a pattern."""
-    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL | {"use_regex": False}]}
-
-
-def make_kinds() -> dict[str, dict[str, Any]]:
+@pytest.fixture(scope="module")
+def kinds() -> dict[str, dict[str, Any]]:
     """Train tokenizers in the manner of those that are published; each has the special tokens of `SPECIAL`."""
     texts = real_documents()[:150]
     llama2, byte_level = train_llama2(texts), train_byte_level(texts)
@@ -134,21 +130,16 @@ def make_kinds() -> dict[str, dict[str, Any]]:
         "neox": _add(*spaces)(with_normalizers(byte_level, {"type": "NFC"})),
         "phi": _add(*spaces, *("\t" * n for n in range(9, 1, -1)))(byte_level),
         "llama2": llama2,
-        "llama3": byte_level
-        | {"pre_tokenizer": _split(PATTERNS["llama3"]), "model": byte_level["model"] | {"ignore_merges": True}},
+        "llama3": with_pattern(byte_level, PATTERNS["llama3"])
+        | {"model": byte_level["model"] | {"ignore_merges": True}},
         "mistral": with_metaspace(llama2),
         "gemma": _enter("<unused0>", "\n\n\n", "\u2581" * 4, special=False)(gemma),
-        "qwen": with_normalizers(byte_level, {"type": "NFC"}) | {"pre_tokenizer": _split(PATTERNS["qwen2"])},
+        "qwen": with_pattern(with_normalizers(byte_level, {"type": "NFC"}), PATTERNS["qwen2"]),
         "t5": _enter("<extra_id_1>", "<extra_id_2>", special=True)(train_t5(texts)),
         "bert": train_bert(texts),
         "a Unigram that keeps spaces": train_unigram(texts),
-        "a pattern of its own": byte_level | {"pre_tokenizer": _split(r"\p{N}{1,3}| ?\p{L}+|\s+|.")},
+        "a pattern of its own": with_pattern(byte_level, r"\p{N}{1,3}| ?\p{L}+|\s+|."),
     }
-
-
-@pytest.fixture(scope="module")
-def kinds() -> dict[str, dict[str, Any]]:
-    return make_kinds()
 
 
 def texts_of(count: int) -> list[str]:

@@ -16,8 +16,9 @@ from tokenizers import Tokenizer
 
 from pipeline.clean.tally import Documents
 from pipeline.tokenizer.encoder import Encoder
-from pipeline.tokenizer.given_tokenizer import TokenizerError, TokenizerInfo, read_encoder_file
+from pipeline.tokenizer.given_tokenizer import TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.kept_text import KeptText
+from pipeline.tokenizer.train import PATTERNS
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from tests.support.builds import real_documents
 from tests.support.tokenizers import (
@@ -28,6 +29,8 @@ from tests.support.tokenizers import (
     train_unigram,
     with_metaspace,
     with_normalizers,
+    with_pattern,
+    with_splitter,
 )
 
 NFC, NFKC, LOWER = ({"type": name} for name in ("NFC", "NFKC", "Lowercase"))
@@ -41,7 +44,7 @@ KEEPS = {
     "unigram": "normalized",
     "unigram bytes": "normalized",
     "t5": "words",
-    "plain": "bytes",
+    **dict.fromkeys(["plain", "llama3", "qwen2", "o200k", "words", "digits", "punctuation"], "bytes"),
 }
 TEXTS = [
     "",
@@ -57,7 +60,11 @@ TEXTS = [
     "x" * 3000,
 ]
 SOME_TEXT = st.lists(
-    st.one_of(st.text(), st.sampled_from([*TEXTS[:10], " ", "\n", MARK, "e\u0301", "the "])), max_size=5
+    st.one_of(
+        st.text(),
+        st.sampled_from([*TEXTS[:10], *" \n\r\x85", MARK, "e\u0301", "the ", "'s", "'S", "'\u017f", "\u0130", "12"]),
+    ),
+    max_size=5,
 )
 
 
@@ -82,6 +89,10 @@ def kinds() -> dict[str, dict[str, Any]]:
         "unigram bytes": train_unigram(texts, byte_fallback=True),
         "t5": train_t5(texts),
         "plain": byte_level,
+        **{name: with_pattern(byte_level, PATTERNS[name]) for name in ("llama3", "qwen2", "o200k")},
+        "words": with_pattern(byte_level, r"\s?\w+|."),
+        "digits": with_splitter(byte_level, {"type": "Digits", "individual_digits": True}),
+        "punctuation": with_splitter(byte_level, {"type": "Punctuation"}),
     }
     return Kinds(found)
 
@@ -125,7 +136,7 @@ def expected_text(name: str, data: dict[str, Any], text: str) -> str | None:
         return None  # white space is dropped; the text `<0x0A>` is the entry of a byte
     tokenizer = reference(data)
     normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
-    if name in ("nfc", "nfkc lower", "quotes", "plain"):
+    if KEEPS[name] == "bytes" or name in ("nfc", "nfkc lower", "quotes"):
         return normal
     normal = normal.replace(MARK, " ")
     has_space = name in ("metaspace", "unigram", "unigram bytes") and not normal.startswith(" ")
@@ -184,35 +195,17 @@ def test_any_text_encodes_as_tokenizers_does(
 
 def test_gigatoken_encodes_what_it_can(encoders: dict[str, Encoder]) -> None:
     fast = {name for name, encoder in encoders.items() if not encoder.slow_because}
-    assert {"plain", "llama2", "metaspace"} <= fast
+    assert fast >= {"plain", "llama2", "metaspace", "llama3", "qwen2", "o200k"}
     assert "Unigram" in encoders["t5"].slow_because
+    slow = [encoders[name].slow_because for name in ("words", "digits", "punctuation")]
+    assert all(reason.startswith("gigatoken cannot run it (") for reason in slow)
 
 
-@pytest.mark.parametrize(
-    ("bos", "expected"),
-    [
-        (False, None),
-        (True, 1),
-        ("<unk>", 0),
-        ("<bos>", "tokenizer.bos: no special token '<bos>'; there are"),
-        ("</s>", "tokenizer.bos: '</s>' ends documents already"),
-    ],
-)
-def test_bos(bos: bool | str, expected: int | str | None, kinds: dict[str, Any], tmp_path: Path) -> None:
-    if isinstance(expected, str):
-        with pytest.raises(TokenizerError) as caught:
-            load(kinds["llama2"], tmp_path, bos=bos)
-        assert expected in str(caught.value)
-    else:
-        assert load(kinds["llama2"], tmp_path, bos=bos).bos_id == expected
-
-
-def test_bos_that_is_not_clear_is_asked_for(kinds: dict[str, Any], tmp_path: Path) -> None:
-    data = kinds["llama2"] | {"post_processor": None}
-    assert load(data, tmp_path, bos=True).bos_id == 1  # by its name
-    tokens = [token | {"content": token["content"].replace("<s>", "<begin>")} for token in data["added_tokens"]]
-    with pytest.raises(TokenizerError, match="which special token begins documents is not clear; there are"):
-        load(data | {"added_tokens": tokens}, tmp_path, bos=True)
+@pytest.mark.parametrize(("bos", "expected"), [(False, None), (True, 1), ("<unk>", 0)])
+def test_bos(bos: bool | str, expected: int | None, kinds: dict[str, Any], tmp_path: Path) -> None:
+    for processor in (kinds["llama2"]["post_processor"], None):  # by its file, and by its name
+        data = kinds["llama2"] | {"post_processor": processor}
+        assert load(data, tmp_path, bos=bos).bos_id == expected
 
 
 def test_what_a_file_asks_for_and_a_set_does_not_do_is_said(kinds: dict[str, Any], tmp_path: Path) -> None:

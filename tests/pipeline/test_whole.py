@@ -1,13 +1,11 @@
 """One set with every feature on, built once: what each feature does to it, and that nothing else changes its bytes.
 
-Ray builds it in `test_ray.py`.
+`test_same_bytes.py` builds it in other ways.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import random
 import re
 import shutil
 from collections import Counter, defaultdict
@@ -20,19 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.builder.clean_report import read_clean_report
 from shards import ShardSet, open_set
 from shards.convert.export import export_set
 from shards.format.content_hash import hash_document
 from shards.validation.validate import validate
-from tests.support.builds import Built, build_here, call_here, digests, digests_in, one_worker, run_build
+from tests.support.builds import Built, build_here, call_here, digests, one_worker, run_build
 from tests.support.cleaned_recipe import language_model
 from tests.support.provenance import compare_with_sources
 from tests.support.recipes import overrides
-from tests.support.started import attempts, kill_in
 from tokenmill.__main__ import main
 
-EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
 STAGES = ("evaluations", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
 
 
@@ -248,28 +243,3 @@ def test_moved_limits_give_the_bytes_of_a_build_from_nothing(moving: Built, whol
     run_build(moving.out / "recipe.json", tmp_path / "scratch", "--workers", "2")
     assert digests(moving.out) == digests(tmp_path / "scratch") != whole.digests
     build_here(moving.recipe, moving.out)
-
-
-# What changes no byte.
-
-
-@pytest.mark.long
-def test_two_workers_and_a_bucket_change_no_byte(whole: Built, bucket: str) -> None:
-    run_build(whole.recipe, f"{bucket}/set", "--workers", "2")
-    assert digests_in(f"{bucket}/set") == whole.digests
-    reports = [read_clean_report(place) for place in (f"{bucket}/set.work", whole.out.with_name("set.work"))]
-    assert reports[0]["rows"] == reports[1]["rows"]
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_killed_in_every_stage_it_ends_with_the_same_bytes(whole: Built, tmp_path: Path) -> None:
-    """Two kills; with `TOKENMILL_EXHAUSTIVE_TESTS` twenty, in all stages."""
-    out, rng = tmp_path / "set", random.Random(12)
-    stages = [*STAGES, *STAGES, *STAGES[2:6]] if EXHAUSTIVE else ["similar", "assemble"]
-    for stage in sorted(stages, key=STAGES.index):
-        while not kill_in(stage, whole.recipe, out, rng.uniform(0, 0.01)):
-            shutil.rmtree(tmp_path / "set.work" / stage)  # its tasks had finished: they run again
-    build_here(whole.recipe, out)
-    assert digests(out) == whole.digests
-    assert not attempts(*(tmp_path / "set.work" / stage for stage in STAGES), out)

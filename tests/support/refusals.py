@@ -18,7 +18,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,12 +140,19 @@ def arrow(new: Any = pa.ipc.new_file, **columns: list[Any]) -> bytes:
     return sink.getvalue()
 
 
+def edit(path: str, change: Callable[[Any], Any]) -> str:
+    """Return the text of a JSON file after a change of its values."""
+    data = json.loads(Path(path).read_bytes())
+    change(data)
+    return json.dumps(data)
+
+
 class Names(dict[str, Any]):
     """The names that an expression may use, imported when it does."""
 
     def __init__(self) -> None:
         """Begin with the helpers for files; `read(path)` gives the bytes of one."""
-        super().__init__(gzip=gzip, json=json, os=os, zstandard=zstandard, parquet=parquet, arrow=arrow)
+        super().__init__(gzip=gzip, json=json, os=os, zstandard=zstandard, parquet=parquet, arrow=arrow, edit=edit)
         self["stream"] = pa.ipc.new_stream
         self["read"] = lambda path: Path(path).read_bytes()
 

@@ -67,6 +67,17 @@ def with_normalizers(data: dict[str, Any], *names: dict[str, Any]) -> dict[str, 
     return data | {"normalizer": {"type": "Sequence", "normalizers": [*names, *own]}}
 
 
+def with_splitter(data: dict[str, Any], splitter: dict[str, Any]) -> dict[str, Any]:
+    """Return a byte-level tokenizer that splits text by `splitter` alone before it becomes bytes."""
+    parts = [{"behavior": "Isolated", "invert": False} | splitter, data["pre_tokenizer"] | {"use_regex": False}]
+    return data | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": parts}}
+
+
+def with_pattern(data: dict[str, Any], pattern: str) -> dict[str, Any]:
+    """Return a byte-level tokenizer that splits text by a pattern alone."""
+    return with_splitter(data, {"type": "Split", "pattern": {"Regex": pattern}})
+
+
 def train_unigram(texts: Iterable[str], *, vocab_size: int = 300, byte_fallback: bool = False) -> dict[str, Any]:
     """Train a Unigram with NFKC, as T5's; without its pre-tokenizer that drops white space."""
     tokenizer = Tokenizer(models.Unigram())

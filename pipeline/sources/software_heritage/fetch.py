@@ -34,7 +34,6 @@ from pipeline.sources.network import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
 from pipeline.sources.software_heritage.fetched_documents import FetchResult, write_documents
 from shards.errors import plural
-from shards.stores.retry import count_retries
 
 _FETCHING_KEYS = {"format", "separator", "encoding", "content", "blob_id", "keep"}
 _READING_KEYS = InDigest(lambda source: source.model_dump(include=_FETCHING_KEYS), "sources.{task.source.name}")
@@ -129,7 +128,6 @@ def fetch_unit(folder: Path, task: FetchTask, report: Report) -> FetchResult:
     """
     # Read the rows: which files do they name?
     timer = Timer()
-    retries = count_retries()
     wanted = [_read_keys(task.source, span) for span in task.unit.spans]
     part = 1.0
     if task.unit.most_bytes is not None:
@@ -164,7 +162,6 @@ def fetch_unit(folder: Path, task: FetchTask, report: Report) -> FetchResult:
         rows=sum(len(keys) for keys, _ in wanted),
         dropped=dropped,
         part=part,
-        retries=count_retries() - retries,
         files={name: checksum_file(folder / name) for name, _, _ in spans},
         seconds=timer.seconds,
         core_seconds=timer.core_seconds,
