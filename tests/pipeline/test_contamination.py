@@ -12,7 +12,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,7 +23,7 @@ from pipeline.builder.clean_report import read_clean_report
 from pipeline.clean.decontamination import hits as hits_module
 from pipeline.clean.decontamination.hits import LEAST_HITS, REACH, HitFinder
 from pipeline.clean.decontamination.items import LEAST_WORDS, LONG_WORDS, NGRAM_WORDS, load_items
-from pipeline.clean.decontamination.normal_form import find_hashed_words
+from pipeline.clean.decontamination.normal_form import find_hashed_words, normalise
 from pipeline.encode.run import Run
 from pipeline.mix import contamination
 from pipeline.mix.contamination import count_documents
@@ -129,8 +128,7 @@ def slow_hits(items: list[str], documents: list[str]) -> set[tuple[int, tuple[st
 
 
 def hashed(text: str) -> list[int]:
-    data = text.encode()
-    return find_hashed_words(np.frombuffer(data, np.uint8), np.array([0, len(data)]))[0].tolist()
+    return find_hashed_words(normalise(text.encode())[0])[0].tolist()
 
 
 PLAIN = (

@@ -1,25 +1,32 @@
 """Hits: the places in documents that hold an n-gram of an evaluation item.
 
 Whether a document holds an item is decided when the set is mixed: only then is known which n-grams are common. Costs
-20 ms per MB of English prose on one core with 12,651 items, 34 of Cyrillic, 60 of Chinese or Thai, 170 of Korean,
-measured. Memory: 40 MB for so many items, and about 15 bytes for each byte of a slice of text, up to 100 where every
-character is replaced.
+20 ms per MB of English prose on one core with 12,651 items, 34 of Cyrillic, 60 of Chinese or Thai, 120 of Korean,
+measured. Memory: 40 MB for so many items; about 15 bytes for each byte of a slice of text, up to 100 where every
+character is replaced; and for each byte of a batch the normal form, with 24 bytes for each character that is replaced.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from pipeline.arrow_arrays import split_by_size
 from pipeline.clean.decontamination.items import LEAST_WORDS, LONG_WORDS, NGRAM_WORDS, Items, load_items
-from pipeline.clean.decontamination.normal_form import find_hashed_words, hash_ngrams
+from pipeline.clean.decontamination.normal_form import (
+    DOCUMENT_END,
+    GAP,
+    find_hashed_words,
+    find_origins,
+    hash_ngrams,
+    normalise,
+)
 from pipeline.clean.tally import Documents
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Int64s, Rows, UInt8s, UInt64s
+    from pipeline.arrow_arrays import Bools, Int64s, Rows, UInt64s
 
 HIT_DTYPE = np.dtype(
     [
@@ -37,8 +44,7 @@ REACH = 4
 """How many times the bytes of an n-gram those are apart at most."""
 _MOST_WORDS = max(NGRAM_WORDS, LONG_WORDS - 1)
 """Words of the longest n-gram that is searched for."""
-_MOST_ENTITY_BYTES = 64
-"""An HTML entity that a slice of a long document cuts is shorter."""
+_WORD_END = re.compile(b"[%b%b]" % (GAP, DOCUMENT_END))
 _SPARE_BITS = 4
 """A filter has two tables of 2^4 slots for each hash: one in 16 of the others is let through by each."""
 
@@ -74,46 +80,52 @@ class HitFinder:
 
     def find(self, documents: Documents) -> Rows:
         """Return the hits in documents, `HIT_DTYPE (hits,)`, in their order; `document` is the place in `documents`."""
-        data = np.frombuffer(documents.data, np.uint8)
-        parts = [np.zeros(0, HIT_DTYPE)]
-        for first, last in split_by_size(np.diff(documents.offsets), SLICE_BYTES):
-            edges = documents.offsets[first : last + 1]
-            own = data[edges[0] : edges[-1]]
-            if len(own) > SLICE_BYTES:
-                rows = self._find_in_long(own)
-            else:
-                offsets = edges - edges[0]
-                rows = self._match(*find_hashed_words(own, offsets)[:2], offsets)
-            rows = rows[self._find_dense(rows)]
-            rows["document"] += first
-            parts.append(rows)
+        text = DOCUMENT_END.join(documents)
+        parts, edits, done = [b""], [np.zeros((0, 3), np.int64)], 0
+        # No character or entity is in two pieces: its bytes, the first one aside, are none that begin a piece.
+        for piece in re.findall(rb"(?s).{1,%d}[#;0-9A-Za-z\x80-\xbf]*" % SLICE_BYTES, text):
+            normal, own = normalise(piece)
+            parts.append(normal)
+            edits.append(own + np.array([done, done, 0]))
+            done += len(piece)
+        ngrams, starts, stops = self._search(b"".join(parts)).T
+        # From places in the normal form to bytes of the documents.
+        starts, stops = find_origins(starts, stops, np.concatenate(edits))
+        begins = documents.offsets[:-1] - documents.offsets[0] + np.arange(len(documents))
+        rows = np.zeros(len(starts), HIT_DTYPE)
+        rows["document"], rows["ngram"] = np.searchsorted(begins, starts, "right") - 1, ngrams
+        rows["start"], rows["stop"] = (edges - begins[rows["document"]] for edges in (starts, stops))
+        rows = rows[np.lexsort((rows["stop"], rows["start"], rows["document"]))]
+        return rows[self._find_dense(rows)]
+
+    def _search(self, text: bytes) -> Int64s:
+        """Search documents in normal form slice by slice; return n-gram, first byte and one past the last of each hit.
+
+        Returns:
+            `(hits, 3)`, the bytes being those of the normal form.
+        """
+        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == DOCUMENT_END[0])
+        parts = [np.zeros((0, 3), np.int64)]
+        start, stop, size, done = 0, 0, SLICE_BYTES, 0
+        while stop < len(text):
+            edge = _WORD_END.search(text, start + size)
+            stop = edge.start() if edge else len(text)
+            words, places, _ = find_hashed_words(text[start:stop])
+            if edge:  # what follows may belong to the last words
+                inside = places[:, 1] <= places[-1:, 0].max(initial=0)
+                words, places = words[inside], places[inside]
+                if len(places) < _MOST_WORDS:
+                    size *= 2  # words of many kilobytes
+                    continue
+            places += start
+            hits = self._match(words, places, ends)
+            parts.append(hits[hits[:, 2] > done])  # the others were found before
+            if edge:  # begin again so many words before the end that no n-gram is lost
+                start, size, done = int(places[1 - _MOST_WORDS, 0]), SLICE_BYTES, int(places[-1, 1])
         return np.concatenate(parts)
 
-    def _find_in_long(self, data: UInt8s) -> Rows:
-        """Return the hits in one document, searched slice by slice."""
-        whole = np.array([0, len(data)])
-        parts: list[Rows] = []
-        start, size, done = 0, SLICE_BYTES, 0
-        while True:
-            stop = min(start + size, len(data))
-            words, places, _ = find_hashed_words(data[start:stop], np.array([0, stop - start]))
-            if stop < len(data):  # what follows may belong to the last word, or to an entity at the end
-                last = min(int(places[-1, 0]), stop - start - _MOST_ENTITY_BYTES) if len(places) else 0
-                inside = places[:, 1] <= last
-                words, places = words[inside], places[inside]
-            if stop < len(data) and (len(places) < _MOST_WORDS or not places[1 - _MOST_WORDS, 0]):
-                size *= 2  # words of many kilobytes
-                continue
-            rows = self._match(words, places + start, whole)
-            parts.append(rows[rows["stop"] > done])  # the others were found before
-            if stop == len(data):
-                return np.concatenate(parts)
-            # Begin again so many words before the end that no n-gram is lost.
-            done = start + int(places[-1, 1])
-            start, size = start + int(places[1 - _MOST_WORDS, 0]), SLICE_BYTES
-
-    def _match(self, words: UInt64s, places: Int64s, offsets: Int64s) -> Rows:
-        """Return the hits of items among words, given the offsets of their documents."""
+    def _match(self, words: UInt64s, places: Int64s, ends: Int64s) -> Int64s:
+        """Return the hits of items among words, given where documents end, `(hits, 3)`."""
         # Long items by n-grams of one size, short ones by n-grams of their own size, where their beginnings are.
         parts: list[tuple[Int64s, UInt64s, Int64s]] = []
         beginnings = self._likely_beginnings.find(hash_ngrams(words, LEAST_WORDS)) if self._whole_sizes else None
@@ -130,12 +142,8 @@ class HitFinder:
         found = np.minimum(np.searchsorted(self._ngrams, hashes), len(self._ngrams) - 1)
         held = self._ngrams[found] == hashes
         starts, stops = places[firsts[held], 0], places[lasts[held], 1]
-        document = cast("Int64s", offsets.searchsorted(starts, "right")) - 1
-        inside = stops <= offsets[document + 1]  # not from one document into the next
-        rows = np.zeros(int(inside.sum()), HIT_DTYPE)
-        rows["document"], rows["ngram"] = document[inside], found[held][inside]
-        rows["start"], rows["stop"] = ((edge - offsets[document])[inside] for edge in (starts, stops))
-        return rows[np.lexsort((rows["stop"], rows["start"], rows["document"]))]
+        own = cast("Int64s", np.searchsorted(ends, starts)) == np.searchsorted(ends, stops)  # not from one to the next
+        return np.stack([found[held], starts, stops], axis=1)[own]
 
     def _find_dense(self, rows: Rows) -> Bools:
         """Return which hits count: short items, and those of which `LEAST_HITS` are close together.

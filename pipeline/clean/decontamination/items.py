@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
-from pipeline.clean.decontamination.normal_form import UNICODE_VERSION, find_hashed_words, hash_ngrams
+from pipeline.clean.decontamination.normal_form import UNICODE_VERSION, find_hashed_words, hash_ngrams, normalise
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.steps import files_by_name, reading_keys
 from pipeline.engine.checksums import write_checksummed
@@ -239,8 +239,7 @@ def find_item_ngrams(text: memoryview) -> tuple[int, int, UInt64s]:
     The n-grams are in the order of the text, uint64 `(ngrams, 2)`: each with its beginning, which is 0 for those of
     long items. The size of an item that is too short is 0.
     """
-    data = np.frombuffer(text, np.uint8)
-    words, _, letters = find_hashed_words(data, np.array([0, len(data)]))
+    words, _, letters = find_hashed_words(normalise(bytes(text))[0])
     # Two words are found everywhere. Those of scripts without spaces overlap: counted are whole ones, in sixtieths.
     if len(words) < LEAST_WORDS or (60 // letters[:-1].astype(np.int64)).sum() < 60 * (LEAST_WORDS - 1):
         return len(words), 0, np.zeros((0, 2), np.uint64)
