@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.builder.build import AnyRecipe, RowsByName, load_with_rows
+from pipeline.builder.records import NEAR_STAGES
 from pipeline.builder.running_build import FETCH_SCRATCH_SHARE
 from pipeline.engine.executors import count_cores
 from pipeline.mix.index import describe_take
@@ -157,8 +158,8 @@ def plan_set(
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache, with_cache(network, cache=Path(cache)):
         loaded = pin_revisions(load_with_rows(recipe, sources, Path(cache), overrides=overrides, progress=progress))
         selections = open_sources(loaded)
-        built = build_sample(loaded, selections, quiet=not progress)
-        return estimate(loaded, built, workers or count_cores(), usd_per_hour)
+        with build_sample(loaded, selections, quiet=not progress) as built:
+            return estimate(loaded, built, workers or count_cores(), usd_per_hour)
 
 
 def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: float | None = None) -> Estimate:
@@ -179,10 +180,11 @@ def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: floa
     for s, sample in enumerate(built.sources):
         # A source with more to read is read further, as the build does after a mix that came out short.
         needed = demand.tokens(s, train) + sample.longest_tokens
-        while sample.selection.has_more and sample.left.tokens and sample.tokens < needed:
+        while sample.selection.has_more and sample.drops.left.tokens and sample.tokens < needed:
             sample.selection.take_for(needed, sample.tokens)
     sources = tuple(_estimate_source(demand, s, sample, train) for s, sample in enumerate(built.sources))
-    seconds = _estimate_seconds(recipe, sources, built, train + recipe.split.val_tokens, workers)
+    growth = (train + recipe.split.val_tokens) / max(1, built.set_tokens)
+    seconds = _estimate_seconds(recipe, sources, built, growth, workers)
     total_s = START_S + sum(seconds.values()) - min(seconds["download"], seconds["encode"])
     return Estimate(
         sources=sources,
@@ -193,15 +195,18 @@ def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: floa
         val_tokens=recipe.split.val_tokens,
         shards=sum(demand.phase_shards(train)) + demand.val_shards,
         scratch_bytes=_scratch_bytes(recipe, sources, built),
-        output_bytes=(train + recipe.split.val_tokens) * built.shard_bytes // max(1, built.shard_tokens),
+        output_bytes=int(growth * sum(file.bytes for shard in built.shards for file in shard.files.entries)),
         workers=workers,
         seconds=seconds,
         total_s=total_s,
         usd=None if usd_per_hour is None else usd_per_hour * total_s / 3600,
         sample_bytes=sum(sample.text_bytes for sample in built.sources),
         sample_s=built.wall_s,
-        notes=(*dict.fromkeys(line for own in built.sources for line in own.selection.left_out), *built.notes),
-        stops=built.stops,
+        notes=(
+            *dict.fromkeys(line for own in built.chosen for line in own.left_out),
+            *(note for note in built.said if not note.startswith("mix: ")),
+        ),
+        stops=tuple(built.stopped),
         refusal=_refusal(demand, built),
     )
 
@@ -215,17 +220,11 @@ def _available(demand: Demand, built: SmallBuild, *, margin: float = 1.0) -> lis
 
 
 def _estimate_source(demand: Demand, number: int, sample: SourceSample, train: int) -> SourceEstimate:
-    selection, scale, tokens = sample.selection, sample.scale, sample.tokens
-    take, records = selection.source.take, max(1, sample.records)
-    spans = [span for unit in selection.units for span in unit.spans]
-    stored_bytes = sum(span.stored_bytes for span in spans)
-    text_bytes = int(sample.text_bytes * scale)
-    ways = selection.ways()
-    kept = sample.left.documents / records
-    dropped = {reason: count / records for reason, count in sample.dropped.items()}
-    # The share of records kept varies less than the length of documents.
-    rows = [span.rows for span in spans if span.rows is not None]
-    all_records = sum(rows) if len(rows) == len(spans) and not sample.fetched_files else records * scale
+    selection, scale, tokens, drops = sample.selection, sample.scale, sample.tokens, sample.drops
+    take, kept = selection.source.take, drops.left.documents / max(1, drops.records)
+    dropped = {reason: count / drops.records for reason, count in drops.dropped().items()}
+    stored_bytes = sum(span.stored_bytes for unit in selection.units for span in unit.spans)
+    text_bytes, ways = int(sample.text_bytes * scale), selection.ways()
     return SourceEstimate(
         name=selection.source.name,
         share=float(demand.shares.fractions[number]),
@@ -237,9 +236,9 @@ def _estimate_source(demand: Demand, number: int, sample: SourceSample, train: i
         + (int(text_bytes * _ARCHIVED_SHARE) if sample.fetched_files else 0),
         content_files=round(sample.fetched_files * scale),
         text_bytes=text_bytes,
-        bytes_per_token=sample.text_bytes / max(1, sample.encoded.tokens),
+        bytes_per_token=sample.text_bytes / max(1, drops.read.tokens),
         tokens=tokens,
-        documents=round(all_records * kept * take),
+        documents=round(drops.left.documents * scale * take),
         kept=kept * take,
         dropped=dropped if take == 1 else dropped | {describe_take(take): kept * (1 - take)},
         epochs=demand.shares.of(number, train) / max(1, tokens - demand.val_tokens(number)),
@@ -268,39 +267,46 @@ def _estimate_phases(demand: Demand, train_tokens: int) -> list[dict[str, Any]]:
 
 
 def _estimate_seconds(
-    recipe: Recipe,
-    sources: Sequence[SourceEstimate],
-    built: SmallBuild,
-    set_tokens: int,
-    workers: int,
+    recipe: Recipe, sources: Sequence[SourceEstimate], built: SmallBuild, growth: float, workers: int
 ) -> dict[str, float]:
-    """Return the planned seconds of each stage: of one core divided by the workers, or by a stage's fewer tasks."""
-    documents = sum(sample.encoded.documents * sample.scale for sample in built.sources)
+    """Return the planned seconds of each stage: of one core divided by the workers, or by a stage's fewer tasks.
+
+    Args:
+        recipe: the data recipe.
+        sources: what is read.
+        built: the small build.
+        growth: how many times its tokens the set has.
+        workers: tasks at once.
+    """
     text_bytes = sum(source.text_bytes for source in sources)
     sample_bytes = 0 if recipe.tokenizer.file else min(recipe.tokenizer.sample_bytes, text_bytes)
     train_s = TRAIN_S + sample_bytes * TRAIN_S_PER_BYTE[find_trainer(recipe.tokenizer.pretokenizer)]
-    fetched = sum(sample.fetched_files for sample in built.sources)
     links = zip(sources, built.sources, strict=True)
     return {
-        "fetch": sum(source.content_files for source in sources) * built.fetch_s / max(1, fetched) / workers,
+        "fetch": sum(sample.fetch_s * sample.scale for sample in built.sources) / workers,
         "tokenizer": train_s if sample_bytes else 0.0,
         "download": sum(own.stored_bytes / sample.link_bytes_per_s for own, sample in links if sample.link_bytes_per_s),
         "encode": sum(sample.encode_s * sample.scale for sample in built.sources)
         / min(workers, sum(source.units for source in sources)),
-        "near-duplicates": built.near_s * documents / built.documents / workers,
-        "mix": documents * MIX_S_PER_DOCUMENT,
-        "assemble": set_tokens * built.assemble_s / max(1, built.shard_tokens) / workers,
-        "validate": set_tokens / VALIDATE_TOKENS_PER_S / workers,
+        "near-duplicates": built.seconds_of(*NEAR_STAGES) * _read_growth(sources, built) / workers,
+        "mix": sum(sample.drops.read.documents * sample.scale for sample in built.sources) * MIX_S_PER_DOCUMENT,
+        "assemble": built.seconds_of("assemble") * growth / workers,
+        "validate": growth * built.set_tokens / VALIDATE_TOKENS_PER_S / workers,
     }
+
+
+def _read_growth(sources: Sequence[SourceEstimate], built: SmallBuild) -> float:
+    """Return how many times the small build's text the planned one reads."""
+    return sum(source.text_bytes for source in sources) / max(1, sum(sample.text_bytes for sample in built.sources))
 
 
 def _scratch_bytes(recipe: Recipe, sources: Sequence[SourceEstimate], built: SmallBuild) -> int:
     """Return the planned bytes of runs, of other stages, of fetched files, and of downloads kept for the tokenizer."""
     runs = sum(sample.run_bytes * sample.scale for sample in built.sources)
-    documents = sum(sample.encoded.documents * sample.scale for sample in built.sources)
+    between = sum(file.bytes for stage in (*NEAR_STAGES, "mix") for file in built.work.child(stage).list())
     fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE
     downloads = min(recipe.tokenizer.sample_bytes, sum(source.download_bytes for source in sources))
-    return int(runs + built.scratch_bytes * documents / built.documents + fetched + downloads)
+    return int(runs + between * _read_growth(sources, built) + fetched + downloads)
 
 
 def _refusal(demand: Demand, built: SmallBuild) -> str:
@@ -309,10 +315,10 @@ def _refusal(demand: Demand, built: SmallBuild) -> str:
     for s, sample in enumerate(built.sources):
         if sample.selection.has_more:
             continue
-        if not sample.left.tokens:
+        if not sample.drops.left.tokens:
             name = sample.selection.source.name
             faults.append(
-                f"source {name!r}: no document of its sample is left to mix. Change what drops them, or leave it out: "
+                f"source {name!r}: cleaning left no documents of its sample. Change what drops them, or leave it out: "
                 f"--set sources.{name}.weight=0"
             )
         elif fault := demand.validation_fault(s, int(SURE * sample.tokens), how_sure="about "):

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.builder.records import NEAR_STAGES
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.assemble import run_assemble
 from pipeline.builder.stages.encode import run_encode
@@ -25,7 +24,7 @@ from pipeline.builder.stages.fetch import run_fetch
 from pipeline.builder.stages.mix import run_mix
 from pipeline.builder.stages.near_duplicates import run_near_duplicates
 from pipeline.builder.stages.tokenizer import run_tokenizer
-from pipeline.clean.drops import Counts
+from pipeline.clean.drops import SourceDrops
 from pipeline.encode.encode import EncodeResult
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor
@@ -33,7 +32,7 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import MixRecipe, Recipe, SplitRecipe
 from pipeline.recipe.shares import Demand
-from pipeline.sources.base import BATCH_BYTES, Span, Unit
+from pipeline.sources.base import BATCH_BYTES, Span, Unit, make_units
 from pipeline.sources.files import list_spans
 from pipeline.sources.selection import Selection, SpanCache, seeded_place
 from pipeline.tokenizer.given_tokenizer import TokenizerError
@@ -68,17 +67,16 @@ class SourceSample:
 
     selection: Selection
     """The parts of the source that the build would read."""
+    is_all: bool
+    """Whether the sample is the whole source, so that all duplicates were found."""
     stated_bytes: float
     """Its text, as the files' footers or sizes state it."""
     text_bytes: int
     """Text of the documents that were encoded."""
-    encoded: Counts
-    left: Counts
-    """Documents left for the mix, before `take`."""
+    drops: SourceDrops
+    """What is dropped, before `take`, and what is left."""
     longest_tokens: int
     """Tokens of the longest document."""
-    dropped: Counter[str]
-    """The other records, by reason."""
     run_bytes: int
     """The size of its runs."""
     encode_s: float
@@ -87,58 +85,33 @@ class SourceSample:
     """Speed of reading; 0 for local files."""
     fetched_files: int
     """Files of Software Heritage's archive."""
-    is_all: bool
-    """Whether it is the whole source, so that all duplicates were found."""
-
-    @property
-    def records(self) -> int:
-        """All records that the small build read of a source."""
-        return self.left.documents + self.dropped.total()
+    fetch_s: float
+    """Seconds of one core to fetch them."""
 
     @property
     def scale(self) -> float:
-        """How many times the sample's text the planned build reads of a source."""
+        """How many times the sample's text the planned build reads of the source."""
         return self.selection.text_bytes / self.stated_bytes
 
     @property
     def tokens(self) -> int:
-        """The tokens that a source offers to the mix, as the small build leads one to expect."""
-        return int(self.left.tokens * self.selection.source.take * self.scale)
-
-
-@dataclass(frozen=True, slots=True)
-class SmallBuild:
-    """What the small build has shown."""
-
-    sources: tuple[SourceSample, ...]
-    scratch_bytes: int
-    """The size of its work folder without the runs and the tokenizer."""
-    shard_bytes: int
-    shard_tokens: int
-    near_s: float
-    """Seconds of one core to find near-duplicates; 0 if the recipe does not ask for it."""
-    assemble_s: float
-    """Seconds of one core to write the shard."""
-    fetch_s: float
-    stops: tuple[str, ...]
-    """Why the build would stop, judged by the sample."""
-    notes: tuple[str, ...]
-    """What the build would say."""
-    wall_s: float
-    """How long all of it took."""
-
-    @property
-    def documents(self) -> int:
-        """Documents that the small build encoded."""
-        return sum(sample.encoded.documents for sample in self.sources)
+        """The tokens that the source is expected to offer to the mix."""
+        return int(self.drops.left.tokens * self.selection.source.take * self.scale)
 
 
 @dataclass
-class _SampleBuild(RunningBuild):
+class SmallBuild(RunningBuild):
     """A build of a sample: nothing that it shows stops it."""
 
+    chosen: list[Selection] = field(kw_only=True)
+    """The parts of the sources that the build would read."""
+    sources: list[SourceSample] = field(init=False)
     stopped: list[str] = field(init=False, default_factory=list[str])
+    """Why the build would stop, judged by the sample."""
     said: list[str] = field(init=False, default_factory=list[str])
+    """What the build would say."""
+    wall_s: float = field(init=False)
+    """How long all of it took."""
 
     @contextmanager
     def stops(self) -> Generator[None]:
@@ -157,80 +130,65 @@ class _SampleBuild(RunningBuild):
     def check_disk(self, pending: list[Unit]) -> None:
         """Check no disk for the small build: let the plan say later that it is too small for all of it."""
 
+    @property
+    def is_all(self) -> bool:
+        """Whether the samples are all that the build would read."""
+        return [sample.units for sample in self.selections] == [own.units for own in self.chosen]
 
-class SampledSelection(Selection):
-    """Some parts of the files that a selection has listed."""
+    @property
+    def set_tokens(self) -> int:
+        """Tokens of its shard, of which there is none without a document of each source."""
+        return sum(shard.tokens for shard in self.shards)
 
-    def __init__(self, selection: Selection, text_bytes: int):
-        """Choose the sampled parts of a source for the small build.
+    def seconds_of(self, *stages: str) -> float:
+        """Return the seconds of one core that stages of the small build took; none if they did not run."""
+        return sum(self.stages[name].seconds for name in stages if name in self.stages)
 
-        Args:
-            selection: the parts of the source that the build would read.
-            text_bytes: about how much text of it is enough.
-        """
-        vars(self).update(vars(selection))
-        size = selection.text_bytes
-        self.is_all = not selection.has_more and size <= text_bytes and self.source.content == "column"
-        """Whether these parts are the whole source."""
-        self.whole = True  # this build has no more of it
-        if not self.is_all:
-            self.units = _make_units(self.index, _choose(selection, text_bytes))
 
-    def sample_spans(self, text_bytes: int) -> list[Span]:
-        """Return the spans for the small build's tokenizer: those of every second unit.
+def sample_source(selection: Selection, text_bytes: int) -> Selection:
+    """Choose the parts of a source for the small build: all that the build would read, if that is little.
 
-        A BPE that is trained on all of a small sample takes 0.4 to 5% too few tokens for it, one that has not seen it
-        1 to 7% too many, measured. Half and half is within 6% of the build's own tokenizer.
-        """
-        if self.is_all:
-            return super().sample_spans(text_bytes)
-        return [span for unit in self.units[::2] for span in unit.spans]
+    Args:
+        selection: the parts of the source that the build would read.
+        text_bytes: about how much text of it is enough.
+    """
+    sample = copy(selection)
+    if selection.has_more or selection.text_bytes > text_bytes or selection.source.content != "column":
+        units = make_units(selection.index, _choose(selection, text_bytes), PART_BYTES)
+        sample.units = [replace(unit, most_bytes=PART_BYTES) for unit in units]
+        # A BPE that is trained on all of a small sample takes 0.4 to 5% too few tokens for it, one that has not seen it
+        # 1 to 7% too many, measured. Half and half is within 6% of the build's own tokenizer.
+        sample.sampled = [span for unit in sample.units[::2] for span in unit.spans]
+    sample.whole = True  # the small build has no more of it
+    return sample
 
 
 def _choose(selection: Selection, text_bytes: int) -> list[Span]:
-    """Return the parts of a source that the small build samples, in seeded order."""
+    """Return the parts of a source that the small build samples, in seeded order: row groups, other spans whole."""
     enough, least = (text_bytes // 4, REMOTE_PARTS) if selection.is_remote else (text_bytes, PARTS)
-    chosen: list[Span] = []
-    size = 0
-    for part in _iter_parts(selection):
-        if size >= MOST_BYTES or (size >= enough and len(chosen) >= least):
-            break
-        chosen.append(part)
-        size += min(part.text_bytes, BATCH_BYTES)
-    return chosen
-
-
-def _iter_parts(selection: Selection) -> Iterator[Span]:
-    """Yield the parts that the small build may sample, in seeded order: single row groups, other spans as they are."""
-    parts = [
+    files = {file.name: file for file in selection.files}
+    places = [
         (span, index)
         for span in selection.listed
         for index in (range(span.start, span.stop) if span.kind == "rg" else (0,))
     ]
-    parts.sort(key=lambda part: seeded_place(selection.seed, f"{part[0].name}\0{part[0].part}\0{part[1]}"))
-    for span, index in parts:
-        if span.kind != "rg":
-            yield span
-        else:  # its footer says how much text one row group has
-            files = [file for file in selection.files if file.name == span.name]
-            groups = list_spans(selection.source, files, 1)
-            yield next(group for group in groups if group.start <= index < group.stop)
-
-
-def _make_units(source: int, parts: list[Span]) -> list[Unit]:
-    units: list[list[Span]] = []
+    places.sort(key=lambda place: seeded_place(selection.seed, f"{place[0].name}\0{place[0].part}\0{place[1]}"))
+    chosen: list[Span] = []
     size = 0
-    for part in parts:
-        if not units or size + part.text_bytes > PART_BYTES:
-            units.append([])
-            size = 0
-        units[-1].append(part)
-        size += part.text_bytes
-    return [Unit(source, tuple(own), most_bytes=PART_BYTES) for own in units]
+    for span, index in places:
+        if size >= MOST_BYTES or (size >= enough and len(chosen) >= least):
+            break
+        if span.kind == "rg":  # its footer says how much text one row group has
+            groups = list_spans(selection.source, [files[span.name]], 1)
+            span = next(group for group in groups if group.start <= index < group.stop)
+        chosen.append(span)
+        size += min(span.text_bytes, BATCH_BYTES)
+    return chosen
 
 
-def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = True) -> SmallBuild:
-    """Build a sample of every source, the small build of a plan.
+@contextmanager
+def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = True) -> Generator[SmallBuild]:
+    """Build a sample of every source, the small build of a plan, which is gone at the end of `with`.
 
     Args:
         recipe: the recipe.
@@ -246,30 +204,33 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
     if not quiet:
         part = "all" if size <= sum(wanted) else f"{format_size(sum(wanted))} of"
         say(f"plan: a trial build on {part} {format_size(size)} of text")
-    parts = [SampledSelection(*each) for each in zip(selections, wanted, strict=True)]
+    samples = list(map(sample_source, selections, wanted))
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name, closing(LocalExecutor(1)) as executor:
         work = FolderStore(Path(name) / "work")
         driver = Driver(work, executor, Progress(quiet=quiet, lines=False))
         out, kept = FolderStore(Path(name) / "set"), SpanCache(work)
-        build = _SampleBuild(work, _change(recipe, parts), out, driver, [*parts], kept)
+        build = SmallBuild(work, recipe, out, driver, samples, kept, chosen=selections)
+        build.recipe = _change(recipe, is_all=build.is_all)
         run_evaluations(build)
         run_fetch(build)
-        _run_tokenizer(build, is_all=all(part.is_all for part in parts))
+        _run_tokenizer(build)
         build.said.clear()  # it is not the tokenizer of the set
         run_encode(build)
         if not any(run.num_documents for run in build.runs):
             raise InputError(build.stopped)
         run_near_duplicates(build)
-        # Without a document of each source there is no shard.
+        build.shards = []
         with build.stops():
             if run_mix(build):
                 run_assemble(build)
         if "mix" not in build.stages:
             raise InputError(build.stopped)
-        return _measure(build, selections, parts, time.perf_counter() - started)
+        build.sources = [_measure_source(build, number) for number in range(len(samples))]
+        build.wall_s = time.perf_counter() - started
+        yield build
 
 
-def _run_tokenizer(build: _SampleBuild, *, is_all: bool) -> None:
+def _run_tokenizer(build: SmallBuild) -> None:
     """Run the small build's tokenizer stage; if a part of the text has too few entries, train a smaller one."""
     fault = None
     while True:
@@ -278,81 +239,54 @@ def _run_tokenizer(build: _SampleBuild, *, is_all: bool) -> None:
         except TokenizerError as error:
             fault = fault or error  # it names the recipe's number of entries
             section = build.recipe.tokenizer
-            if is_all or section.vocab_size is None or section.vocab_size < _FEW_ENTRIES:
+            if build.is_all or section.vocab_size is None or section.vocab_size < _FEW_ENTRIES:
                 raise fault from None
             smaller = section.model_copy(update={"vocab_size": section.vocab_size // 2})
             build.recipe = build.recipe.model_copy(update={"tokenizer": smaller})
 
 
-def _change(recipe: Recipe, parts: list[SampledSelection]) -> Recipe:
+def _change(recipe: Recipe, *, is_all: bool) -> Recipe:
     """Return the recipe of the small build: one shard of all that there is."""
-    # Without `take`, whose share is known: what it leaves of the sample would tell less of the other steps.
     changes: dict[str, Any] = {
+        # Without `take`, whose share is known: what it leaves of the sample would tell less of the other steps.
         "sources": [source.model_copy(update={"take": 1.0}) for source in recipe.sources],
         "mix": MixRecipe(),
         "split": SplitRecipe(),
         "shards": recipe.shards.model_copy(update={"tokens": _ONE_SHARD}),
     }
     # As much text for the tokenizer as the sample has in these proportions.
-    if not all(part.is_all for part in parts):
+    if not is_all:
         size = min(recipe.tokenizer.sample_bytes, SAMPLE_BYTES)
         changes["tokenizer"] = recipe.tokenizer.model_copy(update={"sample_bytes": size})
     return recipe.model_copy(update=changes)
 
 
-def _measure(
-    build: _SampleBuild, selections: list[Selection], parts: list[SampledSelection], wall_s: float
-) -> SmallBuild:
-    fetched = build.stages["fetch"].results if "fetch" in build.stages else []
-    assembled = build.stages["assemble"].results if "assemble" in build.stages else []
-    shards = [entry for result in assembled for entry in result.entries]
-    between = [build.work.child(stage) for stage in (*NEAR_STAGES, "mix")]
-    return SmallBuild(
-        sources=tuple(_measure_source(build, *each) for each in zip(selections, parts, strict=True)),
-        scratch_bytes=sum(file.bytes for folder in between for file in folder.list()),
-        shard_bytes=sum(file.bytes for shard in shards for file in shard.files.entries),
-        shard_tokens=sum(shard.tokens for shard in shards),
-        near_s=sum(stage.seconds for name, stage in build.stages.items() if name in NEAR_STAGES),
-        assemble_s=build.stages["assemble"].seconds if assembled else 0.0,
-        fetch_s=sum(result.seconds["fetch_s"] for result in fetched),
-        stops=tuple(build.stopped),
-        notes=tuple(note for note in build.said if not note.startswith("mix: ")),
-        wall_s=wall_s,
-    )
-
-
-def _measure_source(build: _SampleBuild, selection: Selection, part: SampledSelection) -> SourceSample:
-    number = part.index
-    results, drops, fetched = build.encoded(number), build.drops[number], []
+def _measure_source(build: SmallBuild, number: int) -> SourceSample:
+    sample, results, fetched = build.selections[number], build.encoded(number), []
     stated = sum(result.stated_bytes for result in results)
     # The text of files that rows only name: their tasks know how many of the rows they took.
-    if part.source.content != "column":
+    if sample.source.content != "column":
         fetched = [_read_fetched(unit) for unit in build.units[number]]
-        stated = sum(unit.text_bytes * result.part for unit, result in zip(part.units, fetched, strict=True))
+        stated = sum(unit.text_bytes * result.part for unit, result in zip(sample.units, fetched, strict=True))
     # The tokenizer has read every second unit before, so the others show how fast the link is.
-    read = list(zip(part.units, results, strict=True))
-    stored = sum(_read_bytes(unit, result) for unit, result in read[1::2] or read)
-    read_s = sum(result.seconds.get("read_s", 0.0) for _, result in read[1::2] or read)
+    read = list(zip(sample.units, results, strict=True))
+    read = read[1::2] or read
+    runs = [run for run in build.runs if run.source == number and run.num_documents]
     return SourceSample(
-        selection,
+        build.chosen[number],
+        is_all=sample.units is build.chosen[number].units,
         stated_bytes=max(1.0, stated),
         text_bytes=sum(result.text_bytes for result in results),
-        encoded=drops.read,
-        left=drops.left,
-        longest_tokens=max(
-            (
-                int(run.read_documents(0, run.num_documents)["length"].max())
-                for run in build.runs
-                if run.source == number and run.num_documents
-            ),
-            default=0,
-        ),
-        dropped=drops.dropped(),
+        drops=build.drops[number],
+        longest_tokens=max((int(run.read_documents(0, run.num_documents)["length"].max()) for run in runs), default=0),
         run_bytes=sum(file.bytes for result in results for file in result.files.values()),
         encode_s=sum(s for one in results for step, s in one.core_seconds.items() if step not in _NOT_BY_BYTES),
-        link_bytes_per_s=stored / max(1e-6, read_s) if part.is_remote else 0.0,
+        link_bytes_per_s=sum(_read_bytes(*one) for one in read)
+        / max(1e-6, sum(result.seconds.get("read_s", 0.0) for _, result in read))
+        if sample.is_remote
+        else 0.0,
         fetched_files=sum(result.rows for result in fetched),
-        is_all=part.is_all,
+        fetch_s=sum(result.seconds["fetch_s"] for result in fetched),
     )
 
 

@@ -216,13 +216,13 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[S
     return spans
 
 
-def make_units(source: int, spans: list[Span]) -> list[Unit]:
-    """Join spans into units, in order. The result depends on the spans alone, not on the number of workers."""
+def make_units(source: int, spans: list[Span], most_bytes: int = PACK_BYTES) -> list[Unit]:
+    """Join spans into units of so much text, in order; it depends on the spans alone, not on the number of workers."""
     units: list[list[Span]] = [[]]
     size = 0
     for span in spans:
         # A full unit ends before a span, and by chance after one: a file's change then moves few borders.
-        if size + span.text_bytes > PACK_BYTES:
+        if size + span.text_bytes > most_bytes:
             units.append([])
             size = 0
         units[-1].append(span)

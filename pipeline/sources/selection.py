@@ -154,6 +154,8 @@ class Selection:
         small = source.content == "column" and sum(file.stored_bytes for file in self.files) <= WHOLE_BYTES
         self.whole = tokens is None or small  # a small file may name millions of others
         self.units: list[Unit] = []
+        self.sampled: list[Span] | None = None
+        """What the tokenizer's sample is drawn from; None: as `sample_spans` says."""
         self.seed = seed
         self._listed: dict[str, list[Span]] = {}  # by file name
         self._taken = 0  # parts in the seeded order
@@ -240,6 +242,8 @@ class Selection:
 
         The result does not depend on the number of tokens requested, except for where text and jsonl files are cut.
         """
+        if self.sampled is not None:
+            return self.sampled
         names: set[str] = set()
         held = 0
         for group in self._groups:

@@ -27,7 +27,6 @@ from pipeline.clean.decontamination.normal_form import find_hashed_words, normal
 from pipeline.encode.run import Run
 from pipeline.mix import contamination
 from pipeline.mix.contamination import count_documents
-from pipeline.sources.base import SourceError
 from shards import open_set
 from shards.errors import InputError
 from shards.eval_tasks.known import KNOWN_TASKS
@@ -417,19 +416,6 @@ def test_items_in_many_documents_are_found_and_shared_phrases_are_not(tmp_path: 
         assert count_documents(ngrams, runs, None).tolist() == counts.tolist()
 
 
-def test_a_malformed_item_names_what_can_be_done(corpus: Path, tmp_path: Path) -> None:
-    line = json.dumps({"question": QUESTIONS[0]}) + "\n"
-    (tmp_path / "bad.jsonl").write_text(line * 40_000 + "{broken\n" + line)
-    recipe = recipe_of(corpus) | {
-        "evaluations": [{"name": "bad", "paths": [f"{tmp_path}/bad.jsonl"], "text": "question"}]
-    }
-    with pytest.raises(SourceError) as caught:
-        pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
-    assert str(caught.value).startswith("evaluation set 'bad': bad.jsonl: record 40000: ")
-    assert str(caught.value).endswith("Repair the record, or correct the column's name or type.")
-    assert "max_malformed" not in str(caught.value)
-
-
 def test_a_rebuild_from_the_sets_own_recipe(corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
@@ -505,33 +491,3 @@ def test_the_manifest_names_the_items_that_the_training_split_holds(
         assert entry.held
         assert places["val"] - places["train"]
         assert len(places["val"] | places["train"]) < 40
-
-
-EVALUATIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "no such column": ({"text": "answer"}, "answer"),
-    "nothing": ({"paths": ["nowhere/*.jsonl"]}, "matches no file"),
-    "empty": ({"text": "empty"}, "no item can be searched for: its files hold none"),
-    "short": ({"text": "short"}, "all 1 are shorter than 3 words"),
-    "neither": ({"paths": None}, "evaluations.items.paths: required key is missing. Give it, or task"),
-    "no task": (
-        {"paths": None, "task": "arc_eazy"},
-        "evaluations.items.task = 'arc_eazy': no such eval task. Did you mean 'arc_easy'?",
-    ),
-    "column of a task": ({"paths": None, "task": "arc_easy", "text": "x"}, "evaluations.items.text: not used"),
-    "key of a trainer": (
-        {"paths": None, "task": "arc_easy", "limit": 3},
-        "evaluations.items.limit: unknown key. Expected one of: action, ",
-    ),
-    "both": ({"task": "arc_easy"}, "Leave `task` or `paths` out"),
-}
-
-
-@pytest.mark.parametrize("case", EVALUATIONS)
-def test_evaluations_that_cannot_be_used(case: str, corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "items.jsonl").write_text('{"question": "one two three four", "empty": "", "short": "too short"}\n')
-    change, words = EVALUATIONS[case]
-    keys = {"name": "items", "paths": [f"{tmp_path}/items.jsonl"]} | change
-    table = {key: value for key, value in keys.items() if value is not None}
-    with pytest.raises(InputError, match=re.escape(words)):
-        pipeline.build_set(recipe_of(corpus) | {"evaluations": [table]}, out=tmp_path / "set", workers=1)
-    assert not (tmp_path / "set").exists()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.encode.run import Run, RunList, RunResult
@@ -145,46 +144,30 @@ def pairs_of_rows(folder: Path, runs: list[Run], ranges: int) -> tuple[list[tupl
     return found, left_out
 
 
-def test_pairs_are_those_of_the_slow_reference(tmp_path: Path) -> None:
-    generator = np.random.default_rng(9)
+def test_a_bucket_is_paired_up_and_one_that_explodes_is_cut_and_counted(tmp_path: Path) -> None:
+    generator, members = np.random.default_rng(9), 50_000
     runs = [Run(str(tmp_path / f"r{number}"), number, "<u2") for number in range(3)]
-    longer: dict[int, list[tuple[int, int, int]]] = {}
+    buckets: dict[int, list[tuple[int, int, int]]] = {}
     for number, run in enumerate(runs):
-        rows = np.zeros(400, BAND_DTYPE)
-        rows["key"] = generator.integers(0, 150, 400, np.uint64) << np.uint64(56)
-        rows["index"] = np.arange(400)
+        rows = np.zeros(400 + (0 if number else members), BAND_DTYPE)
+        rows["key"], rows["index"] = 99, np.arange(len(rows))
+        rows["key"][:400] = generator.integers(0, 150, 400, np.uint64) << np.uint64(56)
         rows["length"] = 1 + rows["index"] % 3
+        rows["length"][400:] = generator.permutation(len(rows) - 400)
         rows["hash"] = rows["index"] * 3 + number
         write_rows(tmp_path, run, rows)
         for row in rows.tolist():
-            longer.setdefault(row[0], []).append((-row[1], row[2], number << 32 | row[3]))
+            buckets.setdefault(row[0], []).append((-row[1], row[2], number << 32 | row[3]))
+    # Of the large bucket, every document is compared with each of the longest alone.
+    paired = {key: (sorted(own), CENTERS if key == 99 else len(own)) for key, own in buckets.items()}
     expected = {
-        (first[2], second[2])
-        for members in longer.values()
-        for first, second in itertools.combinations(sorted(members), 2)
+        (own[a][2], own[b][2]) for own, most in paired.values() for a in range(most) for b in range(a + 1, len(own))
     }
+    everything = sum(len(own) * (len(own) - 1) // 2 for own in buckets.values())
     for ranges in (1, 8):
         found, left_out = pairs_of_rows(tmp_path, runs, ranges)
+        assert len(found) == len(set(found)) == everything - left_out
         assert set(found) == expected
-        assert not left_out
-
-
-def test_a_bucket_that_explodes_is_cut_and_counted(tmp_path: Path) -> None:
-    members = 50_000
-    rows = np.zeros(members, BAND_DTYPE)
-    rows["key"], rows["index"], rows["hash"] = 99, np.arange(members), np.arange(members)
-    rows["length"] = np.random.default_rng(1).permutation(members)
-    run = Run(str(tmp_path / "r"), 0, "<u2")
-    write_rows(tmp_path, run, rows)
-    found, left_out = pairs_of_rows(tmp_path, [run], 1)
-    everything = members * (members - 1) // 2
-    assert left_out == everything - len(found)
-    assert len(found) == len(set(found)) < CENTERS * members
-    longest = set(np.argsort(-rows["length"].astype(np.int64))[:CENTERS].tolist())
-    assert {first for first, _ in found} == longest
-    # Every other document is compared with each of the longest.
-    partners = Counter(second for _, second in found)
-    assert all(partners[place] == CENTERS for place in range(members) if place not in longest)
 
 
 @st.composite
@@ -205,56 +188,37 @@ def similar_documents(draw: st.DrawFn) -> tuple[SimilarDocuments, Any]:
     return documents, np.array(alive)
 
 
+def choose_slowly(documents: SimilarDocuments, alive: Any) -> list[tuple[int, int, float]]:
+    """Reference: from the longest on, each document stays that is similar to none that stays. Return the others."""
+    pairs = [documents.first.tolist(), documents.second.tolist(), documents.jaccard.tolist()]
+    similar = {frozenset(own): value for *own, value in zip(*pairs, strict=True)}
+    stay: list[int] = []
+    dropped: list[tuple[int, int, float]] = []
+    for place in np.lexsort((documents.lo, documents.hi, -documents.lengths)).tolist():
+        found = [(similar[pair], other) for other in stay if (pair := frozenset((place, other))) in similar]
+        if alive[place] and found:
+            value, kept = max(found, key=lambda one: one[0])  # of equal ones the first
+            dropped.append((place, kept, value))
+        elif alive[place]:
+            stay.append(place)
+    return sorted(dropped)
+
+
+CHAIN = np.zeros(9, SIMILAR_DTYPE)
+"""Each document is similar to the next alone: every second one stays, and none goes for a document that goes."""
+CHAIN["hi_a"], CHAIN["hi_b"], CHAIN["jaccard"] = np.arange(9), np.arange(1, 10), 0.9
+CHAIN["length_a"], CHAIN["length_b"] = 100 - np.arange(9), 99 - np.arange(9)
+
+
 @settings(max_examples=300)
+@example((SimilarDocuments.of(CHAIN), np.ones(10, bool)))
+@example((SimilarDocuments.of(CHAIN), np.arange(10) != 4))
 @given(similar_documents())
 def test_selection(drawn: tuple[SimilarDocuments, Any]) -> None:
     documents, alive = drawn
-    assert sorted(zip(documents.hi.tolist(), documents.lo.tolist(), strict=True)) == list(
-        zip(documents.hi.tolist(), documents.lo.tolist(), strict=True)
-    )
-    dropped, stays, jaccard = choose_dropped(documents, alive)
-    gone = set(dropped.tolist())
-    pairs = {
-        frozenset(pair): value
-        for *pair, value in zip(
-            documents.first.tolist(), documents.second.tolist(), documents.jaccard.tolist(), strict=True
-        )
-    }
-    assert len(gone) == len(dropped)
-    assert dropped.tolist() == sorted(gone)
-
-    def precedence(place: int) -> tuple[int, int, int]:
-        return -int(documents.lengths[place]), int(documents.hi[place]), int(documents.lo[place])
-
-    # A dropped document is similar to a kept one that goes before it; the evidence names the most similar.
-    for document, kept, value in zip(dropped.tolist(), stays.tolist(), jaccard.tolist(), strict=True):
-        assert alive[document]
-        assert alive[kept]
-        assert kept not in gone
-        assert precedence(kept) < precedence(document)
-        others = [pairs.get(frozenset((document, place)), 0) for place in range(len(alive))]
-        stay = [
-            other
-            for place, other in enumerate(others)
-            if alive[place] and place not in gone and precedence(place) < precedence(document)
-        ]
-        assert value == pairs[frozenset((document, kept))] == max(stay)
-    # No two documents that stay are similar.
-    for pair in pairs:
-        if all(alive[place] for place in pair):
-            assert pair & gone
-
-
-def test_a_chain_is_not_closed() -> None:
-    """Each document is similar to the next alone: every second one stays, and none goes for a document that goes."""
-    pairs = np.zeros(9, SIMILAR_DTYPE)
-    pairs["hi_a"], pairs["hi_b"] = np.arange(9), np.arange(1, 10)
-    pairs["length_a"], pairs["length_b"] = 100 - np.arange(9), 99 - np.arange(9)
-    pairs["jaccard"] = 0.9
-    documents = SimilarDocuments.of(pairs)
-    assert choose_dropped(documents, np.ones(10, bool))[0].tolist() == [1, 3, 5, 7, 9]
-    alive = np.arange(10) != 4
-    assert choose_dropped(documents, alive)[0].tolist() == [1, 3, 6, 8]
+    assert np.lexsort((documents.lo, documents.hi)).tolist() == list(range(len(alive)))
+    found = choose_dropped(documents, alive)
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == choose_slowly(documents, alive)
 
 
 @pytest.mark.parametrize("documents", [60, 1 << 24])

@@ -142,7 +142,8 @@ class HitFinder:
         found = np.minimum(np.searchsorted(self._ngrams, hashes), len(self._ngrams) - 1)
         held = self._ngrams[found] == hashes
         starts, stops = places[firsts[held], 0], places[lasts[held], 1]
-        own = cast("Int64s", np.searchsorted(ends, starts)) == np.searchsorted(ends, stops)  # not from one to the next
+        # Not from one document into the next.
+        own = cast("Bools", np.searchsorted(ends, starts) == np.searchsorted(ends, stops))
         return np.stack([found[held], starts, stops], axis=1)[own]
 
     def _find_dense(self, rows: Rows) -> Bools:
