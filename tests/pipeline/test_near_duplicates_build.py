@@ -174,8 +174,7 @@ def test_too_many_near_duplicates_stop_the_build(small: Corpus) -> None:
     assert "clean.near_duplicates drops" in lines[0]
     assert "more than max_dropped = 0.05 allows" in lines[0]
     shown = [line for line in lines if "similar by" in line]
-    assert len(shown) == 20, "ten of each source"
-    assert any(line.endswith(text[:100]) for line in lines for text in small.planted.documents)
+    assert 6 <= len(shown) <= 12, "three of each reason of each source"
     # The remedy that it names works, and nothing but the end of the build runs.
     allowed = lines[-2].partition("max_dropped = ")[2].partition(" ")[0]
     report = small.build(
