@@ -125,6 +125,6 @@ def test_a_second_trainer_in_the_same_run_is_refused(train, tmp_path):
     with lock_folder(tmp_path):
         assert "another process is running here" in train(tmp_path, status=2).stderr
     (tmp_path / "slurm-1.out").touch()
-    train(tmp_path, "train.steps=1", "train.smoke_steps=0")
+    train(tmp_path, "train.steps=2", "train.smoke_steps=0")
     train(tmp_path / "new", f"eval.prompts=['{'the mill ' * 40}']", status=2)
     assert not (tmp_path / "new").exists()  # a run that is refused leaves no empty folder
