@@ -54,7 +54,7 @@ def test_an_interrupt_ends_the_workers_at_once(search, number, busy_s):
     # As a terminal does, Ctrl-C reaches every process; SIGTERM only the one it is sent to.
     (os.killpg if number == signal.SIGINT else os.kill)(search.pid, number)
     out, err = search.communicate(timeout=30)
-    said = "error: interrupted. Run it again: builds, training and transfers resume.\n"
+    said = "error: interrupted; run the same command to resume\n"
     assert (search.returncode, out, err) == (130, "", said)
     deadline = time.monotonic() + 30
     while (left := [worker for worker in workers if Path(f"/proc/{worker}").exists()]) and time.monotonic() < deadline:

@@ -90,7 +90,7 @@ def test_a_score_that_a_run_lacks_is_empty(make_run, trainer):
     shown = trainer.run("compare", *runs)
     assert shown.returncode == 0, shown.stderr
     assert re.search(r"web_bpb +a +1\.5000 ± 0\.1000 +- +24 *\n +b +- +- +24 *\n +c +- +- +- *\n", shown.stdout)
-    assert "c: no score compares with that of a" in shown.stdout
+    assert "c and a have no comparable score" in shown.stdout
     assert "c is at step 4 of 24: it stopped, or is still going" in shown.stdout
     assert "c was never validated" in shown.stdout
 

@@ -120,7 +120,7 @@ def _judge(run: str, first: str, scores: Sequence[JsonObject], changes: Sequence
     """Return in a sentence what a comparison says of a run beside the first, by the first score that compares."""
     row = next((row for row in scores if row["run"] == run and row["difference"] is not None), None)
     if row is None:
-        return f"{run}: no score compares with that of {first}"
+        return f"{run} and {first} have no comparable score"
     difference, error = row["difference"], row["difference_stderr"]
     side = f"{'lower' if difference < 0 else 'higher'} by {show_score(abs(difference), error)}"
     text = f"{run}: at step {row['at_step']:,}, after {row['at_tokens']:,} tokens, {row['score']} is {side}"

@@ -128,7 +128,7 @@ class DocumentLoss(NamedTuple):
     def __str__(self) -> str:
         place, tokens = self.place, plural(self.place.tokens, "token")
         return (
-            f"{self.nats / self.targets:.3f} nats a token over {self.targets} of {tokens}: {place.source} "
+            f"{self.nats / self.targets:.3f} nats per token over {self.targets} of {tokens}: {place.source} "
             f"{place.unit} row {place.row} ({place.shard}, row {self.row} of the batch)"
         )
 
