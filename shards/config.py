@@ -7,27 +7,27 @@ first of the two and others the last.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
 import tomllib
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import date, time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from shards.errors import InputError, plural
+from shards.errors import InputError
 from shards.stores.files import read_file
 from shards.terminal.gone import did_you_mean, nearest
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Document = dict[str, Any]
 """A table of a config as it is read: values by key, not checked yet."""
-Check = Callable[[Document], Iterator[str]]
 Changes = Iterable[tuple[str, Sequence[str], Any]]
 """Keys to set in a raw config: what messages call each change, the parts of the key, and the value."""
 
@@ -36,8 +36,11 @@ MAX_RECIPE_BYTES = 1 << 26
 """A larger file of settings is refused before it is read."""
 
 RecipeKind = Literal["data", "train"]
-_KEYS_OF_KIND = {"data": ("sources", "tokenizer", "mix"), "train": ("model", "train", "optimizer")}
-_USE_OF_KIND = {"data": "build RECIPE --out OUT", "train": "train RECIPE --shards SET --run RUN"}
+_KINDS = {
+    "data": ("sources", "build RECIPE --out OUT"),
+    "train": ("model", "train RECIPE --shards SET --run RUN"),
+}
+"""The table that only recipes of a kind have, and the command that takes one."""
 
 
 class Settings(BaseModel):
@@ -51,9 +54,28 @@ class Settings(BaseModel):
         return [cls]
 
     @classmethod
+    def kind_of(cls, table: Document) -> type[Self]:
+        """Return the one of `variants` that a raw table is of."""
+        return cls
+
+    @classmethod
     def key_names(cls) -> list[str]:
         """Return the keys of the settings' table, in the order of its documentation."""
         return list(cls.model_fields)
+
+    def rules(self) -> Iterator[str]:
+        """Yield the faults between the keys of the table, each as `KEY: FAULT`.
+
+        They are also asked of a table with refused values (see `read_partly`), so that one report has every fault.
+        """
+        yield from ()
+
+    def refuse(self, keys: Iterable[str], why: str) -> Iterator[str]:
+        """Yield a fault for each of some keys of the table that is given, and has not its default."""
+        for key in keys:
+            default = type(self).model_fields[key].get_default(call_default_factory=True)
+            if key in self.model_fields_set and getattr(self, key) != default:
+                yield f"{key}: {why}"
 
 
 def in_form(pattern: str, words: str) -> AfterValidator:
@@ -67,18 +89,13 @@ def in_form(pattern: str, words: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def settings_error(where: str, faults: Sequence[str]) -> InputError:
+def settings_error(where: str, faults: Iterable[str]) -> InputError:
     """Return the error of settings that cannot be used: one problem for each fault, at a place such as the file."""
     return InputError([f"{where}: {fault}" for fault in faults])
 
 
 def load_settings(model: type[ModelT], path: Path) -> ModelT:
-    """Read a TOML file, or a .json file of the same keys, into a model.
-
-    Raises:
-        InputError: with every fault: its key, what was found, what was expected, and the nearest key when a key is
-            unknown.
-    """
+    """Read a TOML file, or a .json file of the same keys, into a model; raise what `check_settings` does."""
     return check_settings(model, read_document(path), where=str(path))
 
 
@@ -91,69 +108,93 @@ def check_settings(
     data: Document,
     *,
     where: str,
-    checks: tuple[Check, ...] = (),
-    faults: Sequence[str] = (),
+    checks: Iterable[Callable[[ModelT], Iterable[str]]] = (),
+    faults: Iterable[str] = (),
     context: Any = None,
 ) -> ModelT:
     """Turn the raw document of a config into its model.
 
     Args:
-        model: the pydantic model of the document.
+        model: the model.
         data: the document.
         where: the place that messages name, such as the file.
-        checks: functions from the raw document to faults, for rules that cross sections. They run even if the model
-            finds faults, so that one report has everything; they must accept a document of any shape.
+        checks: functions from the model to faults, for rules that need more than the document. Like the model's own
+            rules, they get what `read_partly` returns if the model refuses something.
         faults: faults that are already known.
-        context: what the validators of the model are given.
+        context: what the validators get.
 
     Raises:
         InputError: with every fault.
     """
     faults = list(faults)
-    # The model and all checks are tried, so that one report has every fault.
-    result: ModelT | None = None
     try:
         result = model.model_validate(data, context=context)
     except ValidationError as error:
-        # pydantic's errors in our words: one fault for each place, whatever types the key may have.
-        by_place: dict[str, list[Document]] = {}
-        for detail in error.errors(include_url=False)[:_MOST_DETAILS]:
-            if detail["type"] == "default_factory_not_called":
-                continue  # for want of another key, which has a fault
-            steps = list(_walk(detail["loc"], data, is_missing=detail["type"] == "missing"))
-            place = ".".join(name for _, name in steps) or "file"
-            by_place.setdefault(place, []).append({**detail, "loc": tuple(part for part, _ in steps)})
-        faults += [f"{place}: {_describe(model, own)}" for place, own in by_place.items()]
-        if error.error_count() > _MOST_DETAILS:
-            faults.append("there are more faults, perhaps thousands. Correct these first")
+        faults += _describe_all(model, data, error)
+        result = read_partly(model, data, context)
+    if isinstance(result, Settings):
+        faults += _broken_rules(result)
     for check in checks:
-        faults += [fault for fault in check(data) if fault not in faults]
-    if faults or result is None:
-        raise settings_error(where, faults)
+        faults += check(result)
+    if faults:
+        raise settings_error(where, dict.fromkeys(faults))
     return result
 
 
-def read_partly(model: type[ModelT], data: Any) -> ModelT:
-    """Return a config's model for `checks`; a refused or missing key is NaN, so every `<` and `>` with it is false."""
-    given = cast("Document", data) if isinstance(data, dict) else {}
+def read_partly(model: type[ModelT], data: Any, context: Any = None) -> ModelT:
+    """Return what can be read of a table that its model refuses.
+
+    A refused or missing key is NaN, so that every `<` and `>` with it is false and it has no second fault; tables and
+    lists have what can be read of them.
+    """
+    given = table_of(data)
     try:
-        return model.model_validate(given)
+        return model.model_validate(given, context=context)
     except ValidationError as error:
-        # No comparison with NaN is true, so a refused value gives no second fault.
-        refused = {str(fault["loc"][0]): math.nan for fault in error.errors()}
-        values = {key: value for key, value in (given | refused).items() if key in model.model_fields}
-        for key, value in values.items():
-            if isinstance(value, dict | list):  # tables in it become models, as in a config without faults
-                values[key] = TypeAdapter(cast("Any", model.model_fields[key].annotation)).validate_python(value)
-        return model.model_construct(None, **values)
+        refused = {str(detail["loc"][0]) for detail in error.errors() if detail["loc"]}
+    values = {key: value for key, value in given.items() if key not in model.model_fields}
+    for key, field in model.model_fields.items():
+        value, inner, kind = given.get(key), find_table(field.annotation), get_origin(field.annotation)
+        if key not in refused:
+            if key in given:
+                values[key] = _reader(model, key).validate_python(value, context=context)
+        elif inner is None:
+            values[key] = table_of(value) if kind is dict else math.nan
+            if kind is list:
+                values[key] = list(_read_items(_reader(model, key), list_of(value), context))
+        elif inner[1]:
+            tables = [table_of(one) for one in list_of(value) if isinstance(one, dict)]
+            values[key] = [read_partly(inner[0].kind_of(table), table, context) for table in tables]
+        else:
+            values[key] = read_partly(inner[0], value, context)
+    return model.model_construct({*given}, **values)
+
+
+@lru_cache
+def _reader(model: type[BaseModel], key: str) -> TypeAdapter[Any]:
+    field, annotated = model.model_fields[key], cast("Any", Annotated)
+    return TypeAdapter[Any](annotated[field.annotation, *field.metadata, "read alone"])
+
+
+def _read_items(reader: TypeAdapter[Any], items: list[Any], context: Any) -> Iterator[Any]:
+    for item in items:
+        with contextlib.suppress(ValidationError):
+            yield from reader.validate_python([item], context=context)
+
+
+def _broken_rules(table: Settings, place: str = "") -> Iterator[str]:
+    yield from (f"{place}{fault}" for fault in table.rules())
+    for key, value in table:
+        if isinstance(value, Settings):
+            yield from _broken_rules(value, f"{place}{key}.")
+        elif isinstance(value, list):
+            tables = [one for one in cast("list[Any]", value) if isinstance(one, Settings)]
+            for name, one in zip(item_names(tables), tables, strict=True):
+                yield from _broken_rules(one, f"{place}{key}.{name}.")
 
 
 def read_document(path: Path) -> Document:
-    """Read a config, a TOML or a .json file, into a raw document.
-
-    Raises:
-        InputError: the file cannot be read, is not valid, or holds no table.
-    """
+    """Read a config, a TOML or a .json file, or raise the error of one that is not valid or holds no table."""
     kind, parse = ("JSON", load_json) if path.suffix == ".json" else ("TOML", tomllib.loads)
     try:
         data: Any = parse(read_file(path, MAX_RECIPE_BYTES).decode())
@@ -172,12 +213,8 @@ _NO_RECIPE = ". Recipes are TOML: `tokenmill init PATH` writes one for data, and
 
 
 def load_json(text: bytes | str) -> Any:
-    """Return the value of a JSON text, a config's or another one's, in UTF-8.
-
-    Raises:
-        ValueError: not JSON, or an object has a key twice.
-        RecursionError: it is nested too deeply.
-    """
+    """Return the value of a JSON text, or raise the ValueError of one that has a key twice or is none, or a
+    RecursionError."""
     return json.loads(text, object_pairs_hook=_make_object)
 
 
@@ -207,193 +244,164 @@ def check_keys(text: bytes | str, most: int) -> None:
 def _make_object(pairs: list[tuple[str, Any]]) -> Document:
     made = dict(pairs)
     if len(made) != len(pairs):
-        seen = set[str]()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"the key {twice[:80]!r} occurs twice; expected once")
     return made
 
 
-def find_other_kind(data: Mapping[str, Any], expected: RecipeKind) -> str | None:
-    """Return the fault of a config that is a recipe of the other kind, by its keys; None if it may be as expected."""
-    other: RecipeKind = "train" if expected == "data" else "data"
-    if any(key in data for key in _KEYS_OF_KIND[expected]) or not any(key in data for key in _KEYS_OF_KIND[other]):
-        return None
-    found = ", ".join(f"[{key}]" for key in _KEYS_OF_KIND[other] if key in data)
-    return (
-        f"this is a {other} recipe (it has {found}); expected a {expected} recipe, which has "
-        f"{', '.join(f'[{key}]' for key in _KEYS_OF_KIND[expected])}. "
-        f"A {other} recipe is for `tokenmill {_USE_OF_KIND[other]}`."
-    )
+def check_kind(data: Document, kind: RecipeKind, where: str) -> None:
+    """Refuse a config that is a recipe of the other kind, by its tables."""
+    own, _ = _KINDS[kind]
+    for other, (table, use) in _KINDS.items():
+        if table in data and own not in data:
+            fault = f"has [{table}], so this is a {other} recipe; expected a {kind} recipe, which has [{own}]"
+            raise settings_error(where, [f"{fault}. A {other} recipe is for `tokenmill {use}`."])
 
 
-def apply_override(data: Document, override: str, mark: Callable[[Any], Any] = lambda value: value) -> Iterator[str]:
-    """Set one dotted key of a raw config in place, and yield the fault if that is not possible.
+class TypedText(str):
+    """A text of an override: as a path, it begins at the working directory."""
 
-    Values are in TOML syntax (a bare word is a string). List items are addressed by index (`sources.0.weight`), or by
-    their name (`sources.fineweb-edu.weight`). `mark` changes the value before it is set.
+    __slots__ = ()
+
+
+def apply_changes(data: Document, changes: Changes, overrides: Iterable[str]) -> Iterator[str]:
+    """Set keys of a raw config in place, first `changes`, and yield the faults of those that cannot be set.
+
+    Overrides are `KEY=VALUE`. Values are in TOML syntax (a bare word is text). Items of lists are addressed by index
+    (`sources.0.weight`), or by their name (`sources.fineweb-edu.weight`).
     """
-    key, separator, text = override.partition("=")
-    if not separator or not key.strip():
-        yield f"--set {override!r}: expected KEY=VALUE, a dotted key and its value in TOML syntax"
-        return
+    changes = list(changes)
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if separator and key.strip():
+            changes.append((f"--set {override!r}", key.strip().split("."), _mark_typed(_parse_value(text))))
+        else:
+            yield f"--set {override!r}: expected KEY=VALUE, a dotted key and its value in TOML syntax"
+    for shown, key, value in changes:
+        if fault := _set_key(data, key, value):
+            yield f"{shown}: {fault}"
+
+
+def _parse_value(text: str) -> Any:
+    """Return a value in TOML syntax; a text that is none as it is."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         parsed: Document = {}
-    value = parsed["value"] if len(parsed) == 1 else text.strip()
-    yield from set_key(data, key.strip().split("."), mark(value), shown=f"--set {override!r}")
+    return parsed["value"] if len(parsed) == 1 else text.strip()
 
 
-def set_key(data: Document, key: Sequence[str], value: Any, *, shown: str) -> Iterator[str]:
-    """Set one key of a raw config in place, by its parts, and yield the fault if that is not possible.
+def _mark_typed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _mark_typed(item) for key, item in cast("Document", value).items()}
+    if isinstance(value, list):
+        return [_mark_typed(item) for item in cast("list[Any]", value)]
+    return TypedText(value) if isinstance(value, str) else value
 
-    Args:
-        data: the config.
-        key: the parts; an item of a list is named by its index or its name.
-        value: the value.
-        shown: what a fault calls the change.
-    """
-    # From table to table, or to an item of a list by its name or number.
-    *parents, last = key
-    place: Any = data
-    at = 0
-    while at < len(parents):
-        above, part = place, parents[at]
-        # The name of an item may have dots: the longest that fits is meant.
-        ends = range(len(parents) if isinstance(above, list) else at + 1, at, -1)
-        found = ((item, end) for end in ends if (item := _descend(above, ".".join(parents[at:end]))) is not None)
-        place, at = next(found, (None, at))
-        if place is None:
-            names = [name for item in list_of(above) if isinstance(name := table_of(item).get("name"), str)]
-            yield f"{shown}: no {part!r} in this file.{nearest(part, names) if names else ''}"
-            return
+
+def _set_key(place: Any, key: Sequence[str], value: Any) -> str:
+    """Set a key, by its parts, of a table or of a list's item, and return the fault if that is not possible."""
     if isinstance(place, list):
-        yield f"{shown}: {'.'.join(parents)} is a list; name one of its items first"
-    elif isinstance(place, dict):
-        place[last] = value
-    else:
-        yield f"{shown}: {'.'.join(parents)} is a plain value"
+        items = cast("list[Any]", place)
+        named = {str(at): item for at, item in enumerate(items)} | dict(zip(item_names(items), items, strict=True))
+        for end in range(len(key) - 1, 0, -1):  # the name of an item may have dots: the longest that fits is meant
+            if (name := ".".join(key[:end])) in named:
+                return _set_key(named[name], key[end:], value)
+        return f"no {key[0]!r} in this file.{nearest(key[0], item_names(items)) if items else ''}"
+    if not isinstance(place, dict):
+        return f"{key[0]!r} is a key of a plain value"
+    table = cast("Document", place)
+    if len(key) > 1:
+        return _set_key(table.setdefault(key[0], {}), key[1:], value)
+    table[key[0]] = value
+    return ""
 
 
-def apply_changes(data: Document, changes: Changes) -> list[str]:
-    """Set keys of a raw config in place, and return the faults of those that cannot be set."""
-    return [fault for shown, key, value in changes for fault in set_key(data, key, value, shown=shown)]
-
-
-def _descend(place: Any, part: str) -> Any:
-    if isinstance(place, dict):
-        return cast("Document", place).setdefault(part, {})
-    if isinstance(place, list):
-        for index, item in enumerate(cast("list[Any]", place)):
-            named = isinstance(item, dict) and cast("Document", item).get("name") == part
-            if named or part == str(index):
-                return cast("Any", item)
-    return None
+def _describe_all(model: type[BaseModel], data: Any, error: ValidationError) -> Iterator[str]:
+    """Yield pydantic's errors in our words: one fault for each place, whatever types the key may have."""
+    by_place: dict[str, list[Document]] = {}
+    for detail in error.errors(include_url=False)[:_MOST_DETAILS]:
+        if detail["type"] != "default_factory_not_called":  # for want of another key, which has a fault
+            names, parent = _find_place(model, data, detail["loc"], is_missing=detail["type"] == "missing")
+            by_place.setdefault(".".join(names) or "file", []).append({**detail, "key": names[-1:], "parent": parent})
+    yield from (f"{place}: {_describe(model, details)}" for place, details in by_place.items())
+    if error.error_count() > _MOST_DETAILS:
+        yield "there are more faults, perhaps thousands. Correct these first"
 
 
 def _describe(model: type[BaseModel], details: list[Document]) -> str:
     """Return the fault of a place in a config from the errors of each type that the key may have."""
     first, value = details[0], details[0]["input"]
-    if first["type"] == "extra_forbidden":
-        key, parent = str(first["loc"][-1]), _model_at(model, first["loc"][:-1])
-        # The very key of another table is meant more likely than a similar one of this table.
-        fields = model.model_fields.items()
-        places = [name for name, field in fields for own in _models_in(field.annotation) if key in own.model_fields]
-        if len(places) == 1:
-            return f"unknown key. Did you mean '{places[0]}.{key}'?"
-        return f"unknown key.{nearest(key, parent.key_names()) if parent else ''}"
     if first["type"] == "missing":
         return "required key is missing."
-    if first["type"] == "too_short" and not value:
-        return "an empty list; expected at least one item. Leave the key out, or name one."
+    if first["type"] == "extra_forbidden":
+        return _describe_unknown(model, first["parent"], *first["key"])
     own = [str(detail["ctx"]["error"]) for detail in details if detail["type"] == "value_error"]
     if own:  # of a check of ours: the value has the right type
         return f"{own[0]}; got {show_value(value)}"
-    expected = list(dict.fromkeys(_expected(detail) for detail in details))
-    names = [name for detail in details for name in re.findall("'([^']*)'", detail.get("ctx", {}).get("expected", ""))]
+    kinds = {detail["type"] for detail in details}
+    expected = [
+        _EXPECTED.get(detail["type"]) or re.sub(".* should (be|have) | after validation", "", detail["msg"])
+        for detail in details
+    ]
+    words = " or ".join(dict.fromkeys(expected))
     # A wrong word first, then a value with or without quotes that it should not have.
-    hint = did_you_mean(value, names) if isinstance(value, str) else ""
-    if not hint and isinstance(value, str) and _is_of_type(value, details):
-        hint = f" Write it without quotes: {value.strip()}"
-    elif not hint and isinstance(value, bool | int | float) and "string_type" in {detail["type"] for detail in details}:
+    hint = ""
+    if isinstance(value, str):
+        hint = did_you_mean(value, re.findall("'([^']*)'", words))
+        if not hint and kinds & _UNQUOTED and not isinstance(_parse_value(value), str):
+            hint = f" Write it without quotes: {value.strip()}"
+    elif "string_type" in kinds and isinstance(value, bool | int | float):
         hint = f' Write it in quotes: "{show_value(value)}"'
-    return f"expected {' or '.join(expected)}; got {show_value(value)}{hint and '.'}{hint}"
+    return f"expected {words}; got {show_value(value)}{hint and '.'}{hint}"
 
 
 _EXPECTED = {
-    "bool_type": "true or false",
     "dict_type": "a table",
-    "finite_number": "a finite number",
-    "float_type": "a number",
-    "greater_than": "more than {gt}",
-    "greater_than_equal": "{ge} or more",
     "int_from_float": "a whole number",
     "int_type": "a whole number",
     "invalid-json-value": "text, a number, true, false, a list or a table",
-    "less_than": "less than {lt}",
-    "less_than_equal": "{le} or less",
     "list_type": "a list",
-    "literal_error": "{expected}",
     "model_type": "a table",
-    "string_too_long": "at most {max_length} characters",
     "string_type": "text",
     "string_unicode": "text that UTF-8 can hold",
-    "too_long": "a list of {max_length}",
-    "too_short": "a list of {min_length} or more",
     "tuple_type": "a list",
 }
-"""What a key expects, by the type of pydantic's error. tests/test_wrong_values.py tries every key of both recipes."""
+"""What a key expects, by the type of pydantic's error, where its own words are those of Python or JSON."""
+_UNQUOTED = {"bool_type", "float_type", "int_type", "list_type"}
 
 
-def _expected(detail: Document) -> str:
-    if detail["type"] == "string_too_short":
-        return f"at least {plural(detail['ctx']['min_length'], 'character')}"
-    bounds = {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value
-        for name, value in detail.get("ctx", {}).items()
-    }
-    words = _EXPECTED.get(detail["type"])
-    return words.format(**bounds) if words else str(detail["msg"])
-
-
-def _is_of_type(text: str, details: list[Document]) -> bool:
-    """Return whether a config's text would be what a key expects if it had no quotes."""
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return False
-    wanted = {"bool_type": bool, "float_type": (int, float), "int_type": int, "list_type": list}
-    return any(
-        isinstance(value, wanted.get(detail["type"], ())) and isinstance(value, bool) == (detail["type"] == "bool_type")
-        for detail in details
-    )
+def _describe_unknown(model: type[BaseModel], parent: type[BaseModel] | None, key: str) -> str:
+    # The very key of another table is meant more likely than a similar one of this table.
+    fields = ((name, find_table(field.annotation)) for name, field in model.model_fields.items())
+    places = [name for name, table in fields if table and key in table[0].model_fields]
+    known = parent.key_names() if parent is not None and issubclass(parent, Settings) else []
+    if key in known:
+        return "a key of another `kind`. Leave it out, or set `kind`."
+    if len(places) == 1:
+        return f"unknown key. Did you mean '{places[0]}.{key}'?"
+    return f"unknown key.{nearest(key, known) if known else ''}"
 
 
 def show_value(value: Any, most: int = 80) -> str:
-    """Return a config's value for a message, as a recipe has it, cut if it has more than `most` characters."""
-    text = _write_value(value)
+    """Return a config's value for a message, cut if it has more than `most` characters."""
+    text = json.dumps(value, ensure_ascii=False, default=str).encode(errors="backslashreplace").decode()
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _write_value(value: Any) -> str:
-    """Return a config's value as a recipe has it."""
-    if isinstance(value, bool) or value is None:
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, list):
-        return f"[{', '.join(map(_write_value, cast('list[Any]', value)))}]"
-    if isinstance(value, dict):
-        text = ", ".join(f"{key} = {_write_value(item)}" for key, item in cast("Document", value).items())
-        return f"{{ {text} }}" if text else "{}"
-    return str(value) if isinstance(value, date | time) else repr(value)
-
-
-def item_names(items: list[Any]) -> list[str]:
-    """Return how faults of a config name the items of a list: by `name`, or by index if that is missing or shared."""
-    # A name that two items share names neither.
-    tables = [cast("Document", item) if isinstance(item, dict) else {} for item in items]
-    names = [name if isinstance(name := table.get("name"), str) else "" for table in tables]
+def item_names(items: Iterable[Any]) -> list[str]:
+    """Return how faults of a config name the items of a list: by a `name` of its own, or by index."""
+    given = [table_of(item).get("name") or getattr(item, "name", None) for item in items]
+    names = [name if isinstance(name, str) else "" for name in given]
     counts = Counter(names)
     return [name if name and counts[name] == 1 else str(index) for index, name in enumerate(names)]
+
+
+def shared_names(tables: Iterable[Any]) -> Iterator[tuple[str, int]]:
+    """Yield the names that several tables of a config have, and how many have it."""
+    for name, count in Counter(table.name for table in tables).items():
+        if count > 1 and isinstance(name, str):
+            yield name, count
 
 
 def table_of(value: Any) -> Document:
@@ -406,48 +414,37 @@ def list_of(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
-def named_tables(data: Document, key: str) -> list[tuple[str, Document]]:
-    """Return the tables of a config's key such as `sources` or `mix.phases`, with places such as `sources.prose`."""
-    value: Any = data
-    for part in key.split("."):
-        value = table_of(value).get(part)
-    items = list_of(value)
-    named = zip(item_names(items), items, strict=True)
-    return [(f"{key}.{name}", table_of(item)) for name, item in named if isinstance(item, dict)]
-
-
-def _walk(loc: tuple[int | str, ...], data: Any, *, is_missing: bool) -> Iterator[tuple[int | str, str]]:
-    """Yield each part of a location that exists in a config, or is missing in it, and its name in messages.
-
-    pydantic appends the names of a union's branches, which no document has.
-    """
+def _find_place(
+    model: type[BaseModel] | None, data: Any, loc: Sequence[int | str], *, is_missing: bool
+) -> tuple[list[str], type[BaseModel] | None]:
+    """Return the names in messages of a location's parts that a config has, or lacks, and the model of the last one's
+    table. pydantic appends the names of a union's branches, which no document has."""
+    names: list[str] = []
+    parent = model
     for part in loc:
-        if isinstance(data, dict):
-            if part not in data and not is_missing:
-                return
-            yield part, str(part)
-            data = cast("dict[Any, Any]", data).get(part)
+        if isinstance(data, dict) and (part in data or is_missing):
+            names.append(str(part))
+            field = model.model_fields.get(str(part)) if model else None
+            found = find_table(field.annotation) if field else None
+            parent, model = model, found and found[0]
+            data = table_of(data).get(str(part))
         elif isinstance(data, list) and isinstance(part, int):
             items = cast("list[Any]", data)
             present = part < len(items)  # a tuple's item may be missing
-            yield part, item_names(items)[part] if present and isinstance(items[part], dict) else str(part)
+            names.append(item_names(items)[part] if present else str(part))
             data = items[part] if present else None
         else:
-            return
+            break
+    return names, parent
 
 
-def _model_at(model: type[BaseModel] | None, loc: tuple[int | str, ...]) -> type[Settings] | None:
-    for part in loc:
-        if model is None or isinstance(part, int):
-            continue
-        field = model.model_fields.get(part)
-        model = next(_models_in(field.annotation), None) if field else None
-    return model if model is not None and issubclass(model, Settings) else None
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) in (list, tuple, dict, Annotated, Union, types.UnionType):
-        for argument in get_args(annotation):
-            yield from _models_in(argument)
+def find_table(annotation: Any) -> tuple[type[Settings], bool] | None:
+    """Return the model of a key whose values are tables of a config, and whether it has a list of them; else None."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is list:
+        inner = find_table(arguments[0])
+        return inner and (inner[0], True)
+    if origin in (Annotated, Union, types.UnionType):
+        return next(filter(None, map(find_table, arguments)), None)
+    is_table = isinstance(annotation, type) and issubclass(annotation, Settings)
+    return (cast("type[Settings]", annotation), False) if is_table else None

@@ -13,7 +13,6 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.paths import SHIPPED
 from pipeline.recipe.schema import Recipe
-from shards.errors import InputError
 from shards.terminal.shipped_recipes import find_recipe
 from tests.support.builds import call_here
 from tokenmill.__main__ import main
@@ -141,9 +140,7 @@ def test_a_shipped_recipe_is_found_by_name(load: Load, tmp_path: Path, monkeypat
     assert train_recipe.load_train_recipe(Path("demo"), ["optimizer.lr=3e-3"]).optimizer.lr == 3e-3
 
 
-def test_a_file_comes_before_a_shipped_recipe_and_an_unknown_name_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_comes_before_a_shipped_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()  # a folder is no recipe
     assert find_recipe("demo", SHIPPED) == SHIPPED / "demo.toml"
@@ -151,23 +148,3 @@ def test_a_file_comes_before_a_shipped_recipe_and_an_unknown_name_is_told(
     assert find_recipe("tinystories", SHIPPED) == Path("tinystories")
     assert find_recipe("demo.toml", SHIPPED) == Path("demo.toml")
     assert find_recipe("data/demo", SHIPPED) == Path("data/demo")
-    with pytest.raises(InputError, match=r"recipe 'tinystorys': no such file here.*Did you mean 'tinystories'\?"):
-        find_recipe("tinystorys", SHIPPED)
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("build {train} --out {out}", "this is a train recipe (it has [model], [train], [optimizer])"),
-        ("train {data} --shards {out} --run {out}", "this is a data recipe (it has [sources], [tokenizer]"),
-        ("plan gpt2-134m", "the shipped recipe of this name is a train recipe."),
-        ("plan min-words", "the shipped recipe of this name is an experiment."),
-    ],
-)
-def test_a_recipe_of_the_other_kind_is_called_so(line: str, said: str, tmp_path: Path) -> None:
-    places = {kind: ROOT / f"recipes/{kind}/demo.toml" for kind in ("train", "data")}
-    done = call_here(main, *(word.format(**places, out=tmp_path / "out") for word in line.split()))
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert done.stderr.count("\n") <= 2, done.stderr
-    assert not (tmp_path / "out").exists()

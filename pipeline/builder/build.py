@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -40,7 +40,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network import Network, with_cache
 from pipeline.sources.rows import write_rows
-from pipeline.sources.selection import SpanCache, Unread, open_sources
+from pipeline.sources.selection import Unread
 from shards.errors import InputError, RunError, plural
 from shards.format.manifest import Manifest
 from shards.stores.open import absolute_place, open_writable_store
@@ -188,10 +188,7 @@ def build_set(
 
 def _run_stages(recipe: Recipe, out: WritableStore, driver: Driver, *, dry_run: bool) -> RunningBuild:
     """Run the stages of a build; each adds what it makes. In a dry run the first with missing tasks ends it."""
-    spans = SpanCache(driver.work)
-    build = RunningBuild(driver.work, recipe, out, driver, open_sources(recipe, spans), spans, dry_run=dry_run)
-    for line in dict.fromkeys(line for selection in build.selections for line in selection.left_out):
-        build.say(line)
+    build = RunningBuild(driver.work, recipe, out, driver, dry_run=dry_run)
     for run_stage in (run_evaluations, run_fetch, run_tokenizer, run_encode_and_mix, run_assemble):
         run_stage(build)
     if dry_run:
@@ -275,21 +272,29 @@ def load_with_rows(
     Raises:
         InputError: with every fault of the recipe and of the overrides; or these are no rows, or cannot be written.
     """
-    if not sources:
-        return load_recipe(recipe, overrides=overrides, progress=progress, allow_code=allow_code)
-    if not hasattr(sources, "items") or isinstance(recipe, Recipe) or work is None:
+    if isinstance(recipe, Recipe):
+        if sources or overrides:
+            raise InputError("overrides and rows change tables. Change the Recipe: recipe.model_copy(update=...).")
+        return pin_models(recipe, None)
+    if sources and (not hasattr(sources, "items") or work is None):
         raise InputError(
             "sources: expected a dict of rows by the name of their source, a recipe's file, name or tables, a work "
             "folder on disk, and no dry_run: the rows are written there."
         )
-
-    def load_with(find: Callable[[str], Any]) -> Recipe:
-        changes = [(f"sources[{name!r}]", ["sources", name, "paths"], [str(find(name))]) for name in sources]
-        return load_checked_recipe(recipe, overrides=overrides, changes=changes, allow_code=allow_code)
-
+    rows = sources or {}
     # With any file at first: a fault of the recipe is found before the first row is asked for.
-    load_with(lambda _: __file__)
-    return load_with(lambda name: write_rows(sources[name], work / "rows" / name, name))
+    files: dict[str, Any] = dict.fromkeys(rows, __file__)
+    while True:
+        loaded = load_checked_recipe(
+            recipe,
+            overrides=overrides,
+            changes=[(f"sources[{name!r}]", ["sources", name, "paths"], [str(file)]) for name, file in files.items()],
+            progress=Progress(quiet=not progress),
+            allow_code=allow_code,
+        )
+        if work is None or __file__ not in files.values():
+            return loaded
+        files = {name: write_rows(rows[name], work / "rows" / name, name) for name in rows}
 
 
 def load_recipe(
@@ -306,12 +311,7 @@ def load_recipe(
     Raises:
         InputError: with every fault of the recipe and of the overrides.
     """
-    if not isinstance(recipe, Recipe):
-        quiet = Progress(quiet=not progress)
-        return load_checked_recipe(recipe, overrides=overrides, progress=quiet, allow_code=allow_code)
-    if overrides:
-        raise InputError("overrides change a recipe's file. Change the Recipe itself: recipe.model_copy(update=...).")
-    return pin_models(recipe, None)
+    return load_with_rows(recipe, None, None, overrides=overrides, progress=progress, allow_code=allow_code)
 
 
 def default_work(out: str) -> str:

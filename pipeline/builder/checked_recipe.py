@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pipeline.clean.datatrove import check_filter
 from pipeline.clean.language import check_model
@@ -15,9 +15,8 @@ from pipeline.clean.python import load_function, read_function
 from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.stage_progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
-from pipeline.recipe.checks import CHECKS
-from pipeline.recipe.clean_recipe import PACKAGED_MODEL, find_model
-from pipeline.recipe.paths import DIGEST_MARK, SHIPPED, TypedPath, explain_path, find_recipe_folder, locate
+from pipeline.recipe.clean_recipe import DatatroveFilter, Language
+from pipeline.recipe.paths import SHIPPED, RecipePath, explain_path, find_recipe_folder
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import small_phases
 from pipeline.sources.files import check_globs
@@ -26,11 +25,9 @@ from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.config import (
     Changes,
     apply_changes,
-    apply_override,
+    check_kind,
     check_settings,
-    find_other_kind,
     list_of,
-    named_tables,
     read_document,
     settings_error,
     table_of,
@@ -70,7 +67,7 @@ def load_checked_recipe(
         InputError: with every fault, including globs that match nothing and block lists that cannot be read.
         MissingExtraError: a library that cleaning needs is not installed.
     """
-    folder, where, data = None, "recipe", copy.deepcopy(recipe) if isinstance(recipe, dict) else {}
+    folder, where, given = Path(), "recipe", recipe if isinstance(recipe, dict) else {}
     own: list[Path] = []
     if not isinstance(recipe, dict):
         if Path(recipe).is_dir() and not (SHIPPED / f"{recipe}.toml").is_file():
@@ -78,7 +75,7 @@ def load_checked_recipe(
                 raise InputError(f"{recipe}: is a shard set; its recipe is {Path(recipe) / 'recipe.json'}.")
             raise InputError(f"{recipe}: is a folder; `tokenmill init {recipe}` writes a recipe for its files.")
         file = find_recipe(recipe, SHIPPED)
-        data, where, folder = read_document(file), str(file), file.parent
+        given, where, folder = read_document(file), str(file), file.parent
         own.append(file)
         if file != Path(recipe):
             # A shipped recipe is found by its name, and its paths begin in the working directory.
@@ -86,24 +83,19 @@ def load_checked_recipe(
             if file.stem == "demo":
                 gather_missing_corpus(note=(progress or Progress(quiet=True)).note)
         elif file.name == "recipe.json":
-            folder = _find_set_folder(file, data)
-    if other := find_other_kind(data, "data"):
-        raise settings_error(where, [other])
-    folder = Path(os.path.abspath(folder or Path()))  # without `..`: the same paths from any working directory
-    before = _leave_out(data.copy())
-    if faults := apply_changes(data, changes):
-        raise settings_error(where, faults)
-    faults = [fault for override in overrides for fault in apply_override(data, override, _mark_typed)]
-    # Tables may name a source that a change leaves out: messages give that as a remedy.
-    left_out = _leave_out(data) - before
-    section = table_of(data.get("tokenizer"))
-    tables = [section.get("sample_weights"), section.get("sample_limits")]
-    for table in (*tables, *(phase.get("weights") for _, phase in named_tables(data, "mix.phases"))):
-        for name in left_out:
-            table_of(table).pop(name, None)
+            folder = find_recipe_folder(FolderStore(file.parent)) or file.parent
+            # A set's own tokenizer; if the recipe had such a file, it is the same.
+            if table_of(given.get("tokenizer")).get("file") == TOKENIZER_FILE:
+                own_file = os.path.relpath(file.with_name(TOKENIZER_FILE), folder)
+                changes = [("tokenizer.file", ["tokenizer", "file"], own_file), *changes]
+    check_kind(given, "data", where)
+    folder = Path(os.path.abspath(folder))  # without `..`: the same paths from any working directory
+    data = copy.deepcopy(given)
+    faults = list(apply_changes(data, changes, overrides))
+    _leave_out(data, given)
     # All faults of the recipe and of the files that it names come in one report.
-    on_files = (_check_tokenizer_file, _check_filters, check_globs, check_entries)
-    checks = (*CHECKS, *(partial(check, folder=folder) for check in on_files))
+    on_files = (_check_tokenizer_file, check_globs, check_entries)
+    checks = (_check_filters, *(partial(check, folder=folder) for check in on_files))
     checked = check_settings(Recipe, data, where=where, checks=checks, faults=faults, context=folder)
     # A phase smaller than a shard is known only when all numbers are good.
     if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
@@ -113,34 +105,26 @@ def load_checked_recipe(
     return pin_models(pin_entries(checked), None if allow_code else own)
 
 
-def _leave_out(data: dict[str, Any]) -> set[str]:
-    """Leave the sources of weight 0 out of a recipe, and return their names; `false`, which equals 0, is refused."""
-    sources = list_of(data.get("sources"))
-    kept = [one for one in sources if repr(table_of(one).get("weight")) not in ("0", "0.0")]
-    if sources:
-        data["sources"] = kept
-    return {str(table_of(one).get("name")) for one in sources if one not in kept}
+def _leave_out(data: dict[str, Any], given: dict[str, Any]) -> None:
+    """Leave the sources of weight 0 out of a changed recipe, and those that a change left out of tables by source, too:
+    messages give that as a remedy. `given` is the recipe without the changes."""
 
+    def names(tables: dict[str, Any]) -> set[str]:
+        sources = map(table_of, list_of(tables.get("sources")))
+        return {str(one.get("name")) for one in sources if _has_no_weight(one)}
 
-def _find_set_folder(file: Path, data: dict[str, Any]) -> Path:
-    """Return the folder at which paths begin if the recipe to check is a set's recipe.json.
-
-    It says `tokenizer.json` for the set's own; if the recipe had such a file, it is the same.
-    """
-    folder = find_recipe_folder(FolderStore(file.parent)) or file.parent
+    left_out = names(data) - names(given)
+    if sources := list_of(data.get("sources")):
+        data["sources"] = [one for one in sources if not _has_no_weight(table_of(one))]
     section = table_of(data.get("tokenizer"))
-    if section.get("file") == TOKENIZER_FILE and folder != file.parent:
-        section["file"] = locate(Path(os.path.abspath(file.parent)), TOKENIZER_FILE).seen_from(folder)
-    return folder
+    phases = map(table_of, list_of(table_of(data.get("mix")).get("phases")))
+    for table in (section.get("sample_weights"), section.get("sample_limits"), *(one.get("weights") for one in phases)):
+        for name in left_out:
+            table_of(table).pop(name, None)
 
 
-def _mark_typed(value: Any) -> Any:
-    """Mark the texts of an override before a recipe is checked: their paths begin at the working directory."""
-    if isinstance(value, dict):
-        return {key: _mark_typed(item) for key, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_mark_typed(item) for item in cast("list[Any]", value)]
-    return TypedPath(value) if isinstance(value, str) else value
+def _has_no_weight(source: dict[str, Any]) -> bool:
+    return repr(source.get("weight")) in ("0", "0.0")  # `false`, which equals 0, is refused
 
 
 def pin_models(recipe: Recipe, own: Sequence[Path] | None = ()) -> Recipe:
@@ -174,32 +158,27 @@ def pin_models(recipe: Recipe, own: Sequence[Path] | None = ()) -> Recipe:
     return recipe.model_copy(update={"sources": sources})
 
 
-def _check_filters(data: dict[str, Any], folder: Path) -> Iterator[str]:
+def _check_filters(recipe: Recipe) -> Iterator[str]:
     """Check every filter and language model that a recipe names, by trying it."""
-    tables = [("", data), *((f"{place}.", table) for place, table in named_tables(data, "sources"))]
-    for place, clean in ((f"{place}clean", table_of(table.get("clean"))) for place, table in tables):
-        for index, table in enumerate(map(table_of, list_of(clean.get("datatrove")))):
-            if isinstance(name := table.get("filter"), str) and name:
-                faults = check_filter(name, table.get("arguments", {}))
-                yield from (f"{place}.datatrove.{index}: {fault}" for fault in faults)
-        language = table_of(clean.get("language"))
-        model = language.get("model", PACKAGED_MODEL if language.get("enabled", bool(language)) else None)
-        if isinstance(model, str):
-            model = locate(folder, model)
-            faults = check_model(find_model(model), model.partition(DIGEST_MARK)[2], list_of(language.get("keep")))
-            yield from (f"{place}.language: {fault}" for fault in faults)
+    given = [table for clean in (recipe.clean, *(one.clean for one in recipe.sources)) for table in clean.filters()]
+    for table in {id(table): table for table in given}.values():  # a table of all sources is in each
+        faults: Iterable[str] = ()
+        if isinstance(table, DatatroveFilter) and isinstance(table.filter, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            faults = check_filter(table.filter, table.arguments)
+        elif isinstance(table, Language) and isinstance(table.model, RecipePath):  # pyright: ignore[reportUnnecessaryIsInstance]
+            faults = check_model(table.file, table.sha256, table.keep)
+        yield from (f"clean.{table.label}: {fault}" for fault in faults)
 
 
-def _check_tokenizer_file(data: dict[str, Any], folder: Path) -> Iterator[str]:
-    file = table_of(data.get("tokenizer")).get("file")
-    if not isinstance(file, str):
+def _check_tokenizer_file(recipe: Recipe, folder: Path) -> Iterator[str]:
+    file = recipe.tokenizer.file
+    if not isinstance(file, RecipePath):
         return
-    located = Path(locate(folder, file))
-    if located.is_dir():
-        inside = located / TOKENIZER_FILE
-        found = f"Give its file {str(inside)!r}." if inside.is_file() else explain_making(located)
-        yield f"tokenizer.file: {str(located)!r} is a folder, not a tokenizer.json. {found}"
-    elif located.exists() and not located.is_file():
-        yield f"tokenizer.file: {str(located)!r} is {PIPE}. Write its contents to a file."
-    elif not located.is_file():
-        yield f"tokenizer.file: no file {str(located)!r}. {explain_path(folder, file)}"
+    if os.path.isdir(file):
+        inside = Path(file) / TOKENIZER_FILE
+        found = f"Give its file {str(inside)!r}." if inside.is_file() else explain_making(Path(file))
+        yield f"tokenizer.file: {str(file)!r} is a folder, not a tokenizer.json. {found}"
+    elif not os.path.exists(file):
+        yield f"tokenizer.file: no file {str(file)!r}. {explain_path(folder, file.written)}"
+    elif not os.path.isfile(file):
+        yield f"tokenizer.file: {str(file)!r} is {PIPE}. Write its contents to a file."

@@ -14,7 +14,6 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 from pipeline.builder.publish import RECIPE_FILE, SHARD_FILE
-from pipeline.builder.stages.fetch import needs_fetch
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError, RunError, TokenmillError
@@ -40,7 +39,7 @@ def check_places(out: WritableStore, work: WritableStore, recipe: Recipe, *, pro
     """
     if _is_within(work, out) or _is_within(out, work):
         raise InputError(f"{work}: the work folder and the set's folder, {out}, overlap. Choose another --work.")
-    if work.folder is None and needs_fetch(recipe):
+    if work.folder is None and recipe.needs_fetch:
         raise InputError(
             f"{work}: files from Software Heritage are kept in the work folder, so it must be a folder of "
             "this machine. Give one with --work; --out may be in the store."

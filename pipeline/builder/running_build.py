@@ -27,7 +27,7 @@ from pipeline.mix.partitions import CHUNK_BYTES
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import FIRST_BYTES_PER_TOKEN as LEAST_BYTES_PER_TOKEN
-from pipeline.sources.selection import Selection, SpanCache
+from pipeline.sources.selection import Selection, SpanCache, open_sources
 from shards.errors import plural
 from shards.format.manifest import ShardEntry
 from shards.stores.files import check_room, delete_path
@@ -55,12 +55,12 @@ class RunningBuild(Build):
 
     out: WritableStore
     driver: Driver
-    selections: list[Selection]
-    """The chosen files of each source."""
-    spans: SpanCache
     dry_run: bool = False
     """Whether the build runs and writes nothing: the first stage with missing tasks raises `DryRunEnd`."""
 
+    selections: list[Selection] = field(default_factory=list[Selection])
+    """The chosen files of each source; the sources are opened if none are given."""
+    spans: SpanCache = field(init=False)
     units: list[list[Unit]] = field(init=False)
     """The units of each source: of its selection, or of the documents that the fetch stage wrote."""
     run_list: RunList = field(init=False)
@@ -79,7 +79,12 @@ class RunningBuild(Build):
     notes: list[str] = field(init=False, default_factory=list[str])
 
     def __post_init__(self) -> None:
-        """Read what earlier builds recorded, before this one adds its own."""
+        """Open the sources, and read what earlier builds recorded, before this one adds its own."""
+        self.spans = SpanCache(self.work)
+        if not self.selections:
+            self.selections = open_sources(self.recipe, self.spans)
+            for line in dict.fromkeys(line for selection in self.selections for line in selection.left_out):
+                self.say(line)
         self.units = [selection.units for selection in self.selections]
         self.records = StageRecords(self.work)
         self._repeats = bool(self.records.stages)

@@ -15,12 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.recipe.paths import DIGEST_MARK, RecipePath, explain_path, locate
-from shards.config import list_of
+from pipeline.recipe.paths import DIGEST_MARK, RecipePath, explain_path
 from shards.errors import InputError
 from shards.format.content_hash import find_hashes, mark_first, sort_hashes, split_hashes
 from shards.format.manifest import BlockListEntry, block_list_reason
@@ -184,12 +183,13 @@ def pin_entries(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"drop_hashes": entries})
 
 
-def check_entries(data: dict[str, Any], folder: Path) -> Iterator[str]:
-    """Read the files that a raw recipe's `drop_hashes` names, relative to its folder, and yield their faults."""
+def check_entries(recipe: Recipe, folder: Path) -> Iterator[str]:
+    """Read the files that `drop_hashes` of a recipe in a folder names, and yield their faults."""
+    entries = enumerate(recipe.drop_hashes)
     lists = [
-        (index, parse_entry(locate(folder, entry)))
-        for index, entry in enumerate(list_of(data.get("drop_hashes")))
-        if isinstance(entry, str) and entry
+        (index, parse_entry(entry))
+        for index, entry in entries
+        if isinstance(entry, RecipePath)  # pyright: ignore[reportUnnecessaryIsInstance]  the model has refused others
     ]
     names = [block_list.name for _, block_list in lists]
     for name in sorted({name for name in names if names.count(name) > 1}):

@@ -34,7 +34,7 @@ from pipeline.recipe.schema import MixRecipe, Recipe, SplitRecipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import BATCH_BYTES, Span, Unit, make_units
 from pipeline.sources.files import list_spans
-from pipeline.sources.selection import Selection, SpanCache, seeded_place
+from pipeline.sources.selection import Selection, seeded_place
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.errors import InputError
 from shards.stores.store import FolderStore
@@ -208,8 +208,8 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name, closing(LocalExecutor(1)) as executor:
         work = FolderStore(Path(name) / "work")
         driver = Driver(work, executor, Progress(quiet=quiet, lines=False))
-        out, kept = FolderStore(Path(name) / "set"), SpanCache(work)
-        build = SmallBuild(work, recipe, out, driver, samples, kept, chosen=selections)
+        out = FolderStore(Path(name) / "set")
+        build = SmallBuild(work, recipe, out, driver, selections=samples, chosen=selections)
         build.recipe = _change(recipe, is_all=build.is_all)
         run_evaluations(build)
         run_fetch(build)

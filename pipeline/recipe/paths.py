@@ -15,6 +15,7 @@ from typing import Any, Self
 from pydantic import GetCoreSchemaHandler, SerializationInfo, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
+from shards.config import TypedText
 from shards.stores.store import Store, WritableStore
 from shards.terminal.shipped_recipes import shipped_folder
 
@@ -23,12 +24,6 @@ SHIPPED = shipped_folder(Path(__file__).parents[1], "data")
 
 AS_WRITTEN = "as written"
 """The context of serialization in which paths are those of the recipe's file."""
-
-
-class TypedPath(str):
-    """A text of an override: as a path, it begins at the working directory."""
-
-    __slots__ = ()
 
 
 class RecipePath(str):
@@ -55,10 +50,6 @@ class RecipePath(str):
             serialization=core_schema.plain_serializer_function_ser_schema(_write, info_arg=True),
         )
 
-    def seen_from(self, folder: Path) -> str:
-        """Return a recipe's path as a recipe in another folder has it."""
-        return _map_local(self.written, lambda _: os.path.relpath(self, folder))
-
     def pinned(self, sha256: str) -> RecipePath:
         """Return a recipe's path of a file with its SHA-256 behind it."""
         return RecipePath(f"{self}{DIGEST_MARK}{sha256}", f"{self.written}{DIGEST_MARK}{sha256}")
@@ -79,7 +70,7 @@ def _write(path: str, info: SerializationInfo) -> str:
 
 def locate(folder: Path, path: str) -> RecipePath:
     """Return a path of a recipe in a folder, or one of an override."""
-    if isinstance(path, TypedPath):
+    if isinstance(path, TypedText):
         written = _map_local(path, lambda local: os.path.relpath(local, folder))
         return RecipePath(_map_local(path, lambda local: _join_local(Path.cwd(), local)), written)
     return RecipePath(_map_local(path, lambda local: _join_local(folder, local)), path)
@@ -90,7 +81,7 @@ def explain_path(folder: Path, path: str) -> str:
     working directory."""
     rule = f"Paths begin at the recipe's folder, {folder}; paths of --set at the working directory"
     # Most such errors are a path that is right from where the person is.
-    here = locate(folder, TypedPath(path))
+    here = locate(folder, TypedText(path))
     if here != locate(folder, path) and "://" not in here and glob.glob(here, recursive=True):
         return f"{rule}. There are files at {here}: write {here.written!r} in the recipe."
     return f"{rule}. Correct the path."

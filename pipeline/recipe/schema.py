@@ -1,11 +1,14 @@
 """The data recipe: what to build, as frozen models. No code, nothing about where or how fast.
 
-The keys' types, bounds, defaults and meanings have their home here. `pipeline.recipe.checks` has the rules between
-keys, and `pipeline.builder.checked_recipe` reads files. Nothing here opens the files that a recipe names.
+The keys' types, bounds, defaults, meanings and the rules between them have their home here, and
+`pipeline.builder.checked_recipe` reads files. Nothing here opens the files that a recipe names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from operator import not_
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -30,7 +33,10 @@ from pipeline.recipe.key_values import (
 )
 from pipeline.recipe.paths import AS_WRITTEN, RecipePath
 from pipeline.recipe.sources import SourceRecipe
-from shards.config import Settings
+from shards.config import Settings, shared_names, table_of
+from shards.errors import plural
+from shards.eval_tasks.known import KNOWN_TASKS
+from shards.terminal.gone import nearest
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
 BOS_TEXTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[BOS]")
@@ -77,8 +83,49 @@ class TokenizerRecipe(Settings):
     """Limits with which that sample is drawn, by source: tables like its `clean`, of presets with `when = "mix"`; when
     absent, the recipe's limits. The tokenizer is kept when limits move later."""
 
+    def rules(self) -> Iterator[str]:
+        """Yield the faults between the keys of `[tokenizer]`."""
+        # A file decides almost everything; a trained tokenizer must have room for what it always holds.
+        if self.file is not None:
+            why = "the tokenizer `file` decides it, so the key has no effect. Leave it out "
+            why += "(on the command line: --set 'tokenizer={file = \"...\"}')"
+            yield from self.refuse(_KEYS_OF_TRAINING, why)
+            return
+        why = "a trained tokenizer knows every character. Leave it out, or give a tokenizer `file`."
+        yield from self.refuse(("max_unknown",), why)
+        specials = self.special_tokens
+        for key, token in (("eos_token", self.eos_token), ("bos", self.bos)):
+            if isinstance(token, str) and token not in specials:
+                yield f"{key}: {token!r} is not among special_tokens {specials}"
+        # Known before training, as it would be of the trained tokenizer.
+        if self.bos is True and sum(token in BOS_TEXTS for token in specials) != 1:
+            found = f"which of special_tokens {specials} begins documents is not clear"
+            yield f"bos: {found}. Give one of them as `bos`."
+        elif self.bos == self.eos_token:
+            yield f"bos: {self.bos!r} ends documents already. Give another one, or leave `bos` out."
+        least = NUM_BYTES + len(specials)
+        if self.vocab_size is None:
+            yield "vocab_size: required key is missing. Give it, or a tokenizer `file`."
+        elif self.vocab_size < least:
+            yield (
+                f"vocab_size: {self.vocab_size} is too small; {NUM_BYTES} bytes and "
+                f"{plural(len(specials), 'special token')} need at least {least}"
+            )
+
+
+_KEYS_OF_TRAINING = (
+    "vocab_size",
+    "special_tokens",
+    "pretokenizer",
+    "id_order",
+    "sample_bytes",
+    "sample_weights",
+    "sample_limits",
+)
 
 MAX_EPOCHS = 1000
+MOST_SUM_PER_WEIGHT = 1_000_000_000
+"""The weight of a source must be at least one in so many of the sum of all weights."""
 
 
 class PhaseRecipe(Settings):
@@ -105,6 +152,18 @@ class MixRecipe(Settings):
     """How often `repeat` may use a document. Up to 4 times does little harm (Muennighoff et al. 2023)."""
     phases: list[PhaseRecipe] = Field(default_factory=list[PhaseRecipe])
     """One table per phase, in the order of training."""
+
+    def rules(self) -> Iterator[str]:
+        """Yield the faults between the phases."""
+        for name, count in shared_names(self.phases):
+            yield f"phases: {count} phases are called {name!r}; expected distinct names"
+        shares = [Decimal(str(phase.share)) for phase in self.phases]
+        if all(phase.share > 0 for phase in self.phases) and shares and sum(shares) != 1:
+            *before, _ = shares
+            left = 1 - sum(before)
+            remedy = f"Give {self.phases[-1].name!r} the share {left}" if left > 0 else "Give the phases smaller shares"
+            listed = " + ".join(map(str, shares))
+            yield f"phases: the shares add up to {listed} = {sum(shares)}; expected exactly 1. {remedy}."
 
 
 class SplitRecipe(Settings):
@@ -147,6 +206,18 @@ class EvaluationRecipe(Settings):
     """`report` counts and shows the documents that contain an item; `drop` also drops them. Changing this re-encodes
     nothing."""
 
+    def rules(self) -> Iterator[str]:
+        """Yield the faults between the keys of a test set: its items are in files, or those of a known eval task."""
+        if isinstance(self.task, str):
+            if self.task not in KNOWN_TASKS:
+                yield f"task = {self.task!r}: no such eval task.{nearest(self.task, list(KNOWN_TASKS))}"
+            if self.paths:
+                yield "task: the items of an eval task come from the Hub. Leave `task` or `paths` out."
+            why = "not used: it says how files are read. Leave it or `task` out."
+            yield from self.refuse(("format", "text", "separator", "delimiter"), why)
+        elif not self.paths and self.task is None:
+            yield "paths: expected at least one glob. Give it, or task."
+
 
 class Recipe(Settings):
     """A whole data recipe."""
@@ -178,16 +249,62 @@ class Recipe(Settings):
     def _give_to_sources(self, info: ValidationInfo) -> Self:
         """Copy the recipe's patterns and presets into each source. From here on, a source alone decides what is read
         from it."""
-        # The recipe's patterns come first, so that the first reason of a drop does not depend on the source.
-        for index, source in enumerate(self.sources):
+        sources: list[SourceRecipe] = []
+        for source in self.sources:
+            # The recipe's patterns come first, so that the first reason of a drop does not depend on the source.
             patterns = list(dict.fromkeys([*self.drop_if_matches, *source.drop_if_matches]))
             given = {"drop_if_matches": patterns, "clean": source.clean.with_defaults(self.clean)}
-            self.sources[index] = source.model_copy(update=given)
-        self._folder = info.context or Path()
-        object.__setattr__(self, "drop_if_matches", [])
+            sources.append(source.model_copy(update=given))
         near = self.clean.near_duplicates
-        object.__setattr__(self, "clean", CleanAllRecipe(near_duplicates=near if near and near.enabled else None))
-        return self
+        clean = CleanAllRecipe(near_duplicates=near if near and near.enabled else None)
+        recipe = self.model_copy(update={"sources": sources, "drop_if_matches": [], "clean": clean})
+        recipe._folder = info.context or Path()
+        return recipe
+
+    def rules(self) -> Iterator[str]:
+        """Yield the faults between the tables of the recipe."""
+        listed: dict[str, Sequence[Settings]] = {"sources": self.sources, "evaluations": self.evaluations}
+        for key, tables in listed.items():
+            for name, count in shared_names(tables):
+                yield f"{key}: {count} {key} are called {name!r}; expected distinct names"
+        own = {source.name: source for source in self.sources}
+        weights, names = self.tokenizer.sample_weights, sorted(map(str, own))
+        if isinstance(weights, dict) and sorted(weights) != names:
+            yield f"tokenizer.sample_weights: expected one weight for each of {names}, got {sorted(weights)}"
+        for name, limits in table_of(self.tokenizer.sample_limits).items():
+            clean = own[name].clean.with_defaults(self.clean) if name in own else CleanRecipe()
+            mixed = [preset.name for preset in clean.presets("mix")]
+            for key in sorted(limits.model_fields_set) if isinstance(limits, CleanRecipe) else ():
+                if key not in mixed or getattr(limits, key).when != "mix":
+                    expected = ", ".join(mixed) or "none"
+                    yield (
+                        f"tokenizer.sample_limits.{name}.{key}: expected a table of a preset that the source has on, "
+                        f'both with when = "mix": {expected}'
+                    )
+        yield from self._check_weights()
+
+    def _check_weights(self) -> Iterator[str]:
+        """Yield the sources whose weight leaves them next to nothing of the mix, or of a phase."""
+        own = {source.name: source.weight for source in self.sources}
+        exact = {name: Fraction(str(weight)) for name, weight in own.items() if weight > 0}
+        for name, weight in exact.items():
+            if weight * MOST_SUM_PER_WEIGHT < sum(exact.values()):
+                yield (
+                    f"sources.{name}.weight: {own[name]} is less than one in {MOST_SUM_PER_WEIGHT:,} of the sum of the "
+                    "weights. Give it more, or leave the source out."
+                )
+        used: set[str] = set()
+        for phase in self.mix.phases:
+            place, given = f"mix.phases.{phase.name}.weights", phase.weights
+            if unknown := sorted(given.keys() - own.keys()):
+                yield f"{place}: no source has the name {', '.join(map(repr, unknown))}; expected some of {[*own]}"
+            # A source that a phase does not name keeps its own weight.
+            weights = {name: given.get(name, weight) for name, weight in own.items()}
+            used |= {name for name, weight in weights.items() if weight}
+            if own and not any(weights.values()):
+                yield f"{place}: every source has the weight 0. Give one of them more."
+        for name in sorted(own.keys() - used) if self.mix.phases else ():
+            yield f"sources.{name}: every phase gives it the weight 0. Leave the source out, or give it a weight."
 
     def sample_limits(self) -> dict[str, CleanRecipe]:
         """Return the data recipe's limits for the tokenizer's sample, by source, of presets with `when = "mix"`."""
@@ -197,6 +314,11 @@ class Recipe(Settings):
             for source in self.sources
             if source.clean.presets("mix")
         }
+
+    @property
+    def needs_fetch(self) -> bool:
+        """Whether the text of a source is in Software Heritage's archive."""
+        return any(source.content != "column" for source in self.sources)
 
     @property
     def folder(self) -> Path:

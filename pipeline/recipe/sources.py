@@ -5,7 +5,7 @@ The keys of a kind say where its documents are. What is done with them is said b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import not_
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -38,8 +38,6 @@ class SourceRecipe(Settings):
     place_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of the kind that say where its files are, and never what is read from a file of a given name and version.
     Digests and cached spans leave them out: another place of the same files runs nothing again."""
-    REMEDY: ClassVar[str] = ""
-    """The fault of a key of another kind, with the remedy."""
 
     name: Name
     """The source's name; distinct."""
@@ -100,7 +98,7 @@ class SourceRecipe(Settings):
         return cls.__subclasses__() or [cls]
 
     @classmethod
-    def kind_of(cls, table: dict[str, Any]) -> type[SourceRecipe]:
+    def kind_of(cls, table: dict[str, Any]) -> type[Self]:
         """Return the kind that a raw source is of; if `kind` is wrong, the one that its keys suggest."""
         kinds = {kind.model_fields["kind"].default: kind for kind in cls.variants()}
         named = table.get("kind", "files")
@@ -112,14 +110,10 @@ class SourceRecipe(Settings):
     @classmethod
     def key_names(cls) -> list[str]:
         """Return the keys of all kinds of sources; those of one kind come after `kind`."""
-        own = [key for kind in cls.variants() for key in kind.model_fields if key not in SourceRecipe.model_fields]
+        own = [
+            key for kind in SourceRecipe.variants() for key in kind.model_fields if key not in SourceRecipe.model_fields
+        ]
         return list(dict.fromkeys(["name", "kind", *own, *SourceRecipe.model_fields]))
-
-    @classmethod
-    def foreign_keys(cls, table: dict[str, Any]) -> list[str]:
-        """Return the keys of a raw source that only other kinds use."""
-        known = cls.kind_of(table).model_fields
-        return [key for key in cls.key_names() if key in table and key not in known]
 
     @model_validator(mode="wrap")
     @classmethod
@@ -127,11 +121,20 @@ class SourceRecipe(Settings):
         """Make a source of the recipe of its kind."""
         if not cls.__subclasses__() or not isinstance(data, dict):
             return handler(data)
-        table = cast("dict[str, Any]", data)
-        # `pipeline.recipe.checks` refuses the keys of other kinds, and says what to do.
-        foreign = cls.foreign_keys(table)
-        kept = {key: value for key, value in table.items() if key not in foreign}
-        return cast("Self", cls.kind_of(table).model_validate(kept, context=info.context))
+        return cls.kind_of(cast("dict[str, Any]", data)).model_validate(data, context=info.context)
+
+    def rules(self) -> Iterator[str]:
+        """Yield the faults between the keys of a source."""
+        if self.content == "column":
+            why = "only with content = 'software-heritage'. Leave it out, or set `content`."
+            yield from self.refuse(("blob_id", "max_missing"), why)
+        else:
+            yield from self.refuse(("text",), "the text comes from `content`, not from a column. Leave it out.")
+        if isinstance(self.separator, str) and isinstance(self.encoding, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            try:
+                self.separator.encode(self.encoding)
+            except UnicodeEncodeError:
+                yield f"separator: cannot be written in {self.encoding}, so no file has it. Correct one of them."
 
     @property
     def text_column(self) -> str:
@@ -163,7 +166,6 @@ class FilesSource(SourceRecipe):
     """Files on disk, or at any URL that fsspec opens."""
 
     place_keys = ("paths", "exclude", "verify")
-    REMEDY = "not a key of kind = 'files'. Leave it out, or set `kind`."
 
     kind: SourceKind = "files"
     paths: Annotated[list[RecipePath], Field(min_length=1)]
@@ -179,7 +181,6 @@ class HubSource(SourceRecipe):
     """A data set on the Hub."""
 
     place_keys = ("repo", "config", "split", "revision")
-    REMEDY = "not a key of kind = 'hub'. Leave it out, or set `kind`."
 
     kind: SourceKind = "hub"
     repo: Annotated[str, in_form(r"[\w.-]+/[\w.-]+", 'OWNER/NAME, such as "HuggingFaceFW/fineweb-edu"')]

@@ -19,7 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.recipe.paths import explain_path, locate
+from pipeline.recipe.paths import RecipePath, explain_path
+from pipeline.recipe.schema import EvaluationRecipe, Recipe
 from pipeline.recipe.sources import FilesSource, HubSource, SourceRecipe
 from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats import contract
@@ -37,7 +38,7 @@ from pipeline.sources.globs import (
     find_paths,
 )
 from pipeline.sources.network import keep_fetched
-from shards.config import list_of, named_tables, table_of
+from shards.config import item_names, list_of, table_of
 from shards.errors import InputError, first_of, remedy_of, text_of
 from shards.stores.files import PIPE
 from shards.terminal.reporter import Note, no_note
@@ -327,26 +328,27 @@ def _explain_folder(glob: str, path: str) -> str:
     return f"{glob!r} is a folder. Give a glob over its files, such as {glob.rstrip('/') + '/**/*'!r}."
 
 
-def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
-    """Yield the globs of a raw source's `paths` that match no files, and the keys that do not fit their files."""
-    for place, source in [*named_tables(data, "sources"), *named_tables(data, "evaluations")]:
-        if SourceRecipe.kind_of(source) is not FilesSource:
-            continue
-        for key in ("paths", "exclude"):
-            for glob in list_of(source.get(key)):
-                if not isinstance(glob, str):
-                    continue  # the model reports it
-                files, fault = _try_glob(key, glob, folder)
-                if fault:
-                    yield f"{place}.{key}: {fault}"
-                elif key == "paths":
-                    yield from _check_keys(place, source, glob, files)
+def check_globs(recipe: Recipe, folder: Path) -> Iterator[str]:
+    """Yield the globs of a recipe in a folder that match no files, and the keys that do not fit their files."""
+    listed: dict[str, list[SourceRecipe] | list[EvaluationRecipe]]
+    listed = {"sources": recipe.sources, "evaluations": recipe.evaluations}
+    for section, tables in listed.items():
+        for name, source in zip(item_names(tables), tables, strict=True):
+            for key in ("paths", "exclude"):
+                for glob in list_of(getattr(source, key, None)):
+                    if not isinstance(glob, RecipePath):
+                        continue  # the model reports it
+                    files, fault = _try_glob(key, glob, folder)
+                    if fault:
+                        yield f"{section}.{name}.{key}: {fault}"
+                    elif key == "paths" and isinstance(source.format, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                        found = _check_keys(source, glob.written, files)
+                        yield from (f"{section}.{name}.{fault}" for fault in found)
 
 
-def _try_glob(key: str, glob: str, folder: Path) -> tuple[list[File], str]:
+def _try_glob(key: str, path: RecipePath, folder: Path) -> tuple[list[File], str]:
     """Return the files of a source that a glob of a key matches; if it matches none, also why."""
-    path = locate(folder, glob)
-    left_out = LeftOut()
+    glob, left_out = path.written, LeftOut()
     try:
         files = expand_glob(path, left_out)
         explained = _explain_folder(glob, path) if key == "paths" and not files else ""
@@ -359,29 +361,29 @@ def _try_glob(key: str, glob: str, folder: Path) -> tuple[list[File], str]:
     return [], f"{glob!r} matches no file{why}. {explain_path(folder, glob)}{remedy}"
 
 
-def _check_keys(place: str, source: dict[str, Any], glob: str, files: list[File]) -> Iterator[str]:
+def _check_keys(source: SourceRecipe | EvaluationRecipe, glob: str, files: list[File]) -> Iterator[str]:
     # One file of each ending shows which formats the glob has, as far as names tell.
-    given = str(source.get("format", "auto"))
     names = sorted({ending_of(file.name): file.name for file in reversed(files)}.values())
-    if packed := [f"{place}.paths: {name!r} {what}" for name in names if (what := describe_packed(name))]:
+    if packed := [f"paths: {name!r} {what}" for name in names if (what := describe_packed(name))]:
         yield from packed
         return
-    formats = {name: format_of_name(name) if given == "auto" else given for name in names}
+    formats = {name: format_of_name(name) if source.format == "auto" else source.format for name in names}
     cut = [name for name, found in formats.items() if found in FORMATS and "separator" in FORMATS[found].keys]
-    if cut and not source.get("separator"):
+    if cut and not source.separator:
         remedy = 'Give `separator`, or format = "file" for one document per file'
-        yield f"{place}.separator: required to cut {cut[0]!r} into documents. {remedy}"
+        yield f"separator: required to cut {cut[0]!r} into documents. {remedy}"
     read_as = ", or as ".join(sorted({found or "its content says" for found in formats.values()}))
     for key, format_ in (("separator", "text"), ("delimiter", "csv")):
-        if source.get(key) and not any(found in FORMATS and key in FORMATS[found].keys for found in formats.values()):
+        used = any(found in FORMATS and key in FORMATS[found].keys for found in formats.values())
+        if getattr(source, key) and not used:
             yield (
-                f"{place}.{key}: only files that are read as {format_} use it; {glob!r} is "
+                f"{key}: only files that are read as {format_} use it; {glob!r} is "
                 f"read as {read_as}. Leave `{key}` out, or give these files a source of their own"
                 + (f', or set format = "{format_}"' if None in formats.values() else "")
             )
-    if source.get("keep"):
+    if isinstance(source, SourceRecipe) and source.keep:
         for name in [name for name, found in formats.items() if found and "keep" not in FORMATS[found].keys][:1]:
-            yield f"{place}.keep: {name!r} has no columns; predicates need {list_formats_with_columns()}"
+            yield f"keep: {name!r} has no columns; predicates need {list_formats_with_columns()}"
 
 
 def _check_name(name: str) -> str:

@@ -16,18 +16,19 @@ import contextlib
 import errno
 import importlib
 import inspect
+import itertools
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 from shards.errors import InputError, TokenmillError, any_remedy, lacks_memory, missing_extra, text_of
 from shards.terminal.display import JsonObject, Table, format_json, print_lines, print_rows, say
-from shards.terminal.gone import GONE, did_you_mean
+from shards.terminal.gone import did_you_mean
 from shards.terminal.reporter import report_to
 
 WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
@@ -57,20 +58,6 @@ class Outcome:
     status: int = WHOLE
 
 
-_FAULTS = {
-    r"the following arguments are required: (.*)": "missing: {0}",
-    r"one of the arguments (.*) is required": "missing: one of {0}",
-    r"unrecognized arguments: (.*)": "unknown: {0}",
-    r"ambiguous option: (\S+) could match (.*)": "{0}: could be {1}. Write the whole name",
-    r"argument (.+?): expected (?:one|at least one|\d+) arguments?": "{0}: its value is missing",
-    r"argument (.+?): ignored explicit argument (.*)": "{0}: takes no value, got {1}",
-    r"argument (.+?): not allowed with argument (.*)": "{0}: cannot be given with {1}. Leave one of them out",
-    r"argument (.+?): invalid choice: (.*) \(choose from (.*)\)": "{0}: expected one of {2}; got {1}",
-    r"argument (.+?): (.*)": "{0}: {1}",
-}
-"""argparse's messages, and ours; the last one is of a flag's type, which says itself what it expects."""
-
-
 RARE = re.compile(
     "--(cache|cache-limit|card|connections|content-endpoint|dtype|engine|give-up-after|gpu-memory|limit|offset|prune|"
     "ray-address|repetition-penalty|rows|scratch|threads|timeout|token|top-k|top-p|validate)"
@@ -92,47 +79,26 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]  the overloads of typeshed
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Parse a command line, and refuse what is left: here the command is known, whose flags may be meant."""
-        also = ""
-        try:
-            options, left = super().parse_known_args(args, namespace)
-        except InputError as error:
-            # argparse tells only of what is missing: the flag may be there, mistyped.
-            left = [word for word in args or () if word.startswith("--") and not self._get_option_tuples(word)]
-            if not left:
-                raise
-            options, also = namespace, f" Also {error}".partition(". `")[0]
-        if left:
-            # Only words that look like flags are compared with flags.
-            given = [word.partition("=")[0] for word in left if word.startswith("-")]
-            hints = "".join(did_you_mean(word, [*self._option_string_actions]) for word in given)
-            self.error(f"unrecognized arguments: {' '.join(left)}{(hints or also) and '.'}{hints}{also}")
-        return options, left
-
-    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Refuse `--flag=--`, of which argparse makes an empty list, whatever the flag's type."""
-        if action.option_strings and arg_strings == ["--"]:
-            self.error(f"argument {action.option_strings[-1]}: expected one argument")
-        return super()._get_values(action, arg_strings)
-
-    def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """Do not take a flag of a command that is gone for the beginning of another one, as argparse would."""
-        return [] if option_string.partition("=")[0] in GONE else super()._get_option_tuples(option_string)
+        """Parse a command line; refuse unknown flags first, which argparse tells only if nothing else is wrong."""
+        given: list[str] = list(itertools.takewhile(lambda word: word != "--", args))
+        words = [word for word in given if re.fullmatch("--[a-z][^ ]*", word)]
+        if unknown := [word for word in words if not self._get_option_tuples(word)]:
+            hints = (did_you_mean(word.partition("=")[0], [*self._option_string_actions]) for word in unknown)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}.{''.join(hints)}")
+        for word in words:
+            if word.endswith("=--"):  # argparse would make an empty list of it, whatever the flag's type
+                self.error(f"argument {word[:-3]}: expected one argument")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Refuse a command line.
 
         Raises:
-            InputError: always, with argparse's message in our words.
+            InputError: always, with argparse's message, and the nearest word of a choice.
         """
-        # argparse has no hook for its messages: they are recognised by their words.
-        for pattern, words in _FAULTS.items():
-            if found := re.fullmatch(pattern, message, re.DOTALL):
-                message = words.format(*found.groups())
-                if choices := re.fullmatch(r".*expected one of (.*); got '(.*)'", message):
-                    hint = did_you_mean(choices[2], re.findall(r"[\w-]+", choices[1]))
-                    message += hint and f".{hint}"
-                break
+        if choices := re.fullmatch(r".*invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
+            hint = did_you_mean(choices[1], re.findall(r"[\w-]+", choices[2]))
+            message += hint and f".{hint}"
         end = "" if message.endswith(("?", ".")) else "."
         raise InputError(f"{message}{end} `{self.prog} --help` explains the arguments.")
 
@@ -175,50 +141,36 @@ def call_command(name: str, module_name: str, arguments: Sequence[str]) -> int:
 
 
 class _Stdout:
-    """The process's stdout while a command runs; it knows whether it has failed: its reader has gone, its disk is full.
+    """The process's stdout while a command runs; it keeps why it has failed: its reader has gone, its disk is full.
 
     So an error of another pipe or file is not taken for one of stdout's.
     """
 
+    failed: OSError | None = None
+
     def __init__(self, stream: TextIO):
         self._stream = stream
-        self.failed: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with self._watched():
-            return self._stream.write(text)
+        return self._try(self._stream.write, text)
 
     def flush(self) -> None:
-        with self._watched():
-            self._stream.flush()
+        self._try(self._stream.flush)
 
-    @contextlib.contextmanager
-    def _watched(self) -> Generator[None]:
+    def _try(self, use: Callable[..., Any], *arguments: str) -> Any:
         if self.failed is not None:
             raise self.failed  # argparse goes on after it
         try:
-            yield
+            return use(*arguments)
         except OSError as error:
             self.failed = error
             raise
 
-    def end(self) -> TextIO:
-        """Return the command's stdout; if it has failed, what its buffer holds goes nowhere when the process ends."""
-        if self.failed is not None:
-            with contextlib.suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-        return self._stream
 
-
-def run_command(
-    run: Callable[[], int],
-    *,
-    as_json: bool,
-    os_error_status: int = COULD_NOT_RUN,
-) -> int:
+def run_command(run: Callable[[], int], *, as_json: bool, os_error_status: int = COULD_NOT_RUN) -> int:
     """Run a command and return its exit status.
 
     Stores tell on stderr what they wait for.
@@ -233,17 +185,19 @@ def run_command(
         as_json: whether `--json` was given.
         os_error_status: the exit status of an `OSError` other than a full disk, which is 1.
     """
-    stdout = _Stdout(sys.stdout)
-    sys.stdout = cast("TextIO", stdout)
+    stdout, before = _Stdout(sys.stdout), report_to(say)
     try:
-        return _run_and_tell(run, stdout, as_json=as_json, os_error_status=os_error_status)
+        with contextlib.redirect_stdout(cast("TextIO", stdout)):
+            return _run_and_tell(run, stdout, as_json=as_json, os_error_status=os_error_status)
     finally:
-        sys.stdout = stdout.end()
+        report_to(before)
+        if stdout.failed is not None:  # what its buffer holds goes nowhere when the process ends
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run_and_tell(run: Callable[[], int], stdout: _Stdout, *, as_json: bool, os_error_status: int) -> int:
     """Run a command, print its failure, and return the exit status; see `run_command`."""
-    before = report_to(say)
     try:
         try:
             status = run()
@@ -252,15 +206,14 @@ def _run_and_tell(run: Callable[[], int], stdout: _Stdout, *, as_json: bool, os_
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        outcome, problems, status = "interrupted", [_INTERRUPTED], INTERRUPTED
+        problems, status = [_INTERRUPTED], INTERRUPTED
     except TokenmillError as error:
         problems, status = list(error.problems), error.exit_status
-        outcome = "refused" if status == COULD_NOT_RUN else "failed"
     except ModuleNotFoundError as error:
         missing = missing_extra(error)
         if not isinstance(missing, TokenmillError):
             raise
-        problems, status, outcome = list(missing.problems), missing.exit_status, "refused"
+        problems, status = list(missing.problems), missing.exit_status
     except BaseException as error:  # a panic of a Rust library is no Exception
         if not isinstance(error, OSError) and not lacks_memory(error):
             raise
@@ -268,19 +221,15 @@ def _run_and_tell(run: Callable[[], int], stdout: _Stdout, *, as_json: bool, os_
             return PIPE_CLOSED
         # A full disk is no wrong command line: it fails on the way.
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-        place = "stdout: " if stdout.failed else ""
-        problems = [f"{place}{text_of(error)}{any_remedy(error)}"]
+        problems = [f"{'stdout: ' if stdout.failed else ''}{text_of(error)}{any_remedy(error)}"]
         status = PROBLEMS if full else os_error_status
-        outcome = "refused" if status == COULD_NOT_RUN else "failed"
-    finally:
-        report_to(before)
     # A program that reads JSON gets it for a failure, too.
     rank = os.environ.get("RANK", "0")
     if as_json and rank == "0" and not stdout.failed:
+        outcome = {INTERRUPTED: "interrupted", COULD_NOT_RUN: "refused"}.get(status, "failed")
         entries = [problem if isinstance(problem, str) else problem.to_dict() for problem in problems]
         try:
-            print(format_json({"status": outcome, "problems": entries}))
-            sys.stdout.flush()
+            print(format_json({"status": outcome, "problems": entries}), flush=True)
         except BrokenPipeError:
             status = PIPE_CLOSED
         except OSError:

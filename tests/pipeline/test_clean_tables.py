@@ -25,7 +25,7 @@ from pipeline.recipe.presets import Preset
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from shards.errors import InputError
-from tests.support.good_recipe import GOOD, faults_of
+from tests.support.good_recipe import GOOD
 
 
 def source_of(clean: dict[str, Any]) -> SourceRecipe:
@@ -52,8 +52,6 @@ min_words = 7
     assert [source.clean for source in again.sources] == [prose.clean, code.clean]
     assert again.to_json() == load(own + tables).to_json()
     assert load(GOOD + "[clean.near_duplicates]\nenabled = false\n").clean.near_duplicates is None
-    (fault,) = faults_of(load, GOOD + '[clean.gopher]\nwhen = "off"\n')
-    assert fault.endswith("'off' is gone: `enabled = false` turns a table of `clean` off.")
 
 
 LANGUAGE = {"model": "lid.ftz#sha256=" + "0" * 64, "keep": ["en", "de"]}

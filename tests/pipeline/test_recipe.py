@@ -1,13 +1,18 @@
-"""The recipe: what it accepts, and every fault of a file in one report."""
+"""The recipe: what it accepts, overrides, sizes, and recipes in JSON. What is refused is in the golden refusals."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.recipe.key_values import parse_size
+from pipeline.recipe.schema import Recipe, without_defaults
+from shards.errors import InputError
 from tests.support.good_recipe import GOOD, faults_of
 
 
@@ -27,171 +32,75 @@ def test_a_good_recipe(load: Any) -> None:
     assert (recipe.seed, recipe.mix.tokens, recipe.mix.when_short) == (1337, "max", "error")
 
 
-ALL_WRONG = """\
-name = "no spaces please"
-seed = -1
-sede = 5
-[[sources]]
-name = "twice"
-paths = ["{folder}/*.parquet"]
-weight = -1
-keep = { score = "about 3" }
-[[sources]]
-name = "twice"
-paths = ["{folder}/*.txt"]
-weight = inf
-wieght = 1
-delimiter = ";"
-max_bytes = "many"
-min_bytes = "few"
-[[sources]]
-name = "third"
-paths = []
-weight = nan
-format = "orc"
-kind = "hubb"
-[[sources]]
-paths = "{folder}/*.py"
-weight = "3"
-separator = ""
-keep = { score = [1, "a"] }
-[tokenizer]
-vocab_size = 257
-special_tokens = ["<|endoftext|>", "<|pad|>", "<|pad|>"]
-pretokenizer = "gpt3"
-eos_token = "<|eos|>"
-sample_bytes = "0 GB"
-[mix]
-tokens = "all"
-when_short = "srhink"
-max_epochs = 0
-[split]
-val_tokens = -5
-[shards]
-tokens = 1.5
-zstd_level = 40
-val_tokens = 1
-[shard]
-tokens = 1
-"""
-
-EXPECTED = [
-    "name: expected at most 100 ASCII letters, digits, ",
-    "seed: expected 0 or more; got -1",
-    "sede: unknown key. Did you mean 'seed'?",
-    "sources: 2 sources are called 'twice'; expected distinct names",
-    "sources.0.paths: '{folder}/*.parquet' matches no file",
-    "sources.0.weight: expected 1e-18 or more; got -1",
-    "sources.0.keep: score: expected a condition such as",
-    "sources.1.weight: expected a finite number; got inf",
-    "sources.1.wieght: unknown key. Did you mean 'weight'?",
-    "sources.1.max_bytes: expected bytes as a number, or as text such as",
-    "sources.1.min_bytes: expected bytes as a number, or as text such as",
-    "sources.1.separator: required to cut '{folder}/a.txt' into documents. Give `separator`",
-    "sources.1.delimiter: only files that are read as csv use it; '{folder}/*.txt' is read as text. ",
-    "sources.third.paths: an empty list; expected at least one item",
-    "sources.third.weight: expected a finite number; got nan",
-    "sources.third.format: expected 'auto', 'parquet', ",
-    "sources.third.kind: expected 'files' or 'hub'; got 'hubb'. Did you mean 'hub'?",
-    "sources.3.name: required key is missing",
-    "sources.3.paths: expected a list",
-    "sources.3.weight: expected a number; got '3'. Write it without quotes: 3",
-    "sources.3.separator: expected at least 1 character",
-    "sources.3.keep: score: expected a list of texts, of numbers, or of booleans",
-    "tokenizer.vocab_size: 257 is too small; 256 bytes and 3 special tokens need at least 259",
-    "tokenizer.special_tokens: listed more than once: '<|pad|>'. Keep one of each",
-    "tokenizer.pretokenizer: expected 'gpt2', 'llama3', 'qwen2' or 'o200k'; got 'gpt3'",
-    "tokenizer.eos_token: '<|eos|>' is not among special_tokens",
-    "tokenizer.sample_bytes: expected more than 0; got '0 GB'",
-    "mix.tokens: expected a whole number or 'max'; got 'all'",
-    "mix.when_short: expected 'error', 'shrink' or 'repeat'; got 'srhink'. Did you mean 'shrink'?",
-    "mix.max_epochs: expected 1 or more; got 0",
-    "split.val_tokens: expected 0 or more; got -5",
-    "shards.tokens: expected a whole number; got 1.5",
-    "shards.zstd_level: expected 19 or less; got 40",
-    "shards.val_tokens: unknown key. Did you mean 'split.val_tokens'?",
-    "shard: unknown key. Did you mean 'shards'?",
+OVERRIDES = [
+    ("mix.tokens=1_000", lambda recipe: recipe.mix.tokens == 1000),
+    *((f"mix.tokens={text}", lambda recipe: recipe.mix.tokens == 45_000) for text in ("45e3", "45K", "0.045M")),
+    ("mix.tokens=max", lambda recipe: recipe.mix.tokens == "max"),
+    ("mix.when_short = shrink", lambda recipe: recipe.mix.when_short == "shrink"),
+    ("sources.0.weight=2.5", lambda recipe: recipe.sources[0].weight == 2.5),
+    ("sources.code.weight=2", lambda recipe: recipe.sources[1].weight == 2),
+    ("sources.prose.keep.score=>= 1", lambda recipe: recipe.sources[0].keep == {"score": ">= 1"}),
+    ("sources.prose.keep={score = [1, 2]}", lambda recipe: recipe.sources[0].keep == {"score": [1, 2]}),
+    ('tokenizer.special_tokens=["<|endoftext|>", "=é"]', lambda recipe: recipe.tokenizer.special_tokens[1] == "=é"),
+    ("tokenizer.sample_bytes=1.5 MB", lambda recipe: recipe.tokenizer.sample_bytes == 1_500_000),
+    ("name=other", lambda recipe: recipe.name == "other"),
 ]
 
 
-def test_every_fault_is_in_one_report(load: Any, folder: Path) -> None:
-    faults = faults_of(load, ALL_WRONG)
-    for expected in EXPECTED:
-        expected = expected.replace("{folder}", str(folder))
-        assert [fault for fault in faults if fault.startswith(expected)], expected
-    unexpected = [
-        fault for fault in faults if not any(fault.startswith(e.replace("{folder}", str(folder))) for e in EXPECTED)
-    ]
-    assert not unexpected
-    assert len(set(faults)) == len(faults)
+@pytest.mark.parametrize(("override", "check"), OVERRIDES, ids=[override for override, _ in OVERRIDES])
+def test_overrides(override: str, check: Callable[[Recipe], bool], load: Any) -> None:
+    assert check(load(GOOD, override))
 
 
-def test_the_command_reports_them_and_writes_nothing(run_cli: Any, tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "r.toml").write_text(ALL_WRONG.replace("{folder}", str(folder)))
-    before = sorted(tmp_path.rglob("*"))
-    for command in (["build", "r.toml", "--out", "out", "--json"], ["plan", "r.toml"]):
-        result = run_cli(*command)
-        assert result.returncode == 2
-        faults = [line for line in result.stderr.splitlines() if line.startswith("error: r.toml: ")]
-        assert len(faults) >= len(EXPECTED)
-        if "--json" in command:
-            assert len(json.loads(result.stdout)["problems"]) == len(faults)
-        assert "Traceback" not in result.stderr
-    assert sorted(tmp_path.rglob("*")) == before
+def test_a_set_s_recipe_json_is_a_recipe(load: Any, tmp_path: Path) -> None:
+    override = "tokenizer.sample_weights={prose = 1, code = 2}"
+    recipe = load(GOOD, override, "sources.prose.keep.score='> 0'", "sources.prose.max_bytes='1 MiB'")
+    (tmp_path / "recipe.json").write_text(recipe.to_json(), encoding="utf-8")
+    again = load_checked_recipe(tmp_path / "recipe.json")
+    assert again == recipe
+    assert again.to_json() == recipe.to_json()
+    said = json.loads(without_defaults(recipe.to_json()))
+    assert said["sources"][0].keys() == {"name", "paths", "weight", "keep", "max_bytes"}
+    assert load_checked_recipe(tmp_path / "recipe.json", overrides=["sources.prose.weight=5"]).sources[0].weight == 5
+    for text in ("{", "[1]", '"x"', "3", "[" * 100_000):
+        (tmp_path / "recipe.json").write_text(text)
+        assert without_defaults(text) == text
+        with pytest.raises(InputError, match=r"not valid JSON|expected a table of keys"):
+            load_checked_recipe(tmp_path / "recipe.json")
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("text", "size"),
     [
-        (b"name = ", "not valid TOML"),
-        (b"name = '\xff'", "not valid TOML: 'utf-8' codec can't decode"),
-        (b"", "sources: required key is missing"),
-        ("name = 'größe'".encode(), "name: expected at most 100 ASCII letters, digits, "),
-        (None, "is a folder; `tokenmill init "),
-        ("missing", "r.toml: cannot be read: No such file or directory. Expected a recipe in TOML"),
+        ("1 GB", 10**9),
+        ("1GB", 10**9),
+        ("512 MiB", 512 << 20),
+        ("1.5 kB", 1500),
+        ("1.5 KB", 1500),
+        ("2 kiB", 2048),
+        ("2 KiB", 2048),
+        ("7", 7),
+        ("7 B", 7),
+        ("1_000 B", 1000),
+        ("3 T", 3 * 10**12),
+        ("9007199254740993", 9007199254740993),
+        ("0.1 GB", 10**8),
+        (5, 5),
     ],
 )
-def test_files_that_are_no_recipe(content: bytes | str | None, message: str, run_cli: Any, tmp_path: Path) -> None:
-    path = tmp_path / "r.toml"
-    if content is None:
-        path.mkdir()
-    elif isinstance(content, bytes):
-        path.write_bytes(content)
-    result = run_cli("build", path, "--out", "out")
-    assert (result.returncode, result.stdout) == (2, "")
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "out").exists()
+def test_sizes(text: Any, size: int) -> None:
+    assert parse_size(text) == size
 
 
-FOREIGN = {
-    "repo = 'a/b'": "sources.s.repo: not a key of kind = 'files'. Leave it out, or set `kind`.",
-    "kind = 'hub'\nrepo = 'a/b'\nexclude = ['x']": "sources.s.exclude: not a key of kind = 'hub'.",
-    "kind = 'hub'": "sources.s.repo: required key is missing.",
-    "kind = 'hub'\nrepoo = 'a/b'": "sources.s.repoo: unknown key. Did you mean 'repo'?",
-    "content = 'software-heritage'\ntext = 'x'": "sources.s.text: the text comes from `content`, not from a column.",
-    "blob_id = 'x'": "sources.s.blob_id: only with content = 'software-heritage'.",
-}
-
-
-@pytest.mark.parametrize("keys", FOREIGN)
-def test_keys_of_another_kind_are_refused(keys: str, load: Any) -> None:
-    paths = "" if "hub" in keys else "paths = ['{folder}/*.jsonl']"
-    text = f"name = 'x'\n[[sources]]\nname = 's'\nweight = 1\n{paths}\n{keys}\n[tokenizer]\nvocab_size = 300\n"
-    assert [fault for fault in faults_of(load, text) if fault.startswith(FOREIGN[keys])]
+@pytest.mark.parametrize(
+    "text", ["", "GB", "1 gb", "1 XB", "-1 GB", "1e9", "1,5 GB", "1 GB more", "_", "nan", "1..5 MB"]
+)
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="expected bytes as a number"):
+        parse_size(text)
 
 
 def test_globs_that_cannot_be_listed(load: Any) -> None:
     urls = '["nosuch://x/*", "zip://*.txt::/missing.zip", "file:///missing/*.txt", "\\u0000"]'
     faults = faults_of(load, GOOD, f"sources.prose.paths={urls}")
     assert len([fault for fault in faults if fault.startswith("sources.prose.paths: ")]) == 4
-
-
-def test_a_separator_for_files_that_are_not_cut_names_what_they_are(load: Any) -> None:
-    with_separator = GOOD.replace("weight = 3.5", 'weight = 3.5\nseparator = "--"').replace(
-        "weight = 87", 'weight = 87\nseparator = "--"'
-    )
-    prose, code = faults_of(load, with_separator)
-    remedy = "Leave `separator` out, or give these files a source of their own"
-    assert prose.endswith(f".jsonl' is read as jsonl. {remedy}")
-    assert code.endswith(f'.py\' is read as its content says. {remedy}, or set format = "text"')

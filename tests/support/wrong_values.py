@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from shards.config import _models_in
+from shards.config import find_table
 from shards.terminal.program import command_parser
 from tokenmill.__main__ import COMMANDS
 
@@ -61,10 +61,8 @@ def list_keys(model: type[BaseModel], place: tuple[str | int, ...] = ()) -> Iter
     """Yield the place of every key of a model and of its tables; of a list of tables, of the first one."""
     for name, field in model.model_fields.items():
         yield (*place, name)
-        inner = next(_models_in(field.annotation), None)
-        if inner is not None:
-            index = (0,) if "list[" in str(field.annotation) else ()
-            yield from list_keys(inner, (*place, name, *index))
+        if inner := find_table(field.annotation):
+            yield from list_keys(inner[0], (*place, name, *([0] if inner[1] else [])))
 
 
 def put(recipe: dict[str, Any], place: tuple[str | int, ...], value: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Train recipes: what they say, overrides, and every fault in one report."""
+"""Train recipes: what they say, what changed, and the learning rate. What is refused is in the golden refusals."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -10,7 +9,7 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from pipeline.recipe.key_values import distinct, parse_count
-from shards.config import Document, Settings, check_settings, in_form, read_document, read_partly, table_of
+from shards.config import Document, Settings, in_form, load_settings, shared_names, table_of
 from shards.terminal.shipped_recipes import shipped_folder
 
 Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1), AfterValidator(distinct)]
@@ -59,6 +58,14 @@ class AblationConfig(ExperimentConfig):
     arms: Annotated[list[ArmConfig], Field(min_length=2)]
     """The alternatives, two or more."""
 
+    def rules(self) -> Iterator[str]:
+        """Yield the faults between the arms of an ablation."""
+        for name, count in shared_names(self.arms):
+            yield f"arms: {count} arms are named {name!r}. Give each a unique name."
+        for arm in self.arms:
+            if "seed" in table_of(table_of(arm.train).get("train")):
+                yield f"arms.{arm.name}.train.train.seed: each training has one of the `seeds`. Leave it out."
+
 
 SHIPPED = shipped_folder(Path(__file__).parents[1], "experiments")
 """The folder of the files of experiments that come with the distribution."""
@@ -70,19 +77,7 @@ def load_ablation(path: Path) -> AblationConfig:
     Raises:
         InputError: with every fault of the file.
     """
-    return check_settings(AblationConfig, read_document(path), where=str(path), checks=(_check_arms,))
-
-
-def _check_arms(tables: Document) -> Iterator[str]:
-    """Yield the faults between the keys of the raw file of an ablation."""
-    given: Any = tables.get("arms")
-    arms = [read_partly(ArmConfig, arm) for arm in cast("list[Any]", given)] if isinstance(given, list) else []
-    for name, count in Counter(str(arm.name) for arm in arms).items():
-        if count > 1:
-            yield f"arms: {count} arms are named {name!r}. Give each a unique name."
-    for arm in arms:
-        if "seed" in table_of(table_of(arm.train).get("train")):
-            yield f"arms.{arm.name}.train.train.seed: each training has one of the `seeds`. Leave it out."
+    return load_settings(AblationConfig, path)
 
 
 def flatten_keys(tables: Document, parents: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

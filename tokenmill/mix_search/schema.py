@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from pipeline.recipe.key_values import Weight, parse_count
-from shards.config import check_settings, read_document, read_partly
+from shards.config import load_settings
 from tokenmill.experiments.schema import ExperimentConfig, Seeds
 
+
+def _check_order(pair: list[float]) -> list[float]:
+    if pair[0] > pair[1]:
+        raise ValueError("the least share is above the greatest. Exchange them")
+    return pair
+
+
 Share = Annotated[float, Field(ge=0, le=1)]
+Bounds = Annotated[list[Share], Field(min_length=2, max_length=2), AfterValidator(_check_order)]
 
 
 class MixSearchConfig(ExperimentConfig):
@@ -25,7 +32,7 @@ class MixSearchConfig(ExperimentConfig):
     target_tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
     """Training tokens of the real run; when absent, `mix.tokens` of the data recipe. Small models repeat a scarce
     source as often as that run will."""
-    bounds: Annotated[dict[str, Annotated[list[Share], Field(min_length=2, max_length=2)]], Field(min_length=1)]
+    bounds: Annotated[dict[str, Bounds], Field(min_length=1)]
     """By source, the least and the greatest share: `maths = [0.0, 0.4]`. Other sources share the rest by the recipe's
     weights."""
     objective: Annotated[dict[str, Weight], Field(min_length=1)]
@@ -50,12 +57,4 @@ def load_mix_search(path: Path) -> MixSearchConfig:
     Raises:
         InputError: with every fault of the file.
     """
-    return check_settings(MixSearchConfig, read_document(path), where=str(path), checks=(_check_keys,))
-
-
-def _check_keys(tables: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults between the keys of the raw file of a mix search."""
-    pairs: Any = read_partly(MixSearchConfig, tables).bounds
-    for name, pair in cast("dict[str, list[float]]", pairs).items() if isinstance(pairs, dict) else ():
-        if len(pair) == 2 and pair[0] > pair[1]:
-            yield f"bounds.{name} = {pair}: the least share is above the greatest. Exchange them."
+    return load_settings(MixSearchConfig, path)

@@ -10,27 +10,15 @@ from shards.config import (
     Changes,
     Document,
     apply_changes,
-    apply_override,
+    check_kind,
     check_settings,
-    find_other_kind,
+    item_names,
     list_of,
-    named_tables,
     read_document,
-    read_partly,
-    settings_error,
 )
 from shards.terminal.gone import nearest
 from shards.terminal.shipped_recipes import find_recipe, shipped_folder
-from trainer.recipe.eval_config import EvalConfig, can_be_scored, check_eval, find_eval_folder, locate_eval_files
-from trainer.recipe.schema import (
-    CostConfig,
-    ModelConfig,
-    OptimizerConfig,
-    PhaseConfig,
-    ScheduleConfig,
-    TrainConfig,
-    TrainRecipe,
-)
+from trainer.recipe.schema import ModelConfig, ScheduleConfig, TrainRecipe
 
 SHIPPED = shipped_folder(Path(__file__).parents[1], "train")
 """The folder of the train recipes that come with the distribution."""
@@ -50,18 +38,17 @@ def load_train_recipe(
     # File, overrides, schema, rules: all faults in one report.
     file = find_recipe(path, SHIPPED)
     data: Document = read_document(file)
-    if other := find_other_kind(data, "train"):
-        raise settings_error(str(file), [other])
-    # Paths begin at the file's folder, those of overrides at the working directory.
-    faults = apply_changes(data, changes)
-    locate_eval_files(data, find_eval_folder(file, path))
+    check_kind(data, "train", str(file))
+    faults: list[str] = []
     if trained is not None:
         known = list(TrainRecipe.model_fields)
-        faults += [f"{key}: unknown key.{nearest(key, known)}" for key in data if key not in known]
+        faults = [f"{key}: unknown key.{nearest(key, known)}" for key in data if key not in known]
         data = {**trained, "phases": [], "eval": data.get("eval", {})}
-    faults += [fault for override in overrides for fault in apply_override(data, override)]
-    locate_eval_files(data, Path.cwd())
-    return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
+    faults += apply_changes(data, changes, overrides)
+    # A recipe that was found by its name may be anywhere: its paths begin where they would in a checkout at the working
+    # directory.
+    folder = file.parent if file == Path(path) else Path("recipes/train")
+    return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults, context=folder)
 
 
 def parse_recipe(tables: Document, where: str = "recipe of the checkpoint") -> TrainRecipe:
@@ -73,11 +60,9 @@ def parse_recipe(tables: Document, where: str = "recipe of the checkpoint") -> T
     return check_settings(TrainRecipe, tables, where=where, checks=(check_rules,))
 
 
-def check_rules(tables: Document) -> Iterator[str]:
-    """Yield the faults between keys of an unvalidated train recipe, for one report with the faults of single keys."""
-    model = read_partly(ModelConfig, tables.get("model"))
-    train = read_partly(TrainConfig, tables.get("train"))
-    optimizer = read_partly(OptimizerConfig, tables.get("optimizer"))
+def check_rules(recipe: TrainRecipe) -> Iterator[str]:
+    """Yield the faults between keys of a train recipe, of which `read_partly` may have read a part."""
+    model, train, optimizer = recipe.model, recipe.train, recipe.optimizer
     yield from _check_heads(model)
     if model.kind == "gpt2":
         for key, plain in (("hidden_act", "silu"), ("use_qk_norm", False)):
@@ -97,17 +82,12 @@ def check_rules(tables: Document) -> Iterator[str]:
             "model's context. Raise max_position_embeddings or lower seq_len."
         )
 
-    yield from _check_schedule(read_partly(ScheduleConfig, tables.get("schedule")), steps=train.steps)
+    yield from _check_schedule(recipe.schedule, steps=train.steps)
 
     if optimizer.kind == "adamw" and optimizer.muon_lr is not None:
         yield 'optimizer.muon_lr: optimizer.kind = "adamw" has no Muon. Leave it out, or choose kind = "muon".'
 
-    yield from check_eval(tables)
-
-    price = read_partly(CostConfig, tables.get("cost")).gpu_usd_per_hour
-    evals = read_partly(EvalConfig, tables.get("eval"))
-    scores = evals.score_names if can_be_scored(evals) else None
-    yield from _check_phases(named_tables(tables, "phases"), steps=train.steps, price=price, scores=scores)
+    yield from _check_phases(recipe)
 
 
 def _check_heads(model: ModelConfig) -> Iterator[str]:
@@ -146,25 +126,21 @@ def _check_schedule(schedule: ScheduleConfig, *, steps: int) -> Iterator[str]:
         )
 
 
-def _check_phases(
-    tables: list[tuple[str, Document]], *, steps: int, price: float, scores: list[str] | None
-) -> Iterator[str]:
-    begin = 0
-    for place, table in tables:
+def _check_phases(recipe: TrainRecipe) -> Iterator[str]:
+    begin, known = 0, ["val_loss", "loss", *recipe.eval.score_names]
+    for name, phase in zip(item_names(recipe.phases), recipe.phases, strict=True):
         # Each phase begins where the one before it ends.
-        phase = read_partly(PhaseConfig, table)
-        end = phase.until_step
-        if phase.budget_usd is not None and price == 0:
+        place, end = f"phases.{name}", phase.until_step
+        if phase.budget_usd is not None and recipe.cost.gpu_usd_per_hour == 0:
             yield f"{place}.budget_usd: a budget needs a price. Set cost.gpu_usd_per_hour."
         if end <= begin:
             yield f"{place}.until_step = {end}: expected more than {begin}, where the phase begins."
-        last = min(end, steps)
+        last = min(end, recipe.train.steps)
         for step in list_of(phase.milestones):
             if step <= begin or step > last:
                 yield f"{place}.milestones: {step}: expected a step of the phase, after {begin} and until {last}."
         begin = end
-        # Only a loss, or a score that the recipe takes, can be a goal; it is NaN if it was refused.
+        # Only a loss, or a score that the recipe takes, can be a goal.
         goal: Any = phase.goal
-        known = ["val_loss", "loss", *(scores or [])]
-        if scores is not None and isinstance(goal, str) and (name := goal.split()[0]) not in known:
-            yield f"{place}.goal = {goal!r}: no score is named {name!r}.{nearest(name, known)}"
+        if isinstance(goal, str) and (score := goal.split()[0]) not in known:
+            yield f"{place}.goal = {goal!r}: no score is named {score!r}.{nearest(score, known)}"

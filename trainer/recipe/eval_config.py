@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import ConfigDict, Field, JsonValue, PositiveInt
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, PositiveInt, ValidationInfo
 
-from shards.config import Document, Settings, in_form, named_tables, read_partly, table_of
+from shards.config import Document, Settings, TypedText, in_form, shared_names
 from shards.eval_tasks.known import (
     KNOWN_TASKS,
     EvalTask,
@@ -51,6 +50,17 @@ class EvalSetConfig(Settings):
     max_tokens: PositiveInt = 1_000_000
     """Whole documents are scored until this many tokens."""
 
+    def rules(self) -> Iterator[str]:
+        """Yield the faults between the keys of an eval set, which has one place; the pipeline checks those of a
+        source."""
+        given = self.source.keys() - {"split"}
+        if self.shards is not None and given:
+            yield f"shards: stands beside {sorted(given)} of a source. Leave one out."
+        elif self.shards is None and not given & {"paths", "repo"}:
+            yield 'shards: has no text. Give paths (kind = "files"), repo (kind = "hub"), or shards.'
+        elif self.shards is not None and self.split not in (None, "train", "val"):
+            yield f'split = {self.split!r}: expected "train" or "val", the splits of a shard set.'
+
     @property
     def source(self) -> dict[str, JsonValue]:
         """The keys in `[eval]` of an eval set that are those of a source of a data recipe."""
@@ -64,10 +74,6 @@ class EvalSetConfig(Settings):
 
 
 Column = Annotated[str, Field(min_length=1)]
-
-
-COLUMNS = {"question", "choices", "answer", "labels", "prompt"}
-"""Keys of an eval task for files of the user."""
 
 
 class EvalTaskConfig(Settings):
@@ -98,6 +104,22 @@ class EvalTaskConfig(Settings):
         "Question: {question}\nAnswer:"
     )
     """The text before a choice; a space follows it."""
+
+    def rules(self) -> Iterator[str]:
+        """Yield the faults between the keys of an eval task."""
+        # A known eval task has its own columns and splits; one of the user has files.
+        if self.known:
+            why = f"the columns of {self.known.name} are known. Leave it out, or change the name."
+            yield from self.refuse(("question", "choices", "answer", "labels", "prompt"), why)
+        elif isinstance(self.task, str):
+            yield f"task = {self.task!r}: no such eval task.{nearest(self.task, list(KNOWN_TASKS))}"
+        elif not self.files and isinstance(self.name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            known = nearest(self.name, list(KNOWN_TASKS))
+            yield f"files: has no items, and no known eval task has this name.{known} Give files, or task."
+        if not self.known and self.num_fewshot > 0 and not self.fewshot_files:
+            yield f"num_fewshot = {self.num_fewshot}: the examples have no place. Give fewshot_files."
+        if self.num_fewshot == 0 and self.fewshot_files:
+            yield "fewshot_files: not used, because num_fewshot is 0. Give num_fewshot, or leave it out."
 
     @property
     def known(self) -> EvalTask | None:
@@ -138,6 +160,30 @@ class EvalTaskConfig(Settings):
         return ask(self.prompt.replace("{question}", question), choices, right, question=question)
 
 
+EVAL_PATH_KEYS = ("paths", "exclude", "shards", "files", "fewshot_files")
+"""Keys of eval sets and tasks that name files: paths begin at the recipe's folder."""
+
+
+def _locate_files(table: Any, info: ValidationInfo) -> Any:
+    """Let the paths of a raw eval set or task begin at the root; URLs, and values of a wrong type, stay."""
+    folder: Path | None = info.context
+    if folder is None or not isinstance(table, dict):
+        return table
+
+    def locate(value: Any) -> Any:
+        if isinstance(value, list):
+            return [locate(item) for item in cast("list[Any]", value)]
+        begin = Path.cwd() if isinstance(value, TypedText) else folder
+        return os.path.abspath(begin / value) if isinstance(value, str) and "://" not in value else value
+
+    given = cast("Document", table)
+    return given | {key: locate(given[key]) for key in EVAL_PATH_KEYS if key in given}
+
+
+LOCATED = BeforeValidator(_locate_files)
+"""Of a table whose paths begin at the folder that is the context."""
+
+
 class EvalConfig(Settings):
     """Validation, also done at the end of each phase and after the last step."""
 
@@ -148,86 +194,20 @@ class EvalConfig(Settings):
     prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # bounded: checks UTF-8
     """Prompts that the model continues at each phase's end, into `samples/` of the run folder."""
 
-    sets: list[EvalSetConfig] = Field(default_factory=list[EvalSetConfig])
+    sets: list[Annotated[EvalSetConfig, LOCATED]] = Field(default_factory=list[EvalSetConfig])
     """Text that is scored."""
-    tasks: list[EvalTaskConfig] = Field(default_factory=list[EvalTaskConfig])
+    tasks: list[Annotated[EvalTaskConfig, LOCATED]] = Field(default_factory=list[EvalTaskConfig])
     """Questions that are scored."""
+
+    def rules(self) -> Iterator[str]:
+        """Yield the names that several eval sets and tasks have: scores are told apart by name alone."""
+        for name, count in shared_names([*self.sets, *self.tasks]):
+            yield f"sets: {count} eval sets and tasks are named {name!r}. Give each a unique name."
 
     @property
     def score_names(self) -> list[str]:
         """The names of the scores of all eval sets and tasks in `[eval]`, in order."""
         return [name for one in (*self.sets, *self.tasks) for name in one.score_names]
-
-
-EVAL_PATH_KEYS = ("paths", "exclude", "shards", "files", "fewshot_files")
-"""Keys of eval sets and tasks that name files: paths begin at the recipe's folder."""
-
-
-def can_be_scored(config: EvalConfig) -> bool:
-    """Return whether a partly read `[eval]` has its lists of sets and tasks: a list that was refused is NaN."""
-    given: list[Any] = [config.sets, config.tasks]
-    return all(isinstance(one, list) for one in given)
-
-
-def check_eval(tables: Document) -> Iterator[str]:
-    """Yield the faults between keys of the eval sets and tasks of an unvalidated `[eval]`."""
-    # Each set has one place; the pipeline checks the keys of a source.
-    config = read_partly(EvalConfig, tables.get("eval"))
-    if not can_be_scored(config):
-        return
-    for one in config.sets:
-        place, given = f"eval.sets.{one.name}", one.source.keys() - {"split"}
-        if one.shards is not None and given:
-            yield f"{place}: has shards, and {sorted(given)} of a source. Leave one out."
-        elif one.shards is None and not given & {"paths", "repo"}:
-            yield f'{place}: has no text. Give paths (kind = "files"), repo (kind = "hub"), or shards.'
-        elif one.shards is not None and one.split not in (None, "train", "val"):
-            yield f'{place}.split = {one.split!r}: expected "train" or "val", the splits of a shard set.'
-    for one in config.tasks:
-        yield from _check_eval_task(one)
-    # Scores are told apart by name alone.
-    for name, count in Counter(one.name for one in (*config.sets, *config.tasks)).items():
-        if count > 1:
-            yield f"eval: {count} eval sets and tasks are named {name!r}. Give each a unique name."
-
-
-def _check_eval_task(one: EvalTaskConfig) -> Iterator[str]:
-    # A known eval task has its own columns and splits; one of the user has files.
-    place = f"eval.tasks.{one.name}"
-    columns = sorted(one.model_dump(include=COLUMNS, exclude_defaults=True))
-    if one.task is not None and one.known is None:
-        yield f"{place}.task = {one.task!r}: no such eval task.{nearest(one.task, list(KNOWN_TASKS))}"
-    elif one.known and columns:
-        yield f"{place}.{columns[0]}: the columns of {one.known.name} are known. Leave it out, or change the name."
-    elif not one.known and not one.files:
-        known = nearest(one.name, list(KNOWN_TASKS))
-        yield f"{place}: has no items, and no known eval task has this name.{known} Give files, or task."
-    if not one.known and one.num_fewshot and not one.fewshot_files:
-        yield f"{place}.num_fewshot = {one.num_fewshot}: the examples have no place. Give fewshot_files."
-    if not one.num_fewshot and one.fewshot_files:
-        yield f"{place}.fewshot_files: not used, because num_fewshot is 0. Give num_fewshot, or leave it out."
-
-
-def find_eval_folder(file: Path, given: Path) -> Path:
-    """Return the folder at which paths of eval sets in a recipe's file begin, from the path or name that was given.
-
-    A recipe that was found by its name may be anywhere: its paths begin where they would in a checkout at the working
-    directory.
-    """
-    return file.parent if file == Path(given) else Path("recipes/train")
-
-
-def locate_eval_files(data: Document, folder: Path) -> None:
-    """Let paths of eval sets and tasks in a raw recipe begin at the root; URLs, and values of a wrong type, stay."""
-
-    def locate(value: Any) -> Any:
-        if isinstance(value, list):
-            return [locate(item) for item in cast("list[Any]", value)]
-        return os.path.abspath(folder / value) if isinstance(value, str) and "://" not in value else value
-
-    section = table_of(data.get("eval"))
-    for _, table in [*named_tables(section, "sets"), *named_tables(section, "tasks")]:
-        table.update({key: locate(table[key]) for key in EVAL_PATH_KEYS if key in table})
 
 
 def find_value(row: Row, column: str) -> Any:

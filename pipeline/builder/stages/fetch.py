@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pipeline.builder.running_build import DISK_REMEDY, FETCH_SCRATCH_SHARE, RunningBuild
 from pipeline.engine.receipts import RECEIPT_FILE
 from pipeline.engine.tasks import Task
-from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError
 from shards.errors import plural
 from shards.stores.files import check_room
@@ -28,7 +28,7 @@ def run_fetch(build: RunningBuild) -> None:
         SourceError: more files are missing than `max_missing` allows. The files fetched so far are kept.
     """
     recipe = build.recipe
-    if not needs_fetch(recipe):
+    if not recipe.needs_fetch:
         return
     folder = require_folder(build.work) / "fetch"
     # With the clients of the network, which most builds do without:
@@ -58,11 +58,6 @@ def run_fetch(build: RunningBuild) -> None:
         build.units[index] = [
             local_unit(task.payload.unit, folder / task.digest, by_digest[task.digest]) for task in tasks
         ]
-
-
-def needs_fetch(recipe: Recipe) -> bool:
-    """Return whether a source needs the fetch stage: its rows only name their text."""
-    return any(source.content != "column" for source in recipe.sources)
 
 
 def check_missing(source: SourceRecipe, folder: Path, results: dict[str, FetchResult]) -> None:
