@@ -1,6 +1,7 @@
 """The optimizers, AdamW and Muon, and the learning rate's schedule."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 from __future__ import annotations
 
 import math
