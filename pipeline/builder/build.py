@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pipeline.builder.checked_recipe import load_checked_recipe, pin_models
-from pipeline.builder.places import check_places, hold_places
+from pipeline.builder.places import check_places, default_work, hold_places
 from pipeline.builder.publish import publish
 from pipeline.builder.running_build import DryRunEnd as DryRunEnd
 from pipeline.builder.running_build import RunningBuild
@@ -312,8 +312,3 @@ def load_recipe(
         InputError: with every fault of the recipe and of the overrides.
     """
     return load_with_rows(recipe, None, None, overrides=overrides, progress=progress, allow_code=allow_code)
-
-
-def default_work(out: str) -> str:
-    """Return the work folder that `build_set` uses if it is given none."""
-    return f"{out}.work"

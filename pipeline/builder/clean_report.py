@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from pipeline.builder.build import default_work
+from pipeline.builder.places import default_work
 from pipeline.builder.stored_build import Build, read_build
 from pipeline.clean.drops import SourceDrops
 from pipeline.clean.reasons import ITEM, NEAR_DUPLICATE

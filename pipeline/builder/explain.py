@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.builder.build import default_work
 from pipeline.builder.checked_recipe import pin_models
+from pipeline.builder.places import default_work
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
 from pipeline.clean.reasons import ITEM, NEAR_DUPLICATE, NOT_TAKEN, describe_masked, find_reason, step_of
 from pipeline.clean.steps import clean_batch

@@ -219,3 +219,8 @@ class Lease:
 
 def _name(number: int) -> str:
     return f"{number:08d}.json"
+
+
+def default_work(out: str) -> str:
+    """Return the work folder that `build_set` uses if it is given none."""
+    return f"{out}.work"

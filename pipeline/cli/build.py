@@ -66,7 +66,8 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run `build`: build the set, and return the result."""
     # Open the executor first: the local one's fork server loads the libraries while this process does.
     with closing(open_executor(options)) as executor:
-        from pipeline.builder.build import DryRunEnd, SetProblemsError, build_set, default_work
+        from pipeline.builder.build import DryRunEnd, SetProblemsError, build_set
+        from pipeline.builder.places import default_work
 
         work = options.work or default_work(options.out)
         try:
