@@ -25,7 +25,7 @@ from shards.format.writer import write_token_set
 from shards.torch import TokenWindows
 from shards.trace.locate import find_places
 from shards.validation.validate import validate
-from tests.support.faults import edit, reseal, table
+from tests.support.faults import edit, reseal
 from tests.support.token_sets import count_up
 from tokenmill.__main__ import main
 
@@ -155,13 +155,6 @@ def test_a_long_value_in_a_document_table_is_refused(tmp_path: Path, column: str
     problems = validate(tmp_path / "set", level="full").problems
     assert "document_table" in {problem.kind for problem in problems}
     assert max(len(str(problem)) for problem in problems) < 1000
-
-
-def test_a_document_table_whose_names_are_no_dictionary_is_refused(good_set: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(good_set, tmp_path / "set")
-    table(lambda rows: rows.set_column(2, "source", rows["source"].cast(pa.string())))(folder)
-    with pytest.raises(ShardSetError, match=r"source is string; expected dictionary<values=string"):
-        open_set(folder).shard("train-00000").documents()
 
 
 def test_training_names_the_shard_and_the_id_outside_the_vocabulary(tmp_path: Path) -> None:

@@ -147,14 +147,6 @@ def flatten(parts: list[Any], numbers: dict[tuple[int, ...], int]) -> list[int]:
     return [numbers[tuple(row)] for part in parts for row in part["input_ids"].tolist()]
 
 
-@pytest.mark.parametrize("received", [-1, 16.0, N + 1, "3", True])
-def test_a_rank_cannot_have_received_what_it_does_not_get(small_set, received):
-    stream = open_stream(small_set, Setup(1, 2, 6), 0)
-    with pytest.raises(InputError, match=rf"received = {received!r}: expected an integer from 0 to {N}, the samples"):
-        stream.state_dict(received=received)
-    assert stream.state_dict(received=N)["samples"] == N
-
-
 def test_a_dataloader_with_workers_needs_to_be_told(small_set, numbers):
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
     loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork")

@@ -54,11 +54,14 @@ PLACES = {
     "Path": "pathlib",
     "TokenStream": "shards.torch",
     "TokenWindows": "shards.torch",
+    "count_up": "tests.support.token_sets",
     "load_train_recipe": "trainer.recipe",
     "open_store": "shards.stores.open",
     "parse_hub_address": "shards.stores.hub_store",
     "read_items": "shards.eval_tasks.read",
     "read_vocabulary": "shards.format.vocabulary",
+    "reseal": "tests.support.faults",
+    "write_token_set": "shards.format.writer",
 }
 """The modules of names that Python calls use beside `pipeline`, `shards` and `trainer`."""
 
@@ -166,7 +169,7 @@ class Names(dict[str, Any]):
 
 
 def say(world: World, case: Case) -> list[str]:
-    """Do what a case's lines say, and return what is said, as the lines of the golden file; a time is `T s` there."""
+    """Do what a case's lines say, and return what is said, as its lines; a time is `T s` there, a digest `SHA256`."""
     said: list[str] = []
     with world.enter(case.lines) as folder:
         for line in case.lines:
@@ -192,6 +195,7 @@ def say(world: World, case: Case) -> list[str]:
                 raise ValueError(f"{GOLDEN}: a line begins with {sign!r}: {line}")
     told = [one.replace(f"{folder}/", "").replace(str(folder), ".") for one in said]
     told = [re.sub(r" \([0-9.]+ [A-Za-z ]+/s\)", "", one) for one in told]  # a speed
+    told = [re.sub(r"\b(?=[0-9a-f]*[a-f])[0-9a-f]{64}\b", "SHA256", one) for one in told]
     return ["| " + re.sub(r"\b[0-9.]+ s([ ,)]|$)", r"T s\1", one) for one in told]
 
 
