@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_recipe import write_small_recipe
+from tests.support.recipes import write_small_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -10,7 +10,7 @@ import pytest
 
 from shards.stores.files import atomic_open
 from tests.support.builds import build_here, call_here
-from tests.support.small_recipe import write_small_recipe
+from tests.support.recipes import write_small_recipe
 from tokenmill.__main__ import main
 
 FOLDERS = {

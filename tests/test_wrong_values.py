@@ -18,7 +18,7 @@ from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
 from shards.terminal.program import Parser
-from tests.support.good_recipe import faults_in
+from tests.support.recipes import faults_in
 from tests.support.wrong_values import ARGUMENTS, DATA, TRAIN, VALUES, list_keys, list_parsers, put
 from trainer.recipe import TrainRecipe, parse_recipe
 

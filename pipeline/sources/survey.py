@@ -89,7 +89,7 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
         records = _list_rows(file, keys["format"])
     else:
         if not encoding and is_binary(head):
-            raise SourceError(f"{file.name}: holds binary data")
+            raise SourceError(f"{file.name}: binary data")
         if keys["format"] in ("jsonl", "json") and b"\n" not in head:  # a record may be longer than the head
             head = read_head(file, _LONG_HEAD_BYTES)
         is_text, tail = keys["format"] in ("text", "file"), b""
@@ -104,7 +104,7 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
             text = head.decode(GUESSED, "replace")
             keys["encoding"] = GUESSED if is_western(text + tail.decode(GUESSED, "replace")) else UNKNOWN
         if not text.strip():
-            raise SourceError(f"{file.name}: is empty")
+            raise SourceError(f"{file.name}: empty")
         if is_text:
             if file.stored_bytes < whole_below and _MARK not in text:
                 return keys | {"format": "file"}, {"": [(file.name, text)]}
@@ -221,7 +221,9 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
                 keys, texts = look_at(file, whole_below=WHOLE_BYTES if len(files) >= FEW_FILES else LONG_BYTES)
             except BROKEN_FILE_ERRORS as error:
                 said = UNREADABLE if isinstance(error, PermissionError) else text_of(error)
-                left_out[file.name] = re.split(r"\. |, which", said.removeprefix(f"{file.name}: "))[0]
+                # Without a verb, it is true of one file and of many.
+                said = said.removeprefix(f"{file.name}: ").removeprefix("holds ")
+                left_out[file.name] = re.split(r"\. |, which", said)[0]
                 continue
             if keys.get("encoding") in (GUESSED, UNKNOWN) and len(looked) < len(files):
                 looked += sorted({*files} - {*looked}, key=_name)  # `plan` refuses what a sample misses

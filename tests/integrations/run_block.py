@@ -14,14 +14,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from tests.support.trainers_page import PAGE, read_blocks
+PAGE = Path(__file__).parents[2] / "docs/trainers.md"
+
+
+def read_blocks(level: Literal["##", "###"]) -> dict[str, str]:
+    """Return the first Python block of each section with a heading of this level."""
+    pattern = rf"^{level} ([^\n]+)\n(?:(?!##)[^\n]*\n)*?```python\n(.*?)^```"
+    return dict(re.findall(pattern, PAGE.read_text(), re.M | re.S))
 
 
 def record_rows(folder: Path, kill_after: int | None) -> None:

@@ -22,8 +22,8 @@ from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
 from tests.support.builds import Built, build_here, call_here, digests, list_spans_of, recipe_text, write_corpus
 from tests.support.cleaned_recipe import write_cleaned_recipe
-from tests.support.good_recipe import GOOD
 from tests.support.ray_cluster import RayCluster
+from tests.support.recipes import GOOD
 from tests.support.servers.azurite import azure_environment, azurite_store, make_container
 from tests.support.servers.objects import ObjectServer, aws_environment
 from tokenmill.__main__ import main

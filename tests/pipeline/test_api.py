@@ -16,7 +16,7 @@ import pipeline
 from pipeline.sources.network import Network
 from shards.errors import InputError
 from tests.support.builds import build_here, digests
-from tests.support.small_recipe import write_small_recipe
+from tests.support.recipes import write_small_recipe
 
 
 @pytest.fixture

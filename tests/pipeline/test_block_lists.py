@@ -20,7 +20,7 @@ from pipeline.recipe.paths import locate, state_recipe_folder
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
 from shards.stores.store import FolderStore
-from tests.support.good_recipe import GOOD, faults_of
+from tests.support.recipes import GOOD, faults_of
 from tests.support.runs import Document, make_recipe, write_runs
 
 TOP = (1 << 64) - 1

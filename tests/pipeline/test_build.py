@@ -13,7 +13,7 @@ import pipeline
 from pipeline.builder import running_build
 from pipeline.sources.selection import open_sources
 from tests.support.builds import build_here, digests
-from tests.support.small_recipe import write_small_recipe
+from tests.support.recipes import write_small_recipe
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from pipeline.recipe.presets import Preset
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from shards.errors import InputError
-from tests.support.good_recipe import GOOD
+from tests.support.recipes import GOOD
 
 
 def source_of(clean: dict[str, Any]) -> SourceRecipe:

@@ -18,8 +18,8 @@ from pipeline.mix.mix_plan import MixPlan
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError
+from tests.support.builds import temporary_folder
 from tests.support.runs import Document, corpus_of, keep_first, make_recipe, place_documents, write_runs
-from tests.support.temporary import temporary_folder
 
 CORPORA = st.builds(corpus_of, st.integers(0, 1 << 32), st.integers(1, 3), st.integers(20, 150))
 MAIN = {"name": "main", "share": 0.9}

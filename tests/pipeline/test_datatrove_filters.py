@@ -30,8 +30,7 @@ from pipeline.sources.base import TextBatch
 from pipeline.sources.selection import open_sources
 from shards.errors import InputError
 from tests.support.builds import build_here, real_documents
-from tests.support.good_recipe import faults_in
-from tests.support.recipes import write_texts
+from tests.support.recipes import faults_in, write_texts
 
 pytestmark = pytest.mark.long
 

@@ -104,8 +104,8 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     }
     written = (tmp_path / "recipe.toml").read_text()
     for said in [
-        "my data/notes/binary.txt: holds binary data",
-        "my data/rows/pa\\nge.pdf: holds PDF, not text",
+        "my data/notes/binary.txt: binary data",
+        "my data/rows/pa\\nge.pdf: PDF, not text",
         "my data/rows/chat.json: each record holds a list, 'messages'; write one text per record first",
         ": HTML; the recipe has a source for them, commented out: extract their text",
         "my data/notes/latin.txt: not UTF-8, nor cp1252; the recipe has a source for them, commented out",
@@ -115,7 +115,7 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
         "my data/alone/readme.md, my data/notes/page.html: one document; a source needs two",
         "my data/rows/empty.parquet: no column of text",
         'code-text: lines end with "\\r\\n" (my data/code/three.c), which stays',
-        "my data/notes/empty.txt: is empty",
+        "my data/notes/empty.txt: empty",
         "my data/notes/.hidden: hidden;",
     ]:
         assert said in written

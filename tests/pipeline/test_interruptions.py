@@ -11,7 +11,7 @@ import pytest
 
 from shards.stores.files import lock_folder
 from tests.support.builds import run_build, wait_until
-from tests.support.small_recipe import write_small_recipe
+from tests.support.recipes import write_small_recipe
 from tests.support.started import kill_in
 
 pytestmark = pytest.mark.long

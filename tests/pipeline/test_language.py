@@ -20,8 +20,7 @@ from pipeline.sources.base import TextBatch
 from shards.errors import InputError
 from tests.support.builds import real_documents
 from tests.support.cleaned_recipe import language_model
-from tests.support.good_recipe import faults_in
-from tests.support.recipes import write_texts
+from tests.support.recipes import faults_in, write_texts
 
 MODEL = language_model()
 assert MODEL is not None

@@ -18,7 +18,7 @@ from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import Span, TextBatch
-from tests.support.good_recipe import GOOD
+from tests.support.recipes import GOOD
 
 Load = Callable[..., Recipe]
 

@@ -29,6 +29,7 @@ from pipeline.recipe.schema import Recipe
 from shards.errors import InputError, RunError
 from shards.format.manifest import block_list_reason
 from shards.stores.store import FolderStore
+from tests.support.builds import temporary_folder
 from tests.support.runs import (
     Document,
     Placed,
@@ -41,7 +42,6 @@ from tests.support.runs import (
     write_run,
     write_runs,
 )
-from tests.support.temporary import temporary_folder
 
 TOP = (1 << 64) - 1
 # Many hashes that differ in the last half only, and at both ends, besides well-spread ones.

@@ -14,7 +14,7 @@ import pytest
 from pipeline import numba_compiler
 from pipeline.clean.measures import measure
 from pipeline.clean.measures.names import MEASURES
-from tests.support.small_recipe import write_small_recipe
+from tests.support.recipes import write_small_recipe
 
 CALLER = "from pipeline.numba_compiler import compiled_and_kept\nfrom own.callee import one\n"
 CALLER += "@compiled_and_kept\ndef add(number):\n    return number + one()\nprint(add(1), dict(add.stats.cache_hits))\n"

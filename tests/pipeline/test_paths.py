@@ -14,9 +14,8 @@ from pipeline.recipe.paths import RECIPE_FOLDER_FILE
 from pipeline.sources.files import list_files
 from shards.errors import InputError
 from tests.support.builds import build_here, digests, digests_in
-from tests.support.good_recipe import faults_in
 from tests.support.provenance import compare_with_sources
-from tests.support.recipes import write_texts
+from tests.support.recipes import faults_in, write_texts
 
 pytestmark = pytest.mark.long
 

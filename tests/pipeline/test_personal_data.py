@@ -25,9 +25,8 @@ from pipeline.clean.tally import Tally
 from pipeline.recipe.clean_recipe import PERSONAL_KINDS
 from pipeline.recipe.schema import Recipe
 from tests.support.builds import build_here, real_documents
-from tests.support.good_recipe import GOOD
 from tests.support.personal_data import plant
-from tests.support.recipes import source, write_recipe, write_texts
+from tests.support.recipes import GOOD, source, write_recipe, write_texts
 
 KINDS = kinds_of(PERSONAL_KINDS)
 PLACEHOLDERS = [placeholder for kind in KINDS for placeholder in kind.placeholders]

@@ -13,7 +13,7 @@ from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.key_values import parse_size
 from pipeline.recipe.schema import Recipe, without_defaults
 from shards.errors import InputError
-from tests.support.good_recipe import GOOD, faults_of
+from tests.support.recipes import GOOD, faults_of
 
 
 def test_a_good_recipe(load: Any) -> None:

@@ -26,7 +26,7 @@ from pipeline.sources.software_heritage.fetch import FetchTask
 from pipeline.tokenizer.sample import TokenizerTask
 from shards.stores.files import lock_folder
 from tests.support.builds import build_here, call_here
-from tests.support.small_recipe import write_small_recipe
+from tests.support.recipes import write_small_recipe
 from tokenmill.__main__ import main
 
 

@@ -19,8 +19,7 @@ from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
 from pipeline.sources.formats import byte_io as blocks
 from pipeline.sources.formats import contract, parquet
-from tests.support.builds import list_spans_of
-from tests.support.temporary import temporary_folder
+from tests.support.builds import list_spans_of, temporary_folder
 
 SIZES = st.integers(1, 40)
 SEPARATORS = st.text("ab\n", min_size=1, max_size=5)

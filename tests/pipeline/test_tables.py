@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builds import call_here
-from tests.support.terminal import run_in_terminal
+from tests.support.builds import call_here, run_in_terminal
 from tokenmill.__main__ import main
 
 

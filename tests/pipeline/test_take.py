@@ -17,11 +17,10 @@ import shards
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.index import Axis, Index
-from tests.support.builds import build_here, digests, real_documents
+from tests.support.builds import build_here, digests, real_documents, temporary_folder
 from tests.support.near_duplicates import change
 from tests.support.recipes import source, write_recipe, write_texts
 from tests.support.runs import Document, corpus_of, keep_first, make_recipe, place_documents, write_runs
-from tests.support.temporary import temporary_folder
 
 WEB, NEAR, COPIES, NOTES, SHARED = 2400, 240, 60, 700, 100
 

@@ -15,7 +15,7 @@ from shards.stores.object_client import connect
 from shards.stores.object_store import ObjectStore, open_objects, require_abilities
 from shards.stores.open import absolute_place, open_store
 from shards.stores.retry import StoreError, count_retries
-from tests.support.ports import find_free_ports
+from tests.support.servers.loopback import find_free_ports
 from tests.support.servers.objects import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectServer, Proxy, aws_environment
 
 pytestmark = pytest.mark.long

@@ -8,7 +8,7 @@ import pytest
 
 from shards.terminal import progress
 from shards.terminal.progress import Meter, show_progress
-from tests.support.terminal import run_in_terminal
+from tests.support.builds import run_in_terminal
 
 SCRIPT = """
 import time

@@ -8,8 +8,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from shards.format.writer import write_token_set
+from tests.integrations.run_block import PAGE, read_blocks
 from tests.support.token_sets import count_up
-from tests.support.trainers_page import PAGE, read_blocks
 
 BLOCKS = read_blocks("##")
 VOCAB_SIZE = 512

@@ -21,7 +21,7 @@ from shards.stores.cache import Cache
 from shards.stores.files import check_own_folder, lock_folder, write_folder
 from shards.stores.object_store import open_objects
 from tests.support.builds import call_here
-from tests.support.small_recipe import write_small_recipe
+from tests.support.recipes import write_small_recipe
 from tokenmill.__main__ import main
 from trainer.metrics import MetricsLog
 from trainer.recipe import load_train_recipe

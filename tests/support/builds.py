@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import io
 import json
+import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import tempfile
+import termios
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,11 +24,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from pipeline.recipe.paths import RECIPE_FOLDER_FILE
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import SourceError, Span
+from pipeline.sources.base import Span
 from pipeline.sources.files import list_files, list_spans
 from shards import open_set
 from shards.stores.open import open_writable_store
@@ -59,22 +65,6 @@ def write_corpus(folder: Path) -> None:
         (code / name).write_bytes((library / name).read_bytes())
     (code / "latin1.py").write_bytes("# é\n".encode("latin-1"))
     (code / "empty.py").write_bytes(b"")
-
-
-def source_documents(corpus: Path) -> dict[str, list[bytes]]:
-    """Read the corpus with other code than the pipeline's, dropping what the recipe drops."""
-    import pyarrow.parquet as pq
-
-    prose = [
-        row["text"].encode()
-        for name in ("prose-0.parquet", "prose-1.parquet")
-        for row in pq.read_table(corpus / name).to_pylist()
-        if row["score"] >= 1
-    ]
-    lines = (corpus / "docs.jsonl").read_text(encoding="utf-8").splitlines()
-    docs = [json.loads(line)["body"]["content"].encode() for line in lines]
-    code = [path.read_bytes() for path in sorted((corpus / "code").glob("*.py"))]
-    return {"prose": prose, "docs": docs, "code": [data for data in code if data and data != b"# \xe9\n"]}
 
 
 def recipe_text(corpus: Path, **changes: str) -> str:
@@ -179,6 +169,26 @@ def call_here(
     return subprocess.CompletedProcess(given, status, stdout.getvalue(), stderr.getvalue())
 
 
+def run_in_terminal(command: list[str], *, columns: int) -> str:
+    """Run a command in a terminal; return what it shows there, without colours."""
+    shown, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment |= {"TERM": "xterm"}
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment) as process:
+        os.close(terminal)
+        output = b""
+        while True:
+            try:
+                output += os.read(shown, 1 << 16)
+            except OSError:  # the command has ended
+                break
+        os.close(shown)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode()).replace("\r\n", "\n")
+    assert process.returncode == 0, text
+    return text
+
+
 def one_worker(command: str, *arguments: Path | str) -> list[str]:
     """Return a command line of `shards` whose work is done in this process: two workers take a second to start."""
     given = [command, *map(str, arguments)]
@@ -208,16 +218,14 @@ def list_spans_of(source: SourceRecipe) -> list[Span]:
     return list_spans(source, list_files(source))
 
 
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for one example of a property, where pytest puts its own: `tmp_path` is one for all examples."""
+    return tempfile.TemporaryDirectory(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
+
+
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 60, pause_s: float = 0.02) -> None:
     """Wait until a condition holds; fail if it takes longer than `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
         time.sleep(pause_s)
-
-
-def error_of(recipe: Any, read_all: Any) -> str:
-    """Return the message with which reading a source fails."""
-    with pytest.raises(SourceError) as caught:
-        read_all(recipe)
-    return str(caught.value)

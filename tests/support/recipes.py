@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from shards.errors import InputError
+
 Table = dict[str, Any]
+
+
+GOOD = """\
+name = "good"
+[[sources]]
+name = "prose"
+paths = ["{folder}/*.jsonl"]
+weight = 87
+[[sources]]
+name = "code"
+paths = ["{folder}/*.py"]
+weight = 3.5
+[tokenizer]
+vocab_size = 300
+"""
+"""A recipe for tests to change."""
 
 
 def source(name: str, *paths: Path | str, weight: float = 1, **keys: Any) -> Table:
@@ -29,6 +49,28 @@ def write_recipe(path: Path, *sources: Table, **tables: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in given.items()), encoding="utf-8")
     return path
+
+
+def write_small_recipe(folder: Path, **tables: Any) -> Path:
+    """Write a recipe of 40 text files below `notes/`, which builds in seconds, with other tables if they are given."""
+    (folder / "notes").mkdir()
+    for index in range(40):
+        text = f"note {index}: " + " ".join(f"word{index * word}" for word in range(60))
+        (folder / f"notes/{index:02d}.txt").write_text(text)
+    notes = source("notes", "notes/*.txt", format="file")
+    return write_recipe(folder / "recipe.toml", notes, **{"shards": {"tokens": 2000}} | tables)
+
+
+def faults_in(error: InputError) -> list[str]:
+    """Return the faults of a recipe, without the file before each."""
+    return [str(problem).partition(": ")[2] for problem in error.problems]
+
+
+def faults_of(load: Callable[..., object], *arguments: str) -> list[str]:
+    """Return the faults with which a recipe is refused."""
+    with pytest.raises(InputError) as caught:
+        load(*arguments)
+    return faults_in(caught.value)
 
 
 def write_texts(path: Path, texts: Iterable[str], column: str = "text") -> None:

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from tests.support.builds import build_here, call_here
-from tests.support.small_recipe import write_small_recipe
+from tests.support.recipes import write_small_recipe
 from tokenmill.__main__ import main
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "refusals.txt"

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from tests.support.ports import find_free_ports
+from tests.support.servers.loopback import find_free_ports
 
 _PACKAGES = [
     "slurmd",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ports import find_free_ports
+from tests.support.servers.loopback import find_free_ports
 from tests.support.servers.objects import ObjectServer, running
 
 ACCOUNT = "devstoreaccount1"

@@ -235,3 +235,12 @@ def fault_response(fault: Fault | None) -> Response | None:
         return None
     headers = {"Content-Type": "application/json", "Retry-After": "0"}
     return Response(int(fault.kind), headers, json.dumps({"error": REASONS[int(fault.kind)]}).encode())
+
+
+def find_free_ports(count: int) -> list[int]:
+    """Return TCP ports that nothing listens on now; all are different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

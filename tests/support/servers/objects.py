@@ -22,10 +22,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from shards.stores.object_store import open_objects
-from tests.support.ports import find_free_ports
 from tests.support.servers import moto_s3
 from tests.support.servers.http11 import FileSpan, Request, Response
-from tests.support.servers.loopback import Server
+from tests.support.servers.loopback import Server, find_free_ports
 
 BUCKET = "bucket"
 ACCESS_KEY, SECRET_KEY = "AKIDEXAMPLEOFTESTS", "secret-of-the-tests-0123456789abcdef"
