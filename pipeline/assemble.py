@@ -26,7 +26,7 @@ from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, HashKey, Run, count_below, load_runs, token_dtype
 from pipeline.engine.checksums import WrittenFile
 from pipeline.engine.receipts import ReadRange, Result
-from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, Timer, last_part, to_json_values
+from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, last_part, to_json_values
 from pipeline.mix.evidence import read_evidence
 from pipeline.mix.mix_plan import ShardPlan, Slice
 from shards.format.content_hash import join_hashes
@@ -127,18 +127,17 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Report) -> Assembl
         task: the shards' plans and their runs.
         report: called with (bytes of tokens, tokens) done so far.
     """
-    timer = Timer()
     runs = load_runs(task.runs)
-    result = AssembleResult(seconds=timer.seconds, core_seconds=timer.core_seconds)
+    result = AssembleResult()
     done = 0
     token_bytes = np.dtype(token_dtype(task.properties.vocab_size)).itemsize
     with _open_parts(folder, task, runs) as parts:
         for number, shard in enumerate(task.shards):
             documents = _gather(parts, number, token_bytes)
-            timer.lap("gather_s")
+            report.lap("gather_s")
             order = _permute(documents, shard, task.seed)
             table = _document_table(documents, order, task, runs)
-            timer.lap("documents_s")
+            report.lap("documents_s")
 
             def chunks(documents: _Documents = documents, order: Int64s = order) -> Iterator[bytes]:
                 nonlocal done
@@ -158,7 +157,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Report) -> Assembl
                 checksums=result.checksums,
                 threads=task.threads,
             )
-            timer.lap("write_s")
+            report.lap("write_s")
             result.entries.append(entry)
             result.files |= {file.path: WrittenFile(file.bytes, file.sha256) for file in entry.files.entries}
     return result

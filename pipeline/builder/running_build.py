@@ -113,11 +113,10 @@ class RunningBuild(Build):
         """
         # A dry run only looks, and ends at the first stage that would run.
         if self.dry_run:
-            result, pending = self.driver.look_up(name, function, tasks, outputs)
+            results, pending, _ = self.driver.look_up(name, function, tasks, outputs)
             if pending:
                 raise DryRunEnd(self._forecast(name, tasks, pending))
-            self.stages[name] = result
-            return result
+            return StageResult([results[task.digest] for task in tasks], 0, 0.0)
 
         def prepare(pending: list[Task]) -> None:
             if pending and self._repeats:

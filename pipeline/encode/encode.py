@@ -30,7 +30,7 @@ from pipeline.encode.run import (
     RunResult,
 )
 from pipeline.engine.checksums import ChecksummedWriter, WrittenFile, write_checksummed
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, Timer, last_part
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, last_part
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Unit, content_of_unit, describe_place
 from pipeline.tokenizer.encoder import Encoder, load_encoder
@@ -120,9 +120,8 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
         InputError: the tokenizer does not keep the text that it promises to keep, or a pattern takes too many steps.
         RunError: the encoder and the reference disagree, or a document yielded EOS or BOS.
     """
-    timer = Timer()
     encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.tokenizer_task)
-    timer.lap("start_s")
+    report.lap("start_s")
     stream = DocumentStream(task.source, task.unit.spans, most_bytes=task.unit.most_bytes)
     parts: list[_Encoded] = []
     kept = KeptText()
@@ -131,28 +130,28 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
     # Clean, hash and encode, batch by batch.
     for spans, documents in stream:
         stream.refuse_malformed()
-        timer.lap("read_s")
+        report.lap("read_s")
         if not len(documents):
             continue
         rows = _start_rows(documents, spans)
-        timer.lap("hash_s")
+        report.lap("hash_s")
         measures = None
         if names := task.source.clean.mix_measures():
             measures = measure_documents(documents.text, names)
-            timer.lap("measure_s")
+            report.lap("measure_s")
         hits = None
         if task.evaluations:
             hits = load_finder(task.evaluations).find(documents)
-            timer.lap("hits_s")
+            report.lap("hits_s")
         ids, offsets = _encode(encoder, documents, spans, task)
-        timer.lap("encode_s")
+        report.lap("encode_s")
         part = _Encoded(_narrow(ids, task), offsets, rows, measures, hits)
         part.rows["length"] = np.diff(offsets) + marks
-        timer.lap("narrow_s")
+        report.lap("narrow_s")
         checked += _check_reference(encoder, documents, part, task, done=checked)
         if encoder.kept is not None:
             encoder.kept.add(kept, documents, ids, offsets)
-        timer.lap("check_s")
+        report.lap("check_s")
         # Keep the tokens; the text is no longer needed.
         parts.append(part)
         text_bytes += documents.num_bytes
@@ -161,7 +160,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
         del documents, ids
     # Sort by hash and write.
     rows, files = _write_run(folder, parts, task)
-    timer.lap("write_s")
+    report.lap("write_s")
     return EncodeResult(
         labels=_span_labels(rows, task.unit),
         documents=len(rows),
@@ -173,8 +172,6 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
         kept=None if encoder.kept is None else kept,
         slow_encoder=encoder.slow_because,
         files=files,
-        seconds=timer.seconds,
-        core_seconds=timer.core_seconds,
     )
 
 

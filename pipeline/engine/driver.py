@@ -112,8 +112,8 @@ class Driver:
         started = time.perf_counter()
         store, kind = self.work.child(name), kind_of_result(function)
         # Find what is left to do, and take away what could be mistaken for its result.
-        results, unusable = self._find_done(store, kind, tasks, outputs)
-        pending = sorted([task for task in tasks if task.digest not in results], key=lambda task: -task.size)
+        results, pending, unusable = self.look_up(name, function, tasks, outputs)
+        pending.sort(key=lambda task: -task.size)
         folders = [place.folder for place in (store, outputs) if place is not None and place.folder]
         for folder in folders:
             delete_abandoned_attempts(folder)
@@ -137,18 +137,6 @@ class Driver:
                 results[task.digest] = result
         return StageResult([results[task.digest] for task in tasks], len(pending), time.perf_counter() - started)
 
-    def look_up(
-        self, name: str, function: TaskFunction[ResultT], tasks: list[Task], outputs: WritableStore | None
-    ) -> tuple[StageResult[ResultT], list[Task]]:
-        """Find the tasks of a stage that are not yet done, as `run_stage` does; run and write nothing.
-
-        Returns:
-            The results of the others, and the missing tasks.
-        """
-        results, _ = self._find_done(self.work.child(name), kind_of_result(function), tasks, outputs)
-        done = [results[task.digest] for task in tasks if task.digest in results]
-        return StageResult(done, 0, 0.0), [task for task in tasks if task.digest not in results]
-
     def forget(self, damage: WorkFileDamagedError) -> None:
         """Delete the receipt of a task whose file is damaged, so that the task runs again.
 
@@ -161,10 +149,15 @@ class Driver:
         self._note(damage)
         open_writable_store(damage.place).delete(RECEIPT_FILE)
 
-    def _find_done(
-        self, store: WritableStore, kind: type[Result], tasks: list[Task], outputs: WritableStore | None
-    ) -> tuple[dict[str, Any], set[str]]:
-        """Return the results of the stage's tasks that are done, by digest, and the digests of other receipts."""
+    def look_up(
+        self, name: str, function: TaskFunction[ResultT], tasks: list[Task], outputs: WritableStore | None
+    ) -> tuple[dict[str, Any], list[Task], set[str]]:
+        """Find the tasks of a stage that are not yet done, as `run_stage` does; run and write nothing.
+
+        Returns:
+            The results of the others, by digest; the missing tasks; and the digests of receipts that cannot be used.
+        """
+        store, kind = self.work.child(name), kind_of_result(function)
         # One listing for all tasks; of a single task, of its folder alone.
         only = f"{tasks[0].digest}/" if len(tasks) == 1 else ""
         listed = (store.child(tasks[0].digest) if only else store).list()
@@ -189,7 +182,8 @@ class Driver:
             file = listing.get(damage.name.rpartition("/")[2])
             if file is None or (file.name, file.version) not in replaced:
                 self._note(damage)
-        return results, {task.digest for task in with_receipt} - results.keys()
+        missing = [task for task in tasks if task.digest not in results]
+        return results, missing, {task.digest for task in with_receipt} - results.keys()
 
     def _execute(self, name: str, calls: list[Call], unit: str) -> None:
         total = sum(call.task.size for call in calls)

@@ -100,6 +100,25 @@ class Executor(ABC):
         """End the processes."""
 
 
+def count_loss(losses: Counter[str], call: Call, how: str) -> None:
+    """Count the loss of a call whose process ended.
+
+    Args:
+        losses: those of each task so far, by its digest.
+        call: the call that was lost.
+        how: what else is known of it, as an end of the clause that memory ran out.
+
+    Raises:
+        RunError: the call has been lost `MAX_LOSSES` times.
+    """
+    losses[call.task.digest] += 1
+    if losses[call.task.digest] >= MAX_LOSSES:
+        raise RunError(
+            f"{call}: lost {MAX_LOSSES} times, usually because memory ran out{how}. Finished work is kept. Run again "
+            "with more memory for each process, or read this part in smaller files."
+        )
+
+
 class LocalExecutor(Executor):
     """Worker processes of this machine. They are started when a stage has more than one task, or for `functions`."""
 
@@ -147,18 +166,12 @@ class LocalExecutor(Executor):
             return
         # All calls together at first; after a loss, the suspects run alone.
         ended: set[int] = set()
-        losses: Counter[int] = Counter()
+        losses: Counter[str] = Counter()
+        or_function = f", or {self.functions} ended it (os._exit, a crash in a library): correct that"
         while waiting := [number for number in range(len(calls)) if number not in ended]:
-            suspects = [number for number in waiting if losses[number]]
+            suspects = [number for number in waiting if losses[calls[number].task.digest]]
             for number in self._run_in_pool(calls, suspects[:1] or waiting, ended, advance):
-                losses[number] += 1
-                if losses[number] == MAX_LOSSES:
-                    ended_it = f", or {self.functions} ended it (os._exit, a crash in a library): correct that"
-                    raise RunError(
-                        f"{calls[number]}: its worker process died {MAX_LOSSES} times, the last time with no other "
-                        f"task running. Usually memory ran out{self.functions and ended_it}. Finished work is kept. "
-                        "Run again on a machine with more memory, or read this part in smaller files."
-                    )
+                count_loss(losses, calls[number], self.functions and or_function)
 
     def _run_in_pool(self, calls: Sequence[Call], numbers: list[int], ended: set[int], advance: Advance) -> list[int]:
         """Run calls in the pool, and add to `ended`. Return those running when a process died."""

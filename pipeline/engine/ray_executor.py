@@ -29,10 +29,10 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pipeline.engine.executors import MAX_LOSSES, Executor
+from pipeline.engine.executors import Executor, count_loss
 from pipeline.engine.stage_progress import Advance
 from pipeline.engine.tasks import Call, run_call
-from shards.errors import InputError, MissingExtraError, RunError, import_extra
+from shards.errors import InputError, MissingExtraError, import_extra
 from shards.stores.object_client import NoCredentialsError
 from shards.terminal.display import say
 from shards.terminal.reporter import Note, no_note, report_to
@@ -153,7 +153,7 @@ class RayExecutor(Executor):
             return _NODE_DIED
         except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.RaySystemError) as error:
             how = " ".join(str(error).split())[:600].rstrip(".")  # its memory monitor also writes pages of statistics
-            count_loss(losses, call, how)
+            count_loss(losses, call, f"; the last time: {how}")
             return f"its process died ({how:.120})"
         except errors.RayTaskError as error:
             cause = error.cause
@@ -242,22 +242,3 @@ def _check_folders(call: Call) -> None:
                 f"{folder}: node {socket.gethostname()} does not have this folder. Choose folders for --work and "
                 "--out on a disk that every node shares."
             )
-
-
-def count_loss(losses: Counter[str], call: Call, how: str) -> None:
-    """Count the loss of a call on Ray whose process ended.
-
-    Args:
-        losses: those of each task so far, by its digest.
-        call: the call that was lost.
-        how: what Ray says of it.
-
-    Raises:
-        RunError: the call has been lost `MAX_LOSSES` times; `how` is the last one.
-    """
-    losses[call.task.digest] += 1
-    if losses[call.task.digest] >= MAX_LOSSES:
-        raise RunError(
-            f"{call}: lost {MAX_LOSSES} times, usually because memory ran out; the last time: {how}. Finished "
-            "work is kept. Run again with nodes that have more memory for each CPU, or read this part in smaller files."
-        )

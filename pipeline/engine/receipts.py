@@ -46,12 +46,12 @@ class Result:
 
     files: dict[str, WrittenFile] = field(default_factory=dict[str, WrittenFile])
     """By name. They are written when the task returns; the engine gives them their place."""
+    # The engine adds the rest.
     seconds: dict[str, float] = field(default_factory=dict[str, float])
-    """By step, as a `Timer` has them."""
+    """By step, as its `Report` has them."""
     core_seconds: dict[str, float] = field(default_factory=dict[str, float])
     retries: int = 0
     """Requests that were tried again."""
-    # The engine adds the rest.
     attempt: str = ""
     folder: str = ""
     """The attempt's folder in the task's folder, if the files are there."""

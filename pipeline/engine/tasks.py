@@ -28,8 +28,34 @@ from pipeline.engine.receipts import ResultT, load_receipt
 from shards.stores.retry import count_retries
 from shards.stores.store import WritableStore
 
-Report = Callable[[int, int], None]
-"""Called by a task with (bytes done, tokens done)."""
+
+class Report:
+    """What a task tells while it runs: how far it is, and the time of its steps.
+
+    Time is counted by the clock, and of the processor. The second is what this process has used, all its threads: on a
+    machine that does nothing else, one task takes no more of it than of the first on each core.
+    """
+
+    def __init__(self, advance: Callable[[int, int], None] = lambda done, tokens: None):
+        self.done = 0, 0
+        self.seconds: dict[str, float] = {}
+        self.core_seconds: dict[str, float] = {}
+        self._advance = advance
+        self._last = time.perf_counter(), time.process_time()
+
+    def __call__(self, done_bytes: int, tokens: int) -> None:
+        """Tell how many bytes and tokens are done so far."""
+        self.done = done_bytes, tokens
+        self._advance(done_bytes, tokens)
+
+    def lap(self, name: str) -> None:
+        """Count the time of a task since the last lap, or since creation, as `name`."""
+        now = time.perf_counter(), time.process_time()
+        for sums, start, end in zip((self.seconds, self.core_seconds), self._last, now, strict=True):
+            sums[name] = sums.get(name, 0.0) + end - start
+        self._last = now
+
+
 TaskFunction: TypeAlias = Callable[[Path, Any, Report], ResultT]
 """(folder, payload, report) -> result. The function, of the top level of a module, writes files into `folder`, which is
 on its machine and empty; the result lists them. The annotations are the classes of payload and result."""
@@ -192,12 +218,14 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | None = None) -> tuple[int, int]:
+def run_call(
+    call: Call, advance: Callable[[int, int], None], turn: AbstractContextManager[Any] | None = None
+) -> tuple[int, int]:
     """Run the task of a call unless it is done, in a folder of this attempt alone, and publish what it wrote.
 
     Args:
         call: the task.
-        report: called with what the task reports.
+        advance: called with (bytes done, tokens done) as the task reports them.
         turn: held while the task's function works, and not while its files are sent, which is mostly waiting.
 
     Returns:
@@ -207,49 +235,23 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
         RunError: another attempt has finished with other files.
         Whatever the task raises.
     """
-    done = (0, 0)
-
-    def keep(done_bytes: int, tokens: int) -> None:
-        nonlocal done
-        done = (done_bytes, tokens)
-        report(done_bytes, tokens)
-
     # Another host may have been faster.
     if load_receipt(call.stage.child(call.task.digest)) is not None:
-        return done
+        return 0, 0
     places = (call.stage, call.outputs, call.scratch)
     with open_attempt(*places, digest=call.task.digest, label=str(call)) as attempt:
         with turn or nullcontext():
             module, _, name = call.function.partition(":")
             function: TaskFunction[Any] = getattr(importlib.import_module(module), name)
-            before = count_retries()
-            result = function(attempt.folder, call.task.payload, keep)
+            before, report = count_retries(), Report(advance)
+            result = function(attempt.folder, call.task.payload, report)
             result.retries = count_retries() - before
+            result.seconds, result.core_seconds = report.seconds, report.core_seconds
         publish_attempt(attempt, result)
-    return done
+    return report.done
 
 
 @functools.cache
 def kind_of_result(function: TaskFunction[ResultT]) -> type[ResultT]:
     """Return the class of a task function's result."""
     return typing.get_type_hints(function)["return"]
-
-
-class Timer:
-    """Adds the time since the last lap to a name: by the clock, and of the processor.
-
-    The second is what this process has used, all its threads: on a machine that does nothing else, one task takes no
-    more of it than of the first on each core.
-    """
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.core_seconds: dict[str, float] = {}
-        self._last = time.perf_counter(), time.process_time()
-
-    def lap(self, name: str) -> None:
-        """Count the time of a task since the last lap, or since creation, as `name`."""
-        now = time.perf_counter(), time.process_time()
-        for sums, start, end in zip((self.seconds, self.core_seconds), self._last, now, strict=True):
-            sums[name] = sums.get(name, 0.0) + end - start
-        self._last = now

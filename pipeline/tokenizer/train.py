@@ -21,7 +21,7 @@ import numpy as np
 from pipeline.clean.reasons import describe_change, describe_drops
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import Result
-from pipeline.engine.tasks import Report, Timer
+from pipeline.engine.tasks import Report
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.tokenizer.given_tokenizer import TokenizerError
@@ -92,10 +92,9 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Report) -> Tokeni
         TokenizerError: the sample offers fewer entries than `vocab_size`.
         SourceError: the data cannot be read as the recipe says.
     """
-    timer = Timer()
     sample = folder / "sample.bin"
     drawn = draw_sample(sample, task, report)
-    timer.lap("sample_s")
+    report.lap("sample_s")
     recipe = task.recipe
     assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
     size = sum(source.text_bytes for source in drawn)
@@ -125,7 +124,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Report) -> Tokeni
         sample.unlink()
         refuse(plural(most, "entry"))
     text = build_tokenizer_json(merges, recipe, sample)
-    timer.lap("train_s")
+    report.lap("train_s")
     sample.unlink()
     weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
     return TokenizerResult(
@@ -133,8 +132,6 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Report) -> Tokeni
         sample_weights=weights,
         sample_limits=task.limits,
         files={TOKENIZER_FILE: write_checksummed(folder / TOKENIZER_FILE, text.encode())},
-        seconds=timer.seconds,
-        core_seconds=timer.core_seconds,
     )
 
 

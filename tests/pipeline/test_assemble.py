@@ -16,6 +16,7 @@ from pipeline.assemble import AssembleTask, assemble_shards
 from pipeline.builder.stages.assemble import group_assembled_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList
 from pipeline.engine.receipts import WorkFileDamagedError
+from pipeline.engine.tasks import Report
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
 from pipeline.mix.index import Index
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
@@ -51,11 +52,11 @@ def assemble(
             task = AssembleTask(
                 tuple(own[first : first + together]), listed.address, str(masks), ("s0", "s1"), seed, properties, fetch
             )
-            done: list[tuple[int, int]] = []
-            result = assemble_shards(folder / "out", task, lambda size, tokens, done=done: done.append((size, tokens)))
+            report = Report()
+            result = assemble_shards(folder / "out", task, report)
             read = [_read(folder / "out", entry.model_dump()) for entry in result.entries]
             number = sum(len(shard["tokens"]) for shard in read)
-            assert done[-1] == (2 * number, number)
+            assert report.done == (2 * number, number)
             assert result.files.keys() == {file["path"] for shard in read for file in shard["entry"]["files"].values()}
             found |= {shard["entry"]["name"]: shard for shard in read}
     assert {f"{name}.json" for name in found} == {path.name for path in (folder / "out").glob("*.json")}

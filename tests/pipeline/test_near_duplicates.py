@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline.encode.run import Run, RunList, RunResult
 from pipeline.engine.receipts import write_receipt
-from pipeline.engine.tasks import digest_of_payload
+from pipeline.engine.tasks import Report, digest_of_payload
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.index import Index
 from pipeline.mix.near_duplicates import bands, similar
@@ -67,7 +67,7 @@ def find_similar(
     def run(stage: str, function: Any, payload: Any) -> Any:
         own = folder / stage / digest_of_payload(payload)
         own.mkdir(parents=True)
-        result = function(own, payload, lambda done, made: None)
+        result = function(own, payload, Report())
         write_receipt(own, result)
         return result
 
@@ -137,7 +137,7 @@ def pairs_of_rows(folder: Path, runs: list[Run], ranges: int) -> tuple[list[tupl
     for number in range(ranges):
         own = folder / f"pairs-{ranges}-{number}"
         own.mkdir()
-        result = find_pairs(own, PairsTask(listed.address, f"{folder}/bands", number, ranges), lambda done, made: None)
+        result = find_pairs(own, PairsTask(listed.address, f"{folder}/bands", number, ranges), Report())
         write_receipt(own, result)
         left_out += result.left_out
         found += read_pairs(FolderStore(own), 0, pairs_module.PARTITIONS).tolist()

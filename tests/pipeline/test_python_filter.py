@@ -114,7 +114,7 @@ def test_a_function_that_ends_its_process_is_named(recipe: Path, tmp_path: Path,
     (tmp_path / "rules.py").write_text("import os\ndef keep(texts):\n    os._exit(1)\n")
     ended = call_here(main, *command, recipe, cwd=tmp_path)
     assert ended.returncode == 1, ended.stdout
-    assert "died 3 times" in ended.stderr
+    assert "lost 3 times" in ended.stderr
     assert "or rules:keep ended it (os._exit, a crash in a library): correct that." in ended.stderr
 
 

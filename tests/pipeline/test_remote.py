@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.engine.executors import MAX_LOSSES
-from pipeline.engine.ray_executor import check_versions, count_loss, list_versions, run_on_node
+from pipeline.engine.executors import MAX_LOSSES, count_loss
+from pipeline.engine.ray_executor import check_versions, list_versions, run_on_node
 from shards.errors import InputError, RunError
 from shards.stores.object_client import Connection, NoCredentialsError, StoreError, to_store_error
 from shards.terminal.reporter import report_to
@@ -76,8 +76,8 @@ def test_a_task_that_is_lost_too_often_ends_the_build_and_others_do_not_count(tm
     calls = make_calls(tmp_path / "stage", [{"name": name} for name in "ab"])
     for _ in range(MAX_LOSSES - 1):
         for call in calls:
-            count_loss(losses, call, "it died")
+            count_loss(losses, call, "")
     with pytest.raises(
         RunError, match=r"stage task b: lost 3 times.*the last time: it burnt\. Finished work is kept\. Run again with"
     ):
-        count_loss(losses, calls[1], "it burnt")
+        count_loss(losses, calls[1], "; the last time: it burnt")

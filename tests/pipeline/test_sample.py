@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.engine.tasks import Report
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.tokenizer.sample import (
@@ -51,7 +52,7 @@ def make_task(tmp_path: Path, write_parquet: Any) -> Any:
 
 def draw(task: TokenizerTask, path: Path) -> list[list[str]]:
     """Return the documents drawn from each source."""
-    facts = draw_sample(path, task, lambda done, tokens: None)
+    facts = draw_sample(path, task, Report())
     documents = list(iter_sample(path))
     drawn = [[text for text in documents if text[51:53] == f"{index:02d}"] for index in range(len(task.sources))]
     assert [fact.documents for fact in facts] == [len(own) for own in drawn]
@@ -92,7 +93,7 @@ def draw_texts(folder: Path, texts: list[str]) -> tuple[Drawn, list[str]]:
     recipe = source("a", folder / "a.parquet")
     tokenizer = TokenizerRecipe(vocab_size=300, sample_bytes=10**9)
     task = TokenizerTask(tokenizer, (recipe,), {"a": tuple(list_spans_of(recipe))}, (1.0,), 1)
-    (drawn,) = draw_sample(folder / "sample.bin", task, lambda done, tokens: None)
+    (drawn,) = draw_sample(folder / "sample.bin", task, Report())
     return drawn, list(iter_sample(folder / "sample.bin"))
 
 
@@ -153,7 +154,7 @@ def test_long_documents_are_sampled_in_pieces(tmp_path: Path, text: str, end: st
     spans = {"a": tuple(list_spans_of(recipe))}
     for budget in (10**9, 1000):
         task = TokenizerTask(TokenizerRecipe(vocab_size=300, sample_bytes=budget), (recipe,), spans, (1.0,), 1)
-        (drawn,) = draw_sample(tmp_path / "sample.bin", task, lambda done, tokens: None)
+        (drawn,) = draw_sample(tmp_path / "sample.bin", task, Report())
         pieces = list(iter_sample(tmp_path / "sample.bin"))
         assert drawn.documents == 1
         assert all(piece.endswith(end) and 0 < len(piece.encode()) <= PIECE_BYTES for piece in pieces)

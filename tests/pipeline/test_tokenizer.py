@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from pipeline.engine.tasks import Report
 from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.tokenizer.encoder import Encoder, load_encoder
@@ -100,12 +101,12 @@ def test_a_vocabulary_too_large_for_the_sample(
         if vocab_size == 5000:  # far too large, for which gigatoken takes minutes
             monkeypatch.setattr("gigatoken.train_bpe", None)
         if vocab_size == most:
-            train_tokenizer(tmp_path / str(vocab_size), task, lambda done, tokens: None)
+            train_tokenizer(tmp_path / str(vocab_size), task, Report())
             info = read_encoder_file(tmp_path / str(vocab_size) / "tokenizer.json", eos_token=SPECIAL[0])
             assert info.vocab_size == most
             continue
         with pytest.raises(TokenizerError, match=rf"{vocab_size:,} is too large for .* offers (at most \d+|{most}) "):
-            train_tokenizer(tmp_path / str(vocab_size), task, lambda done, tokens: None)
+            train_tokenizer(tmp_path / str(vocab_size), task, Report())
 
 
 def test_training_that_takes_too_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.engine.checksums import WrittenFile, checksum_blocks, write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
-from pipeline.engine.tasks import Call, Task, digest_of
+from pipeline.engine.tasks import Call, Report, Task, digest_of
 from shards.errors import missing_extra
 from shards.stores.object_client import NoCredentialsError, StoreError
 from shards.stores.store import FolderStore
@@ -29,7 +28,7 @@ class Named(Result):
     name: str
 
 
-def write_file(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> Named:
+def write_file(folder: Path, payload: dict[str, Any], report: Report) -> Named:
     """Write `payload["text"]`, or fail halfway if the payload says so."""
     CALLS.append(payload["name"])
     data = payload["text"].encode()
@@ -37,13 +36,14 @@ def write_file(folder: Path, payload: dict[str, Any], report: Callable[[int, int
     if not payload.get("absent"):
         path.write_bytes(data)
     report(len(data), 1)
+    report.lap("x")
     if payload.get("fail"):
         raise TaskError("halfway")
     file = WrittenFile(len(data), checksums=checksum_blocks(data))
-    return Named(name=payload["name"], files={path.name: file}, seconds={"x": 1})
+    return Named(name=payload["name"], files={path.name: file})
 
 
-def need_extra(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> Result:
+def need_extra(folder: Path, payload: dict[str, Any], report: Report) -> Result:
     """Fail as a task does on a node without a package that comes with an extra, without credentials, or otherwise."""
     if payload["package"] == "credentials":
         raise NoCredentialsError("no credentials")
@@ -52,7 +52,7 @@ def need_extra(folder: Path, payload: dict[str, Any], report: Callable[[int, int
     raise missing_extra(ModuleNotFoundError(name=payload["package"]))
 
 
-def die_or_write(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> Result:
+def die_or_write(folder: Path, payload: dict[str, Any], report: Report) -> Result:
     """Kill this process, as the kernel does when memory runs out, `payload["times"]` times; then write a file."""
     report(1, 0)
     deaths = Path(payload["deaths"])
@@ -65,7 +65,7 @@ def die_or_write(folder: Path, payload: dict[str, Any], report: Callable[[int, i
     return Result(files={"a.bin": write_checksummed(folder / "a.bin", b"text")})
 
 
-def damage_and_read(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> Result:
+def damage_and_read(folder: Path, payload: dict[str, Any], report: Report) -> Result:
     """Change a byte of another task's file and read it."""
     path = Path(payload["folder"]) / payload["name"]
     before = path.stat()

@@ -89,7 +89,7 @@ class Ablation:
 
     def find_pending(self) -> list[Training]:
         """Return the trainings of the ablation that are not done; nothing runs."""
-        _, pending = self.driver.look_up(_STAGE, train_proxy, [one.task for one in self.trainings], None)
+        _, pending, _ = self.driver.look_up(_STAGE, train_proxy, [one.task for one in self.trainings], None)
         # Trainings of other arms may share a task.
         missing = {task.digest for task in pending}
         return [one for one in self.trainings if one.task.digest in missing]

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary
 from pipeline.engine.checksums import checksum_file
-from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, Task, Timer, digest_of, digest_of_payload
+from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, Task, digest_of, digest_of_payload
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, Unit, content_of_unit
 from pipeline.sources.files import read_span
@@ -127,25 +127,24 @@ def fetch_unit(folder: Path, task: FetchTask, report: Report) -> FetchResult:
         SourceError: the metadata or the archive cannot be read. The files fetched so far are kept.
     """
     # Read the rows: which files do they name?
-    timer = Timer()
     wanted = [_read_keys(task.source, span) for span in task.unit.spans]
     part = 1.0
     if task.unit.most_bytes is not None:
         wanted, part = _thin_out(wanted, max(1, task.unit.most_bytes // _FILE_BYTES))
     distinct = dict.fromkeys(key for keys, _ in wanted for key in keys.values())
     settled = sum(len(keys) + rejected.total() for keys, rejected in wanted) - len(distinct)
-    timer.lap("read_s")
+    report.lap("read_s")
 
     # Take files from earlier tasks, and fetch the others.
     with closing(Journal(Path(task.journal))) as journal:
         for span, (keys, _) in zip(task.unit.spans, wanted, strict=True):
             _use_again(folder.parent, _file_name(task.source, span), keys, journal)
-        timer.lap("use_again_s")
+        report.lap("use_again_s")
         pending = [key for key in distinct if key not in journal]
         settled += len(distinct) - len(pending)
         report(settled, 0)
         failed = _fetch(task.source, pending, journal, lambda fetched: report(settled + fetched, fetched))
-        timer.lap("fetch_s")
+        report.lap("fetch_s")
 
         # Write the documents of each span.
         spans: list[tuple[str, int, int]] = []
@@ -156,15 +155,13 @@ def fetch_unit(folder: Path, task: FetchTask, report: Report) -> FetchResult:
             name = _file_name(task.source, span)
             spans.append((name, *write_documents(folder / name, texts, rejected)))
             dropped.update(rejected - before)
-        timer.lap("write_s")
+        report.lap("write_s")
     return FetchResult(
         spans=spans,
         rows=sum(len(keys) for keys, _ in wanted),
         dropped=dropped,
         part=part,
         files={name: checksum_file(folder / name) for name, _, _ in spans},
-        seconds=timer.seconds,
-        core_seconds=timer.core_seconds,
     )
 
 
