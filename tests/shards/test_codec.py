@@ -94,13 +94,6 @@ def test_any_range(long_file, data):
     assert read_range(path, table, start, stop) == content[start:stop]
 
 
-@pytest.mark.parametrize(("start", "stop"), [(-1, 5), (0, 8 * FRAME), (4 * FRAME, 4 * FRAME)])
-def test_range_outside_the_content_is_refused(long_file, start, stop):
-    path, _ = long_file
-    with pytest.raises(ValueError, match="outside"):
-        read_range(path, read_table(path), start, stop)
-
-
 def test_pyzstd_reads_the_file_and_its_seek_table(long_file):
     path, content = long_file
     with pyzstd.SeekableZstdFile(path, "r") as file:

@@ -13,7 +13,7 @@ from shards.errors import InputError
 from shards.stores import object_store, retry
 from shards.stores.object_client import connect
 from shards.stores.object_store import ObjectStore, open_objects, require_abilities
-from shards.stores.open import absolute_place, open_store
+from shards.stores.open import open_store
 from shards.stores.retry import StoreError, count_retries
 from tests.support.servers.loopback import find_free_ports
 from tests.support.servers.objects import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectServer, Proxy, aws_environment
@@ -180,12 +180,6 @@ def test_keys_come_before_a_profile_and_plain_http_may_be_accepted(monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "lab")
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     assert str(open_store(PLACE)) == PLACE
-
-
-def test_a_whole_bucket_is_no_place_to_write_to(store):
-    with pytest.raises(InputError, match=rf"a whole bucket; .* Give a folder in it: s3://{BUCKET}/NAME"):
-        absolute_place(f"s3://{BUCKET}/")
-    assert absolute_place(f"s3://{BUCKET}/a") == f"s3://{BUCKET}/a"
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,6 @@ def test_facade(good_set, plan):
     assert shard.num_documents == len(plan.documents["val"][0])
     assert shard.documents().schema.equals(document_schema())
     assert shard.documents(["length"]).column_names == ["length"]
-    with pytest.raises(KeyError, match="no shard 'train-7'"):
-        shard_set.shard("train-7")
     assert dir(shards) == ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set", "report_to"]
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = shards.absent

@@ -102,16 +102,6 @@ def test_commands_print_what_they_print_for_a_folder(place, good_set, tmp_path, 
     assert pages[0].replace(str(good_set), "SET") == pages[1].replace(remote, "SET")
 
 
-def test_what_needs_a_folder_says_so(remote, capsys):
-    for arguments, message in (
-        (["audit", remote], "Give a folder with --out"),
-        (["report", remote], "Give a folder with --out"),
-        (["push", remote, "owner/name"], "is not a folder of this machine"),
-    ):
-        status, _, err = run(capsys, *arguments)
-        assert (status, message in err) == (2, True), err
-
-
 def test_a_place_without_a_set(server, capsys):
     place = f"s3://{BUCKET}/nothing"
     with pytest.raises(ShardSetError, match=rf"no manifest.json in {place}: not a shard set"):

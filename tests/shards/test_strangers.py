@@ -25,7 +25,8 @@ from shards.format.writer import write_token_set
 from shards.torch import TokenWindows
 from shards.trace.locate import find_places
 from shards.validation.validate import validate
-from tests.support.faults import edit, reseal
+from tests.support.faults import edit
+from tests.support.fuzz.damage import reseal
 from tests.support.token_sets import count_up
 from tokenmill.__main__ import main
 

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from tests.support.shard_sets import Document, Plan, sha256
+from tests.support.fuzz.damage import reseal
+from tests.support.shard_sets import Document, Plan
 
 Damage = Callable[[Path], Any]
 MANIFEST, TOKENS, DOCUMENTS = "manifest.json", "train-00000.bin.zst", "train-00000.docs.parquet"
@@ -45,18 +46,6 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], Any], name: str = MANI
     data = json.loads((folder / name).read_text())
     change(data)
     (folder / name).write_text(json.dumps(data, indent=2) + "\n")
-
-
-def reseal(folder: Path, shard: str = "train-00000") -> None:
-    """Make manifest and sidecar agree with a shard's changed files, as a careful forger would."""
-
-    def update(entry: dict[str, Any]) -> None:
-        for file in entry["files"].values():
-            file["bytes"] = (folder / file["path"]).stat().st_size
-            file["sha256"] = sha256(folder / file["path"])
-
-    edit(folder, update, f"{shard}.json")
-    edit(folder, lambda manifest: [update(entry) for entry in manifest["shards"] if entry["name"] == shard])
 
 
 def flip(path: Path, at: int) -> None:
@@ -147,7 +136,7 @@ def table(function: Callable[[pa.Table], pa.Table], *shards: str) -> Damage:
         for shard in shards or ("train-00000",):
             path = folder / f"{shard}.docs.parquet"
             pq.write_table(function(pq.read_table(path)), path)
-            reseal(folder, shard)
+            reseal(folder)
 
     return damage
 

@@ -49,6 +49,7 @@ eval.max_tokens = 200
 """
 PLACES = {
     "Cache": "shards.stores.cache",
+    "absolute_place": "shards.stores.open",
     "EvalTaskConfig": "trainer.recipe.eval_config",
     "KNOWN_TASKS": "shards.eval_tasks.known",
     "Path": "pathlib",
@@ -60,7 +61,7 @@ PLACES = {
     "parse_hub_address": "shards.stores.hub_store",
     "read_items": "shards.eval_tasks.read",
     "read_vocabulary": "shards.format.vocabulary",
-    "reseal": "tests.support.faults",
+    "reseal": "tests.support.fuzz.damage",
     "write_token_set": "shards.format.writer",
 }
 """The modules of names that Python calls use beside `pipeline`, `shards` and `trainer`."""

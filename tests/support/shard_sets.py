@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import random
 from collections.abc import Iterable
@@ -165,8 +164,3 @@ def write_set(folder: Path, plan: Plan) -> Manifest:
 def files_of(folder: Path) -> dict[str, bytes]:
     """Return the bytes of every file in a folder, by its path in it."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def sha256(path: Path) -> str:
-    """Return a file's hex SHA-256."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
