@@ -7,7 +7,6 @@ first of the two and others the last.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
@@ -144,8 +143,8 @@ def check_settings(
 def read_partly(model: type[ModelT], data: Any, context: Any = None) -> ModelT:
     """Return what can be read of a table that its model refuses.
 
-    A refused or missing key is NaN, so that every `<` and `>` with it is false and it has no second fault; tables and
-    lists have what can be read of them.
+    A refused or missing key, or item of a list, is NaN, so that every `<` and `>` with it is false and it has no second
+    fault; tables and lists have what can be read of them.
     """
     given = table_of(data)
     try:
@@ -161,9 +160,9 @@ def read_partly(model: type[ModelT], data: Any, context: Any = None) -> ModelT:
         elif inner is None:
             values[key] = table_of(value) if kind is dict else math.nan
             if kind is list:
-                values[key] = list(_read_items(_reader(model, key), list_of(value), context))
+                values[key] = [_read_item(_reader(model, key), item, context) for item in list_of(value)]
         elif inner[1]:
-            tables = [table_of(one) for one in list_of(value) if isinstance(one, dict)]
+            tables = map(table_of, list_of(value))
             values[key] = [read_partly(inner[0].kind_of(table), table, context) for table in tables]
         else:
             values[key] = read_partly(inner[0], value, context)
@@ -176,16 +175,17 @@ def _reader(model: type[BaseModel], key: str) -> TypeAdapter[Any]:
     return TypeAdapter[Any](annotated[field.annotation, *field.metadata, "read alone"])
 
 
-def _read_items(reader: TypeAdapter[Any], items: list[Any], context: Any) -> Iterator[Any]:
-    for item in items:
-        with contextlib.suppress(ValidationError):
-            yield from reader.validate_python([item], context=context)
+def _read_item(reader: TypeAdapter[Any], item: Any, context: Any) -> Any:
+    try:
+        return reader.validate_python([item], context=context)[0]
+    except ValidationError:
+        return math.nan
 
 
 def _broken_rules(table: Settings, place: str = "") -> Iterator[str]:
     yield from (f"{place}{fault}" for fault in table.rules())
     for key, value in table:
-        if isinstance(value, Settings):
+        if isinstance(value, Settings) and key in table.model_fields_set:
             yield from _broken_rules(value, f"{place}{key}.")
         elif isinstance(value, list):
             tables = [one for one in cast("list[Any]", value) if isinstance(one, Settings)]

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.key_values import parse_count, parse_size
 from pipeline.recipe.presets import Preset
-from shards.config import Settings
+from shards.config import Settings, find_table
 from shards.terminal.amounts import format_size
 
 _HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
@@ -31,31 +31,20 @@ _NEVER_REACHED = 1 << 20
 
 def file_tables(model: type[Settings]) -> str:
     """Return the tables of all keys of a file: those outside of sections, then section by section."""
-    sections = [name for name in model.model_fields if find_section(model, name)]
+    sections = [name for name in model.model_fields if find_table(model.model_fields[name].annotation)]
     parts = [_table(model, [name for name in model.model_fields if name not in sections])]
     for name in sections:
         parts += _section_tables(model, name, "")
     return "\n\n".join(parts)
 
 
-def find_section(model: type[BaseModel], name: str) -> tuple[type[Settings], bool] | None:
-    """Return the model of a field that is a section of a recipe's keys, and whether there may be many."""
-    annotation: Any = model.model_fields[name].annotation
-    # A list may be annotated, and absent.
-    if get_origin(annotation) in (Union, types.UnionType) and get_origin(get_args(annotation)[0]) is Annotated:
-        annotation = get_args(get_args(annotation)[0])[0]
-    many = get_origin(annotation) is list
-    models = _models_of(get_args(annotation)[0] if many else annotation)
-    return (models[0], many) if models else None
-
-
 def _section_tables(parent: type[Settings], name: str, path: str) -> Iterator[str]:
     """Yield the table of keys of a section under its title and docstring, then those of the sections in it."""
-    section = find_section(parent, name)
+    field, meaning = parent.model_fields[name], _meanings(parent).get(name, "")
+    section = find_table(field.annotation)
     if section is None or section[0] is CleanRecipe:  # the `clean` tables of one source are those of all sources
         return
     model, many = section
-    field, meaning = parent.model_fields[name], _meanings(parent).get(name, "")
     title = f"[[{path}{name}]]" if many else f"[{path}{name}]"
     said = [inspect.cleandoc(model.__doc__ or ""), "" if path else meaning]
     about = " ".join([*said, "Required." if field.is_required() and not path else ""])
@@ -103,8 +92,8 @@ def _row(name: str, key: FieldInfo, meaning: str) -> str:
 def _type_text(annotation: Any, metadata: Sequence[Any]) -> str:
     """Describe a key's type in words: `whole number ≥ 1`, `list of text`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if _models_of(annotation):
-        return "table"
+    if table := find_table(annotation):
+        return "list of table" if table[1] else "table"
     if origin is Annotated:
         parts = [item.metadata if isinstance(item, FieldInfo) else [item] for item in arguments[1:]]
         return _type_text(arguments[0], list(itertools.chain(*parts)))
@@ -122,12 +111,6 @@ def _type_text(annotation: Any, metadata: Sequence[Any]) -> str:
     used = [item.func for item in metadata if isinstance(item, BeforeValidator)]
     word = next((word for converter, word in _CONVERTERS.items() if converter in used), _PLAIN.get(annotation, "text"))
     return word if word == "bytes" else word + _bounds_text(metadata, whole=annotation is int)
-
-
-def _models_of(annotation: Any) -> list[type[Settings]]:
-    """Return the model of a table of keys, or of one that may be absent; else nothing."""
-    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType, Annotated) else (annotation,)
-    return [part for part in parts if inspect.isclass(part) and issubclass(part, Settings)]
 
 
 def _literal_text(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from pipeline.clean.python import load_function, read_function
 from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.stage_progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
-from pipeline.recipe.clean_recipe import DatatroveFilter, Language
 from pipeline.recipe.paths import SHIPPED, RecipePath, explain_path, find_recipe_folder
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import small_phases
@@ -160,14 +159,14 @@ def pin_models(recipe: Recipe, own: Sequence[Path] | None = ()) -> Recipe:
 
 def _check_filters(recipe: Recipe) -> Iterator[str]:
     """Check every filter and language model that a recipe names, by trying it."""
-    given = [table for clean in (recipe.clean, *(one.clean for one in recipe.sources)) for table in clean.filters()]
-    for table in {id(table): table for table in given}.values():  # a table of all sources is in each
-        faults: Iterable[str] = ()
-        if isinstance(table, DatatroveFilter) and isinstance(table.filter, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            faults = check_filter(table.filter, table.arguments)
-        elif isinstance(table, Language) and isinstance(table.model, RecipePath):  # pyright: ignore[reportUnnecessaryIsInstance]
-            faults = check_model(table.file, table.sha256, table.keep)
-        yield from (f"clean.{table.label}: {fault}" for fault in faults)
+    for place, clean in recipe.clean_tables:
+        for index, table in enumerate(clean.datatrove or ()):
+            if isinstance(table.filter, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                for fault in check_filter(table.filter, table.arguments):
+                    yield f"{place}.datatrove.{index}: {fault}"
+        table = clean.language
+        if table and isinstance(table.model, RecipePath) and (table.enabled or "model" in table.model_fields_set):  # pyright: ignore[reportUnnecessaryIsInstance]
+            yield from (f"{place}.language: {fault}" for fault in check_model(table.file, table.sha256, table.keep))
 
 
 def _check_tokenizer_file(recipe: Recipe, folder: Path) -> Iterator[str]:

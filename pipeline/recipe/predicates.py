@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -108,15 +107,14 @@ class Predicate:
                 compared = self._times(kind)
             elif pa.types.is_integer(kind):
                 # Arrow compares all integers of a type as they are with those of the same type alone.
-                comparison, wanted = _fit_integers(comparison, wanted, kind)
-                compared = pa.array(wanted, kind)
+                compared = pa.array(wanted).cast(kind)
             elif pa.types.is_floating(kind) and any(abs(value) >= _EXACT for value in wanted):
                 return self._compare(written() if written else values.to_pylist())
             else:
                 compared = pa.array(wanted)
             # Membership is false for a null in Arrow; here a null is neither in nor out.
-            if comparison in ("in", "all", "none"):
-                found = pc.is_in(values, value_set=compared.cast(kind)) if comparison == "in" else comparison == "all"
+            if comparison == "in":
+                found = pc.is_in(values, value_set=compared.cast(kind))
                 return pc.if_else(pc.is_valid(values), found, pa.scalar(None, pa.bool_()))
             return pc.call_function(_ARROW[comparison], [values, compared[0]])
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid, OverflowError) as error:
@@ -193,20 +191,3 @@ def _read_time(text: str, kind: pa.DataType) -> datetime.date | None:
     if getattr(kind, "tz", None) is None:
         return time if time.tzinfo is None else None
     return time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
-
-
-def _fit_integers(comparison: str, wanted: list[Any], kind: pa.DataType) -> tuple[str, list[int]]:
-    """Return a predicate for integers of a column's type that holds for the same values; `all` and `none` are two."""
-    low = 0 if str(kind).startswith("uint") else -(1 << (kind.bit_width - 1))
-    high = low + (1 << kind.bit_width) - 1
-    if comparison == "in":
-        whole = [int(value) for value in wanted if low <= value <= high and value == int(value)]
-        return ("in", whole) if whole else ("none", [])
-    (value,) = wanted
-    if not low <= value <= high:  # it lies on one side of all of them
-        return "all" if _COMPARE[comparison](low, value) else "none", []
-    if value == int(value):
-        return comparison, [int(value)]
-    if comparison in ("==", "!="):
-        return "none" if comparison == "==" else "all", []
-    return ("<=", [math.floor(value)]) if comparison in ("<", "<=") else (">=", [math.ceil(value)])

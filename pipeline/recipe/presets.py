@@ -7,12 +7,10 @@ stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from pipeline.recipe.key_values import Proportion
 from shards.config import Settings
@@ -49,23 +47,9 @@ class Limit:
         return values < self.value if self.side == "min" else values > self.value
 
 
-def _limit_up_to(most: float) -> Callable[[Any], Any]:
-    expected = f'expected a number from 0{f" to {most:g}" if most < inf else ""}, or "off"'
-
-    def check(value: Any) -> Any:
-        if value == OFF:
-            return value
-        # NaN is in no range.
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-            raise ValueError(expected)
-        return float(value)
-
-    return check
-
-
-Share = Annotated[float | Literal["off"], BeforeValidator(_limit_up_to(1))]
+Share = Proportion | Literal["off"]
 """A limit on a share, from 0 to 1."""
-Amount = Annotated[float | Literal["off"], BeforeValidator(_limit_up_to(inf))]
+Amount = Annotated[float, Field(ge=0)] | Literal["off"]
 """A limit on a count, a length or a ratio, from 0."""
 
 

@@ -33,7 +33,7 @@ from pipeline.recipe.key_values import (
 )
 from pipeline.recipe.paths import AS_WRITTEN, RecipePath
 from pipeline.recipe.sources import SourceRecipe
-from shards.config import Settings, shared_names, table_of
+from shards.config import Settings, item_names, shared_names, table_of
 from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.terminal.gone import nearest
@@ -244,6 +244,7 @@ class Recipe(Settings):
     evaluations: list[EvaluationRecipe] = Field(default_factory=list[EvaluationRecipe])
     """Changing the files encodes all sources again."""
     _folder: Path = PrivateAttr(default_factory=Path)
+    _given: Recipe | None = None
 
     @model_validator(mode="after")
     def _give_to_sources(self, info: ValidationInfo) -> Self:
@@ -258,7 +259,7 @@ class Recipe(Settings):
         near = self.clean.near_duplicates
         clean = CleanAllRecipe(near_duplicates=near if near and near.enabled else None)
         recipe = self.model_copy(update={"sources": sources, "drop_if_matches": [], "clean": clean})
-        recipe._folder = info.context or Path()
+        recipe._folder, recipe._given = info.context or Path(), self
         return recipe
 
     def rules(self) -> Iterator[str]:
@@ -324,6 +325,13 @@ class Recipe(Settings):
     def folder(self) -> Path:
         """The folder that the data recipe, as a model, keeps of its file, where its relative paths begin."""
         return self._folder
+
+    @property
+    def clean_tables(self) -> list[tuple[str, CleanRecipe]]:
+        """The `clean` tables of the data recipe and of its sources with their places, as they were given."""
+        given = self._given or self
+        sources = zip(item_names(given.sources), given.sources, strict=True)
+        return [("clean", given.clean), *((f"sources.{name}.clean", source.clean) for name, source in sources)]
 
     def to_json(self, *, as_written: bool = True) -> str:
         """Return the resolved data recipe as canonical JSON, as kept in a shard set's recipe.json.

@@ -79,12 +79,18 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]  the overloads of typeshed
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Parse a command line; refuse unknown flags first, which argparse tells only if nothing else is wrong."""
+        """Parse a command line; refuse unknown flags, which argparse tells only if nothing else is wrong, with the
+        rest."""
         given: list[str] = list(itertools.takewhile(lambda word: word != "--", args))
         words = [word for word in given if re.fullmatch("--[a-z][^ ]*", word)]
         if unknown := [word for word in words if not self._get_option_tuples(word)]:
             hints = (did_you_mean(word.partition("=")[0], [*self._option_string_actions]) for word in unknown)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}.{''.join(hints)}")
+            told = f"unrecognized arguments: {' '.join(unknown)}.{''.join(hints)}"
+            try:
+                super().parse_known_args(args, namespace)
+            except InputError as error:
+                told += f" Also {error}".partition(". `")[0]
+            self.error(told)
         for word in words:
             if word.endswith("=--"):  # argparse would make an empty list of it, whatever the flag's type
                 self.error(f"argument {word[:-3]}: expected one argument")
