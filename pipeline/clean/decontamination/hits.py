@@ -2,8 +2,8 @@
 
 Whether a document holds an item is decided when the set is mixed: only then is known which n-grams are common. Costs
 20 ms per MB of English prose on one core with 12,651 items, 34 of Cyrillic, 60 of Chinese or Thai, 120 of Korean,
-measured. Memory: 40 MB for so many items; about 15 bytes for each byte of a slice of text, up to 100 where every
-character is replaced; and for each byte of a batch the normal form, with 24 bytes for each character that is replaced.
+measured. Memory: 40 MB for so many items, and about 20 bytes for each byte of a slice of text, up to 100 where every
+character is replaced.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from pipeline.arrow_arrays import split_by_size
 from pipeline.clean.decontamination.items import LEAST_WORDS, LONG_WORDS, NGRAM_WORDS, Items, load_items
 from pipeline.clean.decontamination.normal_form import (
     DOCUMENT_END,
-    GAP,
     find_hashed_words,
     find_origins,
     hash_ngrams,
@@ -44,7 +44,10 @@ REACH = 4
 """How many times the bytes of an n-gram those are apart at most."""
 _MOST_WORDS = max(NGRAM_WORDS, LONG_WORDS - 1)
 """Words of the longest n-gram that is searched for."""
-_WORD_END = re.compile(b"[%b%b]" % (GAP, DOCUMENT_END))
+_REPEATED_WORDS = 2 * _MOST_WORDS
+"""Words of a long document that are searched with the next slice, too: those of an n-gram, and of one character."""
+_UNCUT = re.compile(rb"[#;0-9A-Za-z\x80-\xbf]{0,99}")
+"""What a slice takes of the next: the rest of a character or HTML entity."""
 _SPARE_BITS = 4
 """A filter has two tables of 2^4 slots for each hash: one in 16 of the others is let through by each."""
 
@@ -80,48 +83,44 @@ class HitFinder:
 
     def find(self, documents: Documents) -> Rows:
         """Return the hits in documents, `HIT_DTYPE (hits,)`, in their order; `document` is the place in `documents`."""
-        text = DOCUMENT_END.join(documents)
-        parts, edits, done = [b""], [np.zeros((0, 3), np.int64)], 0
-        # No character or entity is in two pieces: its bytes, the first one aside, are none that begin a piece.
-        for piece in re.findall(rb"(?s).{1,%d}[#;0-9A-Za-z\x80-\xbf]*" % SLICE_BYTES, text):
-            normal, own = normalise(piece)
-            parts.append(normal)
-            edits.append(own + np.array([done, done, 0]))
-            done += len(piece)
-        ngrams, starts, stops = self._search(b"".join(parts)).T
-        # From places in the normal form to bytes of the documents.
-        starts, stops = find_origins(starts, stops, np.concatenate(edits))
-        begins = documents.offsets[:-1] - documents.offsets[0] + np.arange(len(documents))
-        rows = np.zeros(len(starts), HIT_DTYPE)
-        rows["document"], rows["ngram"] = np.searchsorted(begins, starts, "right") - 1, ngrams
-        rows["start"], rows["stop"] = (edges - begins[rows["document"]] for edges in (starts, stops))
-        rows = rows[np.lexsort((rows["stop"], rows["start"], rows["document"]))]
-        return rows[self._find_dense(rows)]
+        texts = list(documents)
+        parts = [np.zeros(0, HIT_DTYPE)]
+        for first, last in split_by_size(np.diff(documents.offsets) + 1, SLICE_BYTES):
+            # A long document is alone, and is not copied.
+            text = DOCUMENT_END.join(texts[first:last]) if last - first > 1 else texts[first]
+            ngrams, starts, stops = self._search(text).T
+            begins = documents.offsets[first:last] - documents.offsets[first] + np.arange(last - first)
+            own = np.searchsorted(begins, starts, "right") - 1
+            rows = np.zeros(len(starts), HIT_DTYPE)
+            rows["document"], rows["ngram"] = own + first, ngrams
+            rows["start"], rows["stop"] = starts - begins[own], stops - begins[own]
+            rows = rows[np.lexsort((rows["stop"], rows["start"], rows["document"]))]
+            parts.append(rows[self._find_dense(rows)])
+        return np.concatenate(parts)
 
-    def _search(self, text: bytes) -> Int64s:
-        """Search documents in normal form slice by slice; return n-gram, first byte and one past the last of each hit.
-
-        Returns:
-            `(hits, 3)`, the bytes being those of the normal form.
-        """
-        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == DOCUMENT_END[0])
+    def _search(self, text: bytes | memoryview) -> Int64s:
+        """Search documents slice by slice; return n-gram, first byte and one past the last of each hit, `(hits, 3)`."""
         parts = [np.zeros((0, 3), np.int64)]
         start, stop, size, done = 0, 0, SLICE_BYTES, 0
         while stop < len(text):
-            edge = _WORD_END.search(text, start + size)
-            stop = edge.start() if edge else len(text)
-            words, places, _ = find_hashed_words(text[start:stop])
-            if edge:  # what follows may belong to the last words
-                inside = places[:, 1] <= places[-1:, 0].max(initial=0)
-                words, places = words[inside], places[inside]
-                if len(places) < _MOST_WORDS:
+            stop = cast("re.Match[bytes]", _UNCUT.match(text, start + size)).end()
+            normal, edits = normalise(bytes(text[start:stop]))
+            words, places, _ = find_hashed_words(normal)
+            if start:  # the beginning of the first word may be missing
+                words, places = words[1:], places[1:]
+            begin, end = start, len(text)
+            if stop < end:  # what follows may belong to the last word
+                edges = places[[-_REPEATED_WORDS, -1]] if len(places) >= _REPEATED_WORDS else np.zeros((2, 2), np.int64)
+                begin, end = (start + int(place) for place in find_origins(edges[:, 0], edges[:, 1], edits)[0])
+                if begin == start:
                     size *= 2  # words of many kilobytes
                     continue
-            places += start
-            hits = self._match(words, places, ends)
-            parts.append(hits[hits[:, 2] > done])  # the others were found before
-            if edge:  # begin again so many words before the end that no n-gram is lost
-                start, size, done = int(places[1 - _MOST_WORDS, 0]), SLICE_BYTES, int(places[-1, 1])
+            ends = np.flatnonzero(np.frombuffer(normal, np.uint8) == DOCUMENT_END[0])
+            ngrams, starts, stops = self._match(words, places, ends).T
+            starts, stops = find_origins(starts, stops, edits)
+            hits = np.stack([ngrams, start + starts, start + stops], axis=1)
+            parts.append(hits[(done < hits[:, 2]) & (hits[:, 2] <= end)])  # each is found once
+            start, size, done = begin, SLICE_BYTES, end
         return np.concatenate(parts)
 
     def _match(self, words: UInt64s, places: Int64s, ends: Int64s) -> Int64s:

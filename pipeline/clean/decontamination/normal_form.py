@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
+from pipeline.arrow_arrays import spread
+
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int64s, UInt8s, UInt32s, UInt64s
 
@@ -77,7 +79,7 @@ text as five English words; with more letters, items with a changed one would be
 """
 _MARK = 1
 """In the table of letters: belongs to the letter before it."""
-_STAYS, _CHANGES = 1, 2
+_STAYS, _GAP, _CHANGES = 1, 2, 3
 """What the normal form does to a character; 0 is not yet known."""
 _changes = np.zeros(0x110000, np.uint8)
 
@@ -110,14 +112,21 @@ def normalise(text: bytes) -> tuple[bytes, Int64s]:
         text: their UTF-8, with `DOCUMENT_END` between them.
 
     Returns:
-        The normal form, in which `GAP` stands for what is no letter or digit; and its edits, the characters and HTML
-        entities that other characters, or none, replace: the first byte of each in the text, one past its last, and
-        the bytes of the replacement, `(edits, 3)`.
+        The normal form, in which bytes `GAP` stand for what is no letter or digit; and its edits, the characters and
+        HTML entities that other characters, or none, replace: the first byte of each in the text, one past its last,
+        and the bytes of the replacement, `(edits, 3)`.
     """
     starts, stops, characters = _find_characters(text)
     for one in np.unique(characters[_changes[characters] == 0]).tolist():
-        _changes[one] = _STAYS if _normalise_character(one) == chr(one).encode() else _CHANGES
-    changed = _changes[characters] == _CHANGES
+        normal = _normalise_character(one)
+        is_gap = normal and not normal.strip(GAP)
+        _changes[one] = _STAYS if normal == chr(one).encode() else _GAP if is_gap else _CHANGES
+    changes = _changes[characters]
+    # Most of what changes is punctuation: its bytes are cleared where they are.
+    gaps, changed = changes == _GAP, changes == _CHANGES
+    small = bytearray(text.translate(_ASCII))
+    np.frombuffer(small, np.uint8)[spread(starts[gaps], stops[gaps] - starts[gaps])] = 0
+    small = bytes(small)
     starts, stops = starts[changed], stops[changed]
     replacements = list(map(_normalise_character, characters[changed].tolist()))
     entities = [
@@ -130,7 +139,6 @@ def normalise(text: bytes) -> tuple[bytes, Int64s]:
         starts, stops, replacements = np.append(starts, firsts), np.append(stops, ends), [*replacements, *normals]
         order = np.argsort(starts)
         starts, stops, replacements = starts[order], stops[order], [replacements[place] for place in order.tolist()]
-    small = text.translate(_ASCII)
     parts = [b""] * (2 * len(replacements) + 1)
     parts[1::2] = replacements
     between = zip([0, *stops.tolist()], [*starts.tolist(), len(text)], strict=True)
