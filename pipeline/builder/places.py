@@ -133,7 +133,7 @@ class Lease:
     """A driver's right to write to a place, from its creation until `close`."""
 
     def __init__(self, place: WritableStore):
-        """Take the lease of a build's place in an object store.
+        """Take the lease of a place in an object store.
 
         Raises:
             InputError: another driver holds it.
@@ -149,7 +149,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Check that the lease of a build's place was held when it was last renewed.
+        """Check that the lease was held when it was last renewed.
 
         Raises:
             RunError: it is lost.
@@ -163,7 +163,7 @@ class Lease:
             )
 
     def close(self) -> None:
-        """Give the lease of a build's place back."""
+        """Give the lease back."""
         self._ended.set()
         self._thread.join()
         if not self._lost:
@@ -204,7 +204,7 @@ class Lease:
                 continue  # `check` counts the time
 
     def _read_all(self) -> dict[int, dict[str, Any]]:
-        """Return the leases of a build's place by number. One that is deleted meanwhile, or is not JSON, is empty."""
+        """Return the leases of the place by number. One that is deleted meanwhile, or is not JSON, is empty."""
         found: dict[int, dict[str, Any]] = {}
         for file in self._store.list():
             if match := _NAME.fullmatch(file.name):

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import xxhash
 
-from pipeline.engine.checksums import WrittenFile, seal, seal_checksums
+from pipeline.engine.checksums import seal, seal_checksums
 from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, Result, load_receipt, write_receipt
 from shards.errors import RunError
 from shards.stores.files import TMP_SUFFIX, check_own_folder, delete_path, is_abandoned, sync_folder, unique_name
@@ -198,13 +198,11 @@ def check_equal_attempts(task: str, first: Result, second: Result, name: str) ->
 
 def _list_contents(result: Result) -> set[tuple[str, str]]:
     """Return the name and the checksum of each file of an attempt's result, by which attempts are compared."""
-    return {(name, _checksum(file)) for name, file in result.files.items()}
-
-
-def _checksum(file: WrittenFile) -> str:
-    if file.checksums is not None:  # no receipt has been written yet
-        return xxhash.xxh3_128_hexdigest(file.checksums)
-    return file.sha256 or file.xxh3_128
+    return {
+        # Without a receipt yet, the checksums are those of the blocks.
+        (name, file.sha256 or file.xxh3_128 if file.checksums is None else xxhash.xxh3_128_hexdigest(file.checksums))
+        for name, file in result.files.items()
+    }
 
 
 def delete_abandoned_attempts(folder: Path) -> None:

@@ -134,19 +134,15 @@ def test_the_manifest_says_what_was_rewritten(corpus: Path, built: Path) -> None
         }
 
 
-@pytest.mark.parametrize(
-    ("counts", "message"),
-    [
-        ({"rewritten": 10**6}, "documents rewritten: 1,000,000; expected at most"),
-        ({"documents": 1, "rewritten": 1}, "documents available: 508; expected at most 1"),
-    ],
-)
-def test_a_manifest_that_contradicts_itself(counts: dict[str, int], message: str, built: Path, tmp_path: Path) -> None:
+def test_a_manifest_that_contradicts_itself(built: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(built, tmp_path / "set")
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["sources"][0]["rewriting"].update(counts)
+    manifest["sources"][0]["rewriting"]["rewritten"] = 10**6
+    manifest["sources"][1]["rewriting"] |= {"documents": 1, "rewritten": 1}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert message in "\n".join(problem.message for problem in validate(folder, level="quick").problems)
+    found = "\n".join(problem.message for problem in validate(folder, level="quick").problems)
+    assert "documents rewritten: 1,000,000; expected at most" in found
+    assert "; expected at most 1" in found
 
 
 def test_text_is_shown_and_found_without_bos_and_the_space_before_it(corpus: Path, built: Path) -> None:
@@ -245,5 +241,3 @@ def test_bos_of_a_trained_tokenizer(corpus: Path, tmp_path: Path) -> None:
     # Without BOS the tokenizer is not trained again.
     said = build_here(corpus / "small.toml", tmp_path / "other", "--work", f"{out}.work", *options[:2])["stderr"]
     assert "tokenizer: reused from" in said
-    refused = build_here(corpus / "small.toml", tmp_path / "no", "--set", 'tokenizer.bos="<bos>"', expect=2)["stderr"]
-    assert "tokenizer.bos: '<bos>' is not among special_tokens" in refused

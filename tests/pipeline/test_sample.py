@@ -87,11 +87,11 @@ ENDLESS = ["a" * 40_000, "word " * 9_000 + "\u00e9" * 20_000, " " * 30_000, "7" 
 WHOLE = ["word, 12 words. " * 3_000, "x" * 16_384]
 
 
-def draw_texts(folder: Path, texts: list[str]) -> tuple[Drawn, list[str]]:
+def draw_texts(folder: Path, texts: list[str], budget: int = 10**9) -> tuple[Drawn, list[str]]:
     """Return what is counted and written of a source of such documents."""
     pq.write_table(pa.table({"text": texts}), folder / "a.parquet")
     recipe = source("a", folder / "a.parquet")
-    tokenizer = TokenizerRecipe(vocab_size=300, sample_bytes=10**9)
+    tokenizer = TokenizerRecipe(vocab_size=300, sample_bytes=budget)
     task = TokenizerTask(tokenizer, (recipe,), {"a": tuple(list_spans_of(recipe))}, (1.0,), 1)
     (drawn,) = draw_sample(folder / "sample.bin", task, Report())
     return drawn, list(iter_sample(folder / "sample.bin"))
@@ -149,18 +149,11 @@ def test_a_build_samples_text_without_spaces(tmp_path: Path, monkeypatch: pytest
     ids=["lines", "spaces", "symbols", "characters"],
 )
 def test_long_documents_are_sampled_in_pieces(tmp_path: Path, text: str, end: str) -> None:
-    (tmp_path / "a.txt").write_text(text)
-    recipe = source("a", tmp_path / "a.txt", format="file")
-    spans = {"a": tuple(list_spans_of(recipe))}
     for budget in (10**9, 1000):
-        task = TokenizerTask(TokenizerRecipe(vocab_size=300, sample_bytes=budget), (recipe,), spans, (1.0,), 1)
-        (drawn,) = draw_sample(tmp_path / "sample.bin", task, Report())
-        pieces = list(iter_sample(tmp_path / "sample.bin"))
+        drawn, pieces = draw_texts(tmp_path, [text], budget)
         assert drawn.documents == 1
         assert all(piece.endswith(end) and 0 < len(piece.encode()) <= PIECE_BYTES for piece in pieces)
         assert drawn.text_bytes == sum(len(piece.encode()) for piece in pieces)
-        assert text.startswith("".join(pieces))
-        if budget == 1000:
-            assert len(pieces) == 1  # no more than the budget asks for
-        else:
-            assert "".join(pieces) == text
+        # No more than the budget asks for.
+        assert pieces[0] == text[: len(pieces[0])] if budget == 1000 else "".join(pieces) == text
+        assert (len(pieces) == 1) == (budget == 1000)

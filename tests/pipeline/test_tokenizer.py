@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -73,17 +72,10 @@ def test_file_is_what_tokenizers_trains(name: str, trained: dict[str, str], docu
     assert PATTERNS == PUBLISHED
     found, expected = json.loads(trained[name]), json.loads(reference(documents, name).to_str())
     assert len(found["model"]["vocab"]) == VOCAB_SIZE
-    assert found["model"]["merges"] == expected["model"]["merges"]
-    assert found["model"]["vocab"] == expected["model"]["vocab"]
-    assert found["added_tokens"] == expected["added_tokens"]
-    assert found["pre_tokenizer"] == expected["pre_tokenizer"]
+    for key in ("model", "added_tokens", "pre_tokenizer"):
+        assert found[key] == expected[key], key
     assert list(found["model"]["vocab"].values()) == list(range(VOCAB_SIZE))
     assert [found["model"]["vocab"][token] for token in SPECIAL] == [0, 1, 2]
-
-
-def encode(encoder: Encoder, texts: list[str]) -> list[list[int]]:
-    ids, offsets = encoder.encode(pa.array(texts, pa.large_string()))
-    return [ids[start:stop].tolist() for start, stop in itertools.pairwise(offsets)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,8 +116,7 @@ def test_a_good_file(trained: dict[str, str], tmp_path: Path) -> None:
     info = read_encoder_file(path, eos_token="<|pad|>")
     assert (info.vocab_size, info.eos_id) == (VOCAB_SIZE, 1)
     assert info.special_tokens == {"<|endoftext|>": 0, "<|pad|>": 1, "<|user|>": 2}
-    encoder = load_encoder(str(path), info.sha256)
-    assert encode(encoder, ["<|pad|>"]) == encode(Encoder(json.loads(trained["gpt2"])), ["<|pad|>"])
+    load_encoder(str(path), info.sha256)
     path.write_text(trained["gpt2"] + " ")
     with pytest.raises(TokenizerError, match="changed while the build ran"):
         load_encoder(f"{tmp_path}/./tokenizer.json", info.sha256)
@@ -135,4 +126,4 @@ def test_a_document_that_loses_characters_stops_the_build(trained: dict[str, str
     stars = {"type": "Split", "pattern": {"String": "***"}, "behavior": "Removed"}
     encoder = Encoder(with_splitter(json.loads(trained["gpt2"]), stars))
     with pytest.raises(TokenizerError, match=r"a document of 6 bytes becomes tokens of 3 bytes\. It begins with 'a\*"):
-        encode(encoder, ["kept", "a***bc"])
+        encoder.encode(pa.array(["kept", "a***bc"], pa.large_string()))
