@@ -30,8 +30,8 @@ from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Repo
 from pipeline.mix.evidence import read_evidence
 from pipeline.mix.mix_plan import ShardPlan, Slice
 from shards.format.content_hash import join_hashes
-from shards.format.document_table import document_schema
 from shards.format.manifest import ShardEntry, Split
+from shards.format.shard import document_schema
 from shards.format.writer import SetProperties, write_shard
 from shards.stores.open import open_store
 from shards.terminal.workers import map_in_threads

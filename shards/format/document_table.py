@@ -1,6 +1,6 @@
 """Read a shard's documents: its table in batches, or with their tokens, in blocks of whole documents.
 
-Columns and row count are checked before a row is read. Memory does not depend on the size of the shard: a batch of the
+`shards.format.shard.iter_documents` checks its columns. Memory does not depend on the size of the shard: a batch of the
 table, and for blocks a frame and `BLOCK_TOKENS`, or the longest document if that is longer. Reading blocks checks that
 documents are contiguous, sources are known, and ids are inside the vocabulary.
 """
@@ -8,11 +8,10 @@ documents are contiguous, sources are known, and ids are inside the vocabulary.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -21,63 +20,10 @@ from shards.format.arrays import Int32s, Int64s, Rows, Tokens, UInt8s, UInt64s
 from shards.format.content_hash import read_column, split_hashes
 from shards.format.manifest import SourceCounts
 from shards.format.reader import ShardSet
-from shards.format.shard import Shard, find_large_names, find_long_name
+from shards.format.shard import DocumentBatch, Shard, iter_documents
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
-
-BATCH_DOCUMENTS = 1 << 17
-
-DocumentBatch: TypeAlias = Any
-"""A `pa.RecordBatch`. pyarrow's stubs cannot express the types of its columns."""
-
-
-def open_documents(shard: Shard, content: bytes | None) -> pq.ParquetFile:
-    """Open a shard's document table and check its columns and number of rows, before a row is read.
-
-    Args:
-        shard: the shard.
-        content: the table's file, if the caller has read it.
-
-    Raises:
-        ShardSetError: kind `document_table`.
-    """
-    import pyarrow.parquet as pq
-
-    source = shard.documents_source() if content is None else io.BytesIO(content)
-    with shard.table_errors("not a readable Parquet file"):
-        file = pq.ParquetFile(source)
-    expected = document_schema()
-    # Columns and rows are known from the footer alone.
-    rows, problem = file.metadata.num_rows, ""
-    if not file.schema_arrow.equals(expected, check_metadata=False):
-        problem = f"columns {_show_schema(file.schema_arrow)}; expected {_show_schema(expected)}"
-    elif rows != shard.num_documents:
-        problem = f"{plural(rows, 'row')}; expected {plural(shard.num_documents, 'document')} by the manifest"
-    else:
-        problem = find_large_names(file.metadata)
-    if problem:
-        file.close()
-        raise shard.wrong_table(problem)
-    return file
-
-
-def iter_documents(
-    shard: Shard, columns: list[str] | None = None, content: bytes | None = None
-) -> Iterator[DocumentBatch]:
-    """Yield a shard's document table, or some columns of it, in record batches, in shard order.
-
-    `content` is as in `open_documents`.
-
-    Raises:
-        ShardSetError: kind `document_table`.
-    """
-    with open_documents(shard, content) as file, shard.table_errors("cannot be decoded"):
-        for batch in file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False):
-            if found := find_long_name(batch):
-                raise shard.wrong_table(found)
-            yield batch
 
 
 def number_sources(
@@ -101,11 +47,6 @@ def number_sources(
         raise shard.wrong_table(f"source {unknown[0]!r} is not in the manifest; expected {list(numbers)!s:.200}")
     codes = cast("Int32s", np.from_dlpack(source.indices))
     return np.array([numbers.get(name, default) for name in names], np.int64)[codes]
-
-
-def _show_schema(schema: pa.Schema) -> str:
-    fields: list[Any] = list(schema)
-    return ", ".join(f"{f.name}: {f.type}{'' if f.nullable else ' required'}" for f in fields)[:600]
 
 
 def read_sources(shard: Shard, names: list[str]) -> tuple[Int64s, Int64s]:
@@ -171,24 +112,6 @@ def iter_checked_documents(shard: Shard, columns: list[str]) -> Iterator[tuple[D
         # The table may end too early, which no single row tells.
         expected = plural(shard.num_tokens, "token")
         raise shard.wrong_table(f"lengths add up to {total}; expected {expected} by the manifest")
-
-
-def document_schema() -> pa.Schema:
-    """Return the Arrow schema of a document table, one row per document in shard order."""
-    import pyarrow as pa
-
-    # Names repeat from row to row.
-    names = pa.dictionary(pa.int32(), pa.string())
-    return pa.schema(
-        [
-            pa.field("start", pa.uint64(), nullable=False),
-            pa.field("length", pa.uint32(), nullable=False),
-            pa.field("source", names, nullable=False),
-            pa.field("unit", names, nullable=False),
-            pa.field("row", pa.uint32(), nullable=False),
-            pa.field("hash", pa.binary(16), nullable=False),
-        ]
-    )
 
 
 def count_sources(documents: pa.Table) -> dict[str, SourceCounts]:

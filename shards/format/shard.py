@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -36,7 +36,10 @@ MAX_NAME_BYTES = 1 << 16
 NAMES_BYTES, NAME_BYTES = 1 << 24, 1 << 10
 """A row group's values of such a column take at most this, and this for each row; it is known before they are read."""
 
-_NAMES = "dictionary<values=string, indices=int32, ordered=0>"
+BATCH_DOCUMENTS = 1 << 17
+
+DocumentBatch: TypeAlias = Any
+"""A `pa.RecordBatch`. pyarrow's stubs cannot express the types of its columns."""
 
 
 @dataclass(frozen=True)
@@ -143,19 +146,15 @@ class Shard:
             columns: only these columns, or all when None.
 
         Raises:
-            ShardSetError: kind `document_table`: the table cannot be read, or its names break a limit of FORMAT.md.
+            ShardSetError: kind `document_table`: the table cannot be read, or is not what FORMAT.md says.
             OSError: this process may not read the file, or has too many files open.
         """
-        import pyarrow.parquet as pq
+        import pyarrow as pa
 
-        # Threads of Arrow would compete with those of the caller.
-        source = self.documents_source()
-        with self.table_errors("not a readable Parquet file"), pq.ParquetFile(source) as file:
-            if not (found := find_large_names(file.metadata)):
-                table = file.read(columns=columns, use_threads=False)
-                if not (found := "".join(map(find_long_name, table.to_batches()))):
-                    return table
-        raise self.wrong_table(found)
+        schema = document_schema()
+        for name in {*schema.names} - {*(columns or schema.names)}:
+            schema = schema.remove(schema.get_field_index(name))
+        return pa.Table.from_batches(list(iter_documents(self, columns)), schema)
 
     @contextlib.contextmanager
     def table_errors(self, found: str) -> Generator[None]:
@@ -244,7 +243,67 @@ class Shards(tuple[Shard, ...]):
         )
 
 
-def find_large_names(metadata: Any) -> str:
+def document_schema() -> pa.Schema:
+    """Return the Arrow schema of a document table, one row per document in shard order."""
+    import pyarrow as pa
+
+    # Names repeat from row to row.
+    names = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            pa.field("start", pa.uint64(), nullable=False),
+            pa.field("length", pa.uint32(), nullable=False),
+            pa.field("source", names, nullable=False),
+            pa.field("unit", names, nullable=False),
+            pa.field("row", pa.uint32(), nullable=False),
+            pa.field("hash", pa.binary(16), nullable=False),
+        ]
+    )
+
+
+def iter_documents(
+    shard: Shard, columns: list[str] | None = None, content: bytes | None = None
+) -> Iterator[DocumentBatch]:
+    """Yield a shard's document table, or some columns of it, in record batches, in shard order.
+
+    Its columns and number of rows are checked before a row is read.
+
+    Args:
+        shard: the shard.
+        columns: only these columns, or all when None.
+        content: the table's file, if the caller has read it.
+
+    Raises:
+        ShardSetError: kind `document_table`.
+    """
+    import pyarrow.parquet as pq
+
+    source = shard.documents_source() if content is None else io.BytesIO(content)
+    with shard.table_errors("not a readable Parquet file"):
+        file = pq.ParquetFile(source)
+    with file, shard.table_errors("cannot be decoded"):
+        # Columns and rows are known from the footer alone.
+        rows, expected = file.metadata.num_rows, document_schema()
+        if not file.schema_arrow.equals(expected, check_metadata=False):
+            raise shard.wrong_table(f"columns {_show_schema(file.schema_arrow)}; expected {_show_schema(expected)}")
+        if rows != shard.num_documents:
+            expected_rows = plural(shard.num_documents, "document")
+            raise shard.wrong_table(f"{plural(rows, 'row')}; expected {expected_rows} by the manifest")
+        if found := _find_large_names(file.metadata):
+            raise shard.wrong_table(found)
+        # Threads of Arrow would compete with those of the caller.
+        for batch in file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False):
+            if found := _find_long_name(batch):
+                raise shard.wrong_table(found)
+            yield batch
+
+
+def _show_schema(schema: pa.Schema) -> str:
+    fields: list[Any] = list(schema)
+    return ", ".join(f"{f.name}: {f.type}{'' if f.nullable else ' required'}" for f in fields)[:600]
+
+
+def _find_large_names(metadata: Any) -> str:
     """Return what is wrong with the size of a document table's names, by its footer; empty if nothing is."""
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         most = NAMES_BYTES + NAME_BYTES * group.num_rows
@@ -257,11 +316,9 @@ def find_large_names(metadata: Any) -> str:
     return ""
 
 
-def find_long_name(batch: Any) -> str:
-    """Return which value of a batch of a document table is too long, or no name at all; empty if none is."""
+def _find_long_name(batch: Any) -> str:
+    """Return which value of a batch of a document table is too long; empty if none is."""
     for name in sorted({*NAME_COLUMNS} & {*batch.schema.names}):
-        if str(found := batch.column(name).type) != _NAMES:
-            return f"{name} is {found}; expected {_NAMES}"
         texts = batch.column(name).dictionary
         ends = np.frombuffer(texts.buffers()[1] or b"", np.int32)[texts.offset :][: len(texts) + 1]
         if (longest := int(np.diff(ends).max(initial=0))) > MAX_NAME_BYTES:

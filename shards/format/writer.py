@@ -21,7 +21,7 @@ import numpy as np
 
 from shards.format.arrays import TOKEN_DTYPES, Rows
 from shards.format.codec import SeekableWriter
-from shards.format.document_table import count_sources, document_schema
+from shards.format.document_table import count_sources
 from shards.format.manifest import (
     MANIFEST_FILE,
     Dtype,
@@ -39,6 +39,7 @@ from shards.format.manifest import (
     dtype_for,
 )
 from shards.format.reader import ShardSet, open_set
+from shards.format.shard import document_schema
 from shards.format.totals import describe_mix, describe_split
 from shards.stores.files import atomic_open
 

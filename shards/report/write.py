@@ -23,10 +23,10 @@ import numpy as np
 
 from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, TOKENS_FILE, read_values
 from shards.audit.audit import audit as audit_set
-from shards.format.document_table import iter_documents, number_sources
+from shards.format.document_table import number_sources
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import ShardSet
-from shards.format.shard import Shard
+from shards.format.shard import Shard, iter_documents
 from shards.format.vocabulary import Vocabulary
 from shards.report.render import Report, describe_sources, render_card, render_page, rows_of
 from shards.stores.files import atomic_open, make_folder

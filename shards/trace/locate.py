@@ -14,8 +14,7 @@ import numpy as np
 
 from shards.errors import set_error
 from shards.format.arrays import Tokens
-from shards.format.document_table import iter_documents
-from shards.format.shard import Shard
+from shards.format.shard import Shard, iter_documents
 from shards.format.vocabulary import Vocabulary
 from shards.format.windows.order import Window, WindowOrder
 from shards.terminal.display import printable

@@ -18,9 +18,8 @@ import numpy as np
 from shards.errors import InputError
 from shards.format.arrays import UInt8s
 from shards.format.content_hash import read_column
-from shards.format.document_table import iter_documents
 from shards.format.reader import ShardSet, open_set
-from shards.format.shard import Shard
+from shards.format.shard import Shard, iter_documents
 from shards.stores.open import AnyPath
 from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Progress, count_up, no_progress

@@ -18,8 +18,8 @@ import numpy as np
 from shards.errors import Problem, ProblemKind, ShardSetError, plural
 from shards.format.arrays import Int32s, Int64s, UInt64s
 from shards.format.content_hash import HashRange, divide_hashes, mark_first, sort_hashes, split_column
-from shards.format.document_table import iter_documents, number_sources
-from shards.format.shard import Shard
+from shards.format.document_table import number_sources
+from shards.format.shard import Shard, iter_documents
 from shards.stores.store import reads_at_once
 from shards.terminal.workers import map_in_threads
 

@@ -24,9 +24,9 @@ from shards.errors import Problem, ProblemKind, ShardSetError, plural
 from shards.format import codec
 from shards.format.arrays import Int64s, Rows
 from shards.format.content_hash import split_column
-from shards.format.document_table import add_source_counts, iter_documents
+from shards.format.document_table import add_source_counts
 from shards.format.manifest import Manifest, SourceCounts
-from shards.format.shard import Shard, compare_digest
+from shards.format.shard import Shard, compare_digest, iter_documents
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
 from shards.terminal.reporter import Advance

@@ -12,8 +12,8 @@ import zstandard
 
 import shards
 from shards.audit.audit import audit
-from shards.format.document_table import document_schema
 from shards.format.manifest import MANIFEST_FILE
+from shards.format.shard import document_schema
 from shards.trace.search import Query
 from shards.trace.trace import trace
 from shards.validation.validate import validate

@@ -20,7 +20,7 @@ import pytest
 from shards import ShardSetError, open_set
 from shards.convert.export import export_set
 from shards.format import reader
-from shards.format.document_table import iter_documents
+from shards.format.shard import iter_documents
 from shards.format.writer import write_token_set
 from shards.torch import TokenWindows
 from shards.trace.locate import find_places

@@ -14,8 +14,8 @@ import xxhash
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from shards.format import writer
-from shards.format.document_table import document_schema
 from shards.format.manifest import Manifest, Split
+from shards.format.shard import document_schema
 
 
 def train_tokenizer(texts: Iterable[str], entries: int) -> Tokenizer:

@@ -38,8 +38,9 @@ from shards import ShardSet, open_set
 from shards.errors import InputError, any_remedy, plural
 from shards.format.arrays import Bools, Float64s, Int64s, Tokens
 from shards.format.content_hash import split_column
-from shards.format.document_table import iter_checked_documents, iter_documents
+from shards.format.document_table import iter_checked_documents
 from shards.format.manifest import MANIFEST_FILE, Split
+from shards.format.shard import iter_documents
 from shards.format.tokenizer_json import parse_tokenizer
 from shards.format.vocabulary import read_vocabulary
 from shards.stores.cache import default_cache_folder

@@ -13,15 +13,10 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from shards.format.arrays import Int64s, Tokens
-from shards.format.document_table import (
-    DocumentBatch,
-    cut_blocks,
-    iter_checked_documents,
-    iter_shard_lengths,
-)
+from shards.format.document_table import cut_blocks, iter_checked_documents, iter_shard_lengths
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
-from shards.format.shard import Shard, Shards
+from shards.format.shard import DocumentBatch, Shard, Shards
 from shards.terminal.reporter import Advance
 
 EXPORT_BLOCK_TOKENS = 1 << 22

@@ -16,13 +16,13 @@ import numpy as np
 
 from shards.convert.layouts.layout import OpenFile, SplitReader
 from shards.format.content_hash import read_column
-from shards.format.document_table import DocumentBatch, read_lengths
+from shards.format.document_table import read_lengths
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from shards.format.arrays import Tokens
-    from shards.format.shard import Shard
+    from shards.format.shard import DocumentBatch, Shard
 
 USAGE = 'load_dataset("{out}", split="{split}")'
 
