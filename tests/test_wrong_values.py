@@ -17,7 +17,6 @@ from pydantic import BaseModel
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
-from shards.terminal.program import Parser
 from tests.support.recipes import faults_in
 from tests.support.wrong_values import ARGUMENTS, DATA, TRAIN, VALUES, list_keys, list_parsers, put
 from trainer.recipe import TrainRecipe, parse_recipe
@@ -106,14 +105,3 @@ def test_a_wrong_argument_is_refused_in_plain_words(parser: argparse.ArgumentPar
         assert not UNTRANSLATED_FLAG.search(refusal), refusal
         assert not refusal or refusal.endswith(f"`{parser.prog} --help` explains the arguments.")
     assert any(refusals) or action.nargs in ("?", "*")
-
-
-def test_what_other_tools_have_is_refused_with_what_to_do_instead() -> None:
-    parser = Parser(prog="tool")
-    parser.add_argument("--engine", choices=("local", "ray"))
-    assert "invalid choice: 'slurm'" in (said := refusal_of(parser, "--engine", "slurm"))
-    assert "Instead of 'slurm', build by `sbatch" in said
-    fault = find_faults(Recipe, put(DATA, ("sources", 0, "format"), "webdataset"))[0]
-    assert fault.endswith("Instead of 'webdataset', unpack the archive (`tar -xf`), and name the files that it holds.")
-    assert "invalid choice: 'loca'" in (said := refusal_of(parser, "--engine", "loca"))
-    assert "Did you mean 'local'?" in said

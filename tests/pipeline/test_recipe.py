@@ -98,9 +98,3 @@ def test_sizes(text: Any, size: int) -> None:
 def test_bad_sizes(text: str) -> None:
     with pytest.raises(ValueError, match="expected bytes as a number"):
         parse_size(text)
-
-
-def test_globs_that_cannot_be_listed(load: Any) -> None:
-    urls = '["nosuch://x/*", "zip://*.txt::/missing.zip", "file:///missing/*.txt", "\\u0000"]'
-    faults = faults_of(load, GOOD, f"sources.prose.paths={urls}")
-    assert len([fault for fault in faults if fault.startswith("sources.prose.paths: ")]) == 4

@@ -59,8 +59,10 @@ PLACES = {
     "load_train_recipe": "trainer.recipe",
     "open_store": "shards.stores.open",
     "parse_hub_address": "shards.stores.hub_store",
+    "parse_recipe": "trainer.recipe",
     "read_items": "shards.eval_tasks.read",
     "read_vocabulary": "shards.format.vocabulary",
+    "utf8": "trainer.commands.sample",
     "reseal": "tests.support.fuzz.damage",
     "write_token_set": "shards.format.writer",
 }
