@@ -90,7 +90,7 @@ class HitFinder:
             text = DOCUMENT_END.join(texts[first:last]) if last - first > 1 else texts[first]
             ngrams, starts, stops = self._search(text).T
             begins = documents.offsets[first:last] - documents.offsets[first] + np.arange(last - first)
-            own = np.searchsorted(begins, starts, "right") - 1
+            own = cast("Int64s", np.searchsorted(begins, starts, "right")) - 1
             rows = np.zeros(len(starts), HIT_DTYPE)
             rows["document"], rows["ngram"] = own + first, ngrams
             rows["start"], rows["stop"] = starts - begins[own], stops - begins[own]
