@@ -17,12 +17,12 @@ ReadLines = Callable[[Path], list[dict[str, Any]]]
 """The `read_lines` fixture of the trainer's tests."""
 
 
-def run_ranks(*arguments: object, script: Path | None = None, gpus: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the trainer, or a script, on two ranks, on the CPU unless it is given GPUs, such as `0,1`."""
+def run_ranks(*arguments: object, script: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the trainer, or a script, on two ranks, on the CPU."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     # Without `--` torchrun takes `--run` for one of its own options.
     command += ["--", str(script)] if script else ["-m", "--", "tokenmill"]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpus, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [*command, *map(str, arguments)], capture_output=True, text=True, env=environment, timeout=200, check=False
     )

@@ -20,11 +20,7 @@ from trainer.train.step import take_step
 
 WITHOUT_EXTRA = """
 import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "safetensors", "matplotlib"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Absent())
+sys.modules.update(dict.fromkeys(("torch", "safetensors", "matplotlib")))
 from tokenmill.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -1,4 +1,4 @@
-"""Runs compared: the tables, the picture and the page of `compare`."""
+"""Runs drawn and compared: the picture of `plot`; the tables, the picture and the page of `compare`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from trainer.recipe import load_train_recipe
 from trainer.results.comparison import compare_runs
-from trainer.results.picture import draw_runs
-from trainer.results.runs import read_runs
+from trainer.results.picture import draw_run, draw_runs, smooth
+from trainer.results.runs import read_run, read_runs
 
 STEPS = 24
 """Steps of the recipe of `recipe_file`."""
@@ -27,8 +27,8 @@ def make_lines(
     """Return the metrics of a run that is validated at every eighth step."""
     lines: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
-        timing = {"seconds": step * 2.0, "usd": step * 0.5}
-        lines.append({"step": step, "tokens": step * size, "loss": level + 1 / step, "tokens_per_s": 128.0, **timing})
+        figures = {"tokens": step * size, "loss": level + 1 / step, "lr": 1e-3, "tokens_per_s": 128.0}
+        lines.append({"step": step, **figures, "seconds": step * 2.0, "usd": step * 0.5})
         if step % 8 == 0:
             losses = {"val_tokens": 1000, "val_loss": level + 2 / step, "val_bits_per_byte": level / 2}
             found = {} if scores is None else {"scores": scores}
@@ -173,3 +173,52 @@ def test_the_picture_and_the_page_need_nothing_else(missing, over, make_run, tra
     assert not re.search(r"""(?:src|href)=["'](?!data:)""", text)
     (picture,) = re.findall(r'<img class="curves" src="data:image/svg\+xml;base64,([^"]+)"', text)
     assert b"<svg" in base64.b64decode(picture)
+
+
+ENDS = {"smoke": 10, "long": 40, "later": 90}
+
+
+def test_every_number_has_its_curve_and_its_panel_in_words(make_run):
+    phases = ", ".join(f"{{name='{name}', until_step={step}}}" for name, step in ENDS.items())
+    by_source = {"a": 0.1, "step": 0.14}
+    run = make_run("run", "train.steps=90", f"phases=[{phases}]", steps=50, val_loss_by_source=by_source, usd=90)
+    figure = draw_run(read_run(run))
+    assert [text.get_text() for axis in figure.axes for text in axis.get_legend().get_texts()] == [
+        "training loss, mean of 10 steps",
+        "validation loss: 3.0417",
+        "a: 0.1000",
+        "step: 0.1400",
+        "learning rate, mean of 10 steps",
+        "tokens per second, mean of 10 steps",
+        "US dollars, mean of 10 steps",
+    ]
+    assert [axis.get_ylabel() for axis in figure.axes] == [
+        "loss\nnats per token",
+        "validation loss by source\nnats per token",
+        "learning rate",
+        "tokens per second",
+        "US dollars",
+    ]
+    raw, smoothed, validation, *ends = figure.axes[0].lines
+    losses = [3 + 1 / step for step in range(1, 51)]
+    assert list(raw.get_ydata()) == losses
+    assert raw.get_alpha() < 1
+    assert list(smoothed.get_ydata()) == pytest.approx(smooth(losses, 10))
+    assert list(validation.get_xdata()) == [8, 16, 24, 32, 40, 48]
+    # The phases that have ended are marked.
+    assert [line.get_xdata()[0] for line in ends] == [10, 40]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["smoke", "long"]
+    # A column is as wide as the numbers of all its rows: the last validation costs more than the last step.
+    assert draw_runs([read_run(run)], [("usd", 1, "US dollars")]).axes[0].get_xlim()[1] > 90
+
+
+def test_plot_draws_a_run(trainer, make_run):
+    run = make_run("run")
+    done = trainer.run("plot", run, "--json")
+    assert done.returncode == 0, done.stderr
+    png, svg = map(Path, json.loads(done.stdout)["plots"])
+    assert (png.name, svg.name) == ("metrics.png", "metrics.svg")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in svg.read_text()
+    done = trainer.run("plot", run, "--out", run / "new/plots")
+    assert done.stdout.split() == [str(run / "new/plots" / f"metrics.{suffix}") for suffix in ("png", "svg")]

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import re
 import resource
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.recipes import overrides
-from tokenmill.__main__ import main
 from trainer.checkpoint.folders import list_checkpoints, read_checkpoint
 
 pytestmark = pytest.mark.long
@@ -26,23 +23,6 @@ MIN_KILLS, MAX_KILLS = (20, 20) if EXHAUSTIVE else (1, 20)
 """How often the run is killed: at least, and at most until a kill has hit a save. `make test-exhaustive`: 20 times."""
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory) -> Iterator[Callable[..., multiprocessing.process.BaseProcess]]:
-    """Return what starts the command in a fork of a process that has imported torch already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainer.train.loop", "trainer.recipe", "pyarrow.parquet"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-        def start_one(*arguments: object) -> multiprocessing.process.BaseProcess:
-            process = context.Process(target=main, args=([str(argument) for argument in arguments],))
-            process.start()
-            return process
-
-        yield start_one
-
-
 def count_lines(run: Path) -> int:
     """Return the lines of the metrics so far."""
     file = run / "metrics.jsonl"
@@ -50,7 +30,7 @@ def count_lines(run: Path) -> int:
 
 
 def test_a_run_killed_at_random_moments_equals_one_that_never_was(
-    start, train, shard_set, recipe_file, read_lines, disk_path
+    trainer, train, shard_set, recipe_file, read_lines, disk_path
 ):
     # Every other step is saved, so that about half of the moments are in a save; in memory it is a tenth.
     settings = ("train.steps=120", "checkpoint.every_steps=2", "eval.every_steps=30", "train.log_every=3")
@@ -60,14 +40,14 @@ def test_a_run_killed_at_random_moments_equals_one_that_never_was(
     kills = half_saves = 0
     while kills < MIN_KILLS or (not half_saves and kills < MAX_KILLS):
         kills += 1
-        process = start(*arguments)
+        process = trainer.start(*arguments)
         lines, deadline = count_lines(run), time.monotonic() + 30
-        while count_lines(run) <= lines and process.is_alive() and time.monotonic() < deadline:
+        while count_lines(run) <= lines and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(moments.uniform(0, 0.06))
-        assert process.is_alive(), "it ended before it was killed: take more steps"
+        assert process.poll() is None, "it ended before it was killed: take more steps"
         process.kill()
-        process.join()
+        process.communicate()
         half_saves += len(list((run / "checkpoints").glob(".step-*")))
         for path in list_checkpoints(run):
             read_checkpoint(path)  # raises if it is not whole

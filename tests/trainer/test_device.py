@@ -9,10 +9,12 @@ from shards.errors import InputError
 from trainer.device import choose_device, peak_tflops
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_refused():
-    assert choose_device("auto") == torch.device("cpu")
-    with pytest.raises(InputError, match=r"train\.device = 'cuda': torch finds 0 GPUs, expected 1"):
+@pytest.mark.parametrize(("gpus", "ranks", "found"), [(0, 1, "0 GPUs, expected 1"), (1, 2, "1 GPU, expected 2")])
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch, gpus, ranks, found):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    with pytest.raises(InputError, match=rf"train\.device = 'cuda': torch finds {found}"):
         choose_device("cuda")
 
 

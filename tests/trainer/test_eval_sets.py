@@ -189,7 +189,7 @@ def test_training_scores_its_sets_and_stops_at_a_missed_goal(train, text_file, t
     again = train(run, f"eval.sets={to_toml([table | {'paths': [str(other)]}])}", "phases=[]", "train.steps=12")
     changed = [line for line in again.stderr.splitlines() if line.startswith("changed since the checkpoint")]
     assert changed == [
-        f"changed since the checkpoint: eval.sets.web.paths = ['{text_file}'] is now ['{other}']",
+        f'changed since the checkpoint: eval.sets.web.paths = ["{text_file}"] is now ["{other}"]',
         "changed since the checkpoint: phases.one is gone",
         "changed since the checkpoint: phases.two is gone",
     ]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.ranks import run_ranks
 from tests.support.recipes import overrides, to_toml
 
 pytestmark = [
@@ -112,13 +111,6 @@ def test_scores_and_samples_are_those_of_the_cpu(train, trainer, text_file, item
         assert scores[name] == pytest.approx(expected[name], rel=0.005)
     assert scores["own_acc"] == pytest.approx(expected["own_acc"], abs=0.1)
     assert text[:20] == expected_text[:20]
-
-
-@pytest.mark.skipif(torch.cuda.device_count() != 1, reason="needs a machine with one GPU")
-def test_two_ranks_on_one_gpu_are_refused(shard_set, recipe_file, tmp_path):
-    done = run_ranks("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, gpus="0")
-    assert done.returncode != 0
-    assert "torch finds 1 GPU, expected 2" in done.stderr
 
 
 def test_steps_take_the_memory_that_fit_expects(trainer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import shutil
 import subprocess
@@ -68,22 +67,10 @@ def test_flops_count_the_weights_that_are_multiplied(kind, tied):
         ("tinystories-91m", 91),
     ],
 )
-def test_a_shipped_recipe_has_its_parameters_and_takes_a_step(name, millions):
-    recipe = load_train_recipe(ROOT / f"recipes/train/{name}.toml")
-    vocab_size = recipe.model.vocab_size
-    assert vocab_size is not None
-    assert count_parameters(recipe.model, vocab_size) == pytest.approx(millions * 1e6, rel=0.02)
-    model = build_model(recipe.model.model_copy(update={"num_hidden_layers": 1}), vocab_size, seed=1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    ids = torch.randint(0, vocab_size, (1, 17), generator=torch.Generator().manual_seed(5))
-    losses = []
-    for _ in range(2):
-        loss = model(ids[:, :-1], ids[:, 1:])
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[0] == pytest.approx(math.log(vocab_size), abs=1)
-    assert losses[1] < losses[0]
+def test_a_shipped_recipe_has_its_parameters(name, millions):
+    model = load_train_recipe(ROOT / f"recipes/train/{name}.toml").model
+    assert model.vocab_size is not None
+    assert count_parameters(model, model.vocab_size) == pytest.approx(millions * 1e6, rel=0.02)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])

@@ -6,14 +6,13 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
 from shards.stores.files import lock_folder
+from tests.support.builds import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +26,6 @@ def whole_run(train, tmp_path_factory) -> Path:
     cropped = f"{result['tokens_cropped_per_epoch']:,} tokens"
     assert re.search(rf"; each epoch skips {cropped} \([\d.]+%\) at shard ends, different ones each epoch", done.stderr)
     return run
-
-
-def wait_for_line(run: Path, step: int, process: subprocess.Popen[str]) -> None:
-    """Wait until the metrics hold a step."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        file = run / "metrics.jsonl"
-        if file.exists() and f'"step": {step},' in file.read_text():
-            return
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.002)
-    raise AssertionError(f"step {step} was never logged")
 
 
 def test_a_run_logs_steps_and_validations_and_keeps_the_last_checkpoints(whole_run, read_lines):
@@ -58,11 +45,12 @@ def test_a_run_stopped_by_signals_saves_and_goes_on_bit_for_bit(
     trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path
 ):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--json")
-    stopped_at = 0
+    stopped_at, metrics = 0, tmp_path / "metrics.jsonl"
     for number in (signal.SIGINT, signal.SIGTERM):
         # Validating at every step gives time to stop it, and changes no training loss.
         process = trainer.start(*arguments, "--set", "eval.every_steps=1")
-        wait_for_line(tmp_path, stopped_at + 1, process)
+        line = f'"step": {stopped_at + 1},'
+        wait_until(lambda line=line: metrics.exists() and line in metrics.read_text(), "a step to be logged")
         process.send_signal(number)
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 128 + number, errors

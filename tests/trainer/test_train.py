@@ -155,19 +155,6 @@ def test_weight_decay_is_for_matrices_and_muon_for_those_of_layers(open_run, kin
     assert ({p.ndim for p in decayed["params"]}, {p.ndim for p in plain["params"]}) == ({2}, {1})
 
 
-@pytest.mark.parametrize("batches", [(4, 8), (1, 4), (8, 2)])
-def test_another_micro_batch_goes_on_with_the_same_samples(open_run, batches):
-    whole = take_steps(open_run("train.micro_batch=8", name="whole"), 6)
-    first = open_run(f"train.micro_batch={batches[0]}", name="parts")
-    losses = [step["loss"] for step in take_steps(first, 3)]
-    first.save(seconds=0.0, keep_steps=set())
-    first.close()
-    second = open_run(f"train.micro_batch={batches[1]}", name="parts")
-    assert (second.step, second.windows) == (3, 24)
-    losses += [step["loss"] for step in take_steps(second, 3)]
-    assert losses == pytest.approx([step["loss"] for step in whole], rel=1e-4)
-
-
 def test_losses_are_fetched_once_an_interval_and_logged_for_each_step(open_run, monkeypatch):
     fetched: list[int] = []
     monkeypatch.setattr(
