@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.clean.documents import check_malformed
@@ -17,10 +17,10 @@ from pipeline.clean.reasons import (
     ITEM,
     NEAR_DUPLICATE,
     NULL,
+    PATTERN,
     SHOWN_DOCUMENTS,
     SHOWN_REASONS,
     Dropped,
-    pattern_reason,
     show_examples,
 )
 from pipeline.clean.tally import Tally
@@ -83,7 +83,8 @@ def check_encoded(source: SourceRecipe, documents: int, tally: Tally) -> list[st
     alarms = [*_check_null(source, tally, records)]
     # The patterns together: a document counts for the first that matches.
     patterns = StepDrops()
-    for step in [tally.drops.step(pattern_reason(pattern)) for pattern in source.drop_if_matches]:
+    for pattern in source.drop_if_matches:
+        step = tally.drops.step(f"{PATTERN}{pattern}")
         patterns.decided, patterns.reasons = step.decided, patterns.reasons | step.reasons
     bounds = [
         (_Bound("", "drop_if_matches drops", source.max_dropped, "Correct the pattern", " in this source"), patterns)
@@ -91,7 +92,9 @@ def check_encoded(source: SourceRecipe, documents: int, tally: Tally) -> list[st
     tables = map(_bound_table, [*source.clean.presets("encode"), *source.clean.filters()])
     bounds += ((table, tally.drops.step(table.step)) for table in tables)
     for bound, step in bounds:
-        alarms += bound.check(source, step, show_examples(_choose_shown(step, tally)))
+        shown = {reason: [one for one in tally.shown if one.reason == reason] for reason in _list_largest(step)}
+        examples = {reason: map(asdict, own[:SHOWN_DOCUMENTS]) for reason, own in shown.items()}
+        alarms += bound.check(source, step, show_examples(examples))
     if alarms:
         raise InputError(alarms)
     notes += [
@@ -109,14 +112,6 @@ def _check_null(source: SourceRecipe, tally: Tally, records: int) -> Iterator[st
     said = f"{counted.describe('record')}{' that `keep` leaves' if rejected else ''} have no text"
     change = f"{source.text_column!r} is null or absent there. Correct `{source.text_key}`, if the text is elsewhere"
     return counted.refuse(source.name, said, source.max_null, key="max_null", change=change)
-
-
-def _choose_shown(step: StepDrops, tally: Tally) -> dict[str, list[dict[str, Any]]]:
-    """Return some documents of a step before encoding, by reason."""
-    return {
-        reason: [asdict(one) for one in tally.shown if one.reason == reason][:SHOWN_DOCUMENTS]
-        for reason in _list_largest(step)
-    }
 
 
 def _list_largest(step: StepDrops) -> list[str]:
@@ -143,10 +138,10 @@ def check_mixed(build: RunningBuild) -> None:
 
 def _show_mixed(build: RunningBuild, source: int, step: StepDrops) -> Iterator[str]:
     """Yield the lines that show some documents of a step of the mix, as `clean-report` draws them."""
-    from pipeline.builder.clean_report import StoredDocuments, list_rows
+    from pipeline.builder.clean_report import StoredDocuments
 
     documents, largest = StoredDocuments(build), _list_largest(step)
-    rows = [row for row in list_rows(documents, source, build.drops[source]) if row.reason in largest]
+    rows = [row for row in documents.list_rows(source, build.drops[source]) if row.reason in largest]
     yield from show_examples({row.reason: documents.draw(source, row, SHOWN_DOCUMENTS) for row in rows})
 
 

@@ -103,7 +103,7 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
     drops = [own.after(tally.drops) for own, tally in zip(output.result.drops, tallies, strict=True)]
     names = [source.name for source in build.recipe.sources]
     shown = StoredDocuments(build)
-    rows = [row for number in range(len(names)) for row in list_rows(shown, number, drops[number])]
+    rows = [row for number in range(len(names)) for row in shown.list_rows(number, drops[number])]
     if examples:
         for row in rows:
             source = names.index(row.source)
@@ -130,32 +130,6 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
         "rows": rows,
         "evaluations": evaluations,
     }
-
-
-def list_rows(shown: StoredDocuments, source: int, drops: SourceDrops) -> list[ReportRow]:
-    """Return the clean report's rows of a source: one for each reason that drops or reports documents."""
-    recipe = shown.build.recipe.sources[source]
-    limits = {limit.reason: limit for limit in recipe.clean.limits("mix")}
-
-    rows = [
-        ReportRow(
-            recipe.name,
-            name,
-            reason,
-            step.note,
-            counts.documents,
-            counts.documents / max(1, drops.records),
-            None if step.before_encoding else counts.tokens,
-        )
-        for name, step in drops.steps.items()
-        for reason, counts in step.reasons.items()
-        if counts.documents
-    ]
-    own = [row for row in rows if row.reason in limits and row.note == ""]
-    alone = shown.count_alone(source, [limits[row.reason] for row in own])
-    for row, found in zip(own, alone, strict=True):
-        row.limit, row.alone = limits[row.reason].value, found
-    return rows
 
 
 def list_values(value: float) -> list[float]:
@@ -186,7 +160,31 @@ class StoredDocuments:
     def _vocabulary(self) -> Vocabulary:
         return read_vocabulary(self.build.read_tokenizer())
 
-    def count_alone(self, source: int, limits: Sequence[Limit]) -> list[list[tuple[float, int]]]:
+    def list_rows(self, source: int, drops: SourceDrops) -> list[ReportRow]:
+        """Return the rows of a source: one for each reason that drops or reports documents."""
+        recipe = self.build.recipe.sources[source]
+        rows = [
+            ReportRow(
+                recipe.name,
+                name,
+                reason,
+                step.note,
+                counts.documents,
+                counts.documents / max(1, drops.records),
+                None if step.before_encoding else counts.tokens,
+            )
+            for name, step in drops.steps.items()
+            for reason, counts in step.reasons.items()
+            if counts.documents
+        ]
+        limits = {limit.reason: limit for limit in recipe.clean.limits("mix")}
+        own = [row for row in rows if row.reason in limits and not row.note]
+        alone = self._count_alone(source, [limits[row.reason] for row in own])
+        for row, found in zip(own, alone, strict=True):
+            row.limit, row.alone = limits[row.reason].value, found
+        return rows
+
+    def _count_alone(self, source: int, limits: Sequence[Limit]) -> list[list[tuple[float, int]]]:
         """Count what limits alone would drop at several values, of the documents that they decide on."""
         counts = [dict.fromkeys(list_values(limit.value), 0) for limit in limits]
         # Documents that are counted for a block list or an item never reach the limits.

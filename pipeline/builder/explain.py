@@ -93,9 +93,6 @@ class _Inquiry:
         self._sources = build.recipe.sources
         self._names = [source.name for source in self._sources]
         self._lines: list[str] = []
-        self._unseen: list[str] = []
-        self._dropped: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
-        """The sources that would drop the text before encoding, by the reasons."""
         self._data: dict[str, Any] = {}
         self._answer = "unknown"
 
@@ -251,13 +248,21 @@ class _Inquiry:
                 "file with the text of one; --text finds the documents that contain a text."
             )
         numbers = wholes or range(len(self._sources))
-        self._data["tried"] = [{"source": self._names[number]} | self._try(number, text) for number in numbers]
-        for details, names in self._dropped.items():
+        tried = [{"source": self._names[number]} | self._try(number, text) for number in numbers]
+        self._data["tried"] = tried
+        dropped: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+        unseen: list[str] = []
+        for number, one in zip(numbers, tried, strict=True):
+            if one["dropped"]:
+                dropped[tuple(one["details"])].append(one["source"])
+            elif "copies" not in one:
+                unseen.append(f"{one['source']}{' (read in part)' * self._build.has_more[number]}")
+        for details, names in dropped.items():
             self._lines.append(f"{', '.join(names)}: this text would be dropped before encoding")
             self._lines += [f"  {line}" for line in details]
-        if self._unseen:
+        if unseen:
             self._lines.append(
-                f"no document of {', '.join(self._unseen)} has this text: cleaning keeps it, but it was not in what "
+                f"no document of {', '.join(unseen)} has this text: cleaning keeps it, but it was not in what "
                 "the build read; or a row with it was rejected by `keep`, or the files have changed"
             )
         self._raise_to("never seen")
@@ -297,7 +302,6 @@ class _Inquiry:
             (reason,) = tally.dropped
             facts = {"reason": reason, "bytes": len(text), "source": recipe}
             details = [document.why for document in tally.shown] or [find_reason(reason).explain(**facts)["text"]]
-            self._dropped[tuple(details)].append(recipe.name)
             self._raise_to("would be dropped before encoding")
             return {"dropped": reason, "details": details, "masked": masked}
         # Cleaning keeps the text, perhaps changed: then a run has it under another hash.
@@ -312,7 +316,6 @@ class _Inquiry:
             )
             if copies := self._search(digest):
                 return tried | self._describe_copies(copies, "  ")
-        self._unseen.append(f"{recipe.name}{' (read in part)' * self._build.has_more[source]}")
         return tried
 
     def _describe_unknown(self) -> None:

@@ -7,7 +7,7 @@ Presets with `when = "encode"` drop their documents here. Those with `when = "mi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -59,17 +59,6 @@ def count_violations(drops: SourceDrops, limits: Sequence[Limit], violated: Bool
             step.reason(limits[number].reason).add(lengths[violated[number] & left])
             left &= ~violated[number]
     return left
-
-
-def identify_limits(source: SourceRecipe) -> dict[str, Any] | None:
-    """Return what decides which documents limits drop before encoding, and what is measured; None if none is on.
-
-    Of presets with `when = "mix"` only the measures count: their limits are applied later.
-    """
-    if not source.clean.presets():
-        return None
-    presets = {preset.name: preset.in_digest() for preset in source.clean.presets("encode")}
-    return {"code": measure.CODE_VERSION, "measures": source.clean.mix_measures(), "presets": presets}
 
 
 def drop_beyond_limits(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import unwrap_mask, wrap_numbers, wrap_texts
-from pipeline.clean.reasons import SHOWN_DOCUMENTS, pattern_reason
+from pipeline.clean.reasons import PATTERN, SHOWN_DOCUMENTS
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.key_values import MATCH_GROUP, in_group
 from pipeline.recipe.schema import SourceRecipe
@@ -36,7 +36,7 @@ def drop_matches(source: SourceRecipe, documents: Documents, tally: Tally) -> Do
     # Only documents that some pattern matches are tested for each one.
     left = np.flatnonzero(found)
     for pattern in source.drop_if_matches:
-        reason = pattern_reason(pattern)
+        reason = f"{PATTERN}{pattern}"
         tally.drops.step(reason).decided.documents += len(text)
         if not len(left):
             continue

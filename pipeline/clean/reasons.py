@@ -104,11 +104,6 @@ def find_reason(counted: str) -> Reason:
     return next(reason for reason in REASONS if counted.startswith(reason.name))
 
 
-def pattern_reason(pattern: str) -> str:
-    """Return the reason under which the documents that a pattern drops are counted."""
-    return f"{PATTERN}{pattern}"
-
-
 def step_of(reason: str) -> str:
     """Return the step of a drop's reason: `gopher` of `gopher: min_words`; a pattern or block list is its own step."""
     if reason.startswith((BLOCK_LIST_REASON, PATTERN, ITEM)):

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary, unwrap_mask, wrap_mask
-from pipeline.clean.limits import drop_beyond_limits, identify_limits
+from pipeline.clean.limits import drop_beyond_limits
+from pipeline.clean.measures import measure
 from pipeline.clean.patterns import drop_matches
 from pipeline.clean.reasons import EMPTY, INVALID, LONG, NULL, SHORT
 from pipeline.clean.tally import Documents, Tally
@@ -118,7 +119,12 @@ def identify_steps(source: SourceRecipe) -> dict[str, Any]:
 
     These are the tables of `clean` that a step reads, and the versions of its code and of libraries.
     """
-    found: dict[str, Any] = {"clean": limits} if (limits := identify_limits(source)) else {}
+    found: dict[str, Any] = {}
+    if source.clean.presets():
+        # Of presets with `when = "mix"` only the measures count: their limits are applied later.
+        presets = {preset.name: preset.in_digest() for preset in source.clean.presets("encode")}
+        measures = source.clean.mix_measures()
+        found["clean"] = {"code": measure.CODE_VERSION, "measures": measures, "presets": presets}
     for table in source.clean.filters():
         identity = [_import_filter(table.name).versions(), table.in_digest()]
         found.setdefault(f"clean.{table.name}", []).append(identity)

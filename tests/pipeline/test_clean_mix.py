@@ -17,7 +17,6 @@ from pipeline.encode.run import Run
 from pipeline.engine.checksums import seal
 from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, TaskOutput
 from pipeline.mix import partitions as partitions_module
-from pipeline.mix.cuts import cut_sources
 from pipeline.mix.evidence import EVIDENCE_FILE, Evidence, find_reasons, read_evidence
 from pipeline.mix.index import Index, open_limits
 from pipeline.recipe.presets import PRESETS
@@ -161,13 +160,3 @@ def test_evidence_that_a_later_attempt_wrote_is_opened_anew(tmp_path: Path, monk
     result.folder = "2"
     (tmp_path / RECEIPT_FILE).write_bytes(seal(result))
     assert read_evidence(store, len(runs)).kept(0, 0, 100).tolist() == expected
-
-
-def test_a_source_of_which_nothing_is_left(tmp_path: Path) -> None:
-    recipe = recipe_of([{"gopher": only("gopher", min_words=100)}])
-    index = index_of(recipe, runs_of(tmp_path, recipe, [corpus(1, 50)[0]], [[]]))
-    assert asdict(index.drops[0].left) == {"documents": 0, "tokens": 0}
-    with pytest.raises(
-        match=r"cleaning left no documents: 50 of 50 .* .gopher: min_words: 50.; .* Change `keep` or `clean`"
-    ):
-        cut_sources(recipe, index)

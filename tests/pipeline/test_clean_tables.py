@@ -18,7 +18,7 @@ from pipeline.clean import personal_kinds
 from pipeline.clean.drops import Counts
 from pipeline.clean.measures import measure
 from pipeline.clean.steps import clean_batch, reading_keys
-from pipeline.clean.tally import SHOWN, DroppedDocument, Tally
+from pipeline.clean.tally import Tally
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.presets import Preset
@@ -39,18 +39,28 @@ def test_presets_for_all_go_to_the_sources_without_a_table(load: Any) -> None:
 [clean.gopher]
 min_words = 7
 [clean.code]
+[clean.personal_data]
+kinds = ["email"]
 """
     own = GOOD.replace("weight = 87", 'weight = 87\n[sources.clean.gopher]\nmax_words = "off"')
-    own = own.replace("weight = 3.5", "weight = 3.5\n[sources.clean.gopher]\nenabled = false")
-    prose, code = load(own + tables).sources
+    own = own.replace(
+        "weight = 3.5",
+        'weight = 3.5\ndrop_if_matches = ["own", "all"]\n[sources.clean.gopher]\nenabled = false\n'
+        "[sources.clean.personal_data]\nenabled = false",
+    )
+    recipe = load('drop_if_matches = ["all", "more"]\n' + own + tables)
+    prose, code = recipe.sources
     assert prose.clean.gopher.min_words == 50
     assert prose.clean.gopher.max_words == "off"
     assert prose.clean.code.max_longest_line_bytes == 1000
+    assert prose.clean.personal_data.all_kinds == ("email",)
     assert code.clean.gopher is None
-    assert [preset.name for preset in code.clean.presets()] == ["code"]
-    again = Recipe.model_validate(json.loads(load(own + tables).to_json()))
-    assert [source.clean for source in again.sources] == [prose.clean, code.clean]
-    assert again.to_json() == load(own + tables).to_json()
+    assert [table.name for table in [*code.clean.presets(), *code.clean.filters()]] == ["code"]
+    assert prose.drop_if_matches == ["all", "more"]
+    assert code.drop_if_matches == ["all", "more", "own"]
+    again = Recipe.model_validate(json.loads(recipe.to_json()))
+    assert again.sources == recipe.sources
+    assert again.to_json() == recipe.to_json()
     assert load(GOOD + "[clean.near_duplicates]\nenabled = false\n").clean.near_duplicates is None
 
 
@@ -69,19 +79,12 @@ EQUAL: list[list[dict[str, Any]]] = [
     ],
     [{"gopher": keys} for keys in ({}, {"min_words": 3}, {"min_words": "off"}, {"max_dropped": 0.9})],
     [{"gopher": EARLY}, {"gopher": EARLY | {"max_dropped": 0.9}}],
-    [{"gopher": EARLY | {"min_words": 3}}],
     [{"gopher": {}, "code": {}}],
     [{"personal_data": {}}, {"personal_data": {"action": "mask", "max_dropped": 1.0}}],
     [{"personal_data": MASK}, {"personal_data": {"kinds": ["ipv4", "email"]}}],
-    [{"personal_data": {"action": "drop"}}],
     [{"language": LANGUAGE}, {"language": LANGUAGE | {"model": "b.ftz#sha256=" + "0" * 64, "keep": ["de", "en"]}}],
-    [{"language": LANGUAGE | {"keep": ["en"]}}],
-    [{"language": LANGUAGE | {"min_score": 0.5}}],
-    [{"language": LANGUAGE | {"first_bytes": 1000}}],
     [{"datatrove": [{"filter": "C4QualityFilter"}]}, {"datatrove": [{"filter": "C4QualityFilter", "max_dropped": 1}]}],
-    [{"datatrove": [{"filter": "C4QualityFilter", "arguments": {"split_paragraph": False}}]}],
     [{"python": [FUNCTION]}, {"python": [FUNCTION | {"function": "b/" + FUNCTION["function"], "max_dropped": 1}]}],
-    [{"python": [FUNCTION | {"packages": ["numpy==1"]}]}],
 ]
 """The `clean` tables in each list encode the same; those of two lists do not."""
 
@@ -157,7 +160,10 @@ TEXTS = [write_prose(1, 60), "few words", "x" * 2000, "a b c\n" * 60, "", write_
 
 
 def test_documents_fall_before_encoding_under_their_first_reason() -> None:
-    source = source_of({"gopher": {"when": "encode"}, "code": {"when": "encode"}})
+    def limit(share: float) -> SourceRecipe:
+        return source_of({"gopher": EARLY | {"max_dropped": share}, "code": EARLY})
+
+    source = limit(0.6)
     tally = Tally()
     batch = TextBatch(pa.array(TEXTS, pa.large_string()), np.arange(6, dtype=np.uint32))
     documents = clean_batch(source, batch, tally)
@@ -176,24 +182,11 @@ def test_documents_fall_before_encoding_under_their_first_reason() -> None:
         (2, "gopher: min_words", 1.0),
         (3, "gopher: min_mean_word_chars", 1.0),
     ]
-
-
-def tally_of(*fell: int) -> Tally:
-    """Return the tally of units that dropped so many documents each."""
-    item = DroppedDocument("a@1#rg0", 7, "gopher: min_words", "<script>\x1b[2J", "words", 2.0, 50.0)
-    tallies = [Tally(shown=[item] * min(number, SHOWN)) for number in fell]
-    for tally, number in zip(tallies, fell, strict=True):
-        tally.drops.step("gopher").decided.documents = 90 + number
-        tally.drops.count_rows({"gopher: min_words": number, "shorter than min_bytes": 500})
-    return Tally.sum(tallies)
-
-
-def test_too_many_that_fall_stop_the_build_and_are_shown() -> None:
-    source = source_of({"gopher": {"when": "encode", "max_dropped": 0.1}})
-    check_encoded(source, 180, tally_of(10, 10))
+    # The drops of two parts of a source add up.
+    both = Tally.sum([tally, tally])
+    assert check_encoded(source, 4, both) == []
     with pytest.raises(InputError) as caught:
-        check_encoded(source, 180, tally_of(10, 11))
+        check_encoded(limit(0.599), 4, both)
     message = str(caught.value)
-    assert "source 'a': clean.gopher drops 21 of 201 documents (10.45%), more than max_dropped = 0.1 allows" in message
-    assert message.count("a@1#rg0 row 7 (2): <script>\\x1b[2J") == 3
-    assert "set max_dropped = 0.1045 in the same table, [sources.clean.gopher] or [clean.gopher]" in message
+    assert "source 'a': clean.gopher drops 6 of 10 documents (60.00%), more than max_dropped = 0.599 allows" in message
+    assert "set max_dropped = 0.6 in the same table, [sources.clean.gopher] or [clean.gopher]" in message

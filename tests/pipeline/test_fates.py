@@ -206,7 +206,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         "low score": web[19] + " low",
         "empty": "",
         "short": "Too short.",
-        "huge": "page " * 6000,
+        "huge": "page " * 5996 + "page CONFIDENTIAL ..",
         "matched": web[20] + " \x1b[2J CONFIDENTIAL",
         "masked": web[21] + " Write to anna.berg@gmail.com today.",
         "mailed": forum[1] + " Write to anna.berg@gmail.com today.",
@@ -315,6 +315,8 @@ def test_alarms_of_plan_and_build_show_what_would_go(built: Built) -> None:
         check_alarm("\n".join(planned["stops"]), built, name)
     # A build stops at the first source, and in the mix tells all; the report shows that mix.
     early = build_here(recipe, built.folder / "strict", *strict, expect=2)["stderr"]
+    receipts = "".join(path.read_text() for path in work.rglob("*.json"))
+    assert "anna.berg" not in early + "".join(planned["stops"]) + receipts, "personal data is not told"
     check_alarm(early, built, "matched")
     assert "  matches CONFIDENTIAL:\n" in early
     stopped = build_here(recipe, built.folder / "strict", *strict[-6:], expect=2)["stderr"]
@@ -328,6 +330,36 @@ def test_alarms_of_plan_and_build_show_what_would_go(built: Built) -> None:
     assert (ran["tokenizer"], ran["encode"], ran["mix"]) == (0, 0, 0)
 
 
+def test_a_smaller_share_of_a_source_is_a_part_of_a_larger_one(built: Built) -> None:
+    place, bound = built.folder / "shares", ("mix.tokens=max", "mix.when_short=shrink")
+    found: dict[float, set[str]] = {}
+    whole, others, validation = {}, [], set[str]()
+    for take in (1, 0.5, 0.25):
+        done = build_here(built.folder / "recipe.toml", place, *overrides(*bound, f"sources.web.take={take}"))
+        web, *rest = done["sources"]
+        rows = [
+            (shard.entry.split, row["source"], row["hash"].hex())
+            for shard in shards.open_set(place).shards
+            for row in shard.documents(["source", "hash"]).to_pylist()
+        ]
+        found[take] = {digest for _, source, digest in rows if source == "web"}
+        first = {digest for split, _, digest in rows if split == "val"}
+        if take == 1:
+            whole, others, validation = web, rest, first
+            assert len(found[1]) == web["documents_available"], "the set has all of the source"
+            continue
+        ran = done["ran"]
+        assert (ran.pop("mix"), ran.pop("assemble") > 0, {*ran.values()}) == (1, True, {0})
+        # What FORMAT.md says of a hash, of the documents that the whole source gives; all else stays.
+        border = take * 2**64
+        assert found[take] == {digest for digest in found[1] if int(digest[:16], 16) < border}
+        assert web["documents_available"] == len(found[take])
+        assert web["dropped"] == whole["dropped"] | {f"not taken: take = {take}": len(found[1]) - len(found[take])}
+        assert (rest, first) == (others, validation)
+    assert "sources.web.take = 0.25 (was 0.5)" in done["stderr"]
+    assert found[0.25] < found[0.5] < found[1]
+
+
 def test_every_document_of_the_set_is_where_the_work_folder_says(built: Built) -> None:
     for shard in shards.open_set(built.folder / "set").shards:
         for value in shard.documents(["hash"])["hash"].to_pylist()[:4]:
@@ -335,15 +367,6 @@ def test_every_document_of_the_set_is_where_the_work_folder_says(built: Built) -
             states = {tuple(copy["shards"]) for copy in answer["copies"] if copy["state"] == "in the set"}
             assert states == {(shard.name,)}, "and in no other shard"
             assert answer["answer"] == "in the set"
-
-
-def test_copies(built: Built) -> None:
-    own, shared = (
-        built.ask("--hash", built.hash_of(name), "--work", str(built.folder / "set.work"))["copies"]
-        for name in ("own copy", "shared")
-    )
-    assert [(copy["row"], copy["state"] == "dropped") for copy in own] == [(11, False), (420, True)]
-    assert [(copy["source"], copy["state"] == "dropped") for copy in shared] == [("web", False), ("forum", True)]
 
 
 def test_beyond_the_budget(built: Built) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,10 @@ import pyarrow as pa
 import pytest
 
 from pipeline.clean.patterns import drop_matches
-from pipeline.clean.reasons import EMPTY, LONG, SHOWN_DOCUMENTS, pattern_reason
-from pipeline.clean.steps import clean_batch
+from pipeline.clean.reasons import PATTERN, SHOWN_DOCUMENTS
 from pipeline.clean.tally import Documents, Tally
-from pipeline.recipe.schema import Recipe
 from pipeline.recipe.sources import FilesSource
-from pipeline.sources.base import Span, TextBatch
-from tests.support.recipes import GOOD
-
-Load = Callable[..., Recipe]
+from pipeline.sources.base import Span
 
 PATTERNS = [
     r"\bPerson(X|Y)\b",
@@ -59,9 +53,9 @@ def test_documents_match_as_pythons_re_says_and_count_for_the_first_pattern(seed
     reference = [next((p for p in patterns if re.search(p, text, re.ASCII)), None) for text in texts]
     found, tally = find(texts, patterns)
     assert found == [pattern is not None for pattern in reference]
-    assert tally.dropped == {pattern_reason(p): reference.count(p) for p in patterns if p in reference}
+    assert tally.dropped == {PATTERN + p: reference.count(p) for p in patterns if p in reference}
     for pattern in patterns:
-        own = [match for match in tally.shown if match.reason == pattern_reason(pattern)]
+        own = [match for match in tally.shown if match.reason == PATTERN + pattern]
         holding = [row for row, p in enumerate(reference) if p == pattern][:SHOWN_DOCUMENTS]
         assert [match.row - 50 for match in own] == holding
         for match in own:
@@ -70,31 +64,3 @@ def test_documents_match_as_pythons_re_says_and_count_for_the_first_pattern(seed
             before, _, rest = match.text.partition(">>>")
             assert rest.startswith(f"{first[0]}<<<")
             assert texts[match.row - 50].startswith(before + first[0])
-
-
-def clean(texts: list[str], **keys: Any) -> tuple[list[str], list[int], dict[str, int]]:
-    tally = Tally()
-    left = clean_batch(source_of(**keys), TextBatch(pa.array(texts), np.arange(len(texts), dtype=np.uint32)), tally)
-    return [str(text) for text in left.text.to_pylist()], left.rows.tolist(), tally.dropped
-
-
-def test_cleaning_drops_what_matches_after_what_cannot_be() -> None:
-    texts = ["one PersonX", "", "two", "PersonX " * 10, "three @.@", "four"]
-    left = clean(texts, max_bytes=20, drop_if_matches=["PersonX", "@.@"])
-    assert left == (
-        ["two", "four"],
-        [2, 5],
-        {EMPTY: 1, LONG: 1, pattern_reason("PersonX"): 1, pattern_reason("@.@"): 1},
-    )
-    assert clean(["a", "b"], drop_if_matches=["c"]) == (["a", "b"], [0, 1], {})
-    assert clean(["", ""], drop_if_matches=["c"]) == ([], [], {EMPTY: 2})
-
-
-def test_patterns_for_all_come_first_in_each_source_and_stay_there(load: Load, tmp_path: Any) -> None:
-    own = GOOD.replace("weight = 3.5", 'weight = 3.5\ndrop_if_matches = ["own", "all"]')
-    recipe = load('drop_if_matches = ["all", "more"]\n' + own)
-    expected = [["all", "more"], ["all", "more", "own"]]
-    assert [source.drop_if_matches for source in recipe.sources] == expected
-    again = Recipe.model_validate_json(recipe.to_json())
-    assert [source.drop_if_matches for source in again.sources] == expected
-    assert again.to_json() == recipe.to_json()

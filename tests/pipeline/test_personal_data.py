@@ -4,29 +4,22 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sysconfig
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import shards
 from pipeline.clean.personal_data import find_personal_data, mask_personal_data, mask_text
 from pipeline.clean.personal_kinds import kinds_of
 from pipeline.clean.tally import Tally
 from pipeline.recipe.clean_recipe import PERSONAL_KINDS
-from pipeline.recipe.schema import Recipe
-from tests.support.builds import build_here, real_documents
 from tests.support.personal_data import plant
-from tests.support.recipes import GOOD, source, write_recipe, write_texts
 
 KINDS = kinds_of(PERSONAL_KINDS)
 PLACEHOLDERS = [placeholder for kind in KINDS for placeholder in kind.placeholders]
@@ -233,71 +226,3 @@ def test_no_text_takes_more_than_linear_time(piece: str) -> None:
     for kind in KINDS:
         list(kind.find(data))
     assert time.process_time() - started < 2.5
-
-
-def test_tables_for_all(load: Callable[..., Recipe]) -> None:
-    own = GOOD.replace("weight = 3.5", "weight = 3.5\n[sources.clean.personal_data]\nenabled = false")
-    prose, code = load(own + '[clean.personal_data]\nkinds = ["email"]\n').sources
-    assert prose.clean.personal_data is not None
-    assert prose.clean.personal_data.all_kinds == ("email",)
-    assert not code.clean
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A folder with a recipe and two sources, the first with personal data; and the texts of the first."""
-    folder = tmp_path_factory.mktemp("personal")
-    documents = real_documents()
-    pieces = plant(PLANTED, seed=4)
-    texts = [f"{piece.text}\n{text}" for text, piece in zip(documents[:PLANTED], pieces, strict=True)]
-    write_texts(folder / "first.jsonl", texts)
-    rest = documents[PLANTED : 2 * PLANTED]
-    write_texts(folder / "second.jsonl", rest)
-    sources = [source(name, f"{name}.jsonl") for name in ("first", "second")]
-    tables = {"tokenizer": {"vocab_size": 400}, "mix": {"when_short": "shrink"}}
-    write_recipe(folder / "recipe.toml", *sources, **tables)
-    return folder, texts
-
-
-MASK = "clean={personal_data = {}}"
-
-
-def test_a_set_holds_masked_documents(corpus: tuple[Path, list[str]]) -> None:
-    folder, texts = corpus
-    done = build_here(folder / "recipe.toml", folder / "set", "--set", MASK)
-    pieces = plant(PLANTED, seed=4)
-    assert list(done["masked"]) == ["first"]
-    assert done["masked"]["first"] == Counter(piece.kind for piece in pieces)
-    assert not any(entry["dropped"] for entry in done["sources"])
-    # The content hash is that of the masked text.
-    expected = {xxhash.xxh3_128_hexdigest(mask_text(text.encode(), KINDS, Tally())) for text in texts}
-    opened = shards.open_set(folder / "set")
-    held = {
-        row["hash"].hex()
-        for shard in opened.shards
-        for row in shard.documents(["source", "hash"]).to_pylist()
-        if row["source"] == "first"
-    }
-    assert held <= expected
-    assert len(held) > PLANTED / 2
-
-
-def test_documents_are_dropped_and_no_secret_is_told(corpus: tuple[Path, list[str]]) -> None:
-    folder, _ = corpus
-    drop = 'sources.first.clean={personal_data = {action = "drop", kinds = ["email", "ipv4", "private_key"]}}'
-    done = build_here(folder / "recipe.toml", folder / "dropped", "--set", drop)
-    dropped = {entry["name"]: entry["dropped"] for entry in done["sources"]}
-    assert dropped == {
-        "first": {f"personal data: {kind}": 13 for kind in ("email", "ipv4", "private_key")},
-        "second": {},
-    }
-    few = drop.replace("]}", "], max_dropped = 0.1}")
-    stopped = build_here(folder / "recipe.toml", folder / "dropped", "--set", few, expect=2)
-    said = stopped["stderr"]
-    assert "source 'first': clean.personal_data drops 39 of 208 documents (18.75%), more than max_dropped = 0.1" in said
-    assert said.count("first.jsonl row ") == 9
-    assert "set max_dropped = 0.1875 in the same table, [sources.clean.personal_data] or [clean.personal_data]" in said
-    receipts = "".join(path.read_text() for path in (folder / "dropped.work").rglob("*.json"))
-    for piece in plant(PLANTED, seed=4):
-        assert piece.secret not in said
-        assert json.dumps(piece.secret)[1:-1] not in receipts
