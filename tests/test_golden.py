@@ -13,8 +13,6 @@ import importlib
 import inspect
 import json
 import random
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,8 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 import zstandard
+
+from tests.support.builds import run_program
 
 GOLDEN = Path(__file__).parent / "golden/contracts.json"
 PUBLIC = {
@@ -112,8 +112,7 @@ tokens = 4_000
 
 def run(*arguments: str | Path, expect: int = 0) -> Any:
     """Run a command of `tokenmill` with `--json` and return what it prints."""
-    command = [sys.executable, "-m", "tokenmill", *map(str, arguments), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = run_program(*arguments, "--json")
     assert done.returncode == expect, done.stderr + done.stdout
     return json.loads(done.stdout)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import pydoc_data.topics
 import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,16 @@ from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
-from tests.support.builds import Built, build_here, call_here, digests, list_spans_of, recipe_text, write_corpus
+from tests.support.builds import (
+    Built,
+    build_here,
+    call_here,
+    digests,
+    list_spans_of,
+    recipe_text,
+    run_program,
+    write_corpus,
+)
 from tests.support.cleaned_recipe import write_cleaned_recipe
 from tests.support.ray_cluster import RayCluster
 from tests.support.recipes import GOOD
@@ -158,22 +167,13 @@ def read_all() -> Callable[[SourceRecipe], list[tuple[str, int, Any]]]:
 @pytest.fixture
 def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return `run(*arguments, cwd=tmp_path)`: the pipeline's command line, in this process."""
-
-    def run(*arguments: str | Path, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
-        return call_here(main, *arguments, cwd=cwd)
-
-    return run
+    return partial(call_here, main, cwd=tmp_path)
 
 
 @pytest.fixture
 def run_process(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return `run(*arguments, cwd=tmp_path)`: the program in a process of its own."""
-
-    def run(*arguments: str | Path, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tokenmill", *map(str, arguments)]
-        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
-
-    return run
+    return partial(run_program, cwd=tmp_path)
 
 
 @pytest.fixture

@@ -135,11 +135,11 @@ def test_a_server_that_is_gone_is_given_up_in_time(fetch: Fetch) -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (refusal(403, "AccessDenied", "Access Denied"), None),
-        (refusal(404, "NoSuchKey", "none"), None),
+        (refusal(403, "AccessDenied"), None),
+        (refusal(404, "NoSuchKey"), None),
         (Response(410, {}, b""), None),
         (Response(403, {}, b"<html>blocked by policy</html>"), "HTTP 403. Correct --content-endpoint"),
-        (refusal(404, "NoSuchBucket", "none"), "HTTP 404 NoSuchBucket"),
+        (refusal(404, "NoSuchBucket"), "HTTP 404 NoSuchBucket"),
         (Response(301, {"x-amz-bucket-region": "eu-west-1"}, b""), "redirects. Correct --content-endpoint"),
     ],
 )

@@ -139,18 +139,26 @@ def command(recipe: Path, out: Path | str, *options: str) -> list[str]:
 
 def run_build(recipe: Path, out: Path | str, *options: str, expect: int = 0) -> dict[str, Any]:
     """Run a build to its end and return its JSON result, if it has one, and `stderr`."""
-    done = subprocess.run([*command(recipe, out, *options), "--json"], capture_output=True, text=True, timeout=240)
-    assert done.returncode == expect, done.stderr + done.stdout[-3000:]
-    result: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
-    return result | {"stderr": done.stderr}
+    return _result_of(run_program("build", recipe, "--out", out, *options, "--json"), expect)
 
 
 def build_here(recipe: Path, out: Path | str, *options: str, expect: int = 0) -> dict[str, Any]:
     """Run a build in this process, with one worker, which is quicker than `run_build`; return what that returns."""
-    done = call_here(main, "build", recipe, "--out", out, "--workers", "1", *options, "--json")
+    return _result_of(call_here(main, "build", recipe, "--out", out, "--workers", "1", *options, "--json"), expect)
+
+
+def _result_of(done: subprocess.CompletedProcess[str], expect: int) -> dict[str, Any]:
     assert done.returncode == expect, done.stderr + done.stdout[-3000:]
     result: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
     return result | {"stderr": done.stderr}
+
+
+def run_program(
+    *arguments: Path | str, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the program in a process of its own and return how it ended."""
+    given = [sys.executable, "-m", "tokenmill", *map(str, arguments)]
+    return subprocess.run(given, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
 
 
 def call_here(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from tests.support.builds import digests
+from tests.support.builds import digests, run_program
 from tests.support.recipes import Table, source, write_recipe
 from tests.support.servers.hub import Hub
 
@@ -32,14 +30,7 @@ class Command:
 
     def __call__(self, *arguments: str | Path, expect: int = 0, **environment: str) -> str:
         """Run a command to its end; return its stdout, or its stderr if it is expected to fail."""
-        done = subprocess.run(
-            [sys.executable, "-m", "tokenmill", *map(str, arguments)],
-            cwd=ROOT,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
+        done = run_program(*arguments, cwd=ROOT, env=self.environment | environment)
         assert done.returncode == expect, done.stderr + done.stdout[-2000:]
         assert "Traceback" not in done.stderr
         return done.stderr if expect else done.stdout

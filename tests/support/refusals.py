@@ -64,6 +64,7 @@ PLACES = {
     "read_vocabulary": "shards.format.vocabulary",
     "utf8": "trainer.commands.sample",
     "reseal": "tests.support.fuzz.damage",
+    "utf8": "trainer.commands.sample",
     "write_token_set": "shards.format.writer",
 }
 """The modules of names that Python calls use beside `pipeline`, `shards` and `trainer`."""
@@ -198,6 +199,7 @@ def say(world: World, case: Case) -> list[str]:
                 raise ValueError(f"{GOLDEN}: a line begins with {sign!r}: {line}")
     told = [one.replace(f"{folder}/", "").replace(str(folder), ".") for one in said]
     told = [re.sub(r" \([0-9.]+ [A-Za-z ]+/s\)", "", one) for one in told]  # a speed
+    told = [re.sub(r"\.[\w.-]+\.(tmp|unfinished)'", r".NAME.\1'", one) for one in told]
     told = [re.sub(r"\b(?=[0-9a-f]*[a-f])[0-9a-f]{64}\b", "SHA256", one) for one in told]
     return ["| " + re.sub(r"\b[0-9.]+ s([ ,)]|$)", r"T s\1", one) for one in told]
 

@@ -23,18 +23,7 @@ import yaml
 FINEWEB, FINEMATH = "HuggingFaceFW/fineweb-edu", "HuggingFaceTB/finemath"
 SMOLLM, STORIES = "HuggingFaceTB/smollm-corpus", "roneneldan/TinyStories"
 CLIMBMIX = "karpathy/climbmix-400b-shuffle"
-S, I32, I64, F64 = pa.string(), pa.int32(), pa.int64(), pa.float64()
-FINEWEB_COLUMNS = {
-    "text": S, "id": S, "dump": S, "url": S, "file_path": S, "language": S, "language_score": F64, "token_count": I64,
-    "score": F64, "int_score": I64,
-}  # fmt: skip
-FINEMATH_COLUMNS = {
-    "url": S, "fetch_time": I64, "content_mime_type": S, "warc_filename": S, "warc_record_offset": I32,
-    "warc_record_length": I32, "text": S, "token_count": I32, "char_count": I32, "metadata": S, "score": F64,
-    "int_score": I64, "crawl": S, "snapshot_type": S, "language": S, "language_score": F64,
-}  # fmt: skip
-PYTHON_COLUMNS = {"blob_id": S, "repo_name": S, "path": S, "length_bytes": I64, "score": F64, "int_score": I64}
-NESTED = ["dump", "url", "date", "file_path", "language", "language_score", "token_count", "score", "int_score"]
+NESTED = ["dump", "url", "date", "language", "language_score", "token_count", "score", "int_score"]
 STORIES_FILES = ("2d5a1467fff1081b", "5852b56a2bd28fd9", "a26307300439e943", "d243063613e5a057")
 PIECES = 3
 """Files of each configuration."""
@@ -53,9 +42,16 @@ def write(out: Path) -> Corpora:
     root, tar = out / "hub", out / "swh_content.tar"
     out.mkdir(parents=True, exist_ok=True)
     web = small_web()
-    write_fineweb(root / FINEWEB, web)
-    write_finemath(root / FINEMATH, small_math())
-    write_smollm(root / SMOLLM, web, small_code(tar))
+    math, code = small_math(), small_code(tar)
+    flat = web.append_column("date", pa.nulls(len(web), pa.timestamp("s")))
+    metadata = pa.StructArray.from_arrays([flat[name].combine_chunks() for name in NESTED], NESTED)
+    nested = flat.select(["text", "id"]).append_column("metadata", metadata)
+    samples = {f"sample-{size}": (web, f"sample/{size}/{{:03d}}_00000") for size in ("10BT", "100BT", "350BT")}
+    write_repository(root / FINEWEB, {"default": (web, "data/CC-MAIN-2013-20/train-{:05d}-of-00003")} | samples)
+    maths = {name: (math, f"{name}/train-{{:05d}}-of-00003") for name in ("finemath-3plus", "finemath-4plus")}
+    write_repository(root / FINEMATH, maths)
+    smollm = (("fineweb-edu-dedup", nested), ("python-edu", code))  # the second without text
+    write_repository(root / SMOLLM, {name: (table, f"{name}/train-{{:05d}}-of-00003") for name, table in smollm})
     write_stories(root / STORIES, small_stories())
     place(web.select(["text"]), [root / CLIMBMIX / f"shard_{index:05d}.parquet" for index in range(PIECES)])
     write_card(root / CLIMBMIX, {})  # the shuffled mirror: files beside the card, and no configurations
@@ -65,31 +61,13 @@ def write(out: Path) -> Corpora:
 # --- The repositories ---
 
 
-def write_fineweb(folder: Path, web: pa.Table) -> None:
-    """Write FineWeb-Edu: `default` in data/DUMP/, and three samples; here all hold the same documents."""
-    paths = {"default": "data/*/*"} | {f"sample-{size}": f"sample/{size}/*" for size in ("10BT", "100BT", "350BT")}
-    for size in ("10BT", "100BT", "350BT"):
-        place(web, [folder / f"sample/{size}/{index:03d}_00000.parquet" for index in range(PIECES)])
-    place(web, [folder / f"data/CC-MAIN-2013-20/train-{index:05d}-of-{PIECES:05d}.parquet" for index in range(PIECES)])
-    write_card(folder, {"pretty_name": "FineWeb-Edu"} | configs(paths))
-
-
-def write_finemath(folder: Path, math: pa.Table) -> None:
-    """Write FineMath: two configurations of the same schema."""
-    names = ("finemath-3plus", "finemath-4plus")
-    for name in names:
-        place(math, [folder / f"{name}/train-{index:05d}-of-{PIECES:05d}.parquet" for index in range(PIECES)])
-    write_card(folder, configs({name: f"{name}/train-*" for name in names}))
-
-
-def write_smollm(folder: Path, web: pa.Table, code: pa.Table) -> None:
-    """Write the SmolLM corpus: `python-edu` without text, and `fineweb-edu-dedup` with nested metadata."""
-    flat = web.append_column("date", pa.nulls(len(web), pa.timestamp("s")))
-    metadata = pa.StructArray.from_arrays([flat[name].combine_chunks() for name in NESTED], NESTED)
-    nested = flat.select(["text", "id"]).append_column("metadata", metadata)
-    for name, source in (("fineweb-edu-dedup", nested), ("python-edu", code)):
-        place(source, [folder / f"{name}/train-{index:05d}-of-{PIECES:05d}.parquet" for index in range(PIECES)])
-    write_card(folder, configs({name: f"{name}/train-*" for name in ("fineweb-edu-dedup", "python-edu")}))
+def write_repository(folder: Path, configs: dict[str, tuple[pa.Table, str]]) -> None:
+    """Write each configuration's table into files with numbers in their names, and a card that lists the split."""
+    for table, name in configs.values():
+        place(table, [folder / f"{name.format(index)}.parquet" for index in range(PIECES)])
+    patterns = {config: name.partition("{")[0] + "*" for config, (_, name) in configs.items()}
+    lines = [{"config_name": one, "data_files": [{"split": "train", "path": path}]} for one, path in patterns.items()]
+    write_card(folder, {"configs": lines})
 
 
 def write_stories(folder: Path, table: pa.Table) -> None:
@@ -110,18 +88,9 @@ def place(table: pa.Table, targets: list[Path]) -> None:
         pq.write_table(table.slice(index * size, size), target, row_group_size=100, compression="zstd")
 
 
-def configs(paths: dict[str, str]) -> dict[str, Any]:
-    """Return the `configs` of a card: each with one split, train."""
-    lines = [{"config_name": name, "data_files": [{"split": "train", "path": path}]} for name, path in paths.items()]
-    return {"configs": lines}
-
-
 def write_card(folder: Path, block: dict[str, Any]) -> None:
     """Write README.md with its YAML, and .gitattributes."""
-    block = json.loads(
-        json.dumps({"license": "odc-by", "language": ["en"]} | block)
-    )  # no object twice: no YAML aliases
-    text = yaml.safe_dump(block, sort_keys=False)
+    text = yaml.safe_dump({"license": "odc-by", "language": ["en"]} | block, sort_keys=False)
     (folder / "README.md").write_text(f"---\n{text}---\n\n# {folder.name}\n\nMade for tests.\n", encoding="utf-8")
     (folder / ".gitattributes").write_text("*.parquet filter=lfs diff=lfs merge=lfs -text\n", encoding="utf-8")
 
@@ -148,7 +117,7 @@ def small_web() -> pa.Table:
         }
         for index, text in enumerate(dict.fromkeys(texts))
     ]
-    return pa.Table.from_pylist(rows, schema=pa.schema(list(FINEWEB_COLUMNS.items())))
+    return pa.Table.from_pylist(rows)
 
 
 def small_math() -> pa.Table:
@@ -156,9 +125,7 @@ def small_math() -> pa.Table:
     rows = [
         {
             "url": f"https://maths.example/{index}",
-            "fetch_time": 1_700_000_000_000_000_000 + index,
             "text": text,
-            "token_count": len(text) // 4,
             "char_count": len(text),
             "metadata": json.dumps({"found_math": index % 2 == 0}),
             "score": 3.0 + index % 20 / 10,
@@ -167,12 +134,12 @@ def small_math() -> pa.Table:
         }
         for index, text in enumerate(docstrings("_pydecimal", "fractions", "random", "statistics"))
     ]
-    return pa.Table.from_pylist(rows, schema=pa.schema(list(FINEMATH_COLUMNS.items())))
+    return pa.Table.from_pylist(rows)
 
 
 def small_stories() -> pa.Table:
     """Return docstrings of a few modules, one column."""
-    return pa.table({"text": pa.array(docstrings("argparse", "doctest", "inspect", "pickle", "tarfile", "typing"), S)})
+    return pa.table({"text": docstrings("argparse", "doctest", "inspect", "pickle", "tarfile", "typing")})
 
 
 def docstrings(*modules: str) -> list[str]:
@@ -202,4 +169,4 @@ def small_code(tar: Path) -> pa.Table:
             member.size = len(body)
             archive.addfile(member, io.BytesIO(body))
     rows.append(rows[0] | {"repo_name": "someone/fork"})
-    return pa.Table.from_pylist(rows, schema=pa.schema(list(PYTHON_COLUMNS.items())))
+    return pa.Table.from_pylist(rows)

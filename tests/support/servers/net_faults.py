@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tests.support.servers.http11 import Response
@@ -35,29 +35,21 @@ class Fault:
 
 
 @dataclass(slots=True)
-class _Every:
-    n: int
-    kinds: tuple[str, ...]
-    match: re.Pattern[str]
+class _Rule:
+    match: str
     most: int | None
-    stall_s: float
+    """How many times at most; None: without end."""
+    n: int = 1
+    kinds: tuple[str, ...] = ()
+    stall_s: float = 0
+    status: int | None = None
+    body: bytes | None = None
+    headers: dict[str, str] = field(default_factory=dict[str, str])
     seen: int = 0
     done: int = 0
 
-
-@dataclass(slots=True)
-class _Path:
-    match: re.Pattern[str]
-    status: int | None
-    body: bytes | None
-    headers: dict[str, str]
-    times: int | None
-
-
-@dataclass(slots=True)
-class _Upload:
-    match: re.Pattern[str]
-    times: int | None
+    def applies(self, path: str) -> bool:
+        return self.done != self.most and re.search(self.match, path) is not None
 
 
 class Faults:
@@ -65,22 +57,17 @@ class Faults:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._every: list[_Every] = []
-        self._paths: list[_Path] = []
-        self._uploads: list[_Upload] = []
+        self._every: list[_Rule] = []
+        self._paths: list[_Rule] = []
+        self._uploads: list[_Rule] = []
 
     def every(self, n: int, *kinds: str, match: str = "", most: int | None = None, stall_s: float = 1.0) -> None:
         """Make every n-th request whose path matches fail, in the given kinds by turns (all of `KINDS` if none given).
 
-        Args:
-            n: 1 means every request.
-            kinds: names of `KINDS`.
-            match: a regular expression, searched in the path.
-            most: how many times at most; None: without end.
-            stall_s: how long a stall lasts, in seconds; the answer is complete after it.
+        A stall lasts `stall_s` seconds; the answer is complete after it.
         """
         with self._lock:
-            self._every.append(_Every(n, kinds or KINDS, re.compile(match), most, stall_s))
+            self._every.append(_Rule(match, most, n, kinds or KINDS, stall_s))
 
     def on(
         self,
@@ -96,79 +83,56 @@ class Faults:
         A status answers with it, whatever the path holds. A body replaces that of successful answers (ranges are cut
         from the new one), headers replace single ones (`ETag`, `X-Linked-Size`: a file that changed): both with a
         Content-Length that agrees, so that only the content shows the fault.
-
-        Args:
-            match: a regular expression, searched in the path.
-            times: how many answers at most; None: all.
         """
         with self._lock:
-            self._paths.append(_Path(re.compile(match), status, body, headers or {}, times))
+            self._paths.append(_Rule(match, times, status=status, body=body, headers=headers or {}))
 
     def cut_uploads(self, match: str, *, times: int | None = 1) -> None:
-        """Break off requests with a body, for the paths that match, when half of it has come: nothing is answered.
-
-        Args:
-            match: a regular expression, searched in the path.
-            times: how many at most; None: all.
-        """
+        """Break off requests with a body, for the paths that match, when half of it has come: nothing is answered."""
         with self._lock:
-            self._uploads.append(_Upload(re.compile(match), times))
+            self._uploads.append(_Rule(match, times))
 
     def off(self) -> None:
         """Remove every rule."""
         with self._lock:
-            self._every.clear()
-            self._paths.clear()
-            self._uploads.clear()
+            for rules in (self._every, self._paths, self._uploads):
+                rules.clear()
 
     # --- Asked by the server ---
 
     def choose(self, path: str) -> Fault | None:
         """Count a request and return the failure due for it; every rule counts, the first one due wins."""
-        if not self._every:
-            return None
         due: Fault | None = None
         with self._lock:
             for rule in self._every:
-                if rule.match.search(path) is None or (rule.most is not None and rule.done >= rule.most):
-                    continue
-                rule.seen += 1
-                if rule.seen % rule.n == 0 and due is None:
-                    due = Fault(rule.kinds[rule.done % len(rule.kinds)], rule.stall_s)
-                    rule.done += 1
+                if rule.applies(path):
+                    rule.seen += 1
+                    if rule.seen % rule.n == 0 and due is None:
+                        due = Fault(rule.kinds[rule.done % len(rule.kinds)], rule.stall_s)
+                        rule.done += 1
         return due
 
     def cuts_upload(self, path: str) -> bool:
         """Return whether to break off the body of this request, and count it."""
-        if not self._uploads:
-            return False
         with self._lock:
-            for rule in self._uploads:
-                if rule.times != 0 and rule.match.search(path):
-                    rule.times = None if rule.times is None else rule.times - 1
-                    return True
-        return False
+            rule = next((rule for rule in self._uploads if rule.applies(path)), None)
+            if rule:
+                rule.done += 1
+        return rule is not None
 
     def override(self, path: str, response: Response) -> Response:
         """Return the response, changed by the rules of its path."""
-        if not self._paths:
-            return response
         with self._lock:
             for rule in self._paths:
-                if rule.times == 0 or rule.match.search(path) is None:
+                if not rule.applies(path) or not (rule.status or response.status == 200 or rule.headers):
                     continue
-                if rule.status is None and response.status != 200 and not rule.headers:
-                    continue
-                if rule.times is not None:
-                    rule.times -= 1
-                response = _changed(rule, response)
+                rule.done += 1
+                body = response.body
+                if rule.status:
+                    body = rule.body or b""
+                elif response.status == 200 and rule.body is not None:
+                    body = rule.body
+                response = dataclasses.replace(
+                    response, status=rule.status or response.status, body=body, headers=response.headers | rule.headers
+                )
         return response
-
-
-def _changed(rule: _Path, response: Response) -> Response:
-    changes: dict[str, Any] = {"headers": response.headers | rule.headers}
-    if rule.status is not None:
-        changes |= {"status": rule.status, "body": rule.body or b""}
-    elif response.status == 200 and rule.body is not None:
-        changes["body"] = rule.body
-    return dataclasses.replace(response, **changes)

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 from urllib.parse import urlsplit
 
 import pytest
@@ -38,26 +37,20 @@ class ObjectServer:
     url: str
     pid: int
 
-    def send(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Send one request without a signature; return status and body."""
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
-        try:
-            connection.request(method, path, body)
+    def _send(self, method: str, path: str) -> None:
+        with contextlib.closing(http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)) as connection:
+            connection.request(method, path)
             answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+            assert answer.status == 200, f"{self.url}: {method} {path}: {answer.read()!r}"
 
-    def empty_bucket(self, name: str = BUCKET) -> str:
-        """Make a bucket, or remove everything in it if there is one (moto only); return its address."""
-        if self.send("PUT", f"/{name}")[0] != 200:
-            raise RuntimeError(f"{self.url}: cannot make the bucket {name}")
-        return f"s3://{name}"
+    def empty_bucket(self) -> str:
+        """Make the bucket, or remove everything in it if there is one (moto only); return its address."""
+        self._send("PUT", f"/{BUCKET}")
+        return f"s3://{BUCKET}"
 
     def reset(self) -> None:
         """Remove every bucket (moto only)."""
-        status, _ = self.send("POST", "/moto-api/reset")
-        assert status == 200
+        self._send("POST", "/moto-api/reset")
 
 
 @contextlib.contextmanager
@@ -73,12 +66,21 @@ def moto_store() -> Iterator[ObjectServer]:
 
 @contextlib.contextmanager
 def running(command: list[str], port: int, settings: Mapping[str, str] | None = None) -> Iterator[ObjectServer]:
-    """Run a server until the end of the block, with settings in its environment; wait until it listens."""
+    """Run a server until the end of the block, with settings in its environment; wait until it listens.
+
+    Raises:
+        RuntimeError: it ended, or took longer than `START_S`.
+    """
     environment = os.environ | {"PYTHONWARNINGS": "", **(settings or {})}
     with tempfile.TemporaryFile() as log:  # not a pipe: a server that fills one stops
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
-            wait_for(process, port, log)
+            ends = time.monotonic() + START_S
+            while not _listens(port):
+                if time.monotonic() > ends or process.poll() is not None:
+                    log.seek(0)
+                    raise RuntimeError(f"{command}: does not listen on {port}: {log.read()[-2000:]!r}")
+                time.sleep(0.05)
             yield ObjectServer(f"http://127.0.0.1:{port}", process.pid)
         finally:
             process.terminate()
@@ -89,19 +91,10 @@ def running(command: list[str], port: int, settings: Mapping[str, str] | None = 
                 process.wait()
 
 
-def wait_for(process: subprocess.Popen[bytes], port: int, log: BinaryIO) -> None:
-    """Wait until a process listens on a port.
-
-    Raises:
-        RuntimeError: it ended, or took longer than `START_S`.
-    """
-    ends = time.monotonic() + START_S
-    while time.monotonic() < ends and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.05)
-    log.seek(0)
-    raise RuntimeError(f"{process.args}: does not listen on {port}: {log.read()[-2000:]!r}")
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 class Proxy(Server):
@@ -119,20 +112,17 @@ class Proxy(Server):
     def _pass_on(self, request: Request) -> Response:
         for name in self._ignored:
             request.headers.pop(name, None)
-        connection = http.client.HTTPConnection(self._to, timeout=60)
         dropped = ("connection", "content-length", "transfer-encoding", "keep-alive")
-        try:
-            headers = {name: value for name, value in request.headers.items() if name not in dropped}
-            target = f"{request.target}?{request.query}" if request.query else request.target
+        headers = {name: value for name, value in request.headers.items() if name not in dropped}
+        target = f"{request.target}?{request.query}" if request.query else request.target
+        with contextlib.closing(http.client.HTTPConnection(self._to, timeout=60)) as connection:
             connection.request(request.method, target, request.body, headers)
             answer = connection.getresponse()
             body: bytes | FileSpan = answer.read()
-            if request.method == "HEAD":
-                body = FileSpan("", 0, int(answer.getheader("content-length") or 0))
-            kept = {name: value for name, value in answer.getheaders() if name.lower() not in dropped}
-            return Response(answer.status, kept, body)
-        finally:
-            connection.close()
+        if request.method == "HEAD":
+            body = FileSpan("", 0, int(answer.getheader("content-length") or 0))
+        kept = {name: value for name, value in answer.getheaders() if name.lower() not in dropped}
+        return Response(answer.status, kept, body)
 
 
 def upload(folder: Path, place: str) -> None:

@@ -12,11 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 LFS_SUFFIXES = {".parquet", ".arrow", ".bin", ".gz", ".tar", ".zip", ".zst"}
 LFS_FROM_BYTES = 10_000_000
-DATE = "2024-05-28T14:32:57.000Z"
 _HASHES: dict[tuple[str, int, int, bool], tuple[str, str]] = {}
 """(path, size, mtime in ns, large) -> (SHA-256, git's blob id), so that a file is read once in a process."""
 
@@ -34,11 +31,10 @@ class Entry:
 
 @dataclass
 class Snapshot:
-    """One commit: its files by path and README's YAML."""
+    """One commit: its files by path."""
 
     commit: str
     files: dict[str, Entry]
-    card: dict[str, Any]
 
     @cached_property
     def tree(self) -> dict[str, dict[str, Any]]:
@@ -63,8 +59,7 @@ def snapshot_from(repo: str, files: dict[str, Entry]) -> Snapshot:
     files = dict(sorted(files.items()))
     lines = [f"{path} {entry.size} {entry.sha256}" for path, entry in files.items()]
     commit = hashlib.sha1("\n".join([repo, *lines]).encode()).hexdigest()
-    card = files.get("README.md")
-    return Snapshot(commit, files, yaml_block(Path(card.file)) if card else {})
+    return Snapshot(commit, files)
 
 
 def hashed(path: Path) -> Entry:
@@ -106,14 +101,3 @@ def tree_of(files: dict[str, Entry]) -> dict[str, dict[str, Any]]:
             oid = hashlib.sha1(str(parent).encode()).hexdigest()
             tree[str(parent)] = {"type": "directory", "oid": oid, "size": 0, "path": str(parent)}
     return dict(sorted(tree.items()))
-
-
-def expanded(entry: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
-    """Return a tree entry with what `expand` adds."""
-    return entry | {"lastCommit": {"id": snapshot.commit, "title": "Upload", "date": DATE}}
-
-
-def yaml_block(card: Path) -> dict[str, Any]:
-    """Return the YAML at the head of a README.md."""
-    parts = card.read_text(encoding="utf-8").split("---\n", 2)
-    return yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0] else {}
