@@ -136,7 +136,7 @@ def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest_whateve
 ABSENT = {
     ("config", "finemath-5plus"): "no configuration 'finemath-5plus'; there are finemath-3plus, finemath-4plus",
     ("split", "test"): "no split 'test' in configuration 'finemath-4plus'; there are train",
-    ("text", "body"): "no column 'body'; there are url, fetch_time",
+    ("text", "body"): "no column 'body'; there are url, text",
     ("repo", "someone/nothing"): "no such dataset, or it is private",
     ("revision", "v9"): "revision 'v9': there is no such revision",
 }
