@@ -64,7 +64,6 @@ PLACES = {
     "read_vocabulary": "shards.format.vocabulary",
     "utf8": "trainer.commands.sample",
     "reseal": "tests.support.fuzz.damage",
-    "utf8": "trainer.commands.sample",
     "write_token_set": "shards.format.writer",
 }
 """The modules of names that Python calls use beside `pipeline`, `shards` and `trainer`."""
