@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -131,7 +132,7 @@ def _make_name(text: str) -> str:
 
 def _count_bytes(source: Found) -> int:
     """Return about how many bytes of text a source has."""
-    from pipeline.sources.formats.byte_io import measure_compression
+    from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, measure_compression
     from pipeline.sources.formats.parquet import open_parquet
     from pipeline.sources.survey import count_characters
 
@@ -139,7 +140,7 @@ def _count_bytes(source: Found) -> int:
     share = count_characters(texts, keys.get("text", "")) / max(1, sum(count_characters(texts, name) for name in texts))
     size = sum(file.stored_bytes for file in files) * measure_compression(files[0])
     if keys["format"] == "parquet":  # a footer says how well the text is compressed
-        with open_parquet(files[0].url, files[0].name, files[0].version) as (opened, _, _):
+        with suppress(*BROKEN_FILE_ERRORS), open_parquet(files[0].url, files[0].version) as (opened, _, _):
             groups = map(opened.metadata.row_group, range(opened.num_row_groups))
             size *= sum(group.total_byte_size for group in groups) / files[0].stored_bytes
     return int(share * size / (2 if keys.get("encoding", "").startswith("utf") else 1)) + 1

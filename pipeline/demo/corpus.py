@@ -54,6 +54,7 @@ _DRAWN = re.compile("[\u239b-\u23b3]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 """Halves of characters, which are not UTF-8."""
 _FORMULA = re.compile(r":math:|\.\. math::|\\frac|\\sum|\$[^$\n]+\$")
+_PYTHON = f"python {sys.version.split()[0]}"
 _TEST_FOLDERS = frozenset({"test", "tests", "testing", "idle_test"})
 _SITE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
@@ -103,10 +104,10 @@ def _gather_documentation() -> tuple[list[Docstring], list[Docstring], list[Docs
     stdlib = Path(sysconfig.get_path("stdlib"))
     files = [source for distribution in releases for source in _python_files(distribution)]
     modules = [name for name in MATHEMATICAL_MODULES if (stdlib / name).is_file()]
-    files += [(_python_release(), name, str(stdlib / name)) for name in modules]
+    files += [(_PYTHON, name, str(stdlib / name)) for name in modules]
     # A document belongs to one of both; repeated ones are left out over both.
     prose, mathematics, long = list[Docstring](), list[Docstring](), list[Docstring]()
-    reference = [Docstring(topics[name], _python_release(), "pydoc_data/topics.py", name) for name in sorted(topics)]
+    reference = [Docstring(topics[name], _PYTHON, "pydoc_data/topics.py", name) for name in sorted(topics)]
     documents = [*reference, *_descriptions(releases), *harvest_docstrings(files)]
     for document in _distinct(documents, MAX_CHARS, long):
         package = document.release.split(" ")[0]
@@ -131,10 +132,6 @@ def _normal_name(distribution: importlib.metadata.Distribution) -> str:
 
 def _release(distribution: importlib.metadata.Distribution) -> str:
     return f"{_normal_name(distribution)} {distribution.version}"
-
-
-def _python_release() -> str:
-    return f"python {sys.version.split()[0]}"
 
 
 def _python_files(distribution: importlib.metadata.Distribution) -> Iterator[SourceFile]:
@@ -191,7 +188,7 @@ def _gather_code() -> list[Docstring]:
             definitions = list(_parse_definitions(file.read_bytes()))
         except (SyntaxError, ValueError):
             continue
-        found += [Docstring(text, _python_release(), f"Lib/{path.as_posix()}", name) for name, text in definitions]
+        found += [Docstring(text, _PYTHON, f"Lib/{path.as_posix()}", name) for name, text in definitions]
     return list(_distinct(found, MAX_CODE_CHARS, []))
 
 

@@ -8,13 +8,14 @@ of as few files as possible. Reading is in `pipeline.sources.formats.contract`.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
+import contextlib
 import glob as globbing
 import hashlib
 import json
 import os
 import posixpath
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, read_file_version, version_of_status
 from pipeline.sources.formats.contract import FORMATS, list_formats_with_columns
 from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, format_of_name
+from pipeline.sources.formats.span_reader import SpanReader
 from pipeline.sources.globs import (
     AGAIN,
     HIDDEN,
@@ -164,7 +166,7 @@ def list_spans_of_file(source: SourceRecipe, file: File, unit_bytes: int | None)
     Raises:
         SourceError: the file cannot be read, or lacks a column.
     """
-    try:
+    with _explain_broken(source, file.name):
         # A listing of local files, and of the Hub, has their versions; others are asked for one by one.
         file = replace(file, version=file.version or read_file_version(file.url))
         if packed := describe_packed(file.name):
@@ -172,10 +174,6 @@ def list_spans_of_file(source: SourceRecipe, file: File, unit_bytes: int | None)
         with keep_fetched():  # what is read of a remote file now is read again with its span
             format_ = detect_format(file, source.encoding) if source.format == "auto" else source.format
             return contract.cut_file(source, file, format_, unit_bytes)
-    except InputError:  # a fault with its remedy, such as a missing package
-        raise
-    except BROKEN_FILE_ERRORS as error:
-        raise _refuse_broken(source, file.name, error) from error
 
 
 def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
@@ -201,24 +199,33 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
                 "Re-run the build to take the file as it is now."
             )
 
-    try:
+    reader = SpanReader(source, span)
+    with _explain_broken(source, span.name, reader):
         # Before and after: a file that changes meanwhile would give documents of two versions.
         check_unchanged()
-        yield from contract.read_rows(source, span)
+        yield from contract.read_rows(reader)
         check_unchanged()
+
+
+@contextlib.contextmanager
+def _explain_broken(source: SourceRecipe, name: str, reader: SpanReader | None = None) -> Generator[None]:
+    """Name the place, and the remedy, of an error of a file that cannot be opened, decompressed or decoded.
+
+    Raises:
+        SourceError: the body raises such an error.
+    """
+    try:
+        yield
     except InputError:  # a fault with its remedy, such as a missing package
         raise
     except BROKEN_FILE_ERRORS as error:
-        raise _refuse_broken(source, span.name, error) from error
-
-
-def _refuse_broken(source: SourceRecipe, name: str, error: BaseException) -> SourceError:
-    """Return the error of a file that cannot be opened, decompressed or decoded."""
-    if isinstance(error, UnicodeError) and source.encoding != "utf-8":  # a file in UTF-8 has malformed records
-        remedy = "Correct `encoding`, or give the file a source of its own."
-        return SourceError(f"{name}: does not decode as {source.encoding}: {error}. {remedy}")
-    remedy = remedy_of(error) or ". Restore the file, or leave it out of `paths`."
-    return SourceError(f"{name}: cannot be read: {text_of(error)}{remedy}")
+        found, remedy = "cannot be read", remedy_of(error) or ". Restore the file, or leave it out."
+        if isinstance(error, UnicodeError) and source.encoding != "utf-8":  # a file in UTF-8 has malformed records
+            found = f"does not decode as {source.encoding}"
+            remedy = ". Correct `encoding`, or give the file a source of its own."
+        raise SourceError(
+            f"{name}{reader.place if reader else ''}: {found}: {text_of(error).rstrip('.')}{remedy}"
+        ) from error
 
 
 _SAVED_ROWS, _SAVED_SPLITS = "state.json", "dataset_dict.json"

@@ -127,9 +127,6 @@ class RangeFile(io.RawIOBase):
         self._place = base + offset
         return self._place
 
-    def tell(self) -> int:
-        return self._place
-
     def readable(self) -> bool:
         return True
 

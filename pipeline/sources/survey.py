@@ -164,7 +164,7 @@ def _read_rest(file: File) -> bytes:
 def _list_rows(file: File, format_: str) -> Iterator[Any]:
     """Yield the first rows of a columnar file."""
     if format_ == "parquet":
-        with open_parquet(file.url, file.name, file.version) as (opened, _, _):
+        with open_parquet(file.url, file.version) as (opened, _, _):
             for batch in opened.iter_batches(_RECORDS):
                 yield from batch.to_pylist()
         return

@@ -20,16 +20,10 @@ import pyarrow as pa
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.byte_io import compression_of, is_local, open_file
-from pipeline.sources.formats.columns import check_columns, measure_rows, split_rows
+from pipeline.sources.formats.columns import RAW_TYPES, check_columns, measure_rows, split_rows
 from pipeline.sources.formats.span_reader import SpanReader
-from shards.errors import remedy_of
 
 _FILE_MAGIC = b"ARROW1"
-_RAW_TYPES = (
-    (pa.string(), pa.binary()),
-    (pa.large_string(), pa.large_binary()),
-    (pa.string_view(), pa.binary_view()),
-)
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -37,29 +31,18 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the schema of an Arrow IPC file, and cut it into spans of whole record batches of up to `unit_bytes`."""
     if compression_of(whole.name):
         raise SourceError(f"{whole.name}: Arrow IPC compressed as a whole is not read. Decompress the file.")
-    with _refuse_broken(whole.name):
-        with _open(whole, mapped=True) as file:
-            _check_ends(file, whole)
-            in_file = is_file(file)
-            schema = (pa.ipc.open_file(file) if in_file else pa.ipc.open_stream(file)).schema
-        # A file has a list of its batches; a stream is walked, if it is local and each batch stands alone.
-        check_columns(schema, source, whole.name)
-        if in_file:
-            return join_groups(replace(whole, kind="rg"), _measure_batches(source, whole, schema), unit_bytes)
-        stream = _walk(whole.url, whole.name, whole.version) if is_local(whole.url) else None
-        if stream is None:
-            return [whole]
-        return join_groups(replace(whole, kind="rg"), _measure_messages(source, whole, *stream), unit_bytes)
-
-
-@contextlib.contextmanager
-def _refuse_broken(name: str) -> Generator[None]:
-    try:
-        yield
-    except (pa.ArrowInvalid, EOFError) as error:
-        if remedy_of(error):
-            raise
-        raise SourceError(f"{name}: not whole Arrow IPC: {error}. Truncated? Restore the file.") from error
+    with _open(whole, mapped=True) as file:
+        _check_ends(file, whole)
+        in_file = is_file(file)
+        schema = (pa.ipc.open_file(file) if in_file else pa.ipc.open_stream(file)).schema
+    # A file has a list of its batches; a stream is walked, if it is local and each batch stands alone.
+    check_columns(schema, source, whole.name)
+    if in_file:
+        return join_groups(replace(whole, kind="rg"), _measure_batches(source, whole, schema), unit_bytes)
+    stream = _walk(whole.url, whole.name, whole.version) if is_local(whole.url) else None
+    if stream is None:
+        return [whole]
+    return join_groups(replace(whole, kind="rg"), _measure_messages(source, whole, *stream), unit_bytes)
 
 
 @contextlib.contextmanager
@@ -148,11 +131,12 @@ def _read_batch(file: Any, schema: pa.Schema) -> pa.RecordBatch:
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the record batches of an Arrow IPC span, a few megabytes of text at a time."""
     span = reader.span
-    with _refuse_broken(span.name), _open(span) as file:
+    with _open(span) as file:
         for number, batch in enumerate(
             _read_batches(file, span, reader.columns), span.start if span.kind == "rg" else 0
         ):
-            _validate(batch, reader.columns, f"{span.name}: record batch {number}")
+            reader.part = f"record batch {number}"
+            _validate(batch, reader.columns)
             # A record batch is as large as its writer made it: its text is given on in parts.
             for part in split_rows(batch, reader.columns):
                 found = reader.make_batch(part, reader.number_rows(part.num_rows))
@@ -182,13 +166,8 @@ def _read_fields(schema: pa.Schema, columns: Iterable[str]) -> list[int]:
     return [index for index, name in enumerate(schema.names) if name in names]
 
 
-def _validate(batch: pa.RecordBatch, columns: list[str], where: str) -> None:
+def _validate(batch: pa.RecordBatch, columns: list[str]) -> None:
     """Refuse an IPC batch whose offsets lead outside its text; whether text is UTF-8 is tested where it is cleaned."""
-    try:
-        for index in _read_fields(batch.schema, columns):
-            column: Any = batch.column(index)
-            for text, raw in _RAW_TYPES:
-                column = column.view(raw) if column.type == text else column
-            column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise SourceError(f"{where} cannot be decoded: {error}. Restore the file, or leave it out.") from error
+    for index in _read_fields(batch.schema, columns):
+        column: Any = batch.column(index)
+        column.view(RAW_TYPES.get(column.type, column.type)).validate(full=True)

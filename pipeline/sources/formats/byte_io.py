@@ -160,31 +160,37 @@ def read_text_blocks(raw: BinaryIO, span: Span, encoding: str) -> Iterator[bytes
     return decode_blocks(blocks, encoding, is_start=span.start == 0)
 
 
-def cut_after(whole: Span, places: Iterable[int], unit_bytes: int) -> list[Span]:
-    """Cut a plain file's bytes at the places that begin another span, as soon as one has `unit_bytes` of text.
+def _cut(whole: Span, unit_bytes: int, find: Callable[[BinaryIO, int], Iterable[int]], *, can_cut: bool) -> list[Span]:
+    """Cut a plain file's bytes into spans of about `unit_bytes` of text.
 
     Args:
         whole: the whole file.
-        places: where it may be cut, in order.
-        unit_bytes: the least text of a span but the last.
+        unit_bytes: the text of a span; a file of no more is one span, and so is a compressed one.
+        find: returns the places to cut the file at, about so many bytes apart.
+        can_cut: whether its encoding can be cut.
     """
+    if compression_of(whole.name) or not can_cut or whole.text_bytes <= unit_bytes:
+        return [whole]
     per_byte = max(1, whole.text_bytes // whole.stop)
-    cuts = [0]
-    for place in places:
-        if (place - cuts[-1]) * per_byte >= unit_bytes and place < whole.stop:
-            cuts.append(place)
+    with open_file(whole.url, whole.version) as raw:
+        cuts = [0, *(place for place in find(raw, unit_bytes // per_byte) if place < whole.stop), whole.stop]
     return [
         replace(whole, start=start, stop=stop, text_bytes=(stop - start) * per_byte, stored_bytes=stop - start)
-        for start, stop in itertools.pairwise([*cuts, whole.stop])
+        for start, stop in itertools.pairwise(cuts)
     ]
 
 
 def cut_records(whole: Span, unit_bytes: int, encoding: str, read: Callable[[BinaryIO], Iterable[bytes]]) -> list[Span]:
     """Cut a file where the pieces of whole records end that `read` gives; one that is not plain UTF-8, nowhere."""
-    if compression_of(whole.name) or encoding != UTF8 or whole.text_bytes <= unit_bytes:
-        return [whole]
-    with open_file(whole.url, whole.version) as raw:
-        return cut_after(whole, itertools.accumulate(map(len, read(raw))), unit_bytes)
+
+    def find(raw: BinaryIO, least: int) -> Iterator[int]:
+        last = 0
+        for place in itertools.accumulate(map(len, read(raw))):
+            if place - last >= least:
+                yield place
+                last = place
+
+    return _cut(whole, unit_bytes, find, can_cut=encoding == UTF8)
 
 
 def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -> list[Span]:
@@ -194,13 +200,13 @@ def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -
     """
     if not whole.stop:
         return []
-    per_byte = max(1, whole.text_bytes // whole.stop)
-    if compression_of(whole.name) or whole.text_bytes <= unit_bytes or not is_cuttable(encoding):
-        return [whole]
     # The separator is searched in the file's own bytes.
-    stored = separator.encode(encoding)
-    with open_file(whole.url, whole.version) as raw:
-        return cut_after(whole, find_boundaries(raw, whole.stop, stored, unit_bytes // per_byte), 1)
+    return _cut(
+        whole,
+        unit_bytes,
+        lambda raw, least: find_boundaries(raw, whole.stop, separator.encode(encoding), least),
+        can_cut=is_cuttable(encoding),
+    )
 
 
 def find_boundaries(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int) -> Iterator[int]:
@@ -220,10 +226,8 @@ def find_boundaries(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int)
             gone = max(0, len(window) - 2 * margin)
             window = window[gone:] + more
             offset += gone
-        # The end of the file is no cut: the last span would be empty.
         last = offset + found + len(separator)
-        if last < size:
-            yield last
+        yield last
 
 
 def last_end(data: bytes, separator: bytes) -> int:

@@ -19,13 +19,19 @@ from pipeline.sources.base import BATCH_BYTES, SourceError
 from shards.errors import plural
 from shards.terminal.display import printable
 
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 _Table = TypeVar("_Table", pa.Table, pa.RecordBatch)
 WrittenBy = Callable[[str], Sequence[Any]]
 """Returns the numbers of a column as a text has them, of which the table has the next floats."""
-_TEXT_TESTS = (
-    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
-    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
-)
+RAW_TYPES = {
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+}
+"""The types of text, and those of the same bytes without the promise that they are UTF-8."""
+_TEXT_TYPES = {*RAW_TYPES, *RAW_TYPES.values()}
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+"""Types in which several values may be one text in memory, and what they are cast to: few functions take them."""
 
 
 def column_names(schema: pa.Schema) -> list[str]:
@@ -82,10 +88,8 @@ def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array[Any]:
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if pa.types.is_dictionary(column.type):
         column = cast("Any", column).dictionary_decode()
-    if pa.types.is_string_view(column.type):  # few of Arrow's functions take views
-        column = column.cast(pa.large_string())
-    elif pa.types.is_binary_view(column.type):
-        column = column.cast(pa.large_binary())
+    if column.type in _VIEWS:
+        column = column.cast(_VIEWS[column.type])
     return cast("pa.Array[Any]", column)
 
 
@@ -118,7 +122,7 @@ def measure_rows(table: pa.Table | pa.RecordBatch, columns: list[str]) -> np.nda
 
 def _is_shared(kind: pa.DataType) -> bool:
     """Say whether several values of a type may be one text in memory."""
-    return pa.types.is_dictionary(kind) or pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    return pa.types.is_dictionary(kind) or kind in _VIEWS
 
 
 def measure_texts(column: Any) -> np.ndarray:
@@ -128,10 +132,10 @@ def measure_texts(column: Any) -> np.ndarray:
     if pa.types.is_dictionary(column.type):
         own = wrap_numbers(pa.int64(), measure_texts(column.dictionary).astype(np.int64))
         return own.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
-    if _is_shared(column.type):
+    if column.type in _VIEWS:
         lengths = np.frombuffer(column.buffers()[1], np.int32)[::4]  # a view's first number
         return lengths[column.offset : column.offset + len(column)].astype(np.int64)
-    if not any(test(column.type) for test in _TEXT_TESTS):
+    if column.type not in _TEXT_TYPES:
         return np.zeros(len(column), np.int64)
     return pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
 
@@ -168,13 +172,13 @@ def check_columns(schema: pa.Schema, source: SourceRecipe, where: str) -> None:
     text = find_type(schema, source.text_column)
     if text is None:
         faults.append(describe_absent(schema, source.text_column, source.text_key))
-    elif not any(test(text) for test in _TEXT_TESTS):
+    elif text not in _TEXT_TYPES:
         faults.append(f"column {source.text_column!r} is {text}, not text. Correct `{source.text_key}`.")
     for predicate in source.predicates:
         kind = find_type(schema, predicate.column)
         if kind is None:
             faults.append(describe_absent(schema, predicate.column, "keep"))
-        elif _is_list(kind):
+        elif isinstance(kind, _LISTS):
             faults.append(describe_list(predicate.column, predicate.column, "keep"))
         elif not predicate.fits(kind):
             faults.append(f"{predicate.describe_misfit(kind)}. Correct `keep`.")
@@ -186,15 +190,10 @@ def describe_absent(schema: pa.Schema, column: str, key: str) -> str:
     """Return the fault of a column that a key of the source names and a file has not."""
     # A path that leads into a list names many values.
     for head in accumulate(column.split("."), "{}.{}".format):
-        if (kind := find_type(schema, head)) is not None and _is_list(kind):
+        if isinstance(find_type(schema, head), _LISTS):
             return describe_list(column, head, key)
     use = f" for `{key}`" if key == "keep" else ""
     return f"no column {column!r}{use}; there are {list_names(column_names(schema))}. Correct `{key}`."
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    tests = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
-    return any(test(kind) for test in tests)
 
 
 def describe_list(column: str, head: str, key: str) -> str:

@@ -88,10 +88,7 @@ def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | N
     compression = TEXT_PER_STORED_BYTE if compression_of(name) else 1
     text_bytes = int(size * compression * per_byte * text_per_byte(source.encoding))
     whole = Span(file.url, name, file.version, format_, "b", 0, size, text_bytes, None, size, file.revision)
-    try:
-        return FORMATS[format_].load().cut_file(source, whole, unit_bytes or UNIT_BYTES)
-    except MemoryError as error:
-        raise _no_memory(whole, 0) from error
+    return FORMATS[format_].load().cut_file(source, whole, unit_bytes or UNIT_BYTES)
 
 
 def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
@@ -106,23 +103,15 @@ def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
         )
 
 
-def read_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+def read_rows(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream a span by its format.
 
     Raises:
         SourceError: a document is longer than `max_document_bytes`, or there is far more text than its file can hold.
     """
-    most = source.max_document_bytes
+    span, most = reader.span, reader.source.max_document_bytes
     left = allowed = max(most, GROWTH * min(span.stored_bytes, span.file_bytes))
-    reader = SpanReader(source, span)
-    batches: Iterator[TextBatch] = FORMATS[span.format].load().read_span(reader)
-    while True:
-        try:
-            batch = next(batches, None)
-        except MemoryError as error:
-            raise _no_memory(span, reader.row) from error
-        if batch is None:
-            return
+    for batch in FORMATS[span.format].load().read_span(reader):
         if batch.text.nbytes > most and (long := measure_texts(batch.text) > most).any():
             raise too_long(span, int(batch.rows[long.argmax()]), most)
         left -= max(0, batch.text.nbytes - 8 * len(batch.text))  # without the offsets
@@ -133,8 +122,3 @@ def read_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
                 "`max_document_bytes`; otherwise leave the file out."
             )
         yield batch
-
-
-def _no_memory(span: Span, row: int) -> SourceError:
-    remedy = "Free some memory, split the document, or leave the file out"
-    return SourceError(f"{describe_place(span, row)} or one soon after needs more memory than there is. {remedy}.")

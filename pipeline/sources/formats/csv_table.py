@@ -26,6 +26,7 @@ from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_records, excerpt, open_file
 from pipeline.sources.formats.columns import list_names, refuse_twins
 from pipeline.sources.formats.detect import ending_of
+from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import plural
 from shards.terminal.display import printable
@@ -40,13 +41,12 @@ class _Header(NamedTuple):
     delimiter: str
     length: int
     """Bytes of text up to the first record."""
-    has_records: bool
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the header of a CSV file, and cut it where records end; a compressed one is one span."""
     header = _read_header(source, whole)
-    if not header.has_records:
+    if not header.names:
         return []
     reader, find_end = SpanReader(source, whole), partial(_find_end, delimiter=header.delimiter)
 
@@ -57,37 +57,34 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
 
 
 def _read_header(source: SourceRecipe, span: Span) -> _Header:
-    """Read a CSV file's header, without names if there is none, as the file is empty.
+    """Read a CSV file's header, without names if no record follows.
 
     Raises:
         SourceError: the header lacks a column of the recipe.
     """
     delimiter = source.delimiter or _DELIMITERS.get(ending_of(span.name), ",")
-    header = _Header([], delimiter, 0, has_records=False)
-    length = 0
+    names, length = list[str](), 0
     with open_file(span.url, span.version) as raw:
         reader = SpanReader(source, replace(span, start=0))
         for piece, _ in reader.read_cut(raw, partial(_find_end, delimiter=delimiter)):
             start = 0
-            if not header.names:
-                # Empty lines may stand before the header.
-                start = len(piece) - len(piece.lstrip(b"\r\n"))
-                if start == len(piece):
-                    length += start
-                    continue
-                stop = _find_first_end(piece, delimiter, start)
-                line = piece[start:stop].decode("utf-8", "replace").rstrip("\r\n")
-                if "\r" in line.replace("\r\n", ""):
+            if not names:
+                text = piece.decode(UTF8, "surrogateescape")
+                lines = io.StringIO(text, newline="\n")
+                try:  # empty lines may stand before the header
+                    names = next(filter(None, csv.reader(lines, delimiter=delimiter)), [])
+                except csv.Error as error:
                     raise SourceError(
                         f"{span.name}: its lines end in a bare carriage return, as on old Macs; expected a line feed. "
                         f"Convert it: tr '\\r' '\\n' < OLD > NEW."
-                    )
-                names = next(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter))
-                _check_columns(source, names, delimiter, span.name)
-                header, start = _Header(names, delimiter, length + stop, has_records=False), stop
+                    ) from error
+                if names:
+                    _check_columns(source, names, delimiter, span.name)
+                start = len(text[: lines.tell()].encode(UTF8, "surrogateescape"))
+                length += start
             if piece[start:].strip(b"\r\n"):
-                return header._replace(has_records=True)
-    return header
+                return _Header(names, delimiter, length)
+    return _Header([], delimiter, length)
 
 
 def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name: str) -> None:
@@ -102,13 +99,13 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
         )
 
 
-def _find_quoted(data: bytes, delimiter: str, start: int = 0) -> Iterator[tuple[int, int]]:
+def _find_quoted(data: bytes, delimiter: str) -> Iterator[tuple[int, int]]:
     """Yield where fields of CSV in quotes begin and end in bytes that start with a record.
 
     The end of one that the data does not close is beyond it.
     """
     before = b"\r\n" + delimiter.encode()
-    place = start
+    place = 0
     while (first := data.find(b'"', place)) >= 0:  # much faster than a pattern
         place = first + 1
         if first and data[first - 1] not in before:
@@ -127,16 +124,6 @@ def _find_end(data: bytes, delimiter: str) -> int:
         last = data.rfind(b"\n", end, first) + 1 or last
         end = after
     return data.rfind(b"\n", end) + 1 or last
-
-
-def _find_first_end(data: bytes, delimiter: str, start: int) -> int:
-    """Return where the record of CSV ends that starts at a place."""
-    end = start
-    for first, after in _find_quoted(data, delimiter, start):
-        if (found := data.find(b"\n", end, first)) >= 0:
-            return found + 1
-        end = after
-    return data.find(b"\n", end) + 1 or len(data)
 
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:

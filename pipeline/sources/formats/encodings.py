@@ -77,8 +77,6 @@ def _decode(blocks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
 
 def decode_whole(data: bytes, encoding: str) -> bytes:
     """Return a whole file in any encoding as UTF-8, as `decode_blocks` does."""
-    if encoding == UTF8:
-        return data.removeprefix(codecs.BOM_UTF8)
     return b"".join(decode_blocks(iter([data]), encoding, is_start=True))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Container, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -42,40 +42,34 @@ _Reopen = Callable[[list[str]], pq.ParquetFile]
 
 
 @contextlib.contextmanager
-def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.ParquetFile, _Reopen, RangeFile | None]]:
+def open_parquet(url: str, version: str) -> Generator[tuple[pq.ParquetFile, _Reopen, RangeFile | None]]:
     """Open a parquet file and read its footer.
 
     Yields:
         The file, what opens it again, and for a file on the Hub the `RangeFile` under it.
 
     Raises:
-        SourceError: the file is not parquet, or is truncated.
+        OSError, ValueError: the file is not parquet, or is truncated.
     """
     remote: RangeFile | None = None
     with contextlib.ExitStack() as stack:
-        try:
-            if url.startswith("hf://"):
-                from pipeline.sources.hub_file import RangeFile
+        if url.startswith("hf://"):
+            from pipeline.sources.hub_file import RangeFile
 
-                remote = stack.enter_context(RangeFile(url, version))
-                data: Any = pa.PythonFile(cast("Any", remote), mode="r")
-            elif is_local(url):
-                data = stack.enter_context(pa.memory_map(url))
-            else:
-                data = pa.PythonFile(cast("Any", stack.enter_context(open_file(url, version))), mode="r")
-            # Of other remote files the next ranges are read ahead; one on the Hub does so itself, without the gaps.
-            options = partial(
-                pq.ParquetFile,
-                data,
-                pre_buffer=remote is None and not is_local(url),
-                page_checksum_verification=True,
-            )
-            file = options(metadata=_read_footer(remote) if remote else None)
-        except (pa.ArrowInvalid, OSError) as error:
-            if remedy_of(error):
-                raise
-            raise SourceError(f"{name}: not a whole parquet file: {error}. Truncated? Restore the file.") from error
-        stack.enter_context(file)
+            remote = stack.enter_context(RangeFile(url, version))
+            data: Any = pa.PythonFile(cast("Any", remote), mode="r")
+        elif is_local(url):
+            data = stack.enter_context(pa.memory_map(url))
+        else:
+            data = pa.PythonFile(cast("Any", stack.enter_context(open_file(url, version))), mode="r")
+        # Of other remote files the next ranges are read ahead; one on the Hub does so itself, without the gaps.
+        options = partial(
+            pq.ParquetFile,
+            data,
+            pre_buffer=remote is None and not is_local(url),
+            page_checksum_verification=True,
+        )
+        file = stack.enter_context(options(metadata=_read_footer(remote) if remote else None))
         yield file, lambda shared: options(metadata=file.metadata, read_dictionary=shared), remote
 
 
@@ -92,10 +86,9 @@ def _read_footer(file: RangeFile) -> pq.FileMetaData:
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Cut a Parquet file into spans of whole row groups with up to `unit_bytes` of text each."""
-    name = whole.name
-    with open_parquet(whole.url, name, whole.version) as (file, _, _):
-        schema, metadata = file.schema_arrow, file.metadata
-        check_columns(schema, source, name)
+    with open_parquet(whole.url, whole.version) as (file, _, _):
+        metadata = file.metadata
+        check_columns(file.schema_arrow, source, whole.name)
         content_bytes = _mean_content_bytes(file) if source.content == "software-heritage" else None
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     measured = (_measure_group(source, group, content_bytes) for group in groups)
@@ -103,18 +96,15 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
 
 
 def _measure_group(source: SourceRecipe, group: pq.RowGroupMetaData, content_bytes: float | None) -> Group:
-    read, chunks = source.columns, _chunks(group)
-    text = chunks.get(source.text_column)
-    text_bytes = 0 if text is None else text.total_uncompressed_size
+    text_bytes = sum(chunk.total_uncompressed_size for chunk in _chunks(group, [source.text_column]))
     if content_bytes is not None:  # the column holds names, not text
         text_bytes = int(group.num_rows * content_bytes)
-    stored = sum(chunk.total_compressed_size for name, chunk in chunks.items() if name in read)
-    return group.num_rows, text_bytes, stored
+    return group.num_rows, text_bytes, sum(chunk.total_compressed_size for chunk in _chunks(group, source.columns))
 
 
-def _chunks(group: pq.RowGroupMetaData) -> dict[str, pq.ColumnChunkMetaData]:
-    """Return the column chunks of a Parquet row group by dotted path."""
-    return {chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))}
+def _chunks(group: pq.RowGroupMetaData, columns: Container[str]) -> list[pq.ColumnChunkMetaData]:
+    """Return the chunks of a Parquet row group that hold some columns, given by dotted paths."""
+    return [chunk for chunk in map(group.column, range(group.num_columns)) if chunk.path_in_schema in columns]
 
 
 def _mean_content_bytes(file: pq.ParquetFile) -> float:
@@ -130,34 +120,27 @@ def _mean_content_bytes(file: pq.ParquetFile) -> float:
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the row groups of a span of a Parquet file."""
     span = reader.span
-    with open_parquet(span.url, span.name, span.version) as (file, reopen, remote):
+    with open_parquet(span.url, span.version) as (file, reopen, remote):
         groups = {index: file.metadata.row_group(index) for index in range(span.start, span.stop)}
         if remote is not None:  # what will be read, in order, is fetched ahead
             remote.expect([_find_places(group, reader.columns) for group in groups.values()])
         for index, group in groups.items():
-            with _refuse_undecoded(span, index, remote):
+            reader.part = f"row group {index}"
+            try:
                 yield from _read_group(reader, group, index, reopen)
+            except (pa.ArrowInvalid, OSError) as error:
+                if remote is None or remedy_of(error):
+                    raise
+                remote.forget()
+                remedy = "Run again: it is fetched again."
+                raise SourceError(f"{span.name}: {reader.part} cannot be decoded: {error}. {remedy}") from error
 
 
 def _find_places(group: pq.RowGroupMetaData, columns: list[str]) -> list[tuple[int, int]]:
     """Return where the Parquet chunks of some columns begin and end."""
-    wanted = [chunk for name, chunk in _chunks(group).items() if name in columns]
+    wanted = _chunks(group, columns)
     starts = [min(c.data_page_offset, c.dictionary_page_offset or c.data_page_offset) for c in wanted]
     return [(start, start + c.total_compressed_size) for start, c in zip(starts, wanted, strict=True)]
-
-
-@contextlib.contextmanager
-def _refuse_undecoded(span: Span, index: int, remote: RangeFile | None) -> Generator[None]:
-    try:
-        yield
-    except (pa.ArrowInvalid, OSError) as error:
-        if remedy_of(error):
-            raise
-        remedy = "Restore the file, or leave it out."
-        if remote is not None:
-            remote.forget()
-            remedy = "Run again: it is fetched again."
-        raise SourceError(f"{span.name}: row group {index} cannot be decoded: {error}. {remedy}") from error
 
 
 def _read_group(reader: SpanReader, group: pq.RowGroupMetaData, index: int, reopen: _Reopen) -> Iterator[TextBatch]:
@@ -166,7 +149,6 @@ def _read_group(reader: SpanReader, group: pq.RowGroupMetaData, index: int, reop
     Raises:
         SourceError: its rows differ from the footer's number.
     """
-    text = _chunks(group).get(reader.source.text_column)
     first, rows, rejected, is_kept = reader.row, 0, Counter[str](), not reader.predicates
     if not is_kept:
         # The predicates' columns are small, the text is large: read the text only if the predicates keep a row.
@@ -183,17 +165,17 @@ def _read_group(reader: SpanReader, group: pq.RowGroupMetaData, index: int, reop
         yield batch_without_rows(rejected)
         reader.row += rows
     rows = reader.row - first
-    held = rows if text is None else text.num_values
+    (held,) = [chunk.num_values for chunk in _chunks(group, [reader.source.text_column])] or [rows]
     if group.num_rows != rows or held != rows:
         raise SourceError(
-            f"{reader.span.name}: row group {index} holds {plural(held, 'text')}, of which {rows} were read; its "
+            f"{reader.span.name}: {reader.part} holds {plural(held, 'text')}, of which {rows} were read; its "
             f"footer says {plural(group.num_rows, 'row')}. The file is broken; restore it, or leave it out."
         )
 
 
 def _read_tables(group: pq.RowGroupMetaData, index: int, columns: list[str], reopen: _Reopen) -> Iterator[pa.Table]:
     """Yield columns of a row group, about `BATCH_BYTES` at a time, but for what is in dictionaries."""
-    chunks = [chunk for name, chunk in _chunks(group).items() if name in columns]
+    chunks = _chunks(group, columns)
     stated = sum(chunk.total_uncompressed_size for chunk in chunks)
     rows = min(BATCH_BYTES * group.num_rows // max(1, stated), _BATCH_ROWS)
     # Many rows may have one long text: dictionaries are kept; of texts that repeat the one before, few rows are read.

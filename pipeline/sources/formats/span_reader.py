@@ -45,8 +45,16 @@ class SpanReader:
         self.not_read: Counter[str] = Counter()
         self.row = 0
         """The number of the next row, in the formats that count their rows by `number_rows`."""
+        self.part = ""
+        """The part of the file that is being read, in the formats that have parts, such as `row group 3`."""
         self._malformed: list[str] = []
         self._raw: BinaryIO | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the reading is, to follow the file's name in a message; empty before the first rows."""
+        row = f"record {self.row} or one soon after" if self.row else ""
+        return f": {self.part or row}" if self.part or row else ""
 
     @contextlib.contextmanager
     def open(self) -> Generator[BinaryIO]:
