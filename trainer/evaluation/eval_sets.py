@@ -8,9 +8,8 @@ one token of context, and no token is dropped. Source: `get_rolling_token_window
 context of 1.
 
 Bits per byte is the loss of all documents, end-of-document tokens included, over the bytes of their text: it compares
-models with different vocabularies. Where the tokenizer rewrites text, the bytes of tokens are scaled to those of the
-source's own text, as for the validation split. The documents that are scored stay in memory: 2 or 4 bytes a token, 30 a
-document.
+models with different vocabularies. Of text that the tokenizer rewrites, the source's own bytes count, as in validation.
+Documents stay in memory: 2 or 4 bytes a token, 30 a document.
 
 Documents that the training set holds too are found by content hash: the column of hashes of every document table of the
 training split is read once, batch by batch, so that memory grows with the eval set only.
@@ -279,11 +278,7 @@ def _describe_recipe(config: EvalSetConfig, trained: TrainedModel) -> dict[str, 
 
 
 def _run_build(name: str, folder: Path) -> None:
-    """Run the pipeline on a recipe of an eval set in the cache.
-
-    Raises:
-        InputError: it refuses the recipe, or fails; the message has its problems.
-    """
+    """Run the pipeline on a recipe in the cache; an InputError has the problems for which it refuses it, or fails."""
     # A program, since the trainer imports no pipeline. -P: a folder `pipeline` in the working directory is not it.
     command = [sys.executable, "-P", "-m", "tokenmill", "build", RECIPE_FILE, "--out", SET_FOLDER, "--json"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
