@@ -152,9 +152,8 @@ class Shard:
         import pyarrow as pa
 
         schema = document_schema()
-        for name in {*schema.names} - {*(columns or schema.names)}:
-            schema = schema.remove(schema.get_field_index(name))
-        return pa.Table.from_batches(list(iter_documents(self, columns)), schema)
+        own = pa.schema([schema.field(name) for name in columns or schema.names])
+        return pa.Table.from_batches(list(iter_documents(self, columns)), own)
 
     @contextlib.contextmanager
     def table_errors(self, found: str) -> Generator[None]:

@@ -30,7 +30,7 @@ def test_facade(good_set, plan):
     shard = shard_set.shard("val-00000")
     assert shard.num_documents == len(plan.documents["val"][0])
     assert shard.documents().schema.equals(document_schema())
-    assert shard.documents(["length"]).column_names == ["length"]
+    assert shard.documents(["source", "length"]).column_names == ["source", "length"]  # in the order asked for
     assert dir(shards) == ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set", "report_to"]
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = shards.absent
