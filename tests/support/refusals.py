@@ -69,6 +69,10 @@ PLACES = {
 """The modules of names that Python calls use beside `pipeline`, `shards` and `trainer`."""
 
 
+PROGRESS = re.compile(r"\w+: (\d+%|$|\d+ tasks? in )")
+"""How far a stage is: shown or not by how long it takes."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One case: its lines without what is said, and what is said."""
@@ -191,7 +195,8 @@ def say(world: World, case: Case) -> list[str]:
                 Path(path).unlink()
             elif sign == "$":
                 done = call_here(main, *shlex.split(rest))
-                said += [f"exit {done.returncode}", *(done.stdout + done.stderr).splitlines()]
+                lines = (done.stdout + done.stderr).splitlines()
+                said += [f"exit {done.returncode}", *(one for one in lines if not PROGRESS.match(one))]
             elif sign == ">>>":
                 said += _say_error(rest)
             else:
