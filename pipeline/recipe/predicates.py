@@ -102,6 +102,8 @@ class Predicate:
         import pyarrow.compute as pc
 
         kind, comparison, wanted = values.type, self.operator, self._values()
+        if not self.fits(kind) and not pa.types.is_null(kind):
+            raise TypeError(self.describe_misfit(kind))
         try:
             if _is_time(kind):
                 compared = self._times(kind)
@@ -117,9 +119,7 @@ class Predicate:
                 found = pc.is_in(values, value_set=compared.cast(kind))
                 return pc.if_else(pc.is_valid(values), found, pa.scalar(None, pa.bool_()))
             return pc.call_function(_ARROW[comparison], [values, compared[0]])
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, OverflowError) as error:
-            if not self.fits(values.type):
-                raise TypeError(self.describe_misfit(values.type)) from error
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid, OverflowError):
             return self._compare(values.to_pylist())
 
     def _compare(self, numbers: Sequence[Any]) -> pa.BooleanArray:

@@ -88,3 +88,13 @@ def test_every_integer_date_and_time_is_compared(
     predicate = parse_predicate("c", condition)
     assert predicate.fits(kind)
     assert predicate.mask(pa.array([*values, None], kind)).to_pylist() == [*held, None]
+
+
+@pytest.mark.parametrize(
+    ("condition", "kind"),
+    [("== '3'", pa.int64()), (["3"], pa.float32()), ([True], pa.int8()), ([3], pa.string())],
+    ids=str,
+)
+def test_a_value_of_another_type_is_not_converted(condition: Any, kind: pa.DataType) -> None:
+    with pytest.raises(TypeError, match=f"column 'c' is {kind}; cannot test"):
+        parse_predicate("c", condition).mask(pa.array([None, 3], pa.int64()).cast(kind))
