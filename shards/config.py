@@ -213,8 +213,7 @@ _NO_RECIPE = ". Recipes are TOML: `tokenmill init PATH` writes one for data, and
 
 
 def load_json(text: bytes | str) -> Any:
-    """Return the value of a JSON text, or raise the ValueError of one that has a key twice or is none, or a
-    RecursionError."""
+    """Return a JSON text's value; raise a ValueError if it has a key twice or is none, or a RecursionError."""
     return json.loads(text, object_pairs_hook=_make_object)
 
 
@@ -307,7 +306,8 @@ def _set_key(place: Any, key: Sequence[str], value: Any) -> str:
         for end in range(len(key) - 1, 0, -1):  # the name of an item may have dots: the longest that fits is meant
             if (name := ".".join(key[:end])) in named:
                 return _set_key(named[name], key[end:], value)
-        return f"no {key[0]!r} in this file.{nearest(key[0], item_names(items)) if items else ''}"
+        unknown = f"no {key[0]!r} in this file.{nearest(key[0], item_names(items)) if items else ''}"
+        return f"{name!r} is an item of a list; name one of its keys" if (name := ".".join(key)) in named else unknown
     if not isinstance(place, dict):
         return f"{key[0]!r} is a key of a plain value"
     table = cast("Document", place)
