@@ -431,7 +431,7 @@ def _find_place(
         elif isinstance(data, list) and isinstance(part, int):
             items = cast("list[Any]", data)
             present = part < len(items)  # a tuple's item may be missing
-            names.append(item_names(items)[part] if present else str(part))
+            names.append(item_names(items)[part] if present and isinstance(items[part], dict) else str(part))
             data = items[part] if present else None
         else:
             break
