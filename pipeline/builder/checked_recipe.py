@@ -66,7 +66,7 @@ def load_checked_recipe(
         InputError: with every fault, including globs that match nothing and block lists that cannot be read.
         MissingExtraError: a library that cleaning needs is not installed.
     """
-    folder, where, given = Path(), "recipe", recipe if isinstance(recipe, dict) else {}
+    folder, where, given = Path(), "recipe", copy.deepcopy(recipe) if isinstance(recipe, dict) else {}
     own: list[Path] = []
     if not isinstance(recipe, dict):
         if Path(recipe).is_dir() and not (SHIPPED / f"{recipe}.toml").is_file():
@@ -89,13 +89,13 @@ def load_checked_recipe(
                 changes = [("tokenizer.file", ["tokenizer", "file"], own_file), *changes]
     check_kind(given, "data", where)
     folder = Path(os.path.abspath(folder))  # without `..`: the same paths from any working directory
-    data = copy.deepcopy(given)
-    faults = list(apply_changes(data, changes, overrides))
-    _leave_out(data, given)
+    absent = _names_without_weight(given)
+    faults = list(apply_changes(given, changes, overrides))
+    _leave_out(given, _names_without_weight(given) - absent)
     # All faults of the recipe and of the files that it names come in one report.
     on_files = (_check_tokenizer_file, check_globs, check_entries)
     checks = (_check_filters, *(partial(check, folder=folder) for check in on_files))
-    checked = check_settings(Recipe, data, where=where, checks=checks, faults=faults, context=folder)
+    checked = check_settings(Recipe, given, where=where, checks=checks, faults=faults, context=folder)
     # A phase smaller than a shard is known only when all numbers are good.
     if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
         raise settings_error(where, small)
@@ -104,22 +104,20 @@ def load_checked_recipe(
     return pin_models(pin_entries(checked), None if allow_code else own)
 
 
-def _leave_out(data: dict[str, Any], given: dict[str, Any]) -> None:
-    """Leave the sources of weight 0 out of a changed recipe, and those that a change left out of tables by source, too:
-    messages give that as a remedy. `given` is the recipe without the changes."""
-
-    def names(tables: dict[str, Any]) -> set[str]:
-        sources = map(table_of, list_of(tables.get("sources")))
-        return {str(one.get("name")) for one in sources if _has_no_weight(one)}
-
-    left_out = names(data) - names(given)
+def _leave_out(data: dict[str, Any], names: set[str]) -> None:
+    """Leave the sources of weight 0 out of a changed recipe, and those that a change left out, by their names, of
+    tables by source, too: messages give that as a remedy."""
     if sources := list_of(data.get("sources")):
         data["sources"] = [one for one in sources if not _has_no_weight(table_of(one))]
     section = table_of(data.get("tokenizer"))
     phases = map(table_of, list_of(table_of(data.get("mix")).get("phases")))
     for table in (section.get("sample_weights"), section.get("sample_limits"), *(one.get("weights") for one in phases)):
-        for name in left_out:
+        for name in names:
             table_of(table).pop(name, None)
+
+
+def _names_without_weight(data: dict[str, Any]) -> set[str]:
+    return {str(one.get("name")) for one in map(table_of, list_of(data.get("sources"))) if _has_no_weight(one)}
 
 
 def _has_no_weight(source: dict[str, Any]) -> bool:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.engine.receipts import write_receipt
+from pipeline.engine.tasks import Report
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Unit, make_units
 from pipeline.sources.files import read_span
@@ -289,7 +290,7 @@ class Run:
         task = fetch.make_fetch_task(self.unit, self.source, self.work)
         self.folder = self.work / task.digest
         self.folder.mkdir(exist_ok=True)
-        result = fetch.fetch_unit(self.folder, task.payload, lambda *counts: self.counts.append(counts))
+        result = fetch.fetch_unit(self.folder, task.payload, Report(lambda *counts: self.counts.append(counts)))
         write_receipt(self.folder, result)
         return result
 

@@ -37,7 +37,7 @@ class ObjectServer:
     url: str
     pid: int
 
-    def _send(self, method: str, path: str) -> None:
+    def send(self, method: str, path: str) -> None:
         with contextlib.closing(http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)) as connection:
             connection.request(method, path)
             answer = connection.getresponse()
@@ -45,12 +45,12 @@ class ObjectServer:
 
     def empty_bucket(self) -> str:
         """Make the bucket, or remove everything in it if there is one (moto only); return its address."""
-        self._send("PUT", f"/{BUCKET}")
+        self.send("PUT", f"/{BUCKET}")
         return f"s3://{BUCKET}"
 
     def reset(self) -> None:
         """Remove every bucket (moto only)."""
-        self._send("POST", "/moto-api/reset")
+        self.send("POST", "/moto-api/reset")
 
 
 @contextlib.contextmanager
