@@ -15,7 +15,6 @@ from pipeline.recipe.paths import SHIPPED
 from pipeline.recipe.schema import Recipe
 from shards.terminal.shipped_recipes import find_recipe
 from tests.support.builds import call_here
-from tokenmill.__main__ import main
 from tokenmill.experiments.schema import SHIPPED as EXPERIMENTS_FOLDER
 from tokenmill.experiments.schema import flatten_keys, load_ablation
 from tokenmill.mix_search.schema import load_mix_search
@@ -115,7 +114,7 @@ def test_the_arms_of_every_experiment_load(path: Path, load: Load, tmp_path: Pat
 
 def test_the_page_of_keys_is_what_the_command_prints() -> None:
     """Where this fails: tokenmill keys > docs/keys.md"""
-    printed = call_here(main, "keys").stdout
+    printed = call_here("keys").stdout
     assert printed == (ROOT / "docs/keys.md").read_text(encoding="utf-8")
     rows = [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in printed.splitlines() if line.startswith("| `")]
     assert all(len(row) == 4 and len(row[3]) > 10 for row in rows)

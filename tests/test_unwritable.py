@@ -11,7 +11,6 @@ import pytest
 from shards.stores.files import atomic_open
 from tests.support.builds import build_here, call_here
 from tests.support.recipes import write_small_recipe
-from tokenmill.__main__ import main
 
 FOLDERS = {
     "build": "build {recipe} --workers 1 --out {place}",
@@ -34,7 +33,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_folder_of_somebody_else(command: str, built: Path, tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o555)
     words = command.format(recipe=built / "recipe.toml", set=built / "set", place=tmp_path / "locked/x", tmp=tmp_path)
-    done = call_here(main, *words.split())
+    done = call_here(*words.split())
     assert (done.returncode, str(tmp_path / "locked") in done.stderr) == (2, True), done.stderr
     assert "This user has no permission. Change the permissions" in done.stderr
 

@@ -13,7 +13,6 @@ import xxhash
 
 from tests.support.builds import build_here, call_here, hashes_in, one_worker, real_documents
 from tests.support.recipes import source, write_recipe, write_texts
-from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
 
@@ -51,7 +50,7 @@ def plant(texts: list[str]) -> list[str]:
 
 def audit(path: Path, *options: str) -> Any:
     """Run `tokenmill audit --json` in the folder of a set."""
-    done = call_here(main, *one_worker("audit", path, *options, "--json"), cwd=path.parent)
+    done = call_here(*one_worker("audit", path, *options, "--json"), cwd=path.parent)
     assert done.returncode == 0, done.stderr + done.stdout[-2000:]
     return json.loads(done.stdout)
 
@@ -97,7 +96,7 @@ def test_planted_documents_are_listed_and_dropped(tmp_path: Path) -> None:
     (check,) = [check for check in again["checks"] if check["name"] == "concentrated"]
     named |= {row["text"].strip() for row in check["rows"]}
     assert not named & {TRIPLES, LOGS, TABLES, LISTS}
-    refused = call_here(main, *one_worker("audit", tmp_path / "set", "--write-block-list", "block.txt"), cwd=tmp_path)
+    refused = call_here(*one_worker("audit", tmp_path / "set", "--write-block-list", "block.txt"), cwd=tmp_path)
     assert refused.returncode == 2
     assert "the set was built with this block list" in refused.stderr
     assert read_list(tmp_path / "block.txt") == listed

@@ -38,7 +38,6 @@ from tests.support.builds import call_here, hashes_in, real_documents
 from tests.support.evidence import read_rows
 from tests.support.held_items import documents_of, find_held, items_of
 from tests.support.recipes import write_texts
-from tokenmill.__main__ import main
 
 ENTITY_OR_CHARACTER = re.compile(
     r"&(?:amp;)*(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|.", re.DOTALL
@@ -345,7 +344,7 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
         words = slow_words(one["found"]["hit"])  # a long hit is cut, perhaps inside a word
         assert words[:-1] == slow_words([*QUESTIONS, SHORT][one["item"]["item_row"]])[: len(words) - 1]
         assert len(words) > 4
-    assert ">>>" in call_here(main, "clean-report", tmp_path / "set.work", "--examples", "1").stdout
+    assert ">>>" in call_here("clean-report", tmp_path / "set.work", "--examples", "1").stdout
 
 
 @pytest.mark.parametrize("counts", [0, 1000])

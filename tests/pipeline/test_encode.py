@@ -22,7 +22,6 @@ from shards.format.tokenizer_json import run_tokenizers
 from tests.support.builds import build_here, call_here, real_documents
 from tests.support.recipes import source, write_recipe, write_texts
 from tests.support.tokenizers import train_byte_level, with_pattern
-from tokenmill.__main__ import main
 
 
 def test_hashes_with_the_same_first_half_are_cut_by_the_second() -> None:
@@ -82,9 +81,7 @@ def test_a_document_on_which_a_pattern_explodes_is_named(
     write_texts(tmp_path / "a.jsonl", ["b", "a" * 60, "c"])
     given = {"file": "tokenizer.json", "eos_token": "</s>"}
     recipe = write_recipe(tmp_path / "recipe.toml", source("s", "a.jsonl"), tokenizer=given)
-    done = call_here(
-        main, command, recipe, *(["--out", tmp_path / "set", "--workers", "1"] if command == "build" else [])
-    )
+    done = call_here(command, recipe, *(["--out", tmp_path / "set", "--workers", "1"] if command == "build" else []))
     words = r"`tokenizers` cannot encode a text of \d+ bytes: .* begins with 'aaa.* patterns are \"\(a\+\)\+y\|\.\""
     assert re.search(rf"source 's': a\.jsonl: record 1: {words}", done.stderr), done.stderr
     with pytest.raises(InputError, match=rf"tokenizer\.json: {words}"):

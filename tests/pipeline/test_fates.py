@@ -31,7 +31,6 @@ from tests.support.builds import build_here, call_here, hashes_in, one_worker, r
 from tests.support.cleaned_recipe import language_model
 from tests.support.near_duplicates import change
 from tests.support.recipes import overrides
-from tokenmill.__main__ import main
 
 MODEL = language_model()
 assert MODEL is not None
@@ -184,7 +183,7 @@ class Built:
 
 
 def trace(place: Path, *options: str, expect: int = 0) -> dict[str, Any]:
-    done = call_here(main, *one_worker("trace", place, *options))
+    done = call_here(*one_worker("trace", place, *options))
     assert done.returncode == expect, done.stderr + done.stdout
     result = json.loads(done.stdout) if "--json" in options else {"stdout": done.stdout}
     return result | {"stderr": done.stderr}
@@ -238,7 +237,7 @@ def only_copy(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def report(place: Path, *options: str, expect: int = 0) -> Any:
-    done = call_here(main, "clean-report", place, *options)
+    done = call_here("clean-report", place, *options)
     assert done.returncode == expect, done.stderr + done.stdout
     return json.loads(done.stdout) if "--json" in options else done
 
@@ -309,7 +308,7 @@ def check_alarm(said: str, built: Built, name: str) -> None:
 def test_alarms_of_plan_and_build_show_what_would_go(built: Built) -> None:
     recipe, work = built.folder / "recipe.toml", built.folder / "strict.work"
     strict = overrides(*(f"{key}=0" for key in BOUNDS.values()))
-    planned = json.loads(call_here(main, "plan", recipe, *strict, "--json").stdout)
+    planned = json.loads(call_here("plan", recipe, *strict, "--json").stdout)
     assert len(planned["stops"]) >= 5
     for name in BOUNDS:
         check_alarm("\n".join(planned["stops"]), built, name)

@@ -21,7 +21,6 @@ from tests.support.builds import call_here, real_documents
 from tests.support.cleaned_recipe import language_model
 from tests.support.hub_builds import Command
 from tests.support.servers.hub import Hub
-from tokenmill.__main__ import main
 from trainer.metrics import METRICS_FILE
 from trainer.run_folder import RECIPE_FILE
 
@@ -77,7 +76,7 @@ def read_sources(recipe: Path) -> dict[str, dict[str, Any]]:
 def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
     write_files(tmp_path / "my data")
     (tmp_path / "lines.jsonl").write_text('{"a": "Text."}')
-    done = call_here(main, "init", "my data", cwd=tmp_path)
+    done = call_here("init", "my data", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert read_sources(tmp_path / "recipe.toml") == {
         # Fewer than ten files are cut: validation takes whole documents.
@@ -128,12 +127,12 @@ def test_a_folder_becomes_a_recipe_that_plan_takes(tmp_path: Path) -> None:
         "tokenmill audit out/my-data",
         "tokenmill train demo --shards out/my-data --run out/my-data-run --set 'eval.sets=[]'",
     ]
-    said = call_here(main, "init", "my data/web", "--out", "web.toml", cwd=tmp_path).stdout
+    said = call_here("init", "my data/web", "--out", "web.toml", cwd=tmp_path).stdout
     assert "web-file: HTML in 16 of 16" in said, "nothing else is there"
-    planned = call_here(main, "plan", "recipe.toml", cwd=tmp_path)
+    planned = call_here("plan", "recipe.toml", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert "would stop" not in planned.stdout
-    twins = call_here(main, "init", "../lines.jsonl", "big.txt", "rows/lines.jsonl", cwd=tmp_path / "my data")
+    twins = call_here("init", "../lines.jsonl", "big.txt", "rows/lines.jsonl", cwd=tmp_path / "my data")
     assert "lines-jsonl-2 " in twins.stdout
 
 
@@ -149,32 +148,32 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         path.write_bytes(data.center(200_000 * (number == 14), b"."))
     (tmp_path / "texts/0/sjis.txt").write_bytes("日本語の文。".encode("sjis"))  # keeps no other file from being read
     for recipe, given in (("a.toml", "texts"), ("b.toml", "texts/**/*.txt")):
-        assert call_here(main, "init", given, given, "--out", recipe, cwd=tmp_path).returncode == 0
+        assert call_here("init", given, given, "--out", recipe, cwd=tmp_path).returncode == 0
         found, western = read_sources(tmp_path / recipe).values()
         assert found == {"paths": ["texts/**/*.txt"], "exclude": sorted([*odd, "texts/0/sjis.txt"]), "format": "file"}
         assert western == {"paths": sorted(odd), "format": "file", "encoding": "cp1252"}
         written = (tmp_path / recipe).read_text()
         assert "# 89 files" in written
     for arguments in ("plan a.toml", "build b.toml --out out/b", "audit out/b", "report out/b"):
-        assert call_here(main, *arguments.split(), cwd=tmp_path).returncode == 0, arguments
+        assert call_here(*arguments.split(), cwd=tmp_path).returncode == 0, arguments
     (tmp_path / "run").mkdir()
     for name in (RECIPE_FILE, METRICS_FILE):
         (tmp_path / "run" / name).write_text('{"text": "not read"}')
-    said = call_here(main, "init", ".", "--out", "c.toml", cwd=tmp_path).stdout
+    said = call_here("init", ".", "--out", "c.toml", cwd=tmp_path).stdout
     assert "looked at 10 files" in said
     for name in ("out/b: a shard", "out/b.work: the work", "out/b.audit: an aud", "out/b.report: a rep", "run: a tr"):
         assert f"left out: {name}" in said
     (tmp_path / "n.csv").write_text("7,A story.\n" * 9_000 + "8,A café.\n9,Another one.\n" * 9, "cp1252")
-    said = call_here(main, "init", "n.csv", "--out", "n.toml", cwd=tmp_path).stdout
+    said = call_here("init", "n.csv", "--out", "n.toml", cwd=tmp_path).stdout
     assert "looks like a record" in said
     assert "cp1252 is a guess" in said
     (tmp_path / "long.log").write_text("one line " * 200_000)
-    said = call_here(main, "init", "long.log", "--out", "d.toml", cwd=tmp_path).stdout
+    said = call_here("init", "long.log", "--out", "d.toml", cwd=tmp_path).stdout
     assert 'cut at "\\n" into about 1 document;' in said
     western = "No.\n" * 500_000 + "Le café noir de l’été. " * 9 + "É»"
     for encoding, text in (("cp1252", western), ("sjis", "日本語の文。\n文")):
         (tmp_path / f"{encoding}.txt").write_bytes(text.encode(encoding))
-        done = call_here(main, "init", f"{encoding}.txt", "--out", f"{encoding}.toml", cwd=tmp_path)
+        done = call_here("init", f"{encoding}.txt", "--out", f"{encoding}.toml", cwd=tmp_path)
         assert ("cp1252 is a guess" if encoding == "cp1252" else "nor cp1252") in done.stdout
         assert ('\nencoding = "cp1252"  # ' in (tmp_path / f"{encoding}.toml").read_text()) is (encoding == "cp1252")
 
@@ -184,12 +183,12 @@ def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: p
     (tmp_path / "a.jsonl").write_text(lines)
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "the same words"}\n' * 100_000))
-    found = json.loads(call_here(main, "init", ".", "--json", cwd=tmp_path).stdout)["sources"]
+    found = json.loads(call_here("init", ".", "--json", cwd=tmp_path).stdout)["sources"]
     assert [source["size"] for source in found] == [*[format_size(len(lines))] * 2, "2.7 MB"]
     said = "# languages of 54 documents: en 54\n"
     assert (said in (tmp_path / "recipe.toml").read_text()) == (language_model() is not None)
     monkeypatch.setattr(errors.importlib.util, "find_spec", {}.get)
-    assert call_here(main, "init", ".", "--out", "b.toml", cwd=tmp_path).returncode == 0
+    assert call_here("init", ".", "--out", "b.toml", cwd=tmp_path).returncode == 0
     assert "# languages" not in (tmp_path / "b.toml").read_text()
 
 

@@ -29,7 +29,6 @@ from tests.support.builds import call_here, digests, hashes_in
 from tests.support.evidence import read_rows
 from tests.support.near_duplicates import Planted, jaccard, plant
 from tests.support.recipes import source, write_recipe, write_texts
-from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
 
@@ -162,7 +161,7 @@ def test_a_report_keeps_every_document(small: Corpus) -> None:
     twins = read_twins(small.folder / "report.work")
     assert len(twins) == len(read_twins(small.folder / "set.work"))
     assert not any(row["dropped"] for row in twins)
-    shown = call_here(main, "clean-report", small.folder / "report.work", "--examples", "2").stdout
+    shown = call_here("clean-report", small.folder / "report.work", "--examples", "2").stdout
     assert shown.count("reported, not dropped") >= 2
     assert shown.count("    similar by ") >= 4
 

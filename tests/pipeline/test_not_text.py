@@ -10,7 +10,6 @@ from pathlib import Path
 from shards.audit.not_text import KINDS, NotText, describe_not_text, look_for_not_text
 from tests.support.builds import build_here, call_here, real_documents
 from tests.support.recipes import source, write_recipe, write_texts
-from tokenmill.__main__ import main
 
 HYPHENS, HEADERS = "words hyphenated at line ends", "headers of pages"
 
@@ -100,9 +99,9 @@ def test_said_by_plan_build_and_audit(tmp_path: Path) -> None:
             (tmp_path / name / f"{number}.md").write_text(way(text))
         sources.append(source(name, f"{name}/*", format="file"))
     recipe = write_recipe(tmp_path / "r.toml", *sources, mix={"when_short": "shrink"}, shards={"tokens": 50_000})
-    planned = call_here(main, "plan", recipe).stdout
+    planned = call_here("plan", recipe).stdout
     built = build_here(recipe, tmp_path / "set")["stderr"]
-    audited = call_here(main, "audit", tmp_path / "set", "--workers", "1", "--json")
+    audited = call_here("audit", tmp_path / "set", "--workers", "1", "--json")
     (check,) = (check for check in json.loads(audited.stdout)["checks"] if check["name"] == "not_text")
     assert check["verdict"] == "look"
     for name, kind in ((way.__name__, kind) for way, kind in told.items()):

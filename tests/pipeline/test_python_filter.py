@@ -29,7 +29,6 @@ from shards.errors import InputError
 from shards.format.content_hash import hash_document
 from tests.support.builds import build_here, call_here, digests, real_documents, run_build
 from tests.support.recipes import source, write_recipe, write_texts
-from tokenmill.__main__ import main
 
 RULES = """
 from __future__ import annotations
@@ -84,10 +83,10 @@ def test_a_function_drops_and_changes_documents(recipe: Path, tmp_path: Path) ->
     changed = next(text for text, after in left.items() if text != after)
     for text, answer in ((gone[0], "rules:keep\n"), (changed, "in the set, train-00000")):
         (tmp_path / "text.txt").write_text(text)
-        told = call_here(main, "trace", tmp_path / "set", "--document", tmp_path / "text.txt").stdout
+        told = call_here("trace", tmp_path / "set", "--document", tmp_path / "text.txt").stdout
         assert answer in told
         assert ("changed by clean.python.rules:keep" in told) == (text == changed)
-    assert "rules:keep: too long" in call_here(main, "clean-report", tmp_path / "set.work").stdout
+    assert "rules:keep: too long" in call_here("clean-report", tmp_path / "set.work").stdout
 
 
 def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_the_bytes_depend_on_no_worker(recipe: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [["build", "--out", "set", "--workers", "1"], ["plan"]])
 def test_a_function_that_ends_its_process_is_named(recipe: Path, tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "rules.py").write_text("import os\ndef keep(texts):\n    os._exit(1)\n")
-    ended = call_here(main, *command, recipe, cwd=tmp_path)
+    ended = call_here(*command, recipe, cwd=tmp_path)
     assert ended.returncode == 1, ended.stdout
     assert "lost 3 times" in ended.stderr
     assert "or rules:keep ended it (os._exit, a crash in a library): correct that." in ended.stderr
@@ -118,12 +117,12 @@ def test_a_changed_module_runs_again(recipe: Path, tmp_path: Path) -> None:
     assert pipeline.build_set(recipe, out=tmp_path / "set").tasks_run == 0
     words = tmp_path / "parts/words.py"
     words.write_text("MOST, WORD = 900, ''")
-    told = call_here(main, "build", recipe, "--out", tmp_path / "set", "--dry-run").stdout
+    told = call_here("build", recipe, "--out", tmp_path / "set", "--dry-run").stdout
     assert "sources.s0.clean.python has changed" in told
     second = pipeline.build_set(recipe, out=tmp_path / "set")  # in the process that has imported the old ones
     assert second.manifest.splits["train"].tokens < first.manifest.splits["train"].tokens
     words.write_text("")
-    told = call_here(main, "trace", tmp_path / "set", "--document", words).stderr
+    told = call_here("trace", tmp_path / "set", "--document", words).stderr
     assert "the function has changed" in told
 
 

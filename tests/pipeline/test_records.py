@@ -27,7 +27,6 @@ from pipeline.tokenizer.sample import TokenizerTask
 from shards.stores.files import lock_folder
 from tests.support.builds import build_here, call_here
 from tests.support.recipes import write_small_recipe
-from tokenmill.__main__ import main
 
 
 def state_of(folder: Path) -> dict[str, Any]:
@@ -103,7 +102,7 @@ def test_files_are_named(recipe: Path, tmp_path: Path) -> None:
         "sources.notes: 1 file newly read (zz.txt)",
         "sources.notes: 1 file no longer read (00.txt)",
     ]
-    shown = call_here(main, "build", recipe, "--out", out, "--workers", "1", "--dry-run")
+    shown = call_here("build", recipe, "--out", out, "--workers", "1", "--dry-run")
     assert shown.returncode == 0
     assert "tokenizer: runs 1 task: sources.notes: 1 file changed" in shown.stdout
 

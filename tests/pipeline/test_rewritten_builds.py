@@ -27,7 +27,6 @@ from tests.support.builds import (
 )
 from tests.support.provenance import compare_with_sources
 from tests.support.tokenizers import train_llama2, train_t5, train_unigram
-from tokenmill.__main__ import main
 
 EOS, BOS = 2, 1
 TRAIN = """
@@ -146,27 +145,27 @@ def test_a_manifest_that_contradicts_itself(built: Path, tmp_path: Path) -> None
 
 
 def test_text_is_shown_and_found_without_bos_and_the_space_before_it(corpus: Path, built: Path) -> None:
-    inspected = call_here(main, "inspect", built, "--shard", "0", "--document", "0", "--json")
+    inspected = call_here("inspect", built, "--shard", "0", "--document", "0", "--json")
     document = json.loads(inspected.stdout)
     texts = {text for own in source_documents(corpus).values() for text in own}
     assert document["text"].encode() in texts
     start = document["text"][:30]
-    done = call_here(main, *one_worker("trace", built, "--text", start, "--json"))
+    done = call_here(*one_worker("trace", built, "--text", start, "--json"))
     hits = [hit for hit in json.loads(done.stdout)["shown"] if hit["hash"] == document["hash"]]
     assert [(hit["byte"], hit["before"]) for hit in hits] == [(0, "")]
     assert hits[0]["position"] in (1, 2)  # after BOS, and after the space alone where that is a token
-    done = call_here(main, *one_worker("trace", built, "--token", str(BOS), "--limit", "3", "--json"))
+    done = call_here(*one_worker("trace", built, "--token", str(BOS), "--limit", "3", "--json"))
     found = json.loads(done.stdout)["shown"]
     assert {(hit["position"], hit["hits"], hit["byte"]) for hit in found} == {(0, 1, 0)}
 
 
 def test_audit_and_report_know_bos(built: Path, tmp_path: Path) -> None:
-    done = call_here(main, *one_worker("audit", built, "--out", tmp_path / "audit", "--json"))
+    done = call_here(*one_worker("audit", built, "--out", tmp_path / "audit", "--json"))
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["special_ids"]["verdict"] == "ok"
     assert "BOS once at the beginning" in checks["special_ids"]["summary"]
     assert "of the text as the tokenizer rewrote it" in checks["bytes_per_token"]["summary"]
-    assert call_here(main, *one_worker("report", built, "--out", tmp_path / "report")).returncode == 0
+    assert call_here(*one_worker("report", built, "--out", tmp_path / "report")).returncode == 0
     assert "&lt;s&gt;" in (tmp_path / "report" / "index.html").read_text()
 
 
@@ -183,7 +182,7 @@ def test_windows_number_documents_by_eos_and_bos_begins_them(built: Path) -> Non
 def test_training_counts_bytes_of_the_source_text_and_samples_begin_with_bos(built: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TRAIN)
     run = tmp_path / "run"
-    done = call_here(main, "train", tmp_path / "tiny.toml", "--shards", built, "--run", run)
+    done = call_here("train", tmp_path / "tiny.toml", "--shards", built, "--run", run)
     assert done.returncode == 0, done.stderr
     line = next(json.loads(one) for one in (run / "metrics.jsonl").read_text().splitlines() if "val_loss" in one)
     shard_set = shards.open_set(built)
@@ -205,7 +204,7 @@ def test_training_counts_bytes_of_the_source_text_and_samples_begin_with_bos(bui
     for name, own in decoded.items():
         expected = line["val_loss_by_source"][name] * len(own) / np.log(2) / text_bytes[name]
         assert line["val_bits_per_byte_by_source"][name] == pytest.approx(expected)
-    done = call_here(main, "export-model", run, "--to", "hf", "--out", tmp_path / "hf")
+    done = call_here("export-model", run, "--to", "hf", "--out", tmp_path / "hf")
     assert done.returncode == 0, done.stderr
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert (config["bos_token_id"], config["eos_token_id"]) == (BOS, EOS)
@@ -218,7 +217,7 @@ def test_a_tokenizer_that_drops_white_space_and_characters(corpus: Path, tmp_pat
     assert not (tmp_path / "set" / "manifest.json").exists()
     options = given(corpus, "t5", max_unknown="0.5")
     slow = "so `tokenizers` encodes, at about 1 MB of text per second and core"
-    assert slow in call_here(main, "plan", corpus / "small.toml", *options).stdout
+    assert slow in call_here("plan", corpus / "small.toml", *options).stdout
     said = build_here(corpus / "small.toml", tmp_path / "set", *options)["stderr"]
     assert "gigatoken cannot run it" in said
     assert slow in said
@@ -226,7 +225,7 @@ def test_a_tokenizer_that_drops_white_space_and_characters(corpus: Path, tmp_pat
     shard_set = shards.open_set(tmp_path / "set")
     rewriting = [source.rewriting for source in shard_set.manifest.sources if source.rewriting]
     assert sum(one.unknown for one in rewriting) > 0
-    done = call_here(main, *one_worker("audit", tmp_path / "set", "--out", tmp_path / "audit", "--json"))
+    done = call_here(*one_worker("audit", tmp_path / "set", "--out", tmp_path / "audit", "--json"))
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["special_ids"]["verdict"] == "ok"  # unknown tokens stand for text
 

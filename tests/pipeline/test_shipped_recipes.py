@@ -21,7 +21,6 @@ from tests.support.recipes import overrides
 from tests.support.servers import corpora
 from tests.support.servers.bucket import Bucket
 from tests.support.servers.hub import Hub
-from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
 
@@ -99,7 +98,7 @@ def test_the_big_recipe_builds_validates_and_trains_from_the_hub(
 
     training = ["train", ROOT / "recipes/train/demo.toml", "--shards", out, "--run", tmp_path / "run", *SHORT_RUN]
     for command in (["validate", out], training):
-        done = call_here(main, *command)
+        done = call_here(*command)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
@@ -127,5 +126,5 @@ def test_every_shipped_recipe_can_be_planned(recipe: Path, run: Command, tmp_pat
     values += ["tokenizer.vocab_size=600"] if "vocab_size" in text else []
     command = ["plan", recipe, "--out", tmp_path / "set", "--json", *overrides(*values)]
     # Only what reads from the Hub needs a process of its own, with its address.
-    planned = json.loads(run(*command) if 'kind = "hub"' in text else call_here(main, *command).stdout)
+    planned = json.loads(run(*command) if 'kind = "hub"' in text else call_here(*command).stdout)
     assert all(source["tokens"] > 0 for source in planned["sources"])

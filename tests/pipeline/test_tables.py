@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.builds import call_here, run_in_terminal
-from tokenmill.__main__ import main
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +33,14 @@ def test_no_number_and_no_word_is_broken(
     commands: dict[str, list[str]], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = commands[name]
-    piped = call_here(main, *arguments).stdout
+    piped = call_here(*arguments).stdout
     words = words_of_tables(piped)
     assert len(words) > 30
     headers = [line for line in piped.splitlines() if re.match(r" source .* tokens", line)]
     assert len(headers) == 1, "a pipe gets every column in one block"
     for columns in (40, 60, 80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))
-        shown = call_here(main, *arguments).stdout
+        shown = call_here(*arguments).stdout
         assert words <= {word.removesuffix(":") for word in shown.split()}, f"{columns} columns"
         assert all(len(line.rstrip()) <= columns for line in table_lines(shown))
 
@@ -50,12 +49,12 @@ def test_tables_are_as_wide_as_the_terminal_or_columns_says(
     commands: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = commands["inspect"]
-    whole = call_here(main, *arguments).stdout
+    whole = call_here(*arguments).stdout
     for columns in ("0", "wide"):
         monkeypatch.setenv("COLUMNS", columns)
-        assert call_here(main, *arguments).stdout == whole
+        assert call_here(*arguments).stdout == whole
     monkeypatch.setenv("COLUMNS", "60")
-    narrow = call_here(main, *arguments).stdout
+    narrow = call_here(*arguments).stdout
     sentences = {line for line in whole.splitlines() if line and not line.startswith(" ")}
     assert sentences <= set(narrow.splitlines()), "on a pipe they stay on one line"
     assert table_lines(narrow) == table_lines(

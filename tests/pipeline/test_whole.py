@@ -26,7 +26,6 @@ from tests.support.builds import Built, build_here, call_here, digests, one_work
 from tests.support.cleaned_recipe import language_model
 from tests.support.provenance import compare_with_sources
 from tests.support.recipes import overrides
-from tokenmill.__main__ import main
 
 STAGES = ("evaluations", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
 
@@ -35,9 +34,9 @@ def rows_of(shard_set: ShardSet) -> list[dict[str, Any]]:
     return [row for shard in shard_set.shards for row in shard.documents().to_pylist()]
 
 
-def run(program: Callable[[list[str]], int], command: str, *arguments: str | Path, expect: int = 0) -> Any:
+def run(command: str, *arguments: str | Path, expect: int = 0) -> Any:
     """Run a command, and return what it prints as JSON."""
-    done = call_here(program, *one_worker(command, *arguments, "--json"))
+    done = call_here(*one_worker(command, *arguments, "--json"))
     assert done.returncode == expect, done.stdout + done.stderr
     return json.loads(done.stdout)
 
@@ -100,13 +99,13 @@ def test_the_query_of_the_page_joins_documents_with_their_rows(
 
 
 def test_a_plan_says_phases_and_formats_and_refuses_a_small_phase(whole: Built) -> None:
-    plan = run(main, "plan", whole.recipe, *overrides("shards.tokens=100_000"), expect=2)
+    plan = run("plan", whole.recipe, *overrides("shards.tokens=100_000"), expect=2)
     assert "mix.phases.last: 0.1 of" in plan["problems"][0]
     first, last = plan["phases"]
     assert (first["name"], first["share"]) == ("main", 0.9)
     assert last["sources"] == {"prose": 0.1, "notes": 0.1, "code": 0.8}
     assert first["tokens"] + last["tokens"] == plan["train_tokens"]
-    printed = call_here(main, "plan", whole.recipe).stdout
+    printed = call_here("plan", whole.recipe).stdout
     assert any(line.split()[:2] == ["last", "10.00%"] for line in printed.splitlines()), printed
     assert "1 arrow, 1 csv, 1 json, 1 jsonl" in printed
 
@@ -114,8 +113,8 @@ def test_a_plan_says_phases_and_formats_and_refuses_a_small_phase(whole: Built) 
 def test_report_inspect_and_trace_know_phases(whole: Built, tmp_path: Path) -> None:
     shard_set = open_set(whole.out)
     totals = {name: sum(shards, Counter[str]()) for name, shards in count_tokens(shard_set).items()}
-    run(main, "audit", whole.out, "--out", tmp_path / "audit")
-    run(main, "report", whole.out, "--audit", tmp_path / "audit", "--out", tmp_path / "report")
+    run("audit", whole.out, "--out", tmp_path / "audit")
+    run("report", whole.out, "--audit", tmp_path / "audit", "--out", tmp_path / "report")
     page = (tmp_path / "report/index.html").read_text()
     for name, total in totals.items():
         _, begun, group = page.partition(f'<th scope="rowgroup" rowspan="3">{name}</th>')
@@ -126,10 +125,10 @@ def test_report_inspect_and_trace_know_phases(whole: Built, tmp_path: Path) -> N
     assert "holds an item of dropped" in page
     assert "| `last` | 10.00" in (tmp_path / "report/README.md").read_text()
 
-    described = run(main, "inspect", whole.out)
+    described = run("inspect", whole.out)
     assert [phase["name"] for phase in described["phases"]] == ["main", "last"]
     row = shard_set.shards[0].documents().to_pylist()[3]
-    found = run(main, "trace", whole.out, "--hash", row["hash"].hex())
+    found = run("trace", whole.out, "--hash", row["hash"].hex())
     assert {one["phase"] for one in found["places"]} == {"main"}
 
 

@@ -16,12 +16,11 @@ from shards.errors import lacks_memory, text_of
 from shards.terminal.program import run_command
 from tests.support.builds import call_here
 from tests.support.opened import no_more_files
-from tokenmill.__main__ import main
 
 
 def run(*arguments):
     """Run the command line in this process and return what it did."""
-    return call_here(main, *arguments)
+    return call_here(*arguments)
 
 
 def test_validate_names_problems(good_set, tmp_path):

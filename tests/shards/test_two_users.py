@@ -22,7 +22,6 @@ from shards.stores.files import check_own_folder, lock_folder, write_folder
 from shards.stores.object_store import open_objects
 from tests.support.builds import call_here
 from tests.support.recipes import write_small_recipe
-from tokenmill.__main__ import main
 from trainer.metrics import MetricsLog
 from trainer.recipe import load_train_recipe
 
@@ -64,7 +63,7 @@ def check_mine(mine: Path) -> None:
 
 
 def check_refused(words: str) -> None:
-    done = call_here(main, *words.split())
+    done = call_here(*words.split())
     assert (done.returncode, "belongs to another user" in done.stderr) == (2, True), (words, done.stderr)
 
 
@@ -153,7 +152,7 @@ def test_files_about_sets_and_runs_are_not_written_to_a_folder_of_the_other_user
     for name in ("metrics.png", "metrics.svg", "compare.html"):
         (tmp_path / name).symlink_to(mine / "export.json")
     for words in (f"plot {runs[0]} --out {tmp_path}", f"{compare} --out {tmp_path}"):
-        done = call_here(main, *words.split())
+        done = call_here(*words.split())
         assert done.returncode == 0, done.stderr
     check_mine(mine)
 

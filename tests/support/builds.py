@@ -144,7 +144,7 @@ def run_build(recipe: Path, out: Path | str, *options: str, expect: int = 0) -> 
 
 def build_here(recipe: Path, out: Path | str, *options: str, expect: int = 0) -> dict[str, Any]:
     """Run a build in this process, with one worker, which is quicker than `run_build`; return what that returns."""
-    return _result_of(call_here(main, "build", recipe, "--out", out, "--workers", "1", *options, "--json"), expect)
+    return _result_of(call_here("build", recipe, "--out", out, "--workers", "1", *options, "--json"), expect)
 
 
 def _result_of(done: subprocess.CompletedProcess[str], expect: int) -> dict[str, Any]:
@@ -161,17 +161,15 @@ def run_program(
     return subprocess.run(given, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
 
 
-def call_here(
-    program: Callable[[list[str]], int], *arguments: Path | str, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a program's command line in this process and return how it ended: a process of its own takes a second more.
+def call_here(*arguments: Path | str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the program's command line in this process and return how it ended: a process of its own takes a second more.
 
     What worker processes print is not caught, and messages call the program `tokenmill`.
     """
     stdout, stderr, given = io.StringIO(), io.StringIO(), [str(argument) for argument in arguments]
     with contextlib.chdir(cwd or Path.cwd()), contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         try:
-            status = program(given)
+            status = main(given)
         except SystemExit as error:  # by argparse
             status = error.code if isinstance(error.code, int) else 1
     return subprocess.CompletedProcess(given, status, stdout.getvalue(), stderr.getvalue())

@@ -29,7 +29,6 @@ import zstandard
 
 from tests.support.builds import build_here, call_here
 from tests.support.recipes import write_small_recipe
-from tokenmill.__main__ import main
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "refusals.txt"
 SHARED = ("set", "set.work", "run")
@@ -116,7 +115,7 @@ class World:
             build_here(self.folder / "recipe.toml", self.folder / "set")
         if name == "run" and not (self.folder / "run").exists():
             train = ["train", "train.toml", "--shards", "set", "--run", "run"]
-            done = call_here(main, *train, cwd=self.folder)
+            done = call_here(*train, cwd=self.folder)
             assert done.returncode == 0, done.stderr
         return self.folder / name
 
@@ -194,7 +193,7 @@ def say(world: World, case: Case) -> list[str]:
             elif sign == "-":
                 Path(path).unlink()
             elif sign == "$":
-                done = call_here(main, *shlex.split(rest))
+                done = call_here(*shlex.split(rest))
                 lines = (done.stdout + done.stderr).splitlines()
                 said += [f"exit {done.returncode}", *(one for one in lines if not PROGRESS.match(one))]
             elif sign == ">>>":

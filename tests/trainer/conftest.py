@@ -23,7 +23,6 @@ from tests.support.builds import call_here
 from tests.support.eval_task_rows import write_lines
 from tests.support.recipes import overrides
 from tests.support.shard_sets import Document, Plan, write_set
-from tokenmill.__main__ import main
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
 from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
@@ -159,7 +158,7 @@ class Trainer:
 
     def run(self, *arguments: object) -> Done:
         """Run the command in this process, which is quicker than importing torch in another."""
-        return call_here(main, *map(str, arguments))
+        return call_here(*map(str, arguments))
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         """Start the command as a process of its own, with warnings as errors."""

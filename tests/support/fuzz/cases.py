@@ -38,7 +38,6 @@ from tests.support.fuzz.damage import (
 )
 from tests.support.recipes import overrides, source, to_toml, write_recipe
 from tests.support.wrong_values import ARGUMENTS, VALUES, list_keys, list_parsers, put
-from tokenmill.__main__ import main
 from tokenmill.experiments.schema import AblationConfig
 from tokenmill.mix_search.schema import MixSearchConfig
 from trainer.recipe import TrainRecipe
@@ -113,12 +112,12 @@ def write_material(folder: Path) -> None:
     (folder / "train.toml").write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in train.items()))
     # The measures are compiled here, once on a machine.
     limits = ("gopher.min_words=3", "c4.min_sentences=1", "fineweb.max_short_lines=1", "code.max_encoded=1")
-    call_here(main, "plan", folder / "data.toml", *BUILD.split(), *overrides(*(f"clean.{one}" for one in limits)))
+    call_here("plan", folder / "data.toml", *BUILD.split(), *overrides(*(f"clean.{one}" for one in limits)))
     for words in (
         f"build {folder}/data.toml --out {folder}/set {BUILD}",
         f"train {folder}/train.toml --shards {folder}/set --run {folder}/run",
     ):
-        done = call_here(main, *words.split())
+        done = call_here(*words.split())
         assert done.returncode == 0, done.stderr
 
 
