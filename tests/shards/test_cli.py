@@ -3,7 +3,6 @@
 import errno
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,27 +13,8 @@ import zstandard
 
 from shards.errors import lacks_memory, text_of
 from shards.terminal.program import run_command
-from tests.support.builds import call_here
+from tests.support.builds import call_here as run
 from tests.support.opened import no_more_files
-
-
-def run(*arguments):
-    """Run the command line in this process and return what it did."""
-    return call_here(*arguments)
-
-
-def test_validate_names_problems(good_set, tmp_path):
-    folder = shutil.copytree(good_set, tmp_path / "set")
-    (folder / "train-00000.json").unlink()
-    (folder / "evil\x1b[2J.txt").write_text("")
-    result = run("validate", folder, "--level", "quick")
-    assert result.returncode == 1
-    assert "error: train-00000.json: " in result.stdout
-    assert "error: evil\\x1b[2J.txt: the manifest does not name it" in result.stdout
-    assert "\x1b" not in result.stdout
-    report = json.loads(run("validate", folder, "--json").stdout)
-    assert {problem["kind"] for problem in report["problems"]} == {"file_missing", "file_foreign"}
-    assert "evil\x1b[2J.txt" in {problem["where"] for problem in report["problems"]}
 
 
 def test_inspect_prints_tables_and_a_document(good_set, plan):

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shards.errors import InputError
 from shards.stores import object_store, retry
 from shards.stores.object_client import connect
 from shards.stores.object_store import ObjectStore, open_objects, require_abilities
@@ -139,40 +138,6 @@ def test_an_endpoint_that_never_answered_is_not_tried_for_long(monkeypatch):
         open_objects(PLACE).read("x")
     assert SECRET_KEY not in str(error.value)
     assert time.time() - began < 1.6
-
-
-@pytest.mark.parametrize(
-    ("place", "environment", "message"),
-    [
-        (
-            PLACE,
-            {"AWS_ACCESS_KEY_ID": ACCESS_KEY},
-            r"s3://bucket: .* \(MissingSecretAccessKey\). Set AWS_ACCESS_KEY_ID",
-        ),
-        (
-            "az://c/x",
-            {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_ACCOUNT_KEY": SECRET_KEY},
-            r"az://c: .* \(InvalidAccessKey\). Set AZURE",
-        ),
-        ("gs://b/x", {"GOOGLE_APPLICATION_CREDENTIALS": "/absent"}, r"gs://b: .* \(OpenCredentials\). Set GOOGLE"),
-        (PLACE, {"AWS_PROFILE": "lab"}, r"AWS_PROFILE: .* export-credentials"),
-        (PLACE, {"AWS_ENDPOINT_URL": "http://store.example:9000"}, r"plain HTTP to another .*AWS_ALLOW_HTTP=true"),
-        *[
-            (PLACE, {"AWS_ENDPOINT_URL": url}, "the endpoint is not an address like https://HOST:PORT")
-            for url in ("host:9000", "ftp://host", "http://[::1")
-        ],
-    ],
-)
-def test_a_wrong_environment_is_explained_and_no_secret_repeated(tmp_path, monkeypatch, place, environment, message):
-    aws_environment(monkeypatch, "http://127.0.0.1:9")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in [name for name in os.environ if name.startswith(("AWS_ACCESS", "AWS_SECRET", "AZURE_", "GOOGLE_"))]:
-        monkeypatch.delenv(name)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match=message) as error:
-        open_store(place)
-    assert SECRET_KEY not in str(error.value)
 
 
 def test_keys_come_before_a_profile_and_plain_http_may_be_accepted(monkeypatch):

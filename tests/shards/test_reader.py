@@ -6,9 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 import shards
 from shards.audit.audit import audit
@@ -34,18 +32,6 @@ def test_facade(good_set, plan):
     assert dir(shards) == ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set", "report_to"]
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = shards.absent
-
-
-def test_five_lines_of_format_md(good_set):
-    """The reader that FORMAT.md shows, which needs nothing of ours."""
-    path = str(good_set / "train-00000")
-    with open(path + ".bin.zst", "rb") as file:
-        data = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read()
-    tokens = np.frombuffer(data, dtype="<u2")
-    documents = pq.read_table(path + ".docs.parquet")
-    first = tokens[documents["start"][0].as_py() :][: documents["length"][0].as_py()]
-    np.testing.assert_array_equal(tokens, shards.open_set(good_set).shard("train-00000").read())
-    assert first[-1] == shards.open_set(good_set).eos_id
 
 
 SHARDS = 16

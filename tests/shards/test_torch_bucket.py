@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from shards import ShardSet, ShardSetError, open_set
+from shards import ShardSet
 from shards.format.writer import write_token_set
-from shards.stores.object_store import open_objects
 from shards.torch import TokenStream, TokenWindows
 from tests.support.servers.objects import BUCKET, upload
 from tests.support.token_sets import count_up
@@ -36,17 +35,6 @@ def bucket(server, small_set) -> None:
 def all_labels(shard_set: ShardSet) -> torch.Tensor:
     windows = TokenWindows(shard_set, seq_len=SEQ_LEN)
     return windows.read(range(len(windows)))["labels"]
-
-
-def test_a_shard_of_a_bucket_that_changes_after_the_opening_is_told(bucket, small_set):
-    first, second = small_set.shards[:2]
-    opened = open_set(PLACE)
-    open_objects(PLACE).delete(first.tokens_file.name)
-    open_objects(PLACE).put(second.tokens_file.name, b"a" * 100_000)
-    with pytest.raises(ShardSetError, match=rf"in the manifest, but not in {PLACE}\. Push or build it again"):
-        opened.shards[0].read()
-    with pytest.raises(ShardSetError, match=r"the file has 100000 bytes; expected \d+ by the manifest"):
-        opened.shards[1].read()
 
 
 def test_workers_read_what_this_process_reads(bucket, small_set, tmp_path):

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-import shards
 from shards.format import writer
 from tests.support.shard_sets import write_set
 
@@ -54,13 +53,3 @@ def test_kill_leaves_no_half_file_under_a_final_name(tmp_path, delay):
     for path in tmp_path.iterdir():
         whole = path.stat().st_size == 64 * 65536
         assert whole or path.name.endswith(".tmp"), path.name
-
-
-def test_manifest_is_written_last(plan, tmp_path):
-    """A set whose build stopped before the manifest is not a set."""
-    write_set(tmp_path / "set", plan)
-    newest = max((tmp_path / "set").iterdir(), key=lambda path: path.stat().st_mtime_ns)
-    assert newest.name == "manifest.json"
-    newest.unlink()
-    with pytest.raises(shards.ShardSetError, match="did not finish"):
-        shards.open_set(tmp_path / "set")

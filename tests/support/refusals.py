@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -177,7 +178,9 @@ class Names(dict[str, Any]):
 def say(world: World, case: Case) -> list[str]:
     """Do what a case's lines say, and return what is said, as its lines; a time is `T s` there, a digest `SHA256`."""
     said: list[str] = []
-    with world.enter(case.lines) as folder:
+    with world.enter(case.lines) as folder, patch.dict(os.environ):
+        for name in [name for name in os.environ if name.startswith(("AWS_", "AZURE_", "GOOGLE_"))]:
+            del os.environ[name]
         for line in case.lines:
             sign, _, rest = line.partition(" ")
             path, _, text = rest.partition(" ")
@@ -192,6 +195,8 @@ def say(world: World, case: Case) -> list[str]:
                     Path(path).write_bytes(data.encode() if isinstance(data, str) else data)
             elif sign == "-":
                 Path(path).unlink()
+            elif sign == "%":
+                os.environ[path] = text
             elif sign == "$":
                 done = call_here(*shlex.split(rest))
                 lines = (done.stdout + done.stderr).splitlines()
