@@ -24,7 +24,7 @@ import pytest
 import xxhash
 import zstandard
 
-from tests.support.builds import run_program
+from tests.support.builds import call_here
 
 GOLDEN = Path(__file__).parent / "golden/contracts.json"
 PUBLIC = {
@@ -112,7 +112,7 @@ tokens = 4_000
 
 def run(*arguments: str | Path, expect: int = 0) -> Any:
     """Run a command of `tokenmill` with `--json` and return what it prints."""
-    done = run_program(*arguments, "--json")
+    done = call_here(*arguments, "--json")
     assert done.returncode == expect, done.stderr + done.stdout
     return json.loads(done.stdout)
 

@@ -26,7 +26,7 @@ from tests.support.builds import (
     Built,
     build_here,
     command,
-    digests_in,
+    digests,
     real_documents,
     recipe_text,
     run_build,
@@ -207,11 +207,11 @@ def test_every_way_gives_the_bytes_of_one_process_on_a_disk(way: str, request: p
         f"{request.getfixturevalue(place)}/{own}" for place, own in ((out_place, "set"), (work_place, "set.work"))
     )
     build(built.recipe, out, work, request.getfixturevalue)
-    assert digests_in(out) == built.digests
+    assert digests(out) == built.digests
     # The next build finds all done, and the work folder tells the same.
     again = build_here(built.recipe, out, "--work", work)
     assert (again["tasks_run"], again["problems"]) == (0, [])
-    assert digests_in(out) == built.digests
+    assert digests(out) == built.digests
     assert read_clean_report(work)["rows"] == read_clean_report(built.out.with_name("set.work"))["rows"]
     if out_place == work_place and "disk" not in out_place:  # leases and probes are gone
         names = [file.name for file in open_writable_store(request.getfixturevalue(out_place)).list()]

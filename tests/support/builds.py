@@ -201,14 +201,8 @@ def one_worker(command: str, *arguments: Path | str) -> list[str]:
     return [*given, "--workers", "1"] if command in ("audit", "report", "trace") and "--workers" not in given else given
 
 
-def digests(out: Path) -> dict[str, str]:
+def digests(place: Path | str) -> dict[str, str]:
     """Return the SHA-256 of every file of a set, but for what is stated beside it about this copy."""
-    names = sorted(path.name for path in out.iterdir() if path.name != RECIPE_FOLDER_FILE)
-    return {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in names}
-
-
-def digests_in(place: str) -> dict[str, str]:
-    """Return the SHA-256 of every file of a set in an object store, as `digests` does."""
     store = open_writable_store(place)
     names = sorted(file.name for file in store.list() if file.name != RECIPE_FOLDER_FILE)
     return {name: hashlib.sha256(store.read(name)).hexdigest() for name in names}

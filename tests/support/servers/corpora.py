@@ -99,10 +99,19 @@ def write_card(folder: Path, block: dict[str, Any]) -> None:
 
 
 def small_web() -> pa.Table:
-    """Return about 1,000 paragraphs of the language reference as web pages, some columns with nulls."""
+    """Return about 1,000 paragraphs of the language reference as web pages."""
     from pydoc_data.topics import topics
 
-    texts = [part for name in sorted(topics) for part in topics[name].split("\n\n") if len(part) > 80]
+    return pages_of([part for name in sorted(topics) for part in topics[name].split("\n\n") if len(part) > 80])
+
+
+def small_math() -> pa.Table:
+    """Return docstrings of the standard library's mathematics, with the columns of web pages."""
+    return pages_of(docstrings("_pydecimal", "fractions", "random", "statistics"))
+
+
+def pages_of(texts: list[str]) -> pa.Table:
+    """Return the rows of FineWeb-Edu for texts, some columns with nulls."""
     rows = [
         {
             "text": text,
@@ -116,23 +125,6 @@ def small_web() -> pa.Table:
             "int_score": round(2.5 + index % 25 / 10),
         }
         for index, text in enumerate(dict.fromkeys(texts))
-    ]
-    return pa.Table.from_pylist(rows)
-
-
-def small_math() -> pa.Table:
-    """Return docstrings of the standard library's mathematics."""
-    rows = [
-        {
-            "url": f"https://maths.example/{index}",
-            "text": text,
-            "char_count": len(text),
-            "metadata": json.dumps({"found_math": index % 2 == 0}),
-            "score": 3.0 + index % 20 / 10,
-            "int_score": round(3.0 + index % 20 / 10),
-            "language": "en",
-        }
-        for index, text in enumerate(docstrings("_pydecimal", "fractions", "random", "statistics"))
     ]
     return pa.Table.from_pylist(rows)
 
