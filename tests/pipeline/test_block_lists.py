@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import itertools
-import random
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.encode.run import HashKey, RunList
-from pipeline.mix.block_lists import Blocked, BlockList, open_lists
+from pipeline.mix.block_lists import BlockList, open_lists
 from pipeline.mix.cuts import MixTask, mix_runs
 from pipeline.recipe.paths import locate, state_recipe_folder
 from pipeline.recipe.schema import Recipe
@@ -53,36 +50,6 @@ def test_what_trace_writes_and_a_person_edits_is_read(tmp_path: Path) -> None:
         assert digest == hashlib.sha256(data).hexdigest()
     path.write_text("")
     assert len(BlockList("block.txt", path).read()[0]) == 0
-
-
-def test_a_name_that_no_file_has_is_refused() -> None:
-    with pytest.raises(InputError, match="a lone surrogate"):
-        BlockList("x", Path("\ud800")).read()
-
-
-def random_keys(rng: random.Random, number: int) -> list[HashKey]:
-    pairs = [(rng.choice([0, 1, 1 << 63, TOP, rng.getrandbits(64)]), rng.randrange(6)) for _ in range(number)]
-    return list(dict.fromkeys(pairs))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_documents_are_found_as_by_a_plain_look(tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)
-    pool = random_keys(rng, 60)
-    documents = sorted(rng.choices(pool, k=80))
-    lists = [rng.sample(pool, 15) + random_keys(rng, 5) for _ in range(3)]
-    blocked = Blocked([write_list(tmp_path / f"{number}.txt", keys) for number, keys in enumerate(lists)])
-    edges = [0, *sorted(rng.sample(range(80), 3)), 80]
-    # A part of the hash space holds all documents of a hash, as the index's partitions do.
-    edges = sorted({documents.index(documents[edge]) if edge < 80 else 80 for edge in edges})
-    found: list[int] = []
-    for first, last in itertools.pairwise(edges):
-        part = np.array(documents[first:last], np.uint64).reshape(-1, 2)
-        found += blocked.find(part[:, 0], part[:, 1]).tolist()
-    assert found == [next((n for n, keys in enumerate(lists) if key in keys), -1) for key in documents]
-    for number, counts in enumerate(blocked.block_lists([])):
-        assert counts.hashes == len(set(lists[number]))
-        assert counts.found == len(set(lists[number]) & set(documents))
 
 
 def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:

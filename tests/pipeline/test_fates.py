@@ -404,6 +404,9 @@ def test_what_is_only_reported_and_a_build_that_stopped(built: Built) -> None:
     recipe = built.folder / "recipe.toml"
     said = build_here(recipe, place, *overrides(*changes, "clean.near_duplicates.max_dropped=0"))["stderr"]
     assert re.search(r"near-duplicates: web: \d of \d+ documents .* similar to a kept document", said)
+    shown = report(built.folder / "reported.work", "--examples", "1").stdout
+    assert "near-duplicate (reported, not dropped)" in shown
+    assert "  similar by " in shown
     for name, step in (("near", "near_duplicate"), ("exam", "evaluations")):
         copy = only_copy(built.ask("--hash", built.hash_of(name), "--work", f"{place}.work", place="reported"))
         (note,) = copy["notes"]

@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from pipeline.encode.run import Run, RunList, RunResult
 from pipeline.engine.receipts import write_receipt
 from pipeline.engine.tasks import Report, digest_of_payload
-from pipeline.mix.block_lists import Blocked, BlockList
-from pipeline.mix.index import Index
 from pipeline.mix.near_duplicates import bands, similar
 from pipeline.mix.near_duplicates import pairs as pairs_module
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandsTask, bands_digest, write_bands
@@ -25,7 +23,7 @@ from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, find_pairs, r
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs
 from shards.stores.store import FolderStore
 from tests.support.near_duplicates import jaccard
-from tests.support.runs import Document, kept_of, write_run, write_runs
+from tests.support.runs import Document, write_run
 
 
 def make_documents(seed: int, count: int = 200) -> list[list[int]]:
@@ -219,28 +217,3 @@ def test_selection(drawn: tuple[SimilarDocuments, Any]) -> None:
     assert np.lexsort((documents.lo, documents.hi)).tolist() == list(range(len(alive)))
     found = choose_dropped(documents, alive)
     assert list(zip(*(column.tolist() for column in found), strict=True)) == choose_slowly(documents, alive)
-
-
-@pytest.mark.parametrize("documents", [60, 1 << 24])
-def test_dropping_from_an_index_is_like_a_block_list(
-    documents: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = random.Random(6)
-    keys = [(generator.getrandbits(64), generator.getrandbits(64)) for _ in range(120)]
-    sources = [[Document(key, 1 + key[1] % 90) for key in keys[first : first + 60]] for first in (0, 40, 60)]
-    runs = write_runs(tmp_path, sources, [[20], [], [5, 30]])
-    monkeypatch.setattr("pipeline.mix.partitions.PARTITION_DOCUMENTS", documents)
-    chosen = sorted({*generator.sample(keys, 30), max(keys, key=lambda key: key[1] % 90)})
-    (tmp_path / "list").write_text("".join(f"{hi:016x}{lo:016x}\n" for hi, lo in chosen))
-    expected, found = Index(runs, 3, Blocked([BlockList("list", tmp_path / "list")])), Index(runs, 3)
-    assert (found.bits > 0) == (documents == 60)
-    hi, lo = np.array(chosen, np.uint64).T
-    numbers, places = found.find(hi, lo)
-    assert (found.find(hi, lo + np.uint64(1))[0] == -1).all(), "the same beginning is not enough"
-    found.drop_near_duplicates(numbers, places, numbers, np.array([1 + key[1] % 90 for key in chosen]), report=False)
-    for own in ("tokens", "longest"):
-        assert np.array_equal(getattr(found, own), getattr(expected, own))
-    for number, run in enumerate(runs):
-        own = (number, 0, run.num_documents)
-        assert np.array_equal(kept_of(found, *own), kept_of(expected, *own))
-    assert (found.find(hi, lo)[0] == -1).all()

@@ -191,6 +191,7 @@ MOVES: dict[str, tuple[list[str], set[str]]] = {
     "a limit of one source": (["sources.notes.clean.fineweb.min_punctuated_lines=0.2"], MIXED),
     "similarity": (["clean.near_duplicates.min_jaccard=0.9"], MIXED),
     "near-duplicates that stay": (["clean.near_duplicates.action=report"], MIXED),
+    "near-duplicates that are not looked for": (["clean.near_duplicates.enabled=false"], MIXED),
     "items that are dropped": (
         ["evaluations.dropped.action=report", "evaluations.reported.action=drop", "evaluations.reported.max_dropped=1"],
         MIXED,
