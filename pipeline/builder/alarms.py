@@ -15,12 +15,14 @@ from pipeline.clean.documents import check_malformed
 from pipeline.clean.drops import StepDrops
 from pipeline.clean.reasons import (
     ITEM,
+    KEEP,
     NEAR_DUPLICATE,
     NULL,
     PATTERN,
     SHOWN_DOCUMENTS,
     SHOWN_REASONS,
     Dropped,
+    find_reason,
     show_examples,
 )
 from pipeline.clean.tally import Tally
@@ -107,9 +109,9 @@ def check_encoded(source: SourceRecipe, documents: int, tally: Tally) -> list[st
 
 def _check_null(source: SourceRecipe, tally: Tally, records: int) -> Iterator[str]:
     # Rows that a predicate rejects were never asked for.
-    rejected = {reason for one in source.predicates for reason in (one.reason, f"{one.column} is null")}
-    counted = Dropped(tally.dropped[NULL], records - sum(tally.dropped[reason] for reason in rejected))
-    said = f"{counted.describe('record')}{' that `keep` leaves' if rejected else ''} have no text"
+    rejected = sum(count for reason, count in tally.dropped.items() if find_reason(reason) is KEEP)
+    counted = Dropped(tally.dropped[NULL], records - rejected)
+    said = f"{counted.describe('record')}{' that `keep` leaves' if source.predicates else ''} have no text"
     change = f"{source.text_column!r} is null or absent there. Correct `{source.text_key}`, if the text is elsewhere"
     return counted.refuse(source.name, said, source.max_null, key="max_null", change=change)
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pipeline.builder.checked_recipe import pin_models
 from pipeline.builder.places import default_work
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
-from pipeline.clean.reasons import ITEM, NEAR_DUPLICATE, NOT_TAKEN, describe_masked, find_reason, step_of
+from pipeline.clean.reasons import ITEM, MEASURED, NEAR_DUPLICATE, NOT_TAKEN, describe_masked, find_reason, step_of
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
 from pipeline.encode.run import CONNECTIONS
@@ -206,12 +206,14 @@ class _Inquiry:
             case "take":
                 facts = [{"reason": counted, "source": source.name, "end": find_take_end(source.take)}]
             case _:
-                (values,) = run.read_measures(index, index + 1)
-                for limit in source.clean.limits("mix"):
+                limits = source.clean.limits("mix")
+                values = run.read_measures(index, index + 1)[0] if limits else ()
+                for limit in limits:
                     value = values[run.measures.index(limit.measure)]  # float32, as the limit is compared
                     if limit.is_violated(value):
                         known = {"measure": limit.measure, "value": value, "limit": limit.value}
-                        facts.append({"reason": limit.reason} | known)
+                        facts.append({"reason": MEASURED.format(reason=limit.reason, **known)})
+                facts = facts or [{"reason": counted}]
         yield from (reason.explain(**known) for known in facts)
 
     def _find_shards(self, number: int, index: int) -> tuple[list[str], list[dict[str, str]]]:
@@ -300,8 +302,9 @@ class _Inquiry:
         documents, masked = clean_batch(recipe, batch, tally), dict(sorted(tally.masked.items()))
         if not len(documents):
             (reason,) = tally.dropped
-            facts = {"reason": reason, "bytes": len(text), "source": recipe}
-            details = [document.why for document in tally.shown] or [find_reason(reason).explain(**facts)["text"]]
+            whys = [document.why for document in tally.shown] or [reason]
+            known = {"bytes": len(text), "source": recipe}
+            details = [find_reason(reason).explain(reason=why, **known)["text"] for why in whys]
             self._raise_to("would be dropped before encoding")
             return {"dropped": reason, "details": details, "masked": masked}
         # Cleaning keeps the text, perhaps changed: then a run has it under another hash.

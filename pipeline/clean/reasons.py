@@ -17,7 +17,7 @@ from shards.format.manifest import BLOCK_LIST_REASON
 from shards.terminal.display import Table, printable
 
 NULL = "text is null"
-INVALID = "text is not valid"
+INVALID = "text is not valid "
 """The beginning of the reason of text that does not decode; the encoding follows."""
 EMPTY = "text is empty"
 SHORT = "shorter than min_bytes"
@@ -43,7 +43,7 @@ class Reason(NamedTuple):
     """A reason for which documents are dropped."""
 
     name: str
-    """How it is counted; the beginning, if what decided follows."""
+    """How it is counted; the beginning, with a space at its end, if what decided follows."""
     change: str
     """What a person changes so that fewer documents are dropped."""
     code: str = "limits"
@@ -56,8 +56,12 @@ class Reason(NamedTuple):
         return {"step": self.code, "text": self.sentence.format(**known)}
 
 
-LIMIT = Reason("", "`keep` or `clean`", "limits", "{reason}: {measure} is {value:.6g}, limit {limit:.6g}")
-"""All other reasons: a preset and its limit, a filter and what it says, or the column of a predicate."""
+MEASURED = "{reason}: {measure} is {value:.6g}, limit {limit:.6g}"
+"""A reason with what was measured of a document."""
+KEEP = Reason("not ", "`keep`")
+"""A predicate that a row does not fulfil, and `: null` if its column is null."""
+_LIMIT = Reason("", "`clean`")
+"""All other reasons: a preset and its limit, or a filter and what it says."""
 _AS_BYTES = "{reason}: it has {bytes:,} bytes, limit "
 REASONS = (
     Reason(MALFORMED, "the records"),
@@ -92,16 +96,22 @@ REASONS = (
         "it is a near-duplicate (Jaccard similarity {jaccard:.4f}) of a kept document in source {source!r}: {unit} row "
         "{row}, hash {hash}",
     ),
-    Reason(NOT_TAKEN, "`take`", "take", "{reason} of the source {source!r}, the hashes before {end:016x}"),
-    Reason("not ", "`keep`"),
-    LIMIT,
+    Reason(f"{NOT_TAKEN}: ", "`take`", "take", "{reason} of the source {source!r}, the hashes before {end:016x}"),
+    KEEP,
+    Reason("content ", "the rows, whose files cannot be fetched"),
+    _LIMIT,
 )
 """Every reason; of several that fit a name in the counts, the first is meant."""
 
 
 def find_reason(counted: str) -> Reason:
     """Return the reason of a name in the counts."""
-    return next(reason for reason in REASONS if counted.startswith(reason.name))
+    whole = counted.removesuffix(ELSEWHERE)
+    return next(
+        reason
+        for reason in REASONS
+        if whole == reason.name or (reason.name[-1:] in ("", " ") and whole.startswith(reason.name))
+    )
 
 
 def step_of(reason: str) -> str:

@@ -94,7 +94,7 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
 
 def name_invalid(source: SourceRecipe) -> str:
     """Return the reason of text that does not decode in the source's encoding."""
-    return f"{INVALID} {'UTF-8' if source.encoding == 'utf-8' else source.encoding}"
+    return f"{INVALID}{'UTF-8' if source.encoding == 'utf-8' else source.encoding}"
 
 
 def _drop_undecodable(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:

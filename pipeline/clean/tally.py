@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from pipeline.arrow_arrays import text_offsets, wrap_mask
 from pipeline.clean.drops import SourceDrops
-from pipeline.clean.reasons import LIMIT, TEXT_CHARACTERS, step_of
+from pipeline.clean.reasons import MEASURED, TEXT_CHARACTERS, step_of
 from pipeline.sources.base import SHOWN_MALFORMED, SHOWN_UNDIVIDED, Span
 from shards.audit.not_text import MOST_CHARACTERS, NotText, add_not_text, look_for_not_text
 from shards.terminal.display import printable
@@ -92,8 +92,7 @@ class DroppedDocument:
     @property
     def why(self) -> str:
         """The reason, with what was measured."""
-        known = {name: getattr(self, name) for name in ("reason", "measure", "value", "limit")}
-        return LIMIT.sentence.format(**known) if self.measure else self.reason
+        return MEASURED.format(**asdict(self)) if self.measure else self.reason
 
 
 @dataclass(slots=True)

@@ -229,7 +229,7 @@ def test_predicates(
         passed = mask & unwrap_mask(
             predicate.mask(values, written and partial(written, predicate.column)).fill_null(False)
         )
-        rejected[f"{predicate.column} is null"] += int(null.sum())
+        rejected[f"{predicate.reason}: null"] += int(null.sum())
         rejected[predicate.reason] += int(mask.sum() - passed.sum() - null.sum())
         mask = passed
     return mask, +rejected  # without the reasons that reject no row

@@ -40,7 +40,7 @@ DIFFERS = "content differs from its SHA-1"
 NOT_GZIP = "content not gzip"
 TOO_LARGE = "content too large"
 NOT_UTF8 = "content not UTF-8"
-NOT_SHA1 = "blob_id not a SHA-1"
+NOT_SHA1 = "content not named by a SHA-1"
 
 MAX_BYTES = 64 << 20
 """Larger objects are refused; most objects of the archive have a few KB."""
