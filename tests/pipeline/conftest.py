@@ -17,15 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.recipe.schema import Recipe, SourceRecipe
-from pipeline.recipe.sources import FilesSource
-from pipeline.sources import files
+from pipeline.recipe.schema import Recipe
 from tests.support.builds import (
     Built,
     build_here,
     call_here,
     digests,
-    list_spans_of,
     recipe_text,
     run_program,
     write_corpus,
@@ -135,33 +132,6 @@ def write_parquet() -> Callable[..., Path]:
         return path
 
     return write
-
-
-@pytest.fixture
-def source() -> Callable[..., SourceRecipe]:
-    """Return `source(*paths, **keys)`: a source recipe."""
-
-    def make(*paths: Path | str, **keys: Any) -> SourceRecipe:
-        keys = {"name": "s", "weight": 1.0, **keys}
-        return FilesSource(paths=[str(path) for path in paths], **keys)
-
-    return make
-
-
-@pytest.fixture
-def read_all() -> Callable[[SourceRecipe], list[tuple[str, int, Any]]]:
-    """Return a function from a source to its rows: (span label, row number, text), in order."""
-
-    def read(recipe: SourceRecipe) -> list[tuple[str, int, Any]]:
-        rows: list[tuple[str, int, Any]] = []
-        for span in list_spans_of(recipe):
-            for batch in files.read_span(recipe, span):
-                assert len(batch.text) == len(batch.rows)
-                texts = batch.text.to_pylist()
-                rows += [(span.label(""), row, text) for row, text in zip(batch.rows.tolist(), texts, strict=True)]
-        return rows
-
-    return read
 
 
 @pytest.fixture

@@ -28,8 +28,9 @@ from pipeline.sources.base import SourceError, Unit, make_units
 from pipeline.sources.files import read_span
 from pipeline.sources.formats.encodings import is_utf8
 from pipeline.sources.software_heritage import archive, fetch, fetched_documents
-from tests.support.builds import build_here, digests, list_spans_of
+from tests.support.builds import build_here, digests
 from tests.support.damage import flip
+from tests.support.reading import list_spans_of
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket
 from tests.support.servers.http11 import FileSpan

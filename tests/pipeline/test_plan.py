@@ -28,6 +28,7 @@ from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.format.manifest import Manifest
 from tests.support.builds import build_here, real_documents
 from tests.support.hub_builds import Command
+from tests.support.reading import files_source
 from tests.support.recipes import overrides, source, write_recipe, write_texts
 from tests.support.servers import corpora as server_corpora
 from tests.support.servers.bucket import Bucket
@@ -125,14 +126,14 @@ def test_a_part_is_priced_as_it_will_be_read(library: Path, tmp_path: Path, monk
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_of_a_large_file_a_batch_is_read(
-    tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch, suffix: str, source: Any
+    tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     monkeypatch.setattr("pipeline.sources.formats.byte_io.BATCH_BYTES", 1 << 22)
     shuffled = [f"{index} {documents[index * 7919 % len(documents)]}" for index in range(12 * len(documents))]
     text = "\n--\n".join(shuffled).encode()
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(gzip.compress(text, 1) if suffix else text)
-    whole = Selection(0, source(path, separator="\n--\n"), seed=1, tokens=None)
+    whole = Selection(0, files_source(path, separator="\n--\n"), seed=1, tokens=None)
     (unit,) = small_build.sample_source(whole, 1 << 20).units
     stream = DocumentStream(whole.source, unit.spans, most_bytes=unit.most_bytes)
     read = sum(batch.num_bytes for _, batch in stream)
@@ -141,10 +142,10 @@ def test_of_a_large_file_a_batch_is_read(
     assert stream.stated_bytes / whole.text_bytes == pytest.approx(read / len(text), rel=0.1)
 
 
-def test_of_a_row_group_that_begins_with_long_documents_the_text_counts(tmp_path: Path, source: Any) -> None:
+def test_of_a_row_group_that_begins_with_long_documents_the_text_counts(tmp_path: Path) -> None:
     texts = sorted((f"{number} {text}" for number, text in enumerate(real_documents() * 40)), key=len, reverse=True)
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
-    whole = Selection(0, source(tmp_path / "a.parquet"), seed=1, tokens=None)
+    whole = Selection(0, files_source(tmp_path / "a.parquet"), seed=1, tokens=None)
     spans = whole.units[0].spans
     stream = DocumentStream(whole.source, spans, most_bytes=1 << 20)
     read = sum(batch.num_bytes for _, batch in stream)

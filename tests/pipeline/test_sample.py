@@ -12,7 +12,6 @@ import pytest
 
 from pipeline.engine.tasks import Report
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
-from pipeline.recipe.sources import FilesSource
 from pipeline.tokenizer.sample import (
     PART_BYTES,
     PIECE_BYTES,
@@ -22,15 +21,11 @@ from pipeline.tokenizer.sample import (
     iter_sample,
     sample_budgets,
 )
-from tests.support.builds import build_here, list_spans_of
-from tests.support.recipes import source as web
-from tests.support.recipes import write_recipe
+from tests.support.builds import build_here
+from tests.support.reading import files_source, list_spans_of
+from tests.support.recipes import source, write_recipe
 
 TEXT = "0123456789" * 5
-
-
-def source(name: str, path: Path, **keys: Any) -> SourceRecipe:
-    return FilesSource(name=name, weight=1.0, paths=[str(path)], **keys)
 
 
 @pytest.fixture
@@ -42,7 +37,7 @@ def make_task(tmp_path: Path, write_parquet: Any) -> Any:
         for index, size in enumerate(sizes):
             texts = [f"{TEXT} {index:02d} {row:06d}" for row in range(size)]
             path = write_parquet(tmp_path / f"{index}.parquet", texts, row_group_size=20, score=[0] * size)
-            sources.append(source(f"s{index}", path, **keys))
+            sources.append(files_source(path, name=f"s{index}", **keys))
         spans = {item.name: tuple(list_spans_of(item)) for item in sources}
         recipe = TokenizerRecipe(vocab_size=270, sample_bytes=sample_bytes)
         return TokenizerTask(recipe, tuple(sources), spans, tuple(weights), seed)
@@ -90,7 +85,7 @@ WHOLE = ["word, 12 words. " * 3_000, "x" * 16_384]
 def draw_texts(folder: Path, texts: list[str], budget: int = 10**9) -> tuple[Drawn, list[str]]:
     """Return what is counted and written of a source of such documents."""
     pq.write_table(pa.table({"text": texts}), folder / "a.parquet")
-    recipe = source("a", folder / "a.parquet")
+    recipe = files_source(folder / "a.parquet", name="a")
     tokenizer = TokenizerRecipe(vocab_size=300, sample_bytes=budget)
     task = TokenizerTask(tokenizer, (recipe,), {"a": tuple(list_spans_of(recipe))}, (1.0,), 1)
     (drawn,) = draw_sample(folder / "sample.bin", task, Report())
@@ -125,7 +120,7 @@ def test_of_endless_words_a_sample_takes_so_much(tmp_path: Path, monkeypatch: py
 
 def test_a_build_samples_text_without_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "zh.txt").write_text(PHRASES * 2)
-    recipe = write_recipe(tmp_path / "r.toml", web("web", "zh.txt", format="file"), split={"val_tokens": 0})
+    recipe = write_recipe(tmp_path / "r.toml", source("web", "zh.txt", format="file"), split={"val_tokens": 0})
     built = build_here(recipe, tmp_path / "whole")
     assert "sampled" not in built["stderr"]
     # What is left out is said, and why the sample is small.

@@ -18,8 +18,9 @@ from pipeline.sources import files, selection
 from pipeline.sources.base import Span
 from pipeline.sources.selection import Selection, open_sources
 from shards.format.reader import open_set
-from tests.support.builds import digests, list_spans_of
+from tests.support.builds import digests
 from tests.support.provenance import compare_with_sources
+from tests.support.reading import list_spans_of
 from tests.support.recipes import source as make_source
 from tests.support.recipes import write_recipe
 

@@ -15,11 +15,11 @@ import pytest
 from pipeline.builder.build import BuildResult, build_set, load_recipe
 from pipeline.clean.documents import DocumentStream
 from pipeline.sources.base import Span, make_units, spans_to_json
-from pipeline.sources.files import list_files, list_spans
 from pipeline.sources.selection import SPANS_FILE, SpanCache, open_sources
 from shards.stores.store import FolderStore
 from tests.support.builds import digests
 from tests.support.opened import record_opened
+from tests.support.reading import files_source, list_spans_of
 
 FILES = 400
 
@@ -43,10 +43,10 @@ def files(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_small_file_is_opened_once_to_be_planned_and_cleaned_with_others(files: Any, source: Any, kind: str) -> None:
-    recipe = source(files(kind), min_bytes=len("document 10"))
+def test_a_small_file_is_opened_once_to_be_planned_and_cleaned_with_others(files: Any, kind: str) -> None:
+    recipe = files_source(files(kind), min_bytes=len("document 10"))
     with record_opened() as opened:
-        listed = list_spans(recipe, list_files(recipe))
+        listed = list_spans_of(recipe)
     assert len(listed) == sum(path.endswith(f".{kind}") for path in opened) == FILES
     stream = DocumentStream(recipe, listed)
     [(spans, documents)] = list(stream)

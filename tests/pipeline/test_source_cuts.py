@@ -15,11 +15,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.recipe.sources import FilesSource
 from pipeline.sources import files
 from pipeline.sources.formats import byte_io as blocks
 from pipeline.sources.formats import contract, parquet
-from tests.support.builds import list_spans_of, temporary_folder
+from tests.support.builds import temporary_folder
+from tests.support.reading import files_source, list_spans_of, texts_of
 
 SIZES = st.integers(1, 40)
 SEPARATORS = st.text("ab\n", min_size=1, max_size=5)
@@ -47,16 +47,15 @@ def split(text: str, separator: str) -> list[str]:
 
 def read_cut(path: Path, **keys: Any) -> tuple[list[str], int]:
     """Return the texts of all spans in order, and the number of spans; rows count from 0 in each."""
-    recipe = FilesSource(name="s", weight=1.0, paths=[str(path)], **keys)
+    recipe = files_source(path, **keys)
     spans = list_spans_of(recipe)
     assert spans[0].start == 0
     assert all(a.stop == b.start for a, b in itertools.pairwise(spans))
     texts: list[str] = []
     for span in spans:
-        rows: list[int] = []
-        for batch in files.read_span(recipe, span):
-            texts += [text.decode() if isinstance(text, bytes) else str(text) for text in batch.text.to_pylist()]
-            rows += batch.rows.tolist()
+        batches = [*files.read_span(recipe, span)]
+        texts += texts_of(batches)
+        rows = [row for batch in batches for row in batch.rows.tolist()]
         assert rows == list(range(len(rows)))
     return texts, len(spans)
 

@@ -13,13 +13,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from pipeline.engine.tasks import Report
 from pipeline.recipe.schema import TokenizerRecipe
-from pipeline.recipe.sources import FilesSource
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.given_tokenizer import TokenizerError, read_encoder_file
 from pipeline.tokenizer.sample import TokenizerTask
 from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
 from shards.errors import RunError
-from tests.support.builds import list_spans_of
+from tests.support.reading import files_source, list_spans_of
 from tests.support.tokenizers import with_splitter, write_sample
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
@@ -84,7 +83,7 @@ def test_a_vocabulary_too_large_for_the_sample(
 ) -> None:
     texts = ["low lower lowest", "new newer newest low"] * 5000
     path = write_parquet(tmp_path / "a.parquet", texts)
-    source = FilesSource(name="s", weight=1.0, paths=[str(path)])
+    source = files_source(path)
     most = reference(texts, name, 5000).get_vocab_size()
     for vocab_size in (most, most + 1, 5000):
         recipe = TokenizerRecipe(vocab_size=vocab_size, special_tokens=SPECIAL, pretokenizer=name)

@@ -15,7 +15,8 @@ from pipeline.clean.documents import DocumentStream
 from pipeline.clean.reasons import Dropped
 from shards import open_set
 from tests.support import recipes
-from tests.support.builds import build_here, list_spans_of
+from tests.support.builds import build_here
+from tests.support.reading import files_source, list_spans_of
 from tests.support.recipes import write_recipe
 
 web = functools.partial(recipes.source, "web")
@@ -63,11 +64,9 @@ CRLF = "\n\n".join(DOCUMENTS).replace("\n", "\r\n")
         ("", "\n\n", []),
     ],
 )
-def test_files_without_the_separator_are_told(
-    text: str, separator: str, found: list[str], tmp_path: Path, source: Any
-) -> None:
+def test_files_without_the_separator_are_told(text: str, separator: str, found: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(text.encode() or b"\n\n")
-    recipe = source(tmp_path / "a.txt", separator=separator)
+    recipe = files_source(tmp_path / "a.txt", separator=separator)
     stream = DocumentStream(recipe, list_spans_of(recipe))
     assert sum(len(documents) for _, documents in stream) >= len(found)
     assert stream.tally.undivided == found

@@ -26,9 +26,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.recipe.paths import RECIPE_FOLDER_FILE
-from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import Span
-from pipeline.sources.files import list_files, list_spans
 from shards import open_set
 from shards.stores.open import open_writable_store
 from tokenmill.__main__ import main
@@ -211,11 +208,6 @@ def digests(place: Path | str) -> dict[str, str]:
 def hashes_in(out: Path) -> set[str]:
     """Return the content hashes of a set's documents."""
     return {one.hex() for shard in open_set(out).shards for one in shard.documents(["hash"])["hash"].to_pylist()}
-
-
-def list_spans_of(source: SourceRecipe) -> list[Span]:
-    """Return all spans of all files of a source, in order."""
-    return list_spans(source, list_files(source))
 
 
 def temporary_folder() -> tempfile.TemporaryDirectory[str]:

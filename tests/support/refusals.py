@@ -59,6 +59,7 @@ PLACES = {
     "load_train_recipe": "trainer.recipe",
     "open_store": "shards.stores.open",
     "parse_hub_address": "shards.stores.hub_store",
+    "parse_predicate": "pipeline.recipe.predicates",
     "parse_recipe": "trainer.recipe",
     "read_items": "shards.eval_tasks.read",
     "read_vocabulary": "shards.format.vocabulary",

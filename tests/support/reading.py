@@ -1,0 +1,32 @@
+"""Sources of files as a build reads them: spans, batches and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pipeline.recipe.sources import FilesSource, SourceRecipe
+from pipeline.sources.base import Span, TextBatch
+from pipeline.sources.files import list_files, list_spans, read_span
+
+
+def files_source(*paths: Path | str, **keys: Any) -> FilesSource:
+    """Return a source of files; `keys` are further keys of the recipe."""
+    return FilesSource(**{"name": "s", "weight": 1.0, "paths": [*map(str, paths)], **keys})
+
+
+def list_spans_of(source: SourceRecipe, unit_bytes: int | None = None) -> list[Span]:
+    """Return all spans of all files of a source, in order."""
+    return list_spans(source, list_files(source), unit_bytes)
+
+
+def read_batches(source: SourceRecipe, unit_bytes: int | None = None) -> list[TextBatch]:
+    """Read all spans of a source."""
+    return [batch for span in list_spans_of(source, unit_bytes) for batch in read_span(source, span)]
+
+
+def texts_of(batches: Iterable[TextBatch]) -> list[Any]:
+    """Return the texts of batches, decoded; None of a null."""
+    texts = (text for batch in batches for text in batch.text.to_pylist())
+    return [text.decode() if isinstance(text, bytes) else text for text in texts]
