@@ -12,6 +12,7 @@ import json
 import os
 import random
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +22,10 @@ from tokenizers import Tokenizer
 
 from pipeline.tokenizer.encoder import Encoder
 from pipeline.tokenizer.given_tokenizer import TokenizerError, TokenizerInfo, read_encoder_file
-from pipeline.tokenizer.train import PATTERNS
 from tests.support.builds import real_documents
-from tests.support.tokenizers import (
-    SPECIAL,
-    TEMPLATE,
-    train_bert,
-    train_byte_level,
-    train_llama2,
-    train_t5,
-    train_unigram,
-    with_metaspace,
-    with_normalizers,
-    with_pattern,
-)
+from tests.support.tokenizers import SPECIAL, TEMPLATE, train_byte_level, trained_kinds, with_normalizers, with_pattern
 
-PROBES = 2000 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 100
+PROBES = 2000 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 40
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 WORDS = (
     "a the Hello x1 12345 's DON'T . , \u2581 <s> </s> <unk> <0x0A> <|pad|> <|user|> é e\u0301 \u212b ﬁ Ａ 中文 "
@@ -110,35 +99,30 @@ CHANGES: dict[str, Change] = {
 }
 
 
-@pytest.fixture(scope="module")
-def kinds() -> dict[str, dict[str, Any]]:
-    """Train tokenizers in the manner of those that are published; each has the special tokens of `SPECIAL`."""
-    texts = real_documents()[:150]
-    llama2, byte_level = train_llama2(texts), train_byte_level(texts)
+@cache
+def published_kinds() -> dict[str, dict[str, Any]]:
+    """Return tokenizers in the manner of those that are published."""
+    kinds = trained_kinds()
+    plain, llama2, llama3 = kinds["plain"], kinds["llama2"], kinds["llama3"]
     spaces = [" " * n for n in range(24, 1, -1)]
+    space: Any = {"pattern": {"String": " "}}
     gemma: dict[str, Any] = llama2 | {
-        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
-        "pre_tokenizer": {
-            "type": "Split",
-            "pattern": {"String": " "},
-            "behavior": "MergedWithPrevious",
-            "invert": False,
-        },
+        "normalizer": {"type": "Replace", **space, "content": "\u2581"},
+        "pre_tokenizer": {"type": "Split", **space, "behavior": "MergedWithPrevious", "invert": False},
     }
     return {
-        "gpt2": byte_level,
-        "neox": _add(*spaces)(with_normalizers(byte_level, {"type": "NFC"})),
-        "phi": _add(*spaces, *("\t" * n for n in range(9, 1, -1)))(byte_level),
+        "gpt2": plain,
+        "neox": _add(*spaces)(kinds["nfc"]),
+        "phi": _add(*spaces, *("\t" * n for n in range(9, 1, -1)))(plain),
         "llama2": llama2,
-        "llama3": with_pattern(byte_level, PATTERNS["llama3"])
-        | {"model": byte_level["model"] | {"ignore_merges": True}},
-        "mistral": with_metaspace(llama2),
+        "llama3": llama3 | {"model": llama3["model"] | {"ignore_merges": True}},
+        "mistral": kinds["metaspace"],
         "gemma": _enter("<unused0>", "\n\n\n", "\u2581" * 4, special=False)(gemma),
-        "qwen": with_pattern(with_normalizers(byte_level, {"type": "NFC"}), PATTERNS["qwen2"]),
-        "t5": _enter("<extra_id_1>", "<extra_id_2>", special=True)(train_t5(texts)),
-        "bert": train_bert(texts),
-        "a Unigram that keeps spaces": train_unigram(texts),
-        "a pattern of its own": with_pattern(byte_level, r"\p{N}{1,3}| ?\p{L}+|\s+|."),
+        "qwen": with_normalizers(kinds["qwen2"], {"type": "NFC"}),
+        "t5": _enter("<extra_id_1>", "<extra_id_2>", special=True)(kinds["t5"]),
+        "bert": kinds["bert"],
+        "a Unigram that keeps spaces": kinds["unigram"],
+        "a pattern of its own": with_pattern(plain, r"\p{N}{1,3}| ?\p{L}+|\s+|."),
     }
 
 
@@ -158,12 +142,10 @@ def encode_as_training(encoder: Encoder, info: TokenizerInfo, texts: list[str]) 
 
 @pytest.mark.parametrize("bos", [False, "<s>"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_ids_of_training_are_ids_of_use(
-    kinds: dict[str, dict[str, Any]], change: str, bos: bool | str, tmp_path: Path
-) -> None:
+def test_ids_of_training_are_ids_of_use(change: str, bos: bool | str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     texts = texts_of(PROBES)
-    for name, kind in kinds.items():
+    for name, kind in published_kinds().items():
         folder = tmp_path / name
         folder.mkdir()
         file = folder / "given.json"

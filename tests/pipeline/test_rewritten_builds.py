@@ -26,7 +26,7 @@ from tests.support.builds import (
     write_corpus,
 )
 from tests.support.provenance import compare_with_sources
-from tests.support.tokenizers import train_llama2, train_t5, train_unigram
+from tests.support.tokenizers import as_t5, train_llama2, train_unigram
 
 EOS, BOS = 2, 1
 TRAIN = """
@@ -60,7 +60,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     write_corpus(folder)
     texts = real_documents()[:200]
-    for name, data in {"llama2": train_llama2(texts), "t5": train_t5(texts), "unigram": train_unigram(texts)}.items():
+    unigram = train_unigram(texts)
+    for name, data in {
+        "llama2": train_llama2(texts),
+        "t5": as_t5(unigram),
+        "unigram": unigram,
+    }.items():
         (folder / f"{name}.json").write_text(json.dumps(data))
     (folder / "small.toml").write_text(recipe_text(folder))
     return folder

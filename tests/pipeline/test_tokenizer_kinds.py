@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
@@ -18,23 +19,10 @@ from pipeline.clean.tally import Documents
 from pipeline.tokenizer.encoder import Encoder
 from pipeline.tokenizer.given_tokenizer import TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.kept_text import KeptText
-from pipeline.tokenizer.train import PATTERNS
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from tests.support.builds import real_documents
-from tests.support.tokenizers import (
-    MARK,
-    train_byte_level,
-    train_llama2,
-    train_t5,
-    train_unigram,
-    with_metaspace,
-    with_normalizers,
-    with_pattern,
-    with_splitter,
-)
+from tests.support.tokenizers import MARK, trained_kinds
 
-NFC, NFKC, LOWER = ({"type": name} for name in ("NFC", "NFKC", "Lowercase"))
-QUOTES = {"type": "Replace", "pattern": {"String": "\u201c"}, "content": '"'}
 KEEPS = {
     "llama2": "normalized",
     "metaspace": "normalized",
@@ -68,43 +56,10 @@ SOME_TEXT = st.lists(
 )
 
 
-class Kinds(dict[str, Any]):
-    """By name. Hypothesis shows arguments, and a vocabulary is too long to be read."""
-
-    def __repr__(self) -> str:
-        return "..."
-
-
-@pytest.fixture(scope="module")
-def kinds() -> dict[str, dict[str, Any]]:
-    texts = real_documents()[:150]
-    llama2, byte_level = train_llama2(texts), train_byte_level(texts)
-    found = {
-        "llama2": llama2,
-        "metaspace": with_metaspace(llama2),
-        "nfc": with_normalizers(byte_level, NFC),
-        "nfkc lower": with_normalizers(byte_level, NFKC, LOWER),
-        "quotes": with_normalizers(byte_level, QUOTES),
-        "unigram": train_unigram(texts),
-        "unigram bytes": train_unigram(texts, byte_fallback=True),
-        "t5": train_t5(texts),
-        "plain": byte_level,
-        **{name: with_pattern(byte_level, PATTERNS[name]) for name in ("llama3", "qwen2", "o200k")},
-        "words": with_pattern(byte_level, r"\s?\w+|."),
-        "digits": with_splitter(byte_level, {"type": "Digits", "individual_digits": True}),
-        "punctuation": with_splitter(byte_level, {"type": "Punctuation"}),
-    }
-    return Kinds(found)
-
-
-@pytest.fixture(scope="module")
-def encoders(kinds: dict[str, dict[str, Any]]) -> dict[str, Encoder]:
-    return Kinds({name: Encoder(data) for name, data in kinds.items()})
-
-
-@pytest.fixture(scope="module")
-def vocabularies(kinds: dict[str, dict[str, Any]]) -> dict[str, Vocabulary]:
-    return Kinds({name: read_vocabulary(json.dumps(data).encode()) for name, data in kinds.items()})
+@cache
+def open_kind(name: str) -> tuple[dict[str, Any], Encoder, Vocabulary]:
+    data = trained_kinds()[name]
+    return data, Encoder(data), read_vocabulary(json.dumps(data).encode())
 
 
 def load(data: dict[str, Any], folder: Path, **options: Any) -> TokenizerInfo:
@@ -143,18 +98,17 @@ def expected_text(name: str, data: dict[str, Any], text: str) -> str | None:
     return normal if has_space else normal[1:]
 
 
-def check(
-    name: str, kinds: dict[str, Any], encoder: Encoder, vocabulary: Vocabulary, texts: list[str]
-) -> tuple[list[list[int]], KeptText]:
+def check(name: str, texts: list[str]) -> tuple[list[list[int]], KeptText]:
     """Check the ids of texts, and how many are rewritten; return the ids, and what is kept."""
+    data, encoder, vocabulary = open_kind(name)
     found, kept = encode(encoder, texts)
-    plain = reference(kinds[name])
+    plain = reference(data)
     assert found == [plain.encode(text, add_special_tokens=False).ids for text in texts]
     rewritten = 0
     for text, ids in zip(texts, found, strict=True):
         held = vocabulary.decode_document(np.array([token for token in ids if token != vocabulary.unknown], np.uint32))
         rewritten += held != text.encode()
-        expected = expected_text(name, kinds[name], text)
+        expected = expected_text(name, data, text)
         if expected is not None and vocabulary.unknown not in ids:
             assert held == expected.encode()
     assert rewritten == kept.rewritten  # none of a tokenizer that keeps every byte
@@ -162,18 +116,16 @@ def check(
 
 
 @pytest.mark.parametrize("name", KEEPS)
-def test_real_text_encodes_as_tokenizers_does(
-    name: str, kinds: dict[str, Any], encoders: dict[str, Encoder], vocabularies: dict[str, Vocabulary], tmp_path: Path
-) -> None:
-    info = load(kinds[name], tmp_path)
-    assert (vocabularies[name].keeps, info.eos_id, info.bos_id) == (KEEPS[name], 2, None)
+def test_real_text_encodes_as_tokenizers_does(name: str, tmp_path: Path) -> None:
+    data, _, vocabulary = open_kind(name)
+    info = load(data, tmp_path)
+    assert (vocabulary.keeps, info.eos_id, info.bos_id) == (KEEPS[name], 2, None)
     texts = [*TEXTS, *real_documents()[100:200]]
-    found, kept = check(name, kinds, encoders[name], vocabularies[name], texts)
+    found, kept = check(name, texts)
     if KEEPS[name] == "bytes":
         return
-    counted = sum(ids.count(vocabularies[name].unknown) for ids in found)
-    sizes = vocabularies[name].text_lengths()
-    assert (kept.documents, kept.unknown) == (len(texts), counted)
+    sizes = vocabulary.text_lengths()
+    assert (kept.documents, kept.unknown) == (len(texts), sum(ids.count(vocabulary.unknown) for ids in found))
     assert (kept.tokens, kept.text_bytes) == (sum(map(len, found)), sum(len(text.encode()) for text in texts))
     assert kept.token_bytes == sum(int(sizes[ids].sum()) for ids in found if ids)
     assert 0 < kept.rewritten < len(texts) or name == "t5"
@@ -181,44 +133,39 @@ def test_real_text_encodes_as_tokenizers_does(
 
 
 @pytest.mark.parametrize("name", KEEPS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(parts=SOME_TEXT)
 @example(parts=[" a", MARK])
 @example(parts=["\n"])
-def test_any_text_encodes_as_tokenizers_does(
-    name: str, kinds: Any, encoders: Any, vocabularies: Any, parts: list[str]
-) -> None:
+def test_any_text_encodes_as_tokenizers_does(name: str, parts: list[str]) -> None:
     text = "".join(parts).encode("utf-8", "ignore").decode()
-    [ids], _ = check(name, kinds, encoders[name], vocabularies[name], [text])
+    [ids], _ = check(name, [text])
     assert not {1, 2}.intersection(ids)
 
 
-def test_gigatoken_encodes_what_it_can(encoders: dict[str, Encoder]) -> None:
-    fast = {name for name, encoder in encoders.items() if not encoder.slow_because}
-    assert fast >= {"plain", "llama2", "metaspace", "llama3", "qwen2", "o200k"}
-    assert "Unigram" in encoders["t5"].slow_because
-    slow = [encoders[name].slow_because for name in ("words", "digits", "punctuation")]
-    assert all(reason.startswith("gigatoken cannot run it (") for reason in slow)
+def test_gigatoken_encodes_what_it_can() -> None:
+    slow = {name: open_kind(name)[1].slow_because for name in KEEPS}
+    assert not any(slow[name] for name in ("plain", "llama2", "metaspace", "llama3", "qwen2", "o200k"))
+    assert "Unigram" in slow["t5"]
+    assert all(slow[name].startswith("gigatoken cannot run it (") for name in ("words", "digits", "punctuation"))
 
 
 @pytest.mark.parametrize(("bos", "expected"), [(False, None), (True, 1), ("<unk>", 0)])
-def test_bos(bos: bool | str, expected: int | None, kinds: dict[str, Any], tmp_path: Path) -> None:
-    for processor in (kinds["llama2"]["post_processor"], None):  # by its file, and by its name
-        data = kinds["llama2"] | {"post_processor": processor}
-        assert load(data, tmp_path, bos=bos).bos_id == expected
+def test_bos(bos: bool | str, expected: int | None, tmp_path: Path) -> None:
+    data = trained_kinds()["llama2"]
+    for own in (data, data | {"post_processor": None}):  # by its file, and by its name
+        assert load(own, tmp_path, bos=bos).bos_id == expected
 
 
-def test_what_a_file_asks_for_and_a_set_does_not_do_is_said(kinds: dict[str, Any], tmp_path: Path) -> None:
-    assert load(kinds["nfc"], tmp_path).ignored == ()
+def test_what_a_file_asks_for_and_a_set_does_not_do_is_said(tmp_path: Path) -> None:
+    assert load(trained_kinds()["nfc"], tmp_path).ignored == ()
+    llama2 = trained_kinds()["llama2"]
     cut = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
-    size = len(kinds["llama2"]["model"]["vocab"])
-    word = kinds["llama2"]["added_tokens"][0] | {"content": "the set", "id": size, "special": False}
-    data = kinds["llama2"] | {"truncation": cut, "added_tokens": [*kinds["llama2"]["added_tokens"], word]}
-    info = load(data, tmp_path)
-    assert info.ignored == (
+    word = llama2["added_tokens"][0] | {"content": "the set", "id": len(llama2["model"]["vocab"]), "special": False}
+    data = llama2 | {"truncation": cut, "added_tokens": [*llama2["added_tokens"], word]}
+    assert load(data, tmp_path).ignored == (
         "truncation (no document is cut or padded)",
         "a post-processor that begins documents with <s> (tokenizer.bos decides)",
         '1 added token that is not special, such as "the set"',
     )
-    encoder = Encoder(data)
-    assert encode(encoder, ["the set"])[0] == [reference(kinds["llama2"]).encode("the set").ids]
+    assert encode(Encoder(data), ["the set"])[0] == [reference(llama2).encode("the set").ids]

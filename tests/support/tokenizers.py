@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
+from pipeline.tokenizer.train import PATTERNS
+from tests.support.builds import real_documents
 
 MARK = "\u2581"
 """What SentencePiece spells a space with."""
@@ -31,12 +34,12 @@ def _describe(tokenizer: Tokenizer, special: list[str]) -> dict[str, Any]:
     return data
 
 
-def train_llama2(texts: Iterable[str], *, vocab_size: int = 700, alphabet: int = 60) -> dict[str, Any]:
+def train_llama2(texts: Iterable[str]) -> dict[str, Any]:
     """Train a BPE as Llama 2's: spaces as `▁`, one before each document, bytes for unknown characters."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # words: training is faster
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[*SPECIAL, *_BYTES], limit_alphabet=alphabet, show_progress=False
+        vocab_size=700, special_tokens=[*SPECIAL, *_BYTES], limit_alphabet=60, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
     data = _describe(tokenizer, SPECIAL)
@@ -78,35 +81,28 @@ def with_pattern(data: dict[str, Any], pattern: str) -> dict[str, Any]:
     return with_splitter(data, {"type": "Split", "pattern": {"Regex": pattern}})
 
 
-def train_unigram(texts: Iterable[str], *, vocab_size: int = 300, byte_fallback: bool = False) -> dict[str, Any]:
+def train_unigram(texts: Iterable[str]) -> dict[str, Any]:
     """Train a Unigram with NFKC, as T5's; without its pre-tokenizer that drops white space."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=vocab_size, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
-    )
+    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
-    data = _describe(tokenizer, SPECIAL)
-    if byte_fallback:
-        data["model"]["byte_fallback"] = True
-        data["model"]["vocab"] += [[text, -20.0] for text in _BYTES]
-    return data
+    return _describe(tokenizer, SPECIAL)
 
 
-def train_t5(texts: Iterable[str], *, vocab_size: int = 300) -> dict[str, Any]:
-    """Train a Unigram as T5's, whose pre-tokenizer drops white space."""
-    data = train_unigram(texts, vocab_size=vocab_size)
-    words = [{"type": "WhitespaceSplit"}, data["pre_tokenizer"]]
-    return data | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": words}}
+def as_t5(unigram: dict[str, Any]) -> dict[str, Any]:
+    """Return a Unigram as T5's, whose pre-tokenizer drops white space."""
+    words = [{"type": "WhitespaceSplit"}, unigram["pre_tokenizer"]]
+    return unigram | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": words}}
 
 
-def train_bert(texts: Iterable[str], *, vocab_size: int = 300) -> dict[str, Any]:
+def train_bert(texts: Iterable[str]) -> dict[str, Any]:
     """Train a WordPiece as BERT's, whose entries do not say where spaces were."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=SPECIAL, show_progress=False)
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=SPECIAL, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     return _describe(tokenizer, SPECIAL)
 
@@ -123,6 +119,34 @@ def train_byte_level(texts: Iterable[str], *, vocab_size: int = 500) -> dict[str
     )
     tokenizer.train_from_iterator(texts, trainer)
     return _describe(tokenizer, SPECIAL)
+
+
+@cache
+def trained_kinds() -> dict[str, dict[str, Any]]:
+    """Return tokenizers of the kinds that a recipe may name, and BERT's, each with the special tokens of `SPECIAL`."""
+    texts = real_documents()[:150]
+    llama2, plain, unigram = train_llama2(texts), train_byte_level(texts), train_unigram(texts)
+    model = unigram["model"] | {
+        "byte_fallback": True,
+        "vocab": [*unigram["model"]["vocab"], *([text, -20.0] for text in _BYTES)],
+    }
+    quotes = {"type": "Replace", "pattern": {"String": "\u201c"}, "content": '"'}
+    return {
+        "llama2": llama2,
+        "metaspace": with_metaspace(llama2),
+        "nfc": with_normalizers(plain, {"type": "NFC"}),
+        "nfkc lower": with_normalizers(plain, {"type": "NFKC"}, {"type": "Lowercase"}),
+        "quotes": with_normalizers(plain, quotes),
+        "unigram": unigram,
+        "unigram bytes": unigram | {"model": model},
+        "t5": as_t5(unigram),
+        "plain": plain,
+        **{name: with_pattern(plain, PATTERNS[name]) for name in ("llama3", "qwen2", "o200k")},
+        "words": with_pattern(plain, r"\s?\w+|."),
+        "digits": with_splitter(plain, {"type": "Digits", "individual_digits": True}),
+        "punctuation": with_splitter(plain, {"type": "Punctuation"}),
+        "bert": train_bert(texts),
+    }
 
 
 def write_sample(path: Path, texts: list[str]) -> Path:
