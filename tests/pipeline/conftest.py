@@ -9,11 +9,8 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import hypothesis
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
@@ -24,7 +21,6 @@ from tests.support.builds import (
     call_here,
     digests,
     recipe_text,
-    run_program,
     write_corpus,
 )
 from tests.support.cleaned_recipe import write_cleaned_recipe
@@ -118,32 +114,10 @@ def ray_cluster() -> Iterator[RayCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
-def write_parquet() -> Callable[..., Path]:
-    """Return `write(path, texts, *, type=None, row_group_size=None, **columns)`, which returns the path."""
-
-    def write(
-        path: Path, texts: list[Any], *, type: pa.DataType | None = None, row_group_size: int = 64, **columns: list[Any]
-    ) -> Path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {name: pa.array(values) for name, values in columns.items()}
-        table = pa.table({"text": pa.array(texts).cast(type) if type else pa.array(texts, pa.string()), **arrays})
-        pq.write_table(table, path, row_group_size=row_group_size)
-        return path
-
-    return write
-
-
 @pytest.fixture
 def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return `run(*arguments, cwd=tmp_path)`: the pipeline's command line, in this process."""
     return partial(call_here, main, cwd=tmp_path)
-
-
-@pytest.fixture
-def run_process(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Return `run(*arguments, cwd=tmp_path)`: the program in a process of its own."""
-    return partial(run_program, cwd=tmp_path)
 
 
 @pytest.fixture

@@ -9,9 +9,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,39 +20,20 @@ import pytest
 
 from pipeline.engine.receipts import write_receipt
 from pipeline.engine.tasks import Report
-from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import SourceError, Unit, make_units
+from pipeline.sources.base import SourceError, Span, TextBatch, make_units
 from pipeline.sources.files import read_span
 from pipeline.sources.formats.encodings import is_utf8
 from pipeline.sources.software_heritage import archive, fetch, fetched_documents
-from tests.support.builds import build_here, digests
+from tests.support.builds import build_here, digests, wait_until
 from tests.support.damage import flip
-from tests.support.reading import list_spans_of
+from tests.support.reading import files_source, list_spans_of, texts_of
+from tests.support.recipes import source, write_recipe
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket
 from tests.support.servers.http11 import FileSpan
+from tests.support.started import Started
 
 pytestmark = pytest.mark.long
-
-
-RECIPE = """
-name = "code"
-seed = 5
-
-[[sources]]
-name = "code"
-paths = ["{folder}/*.parquet"]
-content = "software-heritage"
-weight = 1
-{lines}
-
-[tokenizer]
-vocab_size = 600
-sample_bytes = "300 KB"
-
-[shards]
-tokens = 2_000_000
-"""
 
 
 class Archive:
@@ -66,7 +44,7 @@ class Archive:
         pq.write_table(table, folder / "part-0.parquet", row_group_size=-(-len(table) // 2))
         self.folder, self.objects = folder, objects
         self.ids: list[str] = table["blob_id"].to_pylist()
-        self.keys = dict.fromkeys(self.ids)
+        self.keys = list(dict.fromkeys(self.ids))
 
 
 def content_of(server: Bucket, key: str) -> bytes:
@@ -92,33 +70,20 @@ def server(small: Archive) -> Iterator[Bucket]:
 
 
 def flags(server: Bucket, *options: str) -> list[str]:
-    endpoint = ["--content-endpoint", f"{server.url}/content"] if "--content-endpoint" not in options else []
-    return ["--timeout", "2", *endpoint, *options]
-
-
-def command(recipe: Path, out: Path, server: Bucket, *options: str) -> list[str]:
-    head = [sys.executable, "-m", "tokenmill", "build", str(recipe), "--out", str(out)]
-    return [*head, "--json", "--workers", "2", *flags(server, *options)]
+    return ["--timeout", "2", "--content-endpoint", f"{server.url}/content", *options]
 
 
 def build(recipe: Path, out: Path, server: Bucket, *options: str, expect: int = 0) -> dict[str, Any]:
-    """Run a build; return its JSON result and what it said."""
+    """Run a build; return its JSON result, and its drops of other reasons than those of every source."""
     result = build_here(recipe, out, *flags(server, *options), expect=expect)
-    assert "Traceback" not in result["stderr"]
-    return result | {"said": result["stderr"]}
+    drops = dict(result["sources"][0]["dropped"]) if not expect else {}
+    return result | {"lost": {name: drops[name] for name in drops if name not in ("duplicate", "text is empty")}}
 
 
-def write_recipe(folder: Path, rows: Archive | Path, lines: str = "") -> Path:
-    path = folder / "recipe.toml"
-    path.write_text(RECIPE.format(folder=rows.folder if isinstance(rows, Archive) else rows, lines=lines))
-    return path
-
-
-def dropped(result: dict[str, Any]) -> dict[str, int]:
-    (source,) = result["sources"]
-    return {
-        reason: count for reason, count in source["dropped"].items() if reason not in ("duplicate", "text is empty")
-    }
+def write(folder: Path, rows: Path, **keys: Any) -> Path:
+    code = source("code", rows / "*.parquet", content="software-heritage", **keys)
+    sizes = {"tokenizer": {"vocab_size": 600, "sample_bytes": "300 KB"}, "shards": {"tokens": 2_000_000}}
+    return write_recipe(folder / "recipe.toml", code, seed=5, **sizes)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +91,7 @@ def undisturbed(small: Archive, tmp_path_factory: pytest.TempPathFactory) -> tup
     """A build of the whole set by a network without fault."""
     folder = tmp_path_factory.mktemp("undisturbed")
     with Bucket(small.objects) as server:
-        result = build(write_recipe(folder, small), folder / "set", server)
+        result = build(write(folder, small.folder), folder / "set", server)
         return result | {"requests": len(server.requests)}, folder / "set"
 
 
@@ -138,7 +103,7 @@ def test_every_file_is_fetched_once_and_used(
 ) -> None:
     result, out = undisturbed
     assert (result["ran"]["fetch"], result["requests"]) == (1, len(small.keys))
-    assert dropped(result) == {archive.NOT_UTF8: 1}
+    assert result["lost"] == {archive.NOT_UTF8: 1}
     texts: list[bytes] = []
     for path in sorted((out.with_name("set.work") / "fetch").glob("*/*.parquet")):
         texts += [text.as_py().encode() for batch in fetched_documents.read_file(path) for text in batch.text]
@@ -150,24 +115,15 @@ def test_every_file_is_fetched_once_and_used(
 def test_killed_half_way_it_asks_for_the_rest_only(
     small: Archive, server: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
-    recipe, out = write_recipe(tmp_path, small), tmp_path / "set"
+    recipe, out = write(tmp_path, small.folder), tmp_path / "set"
     total = undisturbed[0]["requests"]
     server.latency_s = 0.02
     options = ("--connections", "4")
     for part in (0.3, 0.6):
-        started = subprocess.Popen(
-            command(recipe, out, server, *options),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + 60
-        while len(server.requests) < part * total:
-            assert time.monotonic() < deadline
-            assert started.poll() is None
-            time.sleep(0.01)
-        os.killpg(started.pid, signal.SIGKILL)
-        started.wait(10)
+        started = Started(recipe, out, "--workers", "2", *flags(server, *options))
+        wait_until(lambda: len(server.requests) >= part * total, "half of the requests", pause_s=0.01)  # noqa: B023
+        os.killpg(started.process.pid, signal.SIGKILL)
+        assert started.wait()[0] == -signal.SIGKILL
     server.latency_s = 0.0
     assert build(recipe, out, server, *options)["ran"]["fetch"] >= 1
     asked = [record.path for record in server.requests]
@@ -183,8 +139,7 @@ def test_killed_half_way_it_asks_for_the_rest_only(
 
 
 def latin1_content(server: Bucket, small: Archive) -> bytes:
-    contents = [content_of(server, key) for key in small.keys if key in server.objects]
-    (content,) = [content for content in contents if not is_utf8(content)]
+    (content,) = [content for key in small.keys if not is_utf8(content := content_of(server, key))]
     return content
 
 
@@ -204,8 +159,8 @@ def test_every_file_that_cannot_be_used_is_counted_with_its_reason(
     expected = Counter({archive.NOT_UTF8: small.ids.count(latin1), archive.NOT_SHA1: 3})
     for index, reason in reasons.items():
         expected[reason] += small.ids.count(keys[index])
-    result = build(write_recipe(tmp_path, tmp_path / "rows", "max_missing = 0.1"), tmp_path / "set", server)
-    assert dropped(result) == expected
+    result = build(write(tmp_path, tmp_path / "rows", max_missing=0.1), tmp_path / "set", server)
+    assert result["lost"] == expected
     manifest = json.loads((tmp_path / "set/manifest.json").read_text())
     assert manifest["sources"][0]["dropped"].items() >= expected.items()
 
@@ -213,18 +168,16 @@ def test_every_file_that_cannot_be_used_is_counted_with_its_reason(
 def test_too_many_missing_stop_the_build_and_are_asked_for_again(
     small: Archive, server: Bucket, tmp_path: Path
 ) -> None:
-    recipe, out = write_recipe(tmp_path, small), tmp_path / "set"
-    gone = list(small.keys)[10:20]
+    recipe, out = write(tmp_path, small.folder), tmp_path / "set"
+    gone = small.keys[10:20]
     bodies = {key: server.objects[key] for key in gone}
     for key in gone:
         server.remove(key)
-    said = build(recipe, out, server, expect=2)["said"]
+    said = build(recipe, out, server, expect=2)["stderr"]
     rows = len(small.ids)
-    assert f"source 'code': 11 of {rows:,} files ({11 / rows:.2%}) cannot be fetched from {server.url}/content" in said
-    assert "max_missing = 0.02" in said
-    assert "1 content not UTF-8" in said
-    assert "10 content missing" in said
-    assert "raise `max_missing`" in said
+    found = f"source 'code': 11 of {rows:,} files ({11 / rows:.2%}) cannot be fetched from {server.url}/content"
+    for words in (found, "max_missing = 0.02", "1 content not UTF-8", "10 content missing", "raise `max_missing`"):
+        assert words in said
     assert not out.exists()
     # Again: only what could not be had (and used) is asked for.
     server.forget()
@@ -232,13 +185,13 @@ def test_too_many_missing_stop_the_build_and_are_asked_for_again(
     assert len(server.requests) == 11
     # What was refused for its number is taken with a higher bound.
     raised = build(recipe, out, server, "--set", "sources.code.max_missing=0.1")
-    assert dropped(raised) == {archive.MISSING: 10, archive.NOT_UTF8: 1}
+    assert raised["lost"] == {archive.MISSING: 10, archive.NOT_UTF8: 1}
     # The archive has them after all: a build that refuses their number asks again.
     build(recipe, out, server, expect=2)
     server.forget()
     server.objects |= bodies
     mended = build(recipe, out, server)
-    assert dropped(mended) == {archive.NOT_UTF8: 1}
+    assert mended["lost"] == {archive.NOT_UTF8: 1}
     assert len(server.requests) == 11
     assert mended["ran"]["encode"] == 1
 
@@ -256,14 +209,14 @@ def test_another_archive_is_found_out_early(small: Archive, server: Bucket, tmp_
 def test_fetched_documents_that_were_damaged_are_fetched_again(
     small: Archive, server: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
-    recipe, out, generator = write_recipe(tmp_path, small), tmp_path / "set", random.Random(2)
+    recipe, out, generator = write(tmp_path, small.folder), tmp_path / "set", random.Random(2)
     build(recipe, out, server)
     for place in (None, None, -1, -100, -300):  # anywhere, and in the footer
         (path,) = (tmp_path / "set.work").glob("fetch/*/*.parquet")
         flip(path, generator, place)
         for name in ("set", "set.work/encode"):
             shutil.rmtree(tmp_path / name)
-        said = build(recipe, out, server)["said"]
+        said = build(recipe, out, server)["stderr"]
         assert digests(out) == digests(undisturbed[1])
         assert f"{path}: damaged" in said
         assert "rebuilding it" in said
@@ -276,12 +229,10 @@ class Run:
     """One fetch task in this process."""
 
     def __init__(self, rows: Archive | Path, server: Bucket, work: Path, monkeypatch: Any, **keys: Any):
-        folder = rows.folder if isinstance(rows, Archive) else rows
-        paths = [str(path) for path in sorted(folder.iterdir())]
-        keys = {"name": "code", "weight": 1.0, "content": "software-heritage", "paths": paths, **keys}
+        paths = sorted((rows.folder if isinstance(rows, Archive) else rows).iterdir())
         monkeypatch.setenv("TOKENMILL_CONTENT_ENDPOINT", f"{server.url}/content")
         monkeypatch.setenv("TOKENMILL_CONTENT_CONNECTIONS", "8")
-        self.source = SourceRecipe.model_validate(keys)
+        self.source = files_source(*paths, name="code", content="software-heritage", **keys)
         (self.unit,) = make_units(0, list_spans_of(self.source))
         self.work = work
         self.counts: list[tuple[int, int]] = []
@@ -295,50 +246,42 @@ class Run:
         write_receipt(self.folder, result)
         return result
 
-    def local(self, result: fetched_documents.FetchResult) -> Unit:
-        return fetched_documents.local_unit(self.unit, self.folder, result)
+    def read(self, result: fetched_documents.FetchResult) -> tuple[Span, list[TextBatch]]:
+        (span,) = fetched_documents.local_unit(self.unit, self.folder, result).spans
+        return span, list(read_span(self.source, span))
 
 
-def test_documents_keep_their_rows_and_provenance(
+def test_documents_keep_their_rows_and_provenance_and_rejected_rows_are_not_asked_for(
     small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
 ) -> None:
     run = Run(small, server, tmp_path, monkeypatch, keep={"score": ">= 4.2"})
-    result = run()
-    table = pq.read_table(small.folder)
+    span, batches = run.read(run())
+    scores = pq.read_table(small.folder)["score"].to_pylist()
+    named = {key for key, score in zip(small.ids, scores, strict=True) if score >= 4.2}
+    assert asked(server) == sorted(named)
     wanted = [
-        (row, content_of(server, key))
-        for row, (key, score) in enumerate(zip(small.ids, table["score"].to_pylist(), strict=True))
-        if score >= 4.2 and is_utf8(content_of(server, key))
+        (row, text)
+        for row, (key, score) in enumerate(zip(small.ids, scores, strict=True))
+        if score >= 4.2 and is_utf8(text := content_of(server, key))
     ]
-    unit = run.local(result)
-    (span,) = unit.spans
-    batches = list(read_span(run.source, span))
-    found = [(r, t.encode()) for b in batches for r, t in zip(b.rows.tolist(), b.text.to_pylist(), strict=True)]
-    assert found == wanted
+    rows = [row for batch in batches for row in batch.rows.tolist()]
+    assert list(zip(rows, map(str.encode, texts_of(batches)), strict=True)) == wanted
     rejected = sum((Counter(batch.rejected) for batch in batches), Counter[str]())
-    assert rejected["not score >= 4.2"] == sum(score < 4.2 for score in table["score"].to_pylist())
-    assert sum(rejected.values()) + len(found) == len(small.ids)
+    assert rejected["not score >= 4.2"] == sum(score < 4.2 for score in scores)
+    assert sum(rejected.values()) + len(rows) == len(small.ids)
     (before,) = run.unit.spans
     assert span.label("x") == before.label("x")
     assert (span.rows, span.text_bytes) == (len(wanted), sum(len(text) for _, text in wanted))
     assert run.counts[-1] == (len(small.ids), len(server.requests))
-
-
-def test_rows_that_predicates_reject_are_not_asked_for(
-    small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
-) -> None:
-    table = pq.read_table(small.folder)
-    scores = zip(small.ids, table["score"].to_pylist(), strict=True)
-    wanted = {key for key, score in scores if score >= 4.2}
-    Run(small, server, tmp_path, monkeypatch, keep={"score": ">= 4.2"})()
-    assert sorted(record.path.rpartition("/")[2] for record in server.requests) == sorted(wanted)
     # Another predicate: what there is of the same rows is used again.
     server.forget()
-    run = Run(small, server, tmp_path, monkeypatch)
-    result = run()
-    lost = {hashlib.sha1(latin1_content(server, small)).hexdigest()} & wanted
-    assert {record.path.rpartition("/")[2] for record in server.requests} == set(small.keys) - wanted | lost
-    assert result.rows == len(small.ids)
+    assert Run(small, server, tmp_path, monkeypatch)().rows == len(small.ids)
+    lost = {hashlib.sha1(latin1_content(server, small)).hexdigest()} & named
+    assert asked(server) == sorted({*small.keys} - named | lost)
+
+
+def asked(server: Bucket) -> list[str]:
+    return sorted(record.path.rpartition("/")[2] for record in server.requests)
 
 
 def test_json_lines_and_lists_name_files_too(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
@@ -352,5 +295,4 @@ def test_json_lines_and_lists_name_files_too(small: Archive, server: Bucket, tmp
         rows.mkdir()
         (rows / name).write_text(text)
         run = Run(rows, server, tmp_path / f"work-{name}", monkeypatch, **more)
-        (span,) = run.local(run()).spans
-        assert [text for batch in read_span(run.source, span) for text in batch.text.to_pylist()] == contents
+        assert texts_of(run.read(run())[1]) == contents

@@ -27,8 +27,6 @@ from pipeline.sources.formats.contract import FORMATS
 from pipeline.tokenizer.sample import split_groups
 from tests.support.provenance import read_unit
 from tests.support.reading import files_source, list_spans_of, read_batches, texts_of
-from tests.support.recipes import source as table_of
-from tests.support.recipes import write_recipe
 
 TEXTS = [
     "true",
@@ -242,16 +240,10 @@ EMPTY: dict[str, bytes] = {
 }
 
 
-def test_empty_files_among_others_are_counted_and_shown(tmp_path: Path, run_cli: Any) -> None:
-    (tmp_path / "data").mkdir()
-    lines = "".join(f'{{"text": "{n} words"}}\n' for n in range(500)).encode()
-    for name, data in (EMPTY | {"whole.jsonl": lines}).items():
-        (tmp_path / "data" / name).write_bytes(data)
-    write_recipe(tmp_path / "r.toml", table_of("s", "data/*", separator="--"), split={"val_tokens": 100})
-    words = f"files of s: {len(EMPTY)} files without a record: a.arrow, a.csv, a.json, a.jsonl, a.jsonl.gz, ..."
-    for command in ("plan r.toml", "build r.toml --out out --workers 1"):
-        done = run_cli(*command.split())
-        assert words in done.stdout, done.stderr
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_file_without_a_record_has_no_span(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(EMPTY[name])
+    assert list_spans_of(source_of(tmp_path / name)) == []
 
 
 def test_a_folder_is_read_if_datasets_saved_it(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import json
 import re
 from pathlib import Path
 
+from pipeline.sources.globs import HIDDEN
 from shards.audit.not_text import KINDS, NotText, describe_not_text, look_for_not_text
-from tests.support.builds import build_here, call_here, real_documents
+from tests.support.builds import call_here, real_documents
 from tests.support.recipes import source, write_recipe, write_texts
 
 HYPHENS, HEADERS = "words hyphenated at line ends", "headers of pages"
@@ -89,9 +90,14 @@ def test_few_documents_are_not_told() -> None:
 
 
 def test_said_by_plan_build_and_audit(tmp_path: Path) -> None:
+    """Also by plan and build alone: files without a record, hidden ones, and those that no separator divides."""
     texts = [text for text in real_documents() if len(text) > 300]
-    write_texts(tmp_path / "prose.jsonl", texts[:200])
-    sources = [source("prose", "prose.jsonl", weight=4)]
+    for name in ("a.jsonl", "b.csv", ".c.jsonl", ".d/e.jsonl"):
+        (tmp_path / "prose" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "prose" / name).touch()
+    write_texts(tmp_path / "prose/prose.jsonl", texts[:200])
+    (tmp_path / "undivided.txt").write_bytes("\r\n\r\n".join(texts).encode())
+    sources = [source("prose", "prose/**/*", weight=4), source("cut", "undivided.txt", separator="\n\n")]
     told = {as_page: "HTML", as_columns: HYPHENS, as_pages: HEADERS, as_chat: "chat records"}
     for way in told:
         (tmp_path / (name := way.__name__)).mkdir()
@@ -100,7 +106,8 @@ def test_said_by_plan_build_and_audit(tmp_path: Path) -> None:
         sources.append(source(name, f"{name}/*", format="file"))
     recipe = write_recipe(tmp_path / "r.toml", *sources, mix={"when_short": "shrink"}, shards={"tokens": 50_000})
     planned = call_here("plan", recipe).stdout
-    built = build_here(recipe, tmp_path / "set")["stderr"]
+    done = call_here("build", recipe, "--out", tmp_path / "set", "--workers", "1")
+    built = done.stdout + done.stderr
     audited = call_here("audit", tmp_path / "set", "--workers", "1", "--json")
     (check,) = (check for check in json.loads(audited.stdout)["checks"] if check["name"] == "not_text")
     assert check["verdict"] == "look"
@@ -111,5 +118,12 @@ def test_said_by_plan_build_and_audit(tmp_path: Path) -> None:
         assert re.search(
             rf"{name}: {kind} in .* such as \d+.md@.* row 0. {re.escape(KINDS[kind][1])}", check["summary"]
         )
+    for words in (
+        "files of prose: 2 files without a record: a.jsonl, b.csv",
+        f"files of prose: left out: .c.jsonl, .d/e.jsonl: {HIDDEN}",
+        r'read as one document each: undivided.txt (has "\r\n\r\n"). Correct `separator`',
+    ):
+        assert words in built
+        assert words in planned
     assert "source 'prose'" not in built
     assert "prose" not in check["summary"]

@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from pipeline.engine.ray_executor import RayExecutor
 from pipeline.engine.tasks import Call
 from shards.errors import RunError
 from shards.validation.validate import validate
-from tests.support.builds import Built, build_here, digests, wait_until
+from tests.support.builds import Built, build_here, digests, run_program, wait_until
 from tests.support.damage import flip_unseen
 from tests.support.ray_cluster import RayCluster
 from tests.support.recipes import source, write_recipe
@@ -59,7 +58,7 @@ def run(executor: RayExecutor, calls: list[Call]) -> dict[int, tuple[int, int]]:
 
 
 def test_a_function_beside_the_recipe_goes_with_its_task_and_the_build_checks_the_nodes_work(
-    whole: Built, ray_cluster: RayCluster, run_process: Callable[..., Any], tmp_path: Path
+    whole: Built, ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
     (tmp_path / "rules.py").write_text(
         "def keep(texts):\n    return [len(text) > 200 or text.upper() for text in texts]\n"
@@ -67,13 +66,13 @@ def test_a_function_beside_the_recipe_goes_with_its_task_and_the_build_checks_th
     flags = ["--set", "clean.python=[{function = 'rules:keep'}]", "--allow-code"]
     on_ray = ["--out", "ray", "--engine", "ray", "--ray-address", ray_cluster.address]
     for place in (["--out", "local"], on_ray):
-        done = run_process("build", whole.recipe, *flags, *place)
+        done = run_program("build", whole.recipe, *flags, *place, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "ray") == digests(tmp_path / "local") != whole.digests
-    dry = run_process("build", whole.recipe, *flags, *on_ray, "--dry-run", "--set", "split.val_tokens=9")
+    dry = run_program("build", whole.recipe, *flags, *on_ray, "--dry-run", "--set", "split.val_tokens=9", cwd=tmp_path)
     assert "split.val_tokens = 9 (was 4000)" in dry.stdout, dry.stderr
     flip_unseen(tmp_path / "ray")
-    done = run_process("build", whole.recipe, *flags, *on_ray)
+    done = run_program("build", whole.recipe, *flags, *on_ray, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     problems = validate(tmp_path / "ray", level="full").problems
     assert [line for line in done.stdout.splitlines() if line.startswith("error: ")] == [
@@ -82,9 +81,7 @@ def test_a_function_beside_the_recipe_goes_with_its_task_and_the_build_checks_th
     assert {problem.kind for problem in problems} >= {"file_checksum"}
 
 
-def test_a_build_whose_nodes_die_gives_them_too(
-    ray_cluster: RayCluster, run_process: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_build_whose_nodes_die_gives_them_too(ray_cluster: RayCluster, tmp_path: Path) -> None:
     """Every node dies while it encodes, and again while it assembles; others come."""
     for name in ("even", "odd"):
         texts = (f"{name} {index} " + " ".join(str(index * word) for word in range(60)) for index in range(12_000))
@@ -96,7 +93,7 @@ def test_a_build_whose_nodes_die_gives_them_too(
     stages = {"encode": tmp_path / "ray.work/encode", "assemble": tmp_path / "ray"}
     with ThreadPoolExecutor(1) as thread:
         flags = ["--out", "ray", "--engine", "ray", "--ray-address", ray_cluster.address]
-        building = thread.submit(run_process, "build", recipe, *flags)
+        building = thread.submit(run_program, "build", recipe, *flags, cwd=tmp_path)
         for folder in stages.values():
             wait_until(lambda: attempts(folder) or building.done(), "a task at work")  # noqa: B023
             for node in list(ray_cluster.nodes):

@@ -29,14 +29,15 @@ TEXT = "0123456789" * 5
 
 
 @pytest.fixture
-def make_task(tmp_path: Path, write_parquet: Any) -> Any:
+def make_task(tmp_path: Path) -> Any:
     """Return `make(weights, sizes, sample_bytes, seed=1)`: sources of documents of 60 bytes, `sizes` of each."""
 
     def make(weights: list[float], sizes: list[int], sample_bytes: int, *, seed: int = 1, **keys: Any) -> TokenizerTask:
         sources: list[SourceRecipe] = []
         for index, size in enumerate(sizes):
             texts = [f"{TEXT} {index:02d} {row:06d}" for row in range(size)]
-            path = write_parquet(tmp_path / f"{index}.parquet", texts, row_group_size=20, score=[0] * size)
+            path = tmp_path / f"{index}.parquet"
+            pq.write_table(pa.table({"text": texts}), path, row_group_size=20)
             sources.append(files_source(path, name=f"s{index}", **keys))
         spans = {item.name: tuple(list_spans_of(item)) for item in sources}
         recipe = TokenizerRecipe(vocab_size=270, sample_bytes=sample_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.builder.build import BuildResult, build_set
-from pipeline.engine.executors import LocalExecutor
+from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.sources import files, selection
 from pipeline.sources.base import Span
@@ -88,7 +88,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def load(corpus: Path, tmp_path: Path) -> Callable[..., Recipe]:
     """Return `load(*overrides)`."""
-    from pipeline.builder.checked_recipe import load_checked_recipe
 
     def load_with(*overrides: str) -> Recipe:
         code = make_source("code", corpus / "code/*.parquet", weight=3)
@@ -100,18 +99,9 @@ def load(corpus: Path, tmp_path: Path) -> Callable[..., Recipe]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., BuildResult]]:
+def run(tmp_path: Path) -> Callable[..., BuildResult]:
     """Return `run(recipe, name="set", workers=1)`: a build in this process, its workers in others."""
-    executors: list[LocalExecutor] = []
-
-    def run_one(recipe: Recipe, name: str = "set", workers: int = 1) -> BuildResult:
-        executors.append(LocalExecutor(workers))
-        out = tmp_path / name
-        return build_set(recipe, out=out, executor=executors[-1], progress=True)
-
-    yield run_one
-    for executor in executors:
-        executor.close()
+    return lambda recipe, name="set", workers=1: build_set(recipe, out=tmp_path / name, workers=workers)
 
 
 def test_a_part_is_read_and_said_to_be_one(

@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.mix.block_lists import BlockList
@@ -21,15 +22,17 @@ from shards.stores.files import PIPE
 from tests.support.reading import files_source, list_spans_of, read_batches, texts_of
 
 
-def test_each_row_is_rejected_for_one_reason(tmp_path: Path, write_parquet: Any) -> None:
-    path = write_parquet(tmp_path / "a.parquet", list("abcdef"), x=[1, 1, 2, None, 2, 2], y=[1, 2, None, 1, 1, 2])
+def test_each_row_is_rejected_for_one_reason(tmp_path: Path) -> None:
+    path, table = tmp_path / "a.parquet", {"x": [1, 1, 2, None, 2, 2], "y": [1, 2, None, 1, 1, 2]}
+    pq.write_table(pa.table({"text": list("abcdef"), **table}), path)
     (batch,) = read_batches(files_source(path, keep={"x": ">= 2", "y": "== 2"}))
     assert batch.text.to_pylist() == ["f"]
     assert batch.rejected == {"not x >= 2": 2, "not x >= 2: null": 1, "not y == 2: null": 1, "not y == 2": 1}
 
 
-def test_a_row_group_without_a_kept_row_leaves_its_text_alone(tmp_path: Path, write_parquet: Any) -> None:
-    path = write_parquet(tmp_path / "a.parquet", ["x"] * 10, row_group_size=5, score=[0] * 5 + [1] * 5)
+def test_a_row_group_without_a_kept_row_leaves_its_text_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["x"] * 10, "score": [0] * 5 + [1] * 5}), path, row_group_size=5)
     batches = read_batches(files_source(path, keep={"score": "> 0"}))
     assert [(len(batch.text), batch.rows.tolist(), batch.rejected) for batch in batches] == [
         (0, [], {"not score > 0": 5}),

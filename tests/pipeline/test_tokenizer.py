@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -18,7 +18,9 @@ from pipeline.tokenizer.given_tokenizer import TokenizerError, read_encoder_file
 from pipeline.tokenizer.sample import TokenizerTask
 from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
 from shards.errors import RunError
+from shards.format.tokenizer_json import make_plain
 from tests.support.reading import files_source, list_spans_of
+from tests.support.recipes import write_texts
 from tests.support.tokenizers import with_splitter, write_sample
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
@@ -38,12 +40,6 @@ PUBLISHED = {
 }
 
 
-def write_by_merge(merges: list[tuple[str, str]], special: list[str], name: str) -> str:
-    """Return a tokenizer.json with ids in the order of merges, which needs no sample."""
-    recipe = TokenizerRecipe(special_tokens=special, pretokenizer=name, id_order="merge")  # type: ignore[arg-type]
-    return build_tokenizer_json(merges, recipe, Path())
-
-
 def reference(texts: list[str], name: str, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
     """Train with `tokenizers` alone."""
     tokenizer = Tokenizer(models.BPE())
@@ -59,17 +55,26 @@ def reference(texts: list[str], name: str, vocab_size: int = VOCAB_SIZE) -> Toke
     return tokenizer
 
 
+Trained = dict[tuple[str, str], str]
+
+
 @pytest.fixture(scope="module")
-def trained(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the tokenizer.json of each pre-tokenizer, trained on the documents."""
+def trained(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Return the tokenizer.json of each pre-tokenizer and order of ids, trained on the documents."""
     sample = write_sample(tmp_path_factory.mktemp("sample") / "sample.bin", documents)
-    return {name: write_by_merge(train_merges(sample, VOCAB_SIZE, SPECIAL, name), SPECIAL, name) for name in NAMES}
+    found: Trained = {}
+    for name in NAMES:
+        merges = train_merges(sample, VOCAB_SIZE, SPECIAL, name)
+        for order in ("merge", "frequency"):
+            keys = {"special_tokens": SPECIAL, "pretokenizer": name, "id_order": order}
+            found[name, order] = build_tokenizer_json(merges, TokenizerRecipe.model_validate(keys), sample)
+    return found
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_file_is_what_tokenizers_trains(name: str, trained: dict[str, str], documents: list[str]) -> None:
+def test_file_is_what_tokenizers_trains(name: str, trained: Trained, documents: list[str]) -> None:
     assert PATTERNS == PUBLISHED
-    found, expected = json.loads(trained[name]), json.loads(reference(documents, name).to_str())
+    found, expected = json.loads(trained[name, "merge"]), json.loads(reference(documents, name).to_str())
     assert len(found["model"]["vocab"]) == VOCAB_SIZE
     for key in ("model", "added_tokens", "pre_tokenizer"):
         assert found[key] == expected[key], key
@@ -78,12 +83,27 @@ def test_file_is_what_tokenizers_trains(name: str, trained: dict[str, str], docu
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_vocabulary_too_large_for_the_sample(
-    name: str, tmp_path: Path, write_parquet: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frequent_entries_have_small_bytes(name: str, trained: Trained, documents: list[str]) -> None:
+    """Counted again by `tokenizers`, from all of the sample."""
+    before, after = (json.loads(trained[name, order]) for order in ("merge", "frequency"))
+    plain = Tokenizer.from_str(json.dumps(make_plain(before)))
+    counts = Counter(token for text in documents for token in plain.encode(text).tokens)
+    old = before["model"].pop("vocab")
+    ranked = sorted(old.keys() - SPECIAL, key=lambda entry: (-counts[entry], old[entry]))
+    ids = sorted(range(3, VOCAB_SIZE), key=lambda number: (number % 256 + 4) * (number // 256 + 4))
+    new = after["model"].pop("vocab")
+    assert {number: entry for entry, number in new.items()} == dict(enumerate(SPECIAL)) | dict(
+        zip(ids, ranked, strict=True)
+    )
+    assert new != old
+    assert after == before  # all else
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_vocabulary_too_large_for_the_sample(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["low lower lowest", "new newer newest low"] * 5000
-    path = write_parquet(tmp_path / "a.parquet", texts)
-    source = files_source(path)
+    write_texts(tmp_path / "a.jsonl", texts)
+    source = files_source(tmp_path / "a.jsonl")
     most = reference(texts, name, 5000).get_vocab_size()
     for vocab_size in (most, most + 1, 5000):
         recipe = TokenizerRecipe(vocab_size=vocab_size, special_tokens=SPECIAL, pretokenizer=name)
@@ -109,20 +129,20 @@ def test_training_that_takes_too_much_memory(tmp_path: Path, monkeypatch: pytest
         train_merges(tmp_path / "s", 300, [], "gpt2")
 
 
-def test_a_good_file(trained: dict[str, str], tmp_path: Path) -> None:
+def test_a_good_file(trained: Trained, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text(trained["gpt2"])
+    path.write_text(trained["gpt2", "merge"])
     info = read_encoder_file(path, eos_token="<|pad|>")
     assert (info.vocab_size, info.eos_id) == (VOCAB_SIZE, 1)
     assert info.special_tokens == {"<|endoftext|>": 0, "<|pad|>": 1, "<|user|>": 2}
     load_encoder(str(path), info.sha256)
-    path.write_text(trained["gpt2"] + " ")
+    path.write_text(trained["gpt2", "merge"] + " ")
     with pytest.raises(TokenizerError, match="changed while the build ran"):
         load_encoder(f"{tmp_path}/./tokenizer.json", info.sha256)
 
 
-def test_a_document_that_loses_characters_stops_the_build(trained: dict[str, str]) -> None:
+def test_a_document_that_loses_characters_stops_the_build(trained: Trained) -> None:
     stars = {"type": "Split", "pattern": {"String": "***"}, "behavior": "Removed"}
-    encoder = Encoder(with_splitter(json.loads(trained["gpt2"]), stars))
+    encoder = Encoder(with_splitter(json.loads(trained["gpt2", "merge"]), stars))
     with pytest.raises(TokenizerError, match=r"a document of 6 bytes becomes tokens of 3 bytes\. It begins with 'a\*"):
         encoder.encode(pa.array(["kept", "a***bc"], pa.large_string()))

@@ -13,7 +13,6 @@ import pytest
 
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.reasons import Dropped
-from shards import open_set
 from tests.support import recipes
 from tests.support.builds import build_here
 from tests.support.reading import files_source, list_spans_of
@@ -70,17 +69,3 @@ def test_files_without_the_separator_are_told(text: str, separator: str, found: 
     stream = DocumentStream(recipe, list_spans_of(recipe))
     assert sum(len(documents) for _, documents in stream) >= len(found)
     assert stream.tally.undivided == found
-
-
-def test_plan_and_build_say_it(tmp_path: Path, recipe: Path, expected: dict[str, str], run_cli: Any) -> None:
-    tokenizer = {"file": str(recipe.parent / "set" / "tokenizer.json")}
-    (tmp_path / "a.txt").write_bytes(CRLF.encode())
-    write_recipe(tmp_path / "r.toml", web("a.txt", separator="\n\n"), tokenizer=tokenizer)
-    words = 'read as one document each: a.txt (has "\\r\\n\\r\\n"). Correct `separator`'
-    assert words in run_cli("plan", "r.toml").stdout
-    assert words in build_here(tmp_path / "r.toml", tmp_path / "out")["stderr"]
-    again = build_here(tmp_path / "r.toml", tmp_path / "out")
-    assert words in again["stderr"], "also when nothing is encoded again"
-    remedied = build_here(tmp_path / "r.toml", tmp_path / "out", "--set", 'sources.web.separator="\\r\\n\\r\\n"')
-    assert "line ends" not in remedied["stderr"]
-    assert open_set(tmp_path / "out").manifest.splits["train"].documents == 300

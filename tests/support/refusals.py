@@ -61,6 +61,7 @@ PLACES = {
     "parse_hub_address": "shards.stores.hub_store",
     "parse_predicate": "pipeline.recipe.predicates",
     "parse_recipe": "trainer.recipe",
+    "parse_size": "pipeline.recipe.key_values",
     "read_items": "shards.eval_tasks.read",
     "read_vocabulary": "shards.format.vocabulary",
     "utf8": "trainer.commands.sample",
