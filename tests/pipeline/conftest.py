@@ -28,7 +28,6 @@ from tests.support.ray_cluster import RayCluster
 from tests.support.recipes import GOOD
 from tests.support.servers.azurite import azure_environment, azurite_store, make_container
 from tests.support.servers.objects import ObjectServer, aws_environment
-from tokenmill.__main__ import main
 
 # Two busy cores: a deadline would tell about the machine, not about the code.
 hypothesis.settings.register_profile("tokenmill", deadline=None)
@@ -117,7 +116,7 @@ def ray_cluster() -> Iterator[RayCluster]:
 @pytest.fixture
 def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return `run(*arguments, cwd=tmp_path)`: the pipeline's command line, in this process."""
-    return partial(call_here, main, cwd=tmp_path)
+    return partial(call_here, cwd=tmp_path)
 
 
 @pytest.fixture
