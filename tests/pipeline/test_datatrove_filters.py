@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -132,33 +131,6 @@ def test_faults_are_told_before_a_build_begins(recipe: Callable[..., Path], tabl
     (found,) = faults_in(caught.value)
     assert fault in found
     assert found.startswith("sources.a.clean.datatrove.")
-
-
-def test_without_datatrove_the_extra_is_named(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "datatrove"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "datatrove", None)
-    path = recipe('[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"', ["text"])
-    with pytest.raises(shards.errors.MissingExtraError, match=r"-m pip install 'datatrove>=\S+' 'spacy>="):
-        load_checked_recipe(path)
-
-
-def test_a_filter_that_fails_stops_with_the_place(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    path = recipe('[[sources.clean.datatrove]]\nfilter = "GopherRepetitionFilter"', ["fine " * 20, "\x1b[2J bad", "x"])
-
-    def fail(self: Any, doc: Document) -> bool:
-        if "bad" in doc.text:
-            raise ZeroDivisionError("\x1b division")
-        return True
-
-    loaded = load_checked_recipe(path)
-    monkeypatch.setattr(datatrove_filters.GopherRepetitionFilter, "filter", fail)
-    stream = DocumentStream(loaded.sources[0], open_sources(loaded)[0].listed)
-    with pytest.raises(shards.errors.InputError) as caught:
-        list(stream)
-    assert str(caught.value).startswith(
-        "a.jsonl row 1: GopherRepetitionFilter failed: ZeroDivisionError: \\x1b division. "
-    )
 
 
 def test_a_filter_of_a_module_is_a_function(recipe: Callable[..., Path]) -> None:
