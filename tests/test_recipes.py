@@ -13,11 +13,12 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.paths import SHIPPED
 from pipeline.recipe.schema import Recipe
+from shards.config import load_settings
 from shards.terminal.shipped_recipes import find_recipe
 from tests.support.builds import call_here
 from tokenmill.experiments.schema import SHIPPED as EXPERIMENTS_FOLDER
-from tokenmill.experiments.schema import flatten_keys, load_ablation
-from tokenmill.mix_search.schema import load_mix_search
+from tokenmill.experiments.schema import AblationConfig, flatten_keys
+from tokenmill.mix_search.schema import MixSearchConfig
 from trainer import recipe as train_recipe
 
 Load = Callable[..., Recipe]
@@ -93,7 +94,7 @@ def test_the_recipes_of_the_page_load(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_the_arms_of_every_experiment_load(path: Path, load: Load, tmp_path: Path) -> None:
     """Every key that an arm changes is one of its recipes, and every score is taken."""
-    experiment = load_ablation(find_recipe(path.stem, EXPERIMENTS_FOLDER))
+    experiment = load_settings(AblationConfig, find_recipe(path.stem, EXPERIMENTS_FOLDER))
     assert experiment.name == path.stem
     load(experiment.data)  # makes the files that it reads
     recipes = []
@@ -126,7 +127,7 @@ def test_the_page_of_experiments_shows_the_shipped_experiment(tmp_path: Path) ->
     shipped = ROOT / "recipes/experiments/min-words.toml"
     assert tomllib.loads(shown) == tomllib.loads(shipped.read_text(encoding="utf-8"))
     (tmp_path / "search.toml").write_text(search)
-    assert load_mix_search(tmp_path / "search.toml").objective["web_bpb"] == 2
+    assert load_settings(MixSearchConfig, tmp_path / "search.toml").objective["web_bpb"] == 2
 
 
 def test_a_shipped_recipe_is_found_by_name(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,22 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.stage_progress import Progress
-from tests.support.ablations import TRAIN, read_scores, run_ablation, start_ablation, write_ablation, write_texts
+from tests.support.ablations import (
+    TRAIN,
+    open_ablation,
+    read_scores,
+    run_ablation,
+    start_ablation,
+    write_ablation,
+    write_texts,
+)
 from tests.support.builds import wait_until
 from tests.support.html import Html
 from tests.support.started import session_processes
 from tokenmill.__main__ import main
-from tokenmill.experiments.ablation import Ablation
-from tokenmill.experiments.schema import load_ablation
 from trainer.metrics import last_record, read_metrics
 
 PLAIN, SUMS = {"name": "plain"}, {"name": "sums", "data": {"sources": {"sums": {"weight": 3}}}}
-
-
-def open_ablation(file: Path, out: Path) -> Ablation:
-    return Ablation(file, load_ablation(file), out, LocalExecutor(1), Progress(quiet=True))
 
 
 def find_run(out: Path, arm: str, seed: int) -> Path:
@@ -129,7 +129,7 @@ def test_a_recipe_with_fewer_tokens_than_a_training_takes_is_named(
     file = write_ablation(tmp_path, PLAIN, SUMS, tokens="12K")
     with (tmp_path / "data.toml").open("a") as recipe:
         recipe.write("mix = { tokens = 6000 }\n")
-    Ablation(file, load_ablation(file), tmp_path / "out", LocalExecutor(1), Progress())
+    open_ablation(file, tmp_path / "out", quiet=False)
     said = "arm plain: trains on 11,904 tokens, and mix.tokens = 6,000 of its data recipe: each is read 2.0 times"
     assert said in capsys.readouterr().err
 

@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.stage_progress import Progress
-from tests.support.ablations import TRAIN, write_ablation
-from tokenmill.experiments.ablation import Ablation
+from tests.support.ablations import TRAIN, open_ablation, write_ablation
 from tokenmill.experiments.answer import answer_ablation, show_scores
 from tokenmill.experiments.proxy import ProxyResult
-from tokenmill.experiments.schema import load_ablation
 
 ARMS: list[dict[str, Any]] = [{"name": "plain"}, {"name": "other", "data": {"sources": {"sums": {"weight": 3}}}}]
 ITEMS: dict[str, Any] = {"name": "held_out_2", "files": ["items.jsonl"]}
@@ -31,7 +27,7 @@ def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> dic
     (folder / "items.jsonl").touch()
     evals: dict[str, Any] = TRAIN["eval"] | {"tasks": [ITEMS]}
     file = write_ablation(folder, *ARMS, train={"eval": evals}, **({"seeds": list(range(1, len(first) + 1))} | keys))
-    ablation = Ablation(file, load_ablation(file), folder / "out", LocalExecutor(1), Progress(quiet=True))
+    ablation = open_ablation(file, folder / "out")
     for training, one in zip(ablation.trainings, (*first, *other), strict=True):
         training.result = one if isinstance(one, ProxyResult) else result(one)
     return answer_ablation(ablation)

@@ -11,11 +11,12 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
+from shards.config import load_settings
 from shards.errors import InputError
 from tests.support.ablations import run_ablation, write_search
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.mix_search.answer import _list_notes  # pyright: ignore[reportPrivateUsage]
-from tokenmill.mix_search.schema import load_mix_search
+from tokenmill.mix_search.schema import MixSearchConfig
 from tokenmill.mix_search.search import MixSearch, count_trainings
 from trainer.metrics import last_record, read_metrics
 
@@ -103,4 +104,4 @@ def test_scores_of_other_text_are_not_fitted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", sorted(SHIPPED.glob("*-mix.toml")), ids=lambda file: file.stem)
 def test_shipped_searches_load(file: Path) -> None:
-    assert load_mix_search(file).name == file.stem
+    assert load_settings(MixSearchConfig, file).name == file.stem

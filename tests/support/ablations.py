@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.stage_progress import Progress
+from shards.config import load_settings
 from tests.support.recipes import source, to_toml, write_recipe
+from tokenmill.experiments.ablation import Ablation
+from tokenmill.experiments.schema import AblationConfig
 
 TEXTS = {
     "stories": "the mill turns a stream of words into flour while the river sings and nobody sleeps",
@@ -75,6 +80,11 @@ def write_toml(path: Path, tables: dict[str, Any]) -> Path:
     """Write keys as TOML, each in a line; return the path."""
     path.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in tables.items()))
     return path
+
+
+def open_ablation(file: Path, out: Path, *, quiet: bool = True) -> Ablation:
+    """Return the ablation of a file in a folder."""
+    return Ablation(file, load_settings(AblationConfig, file), out, LocalExecutor(1), Progress(quiet=quiet))
 
 
 def start_ablation(file: Path, out: Path, *options: str, **how: Any) -> subprocess.Popen[str]:

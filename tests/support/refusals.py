@@ -66,6 +66,7 @@ PLACES = {
     "read_vocabulary": "shards.format.vocabulary",
     "utf8": "trainer.commands.sample",
     "reseal": "tests.support.fuzz.damage",
+    "write_run": "tests.support.compared_runs",
     "write_token_set": "shards.format.writer",
 }
 """The modules of names that Python calls use beside `pipeline`, `shards` and `trainer`."""

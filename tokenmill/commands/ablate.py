@@ -46,12 +46,13 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run `ablate`; exit status 1 if a training failed."""
     with closing(open_executor(options)) as executor:
         from pipeline.engine.stage_progress import Progress
+        from shards.config import load_settings
         from tokenmill.experiments.ablation import Ablation
         from tokenmill.experiments.answer import answer_ablation, show_tables, tell_answer
-        from tokenmill.experiments.schema import SHIPPED, load_ablation
+        from tokenmill.experiments.schema import SHIPPED, AblationConfig
 
         file = find_recipe(options.file, SHIPPED)
-        ablation = Ablation(file, load_ablation(file), options.out, executor, Progress())
+        ablation = Ablation(file, load_settings(AblationConfig, file), options.out, executor, Progress())
         mix = ablation.find_mixes()
         if options.dry_run:
             return tell_missing(ablation, len(ablation.find_pending()), {"mix": mix})

@@ -164,11 +164,8 @@ def _make_proxy(recipe: TrainRecipe, ablation: AblationConfig) -> TrainRecipe:
                 f"tokens = {ablation.tokens:,}: one step takes {step:,} (global_batch * seq_len). Give more."
             )
         train = train.model_copy(update={"steps": ablation.tokens // step})
-    if recipe.schedule.warmup_steps > train.steps:
-        raise InputError(
-            f"schedule.warmup_steps = {recipe.schedule.warmup_steps} of {plural(train.steps, 'step')}: the warm-up "
-            "must end within the training run. Give more tokens, or lower it."
-        )
+        if faults := list(recipe.model_copy(update={"train": train, "phases": []}).rules()):
+            raise InputError([f"tokens = {ablation.tokens:,}: {fault}" for fault in faults])
     if not recipe.eval.sets and not recipe.eval.tasks:
         raise InputError(
             "the train recipe has no [[eval.sets]] and no [[eval.tasks]]: the validation splits of two arms hold other "

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from pipeline.recipe.key_values import distinct, parse_count
-from shards.config import Document, Settings, in_form, load_settings, shared_names, table_of
+from shards.config import Document, Settings, in_form, shared_names, table_of
 from shards.terminal.shipped_recipes import shipped_folder
 
 Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1), AfterValidator(distinct)]
@@ -69,15 +69,6 @@ class AblationConfig(ExperimentConfig):
 
 SHIPPED = shipped_folder(Path(__file__).parents[1], "experiments")
 """The folder of the files of experiments that come with the distribution."""
-
-
-def load_ablation(path: Path) -> AblationConfig:
-    """Read the file of an ablation.
-
-    Raises:
-        InputError: with every fault of the file.
-    """
-    return load_settings(AblationConfig, path)
 
 
 def flatten_keys(tables: Document, parents: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from pipeline.recipe.key_values import Weight, parse_count
-from shards.config import load_settings
 from tokenmill.experiments.schema import ExperimentConfig, Seeds
 
 
@@ -49,12 +47,3 @@ class MixSearchConfig(ExperimentConfig):
     def last_seeds(self) -> list[int]:
         """The seeds of a mix search's last comparison."""
         return self.final_seeds or self.seeds
-
-
-def load_mix_search(path: Path) -> MixSearchConfig:
-    """Read the file of a mix search.
-
-    Raises:
-        InputError: with every fault of the file.
-    """
-    return load_settings(MixSearchConfig, path)

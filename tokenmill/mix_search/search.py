@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
 from pipeline.plan.plan import plan_set
 from pipeline.recipe.schema import MAX_EPOCHS, Recipe
+from shards.config import load_settings, settings_error
 from shards.errors import InputError, RunError, plural
 from shards.stores.files import write_text
 from tokenmill.experiments.ablation import Ablation, Training, list_failed
@@ -30,7 +31,7 @@ from tokenmill.experiments.arms import locate_recipe
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import AblationConfig, ArmConfig
 from tokenmill.mix_search.fit import SearchFit, fit_scores
-from tokenmill.mix_search.schema import MixSearchConfig, load_mix_search
+from tokenmill.mix_search.schema import MixSearchConfig
 from tokenmill.mix_search.space import DECIMALS, MixSpace, Shares, draw_near, find_space, list_candidates, spread_out
 from trainer.evaluation.scores import find_own, unit_of
 from trainer.recipe import load_train_recipe
@@ -72,16 +73,17 @@ class MixSearch:
         Raises:
             InputError: the file or a recipe that it names cannot be used.
         """
-        self.file, self.config, self.out = file, load_mix_search(file), out.absolute()
+        self.file, self.config, self.out = file, load_settings(MixSearchConfig, file), out.absolute()
         self._executor, self._progress = executor, progress
         self.recipe = load_checked_recipe(locate_recipe(file, self.config.data), progress=progress)
-        self._check_objective(load_train_recipe(locate_recipe(file, self.config.train)).eval.score_names)
         self.space = find_space(file, self.recipe, self.config.bounds)
-        self.target = find_target(file, self.config, self.recipe)
+        known = load_train_recipe(locate_recipe(file, self.config.train)).eval.score_names
+        if faults := [*find_faults(self.config, self.recipe, self.space, known)]:
+            raise settings_error(str(file), faults)
+        self.target = int(find_target(self.config, self.recipe))
         self.sizes = measure_sources(file, self.config, self.recipe, self.space, self.target)
         self.candidates = list_candidates(self.space)
         self.own = self._open_mixes({OWN: self.space.own}).arms[0]
-        self._check_arms()
 
     @property
     def rounds(self) -> list[int]:
@@ -223,28 +225,6 @@ class MixSearch:
         value = sum(result.scores[name]["value"] * part for name, part in parts.items()) / sum(parts.values())
         return replace(result, scores={**result.scores, OBJECTIVE: {"value": value, "stderr": None}})
 
-    def _check_objective(self, known: Sequence[str]) -> None:
-        """Refuse scores in the search's objective that are not computed, or not in bits per byte."""
-        likelihoods = [score for score in known if unit_of(score) == "bits per byte"]
-        problems = [
-            f"{self.file}: objective.{score}: the train recipe does not compute it in bits per byte. "
-            f"Expected one of: {', '.join(likelihoods)}."
-            for score in self.config.objective
-            if score not in likelihoods
-        ]
-        if problems:
-            raise InputError(problems)
-
-    def _check_arms(self) -> None:
-        """Refuse fewer arms of a search than its fit takes."""
-        arms, least = self.config.arms, self.space.parameters + 2
-        if arms < least:
-            raise InputError(
-                f"{self.file}: {plural(arms, 'arm')}: the fit of {len(self.space.own)} shares has "
-                f"{plural(self.space.parameters, 'parameter')}: it takes at least {least} arms, the "
-                "recipe's own mix and the winner among them. Give more, shorter trainings, or fewer bounds."
-            )
-
     def write_recipe(self, file: Path) -> Path:
         """Write the data recipe with the weights that the search found, for the real run's tokens, as JSON.
 
@@ -326,21 +306,40 @@ def measure_sources(
     return sizes
 
 
-def find_target(file: Path, config: MixSearchConfig, recipe: Recipe) -> int:
-    """Return the training tokens of the real run that a mix search is for.
+def find_faults(config: MixSearchConfig, recipe: Recipe, space: MixSpace, known: Sequence[str]) -> Iterator[str]:
+    """Yield why a search cannot be run: scores that are not computed, too few arms, or no tokens of the real run.
 
-    Raises:
-        InputError: neither file says them, or they are fewer than those of a model.
+    Args:
+        config: the search.
+        recipe: its data recipe.
+        space: the mixes within its bounds.
+        known: the scores that its train recipe computes.
     """
-    given = recipe.mix.tokens if config.target_tokens is None else config.target_tokens
-    if given == "max":
-        raise InputError(
-            f'{file}: target_tokens: required key is missing: the data recipe has mix.tokens = "max". Give the tokens '
-            "of the real run: the small models repeat scarce sources as often."
+    likelihoods = [score for score in known if unit_of(score) == "bits per byte"]
+    for score in config.objective:
+        if score not in likelihoods:
+            yield (
+                f"objective.{score}: the train recipe does not compute it in bits per byte. "
+                f"Expected one of: {', '.join(likelihoods)}."
+            )
+    target, least = find_target(config, recipe), space.parameters + 2
+    if target == "max":
+        yield (
+            'target_tokens: required key is missing: the data recipe has mix.tokens = "max". Give the tokens of the '
+            "real run: the small models repeat scarce sources as often."
         )
-    if given < config.tokens:
-        raise InputError(
-            f"{file}: tokens = {config.tokens:,}: more than the {given:,} of the real run. Give fewer, or raise "
-            "target_tokens."
+    elif target < config.tokens:
+        yield (
+            f"tokens = {config.tokens:,}: more than the {target:,} of the real run. Give fewer, or raise target_tokens."
         )
-    return given
+    if config.arms < least:
+        yield (
+            f"{plural(config.arms, 'arm')}: the fit of {len(space.own)} shares has "
+            f"{plural(space.parameters, 'parameter')}: it takes at least {least} arms, the recipe's own mix and the "
+            "winner among them. Give more, shorter trainings, or fewer bounds."
+        )
+
+
+def find_target(config: MixSearchConfig, recipe: Recipe) -> int | Literal["max"]:
+    """Return the training tokens of the real run that a mix search is for."""
+    return recipe.mix.tokens if config.target_tokens is None else config.target_tokens

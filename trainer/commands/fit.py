@@ -28,7 +28,7 @@ import argparse
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 CONTEXT_BYTES = 750_000_000
 MARGIN = 0.05
+CHOICES: tuple[Recomputation, ...] = ("none", "selective", "full")
+"""In the order in which they are recommended: recomputation costs a third of the speed."""
 DEPTHS, BATCHES = (2, 3), (16, 32)
 """Where a step is measured. With fewer sequences, temporary gradients of weights can outweigh what is linear."""
 
@@ -193,15 +195,15 @@ def _show(recipe: TrainRecipe, result: JsonObject) -> Iterator[Part]:
         yield result["cards"]
 
 
-def measure_memory(recipe: TrainRecipe, choices: Sequence[Recomputation] = ("none", "selective", "full")) -> Points:
-    """Measure for `fit` the memory of a step under some choices of recomputation."""
+def measure_memory(recipe: TrainRecipe) -> Points:
+    """Measure for `fit` the memory of a step under each choice of recomputation."""
     import numpy as np
 
     # Four measurements, four unknowns.
     points = list(product(DEPTHS, BATCHES))
     terms = [[layers * batch, layers, batch, 1] for layers, batch in points]
     solved: Points = {}
-    for choice in choices:
+    for choice in CHOICES:
         taken = [measure_step(recipe, *point, choice=choice) for point in points]
         solved[choice] = np.linalg.solve(terms, taken).tolist()
     return solved

@@ -1,16 +1,17 @@
 """The train recipe: its schema, with the names that transformers' configs use.
 
-Widths are in features, lengths in tokens, batches in sequences. Rules between keys are in `checks.py` beside it; torch
-is not imported.
+Widths are in features, lengths in tokens, batches in sequences. Torch is not imported.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from shards.config import Settings, in_form
+from shards.config import Settings, in_form, item_names, list_of
+from shards.terminal.gone import nearest
 from trainer.recipe.eval_config import EvalConfig
 
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
@@ -66,8 +67,26 @@ class ModelConfig(Settings):
 
     @property
     def head_dim(self) -> int:
-        """Features of one attention head by the train recipe."""
+        """Features of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    def rules(self) -> Iterator[str]:
+        """Yield the faults between the keys of a model: heads divide the width, and groups the heads."""
+        width, heads, groups = self.hidden_size, self.num_attention_heads, self.num_key_value_heads
+        sizes = f"hidden_size = {width} with num_attention_heads = {heads}"
+        if width % heads > 0:
+            yield f"{sizes}: the heads must divide the width. Choose a hidden_size that is a multiple of their number."
+        elif self.kind == "llama" and width // heads % 2 > 0:
+            yield f"{sizes}: rotary positions need an even number of features a head. Choose an even quotient."
+
+        sizes = f"num_attention_heads = {heads} with num_key_value_heads = {groups}"
+        if self.kind == "gpt2" and groups < heads:
+            yield f'{sizes}: kind = "gpt2" has no groups of heads. Leave num_key_value_heads out.'
+        elif heads % groups > 0:
+            yield f"{sizes}: the key/value heads must divide the attention heads. Choose a number that divides them."
+        if self.kind == "gpt2":
+            why = 'kind = "gpt2" has its own parts. Leave the key out, or choose kind = "llama".'
+            yield from self.refuse(("hidden_act", "use_qk_norm"), why)
 
 
 class TrainConfig(Settings):
@@ -105,8 +124,16 @@ class TrainConfig(Settings):
 
     @property
     def tokens(self) -> int:
-        """The tokens that the steps of the train recipe predict."""
+        """The tokens that all steps predict."""
         return self.steps * self.global_batch * self.seq_len
+
+    def rules(self) -> Iterator[str]:
+        """Yield the fault of a global batch that is not whole micro-batches."""
+        if self.global_batch % self.micro_batch > 0:
+            yield (
+                f"global_batch = {self.global_batch} with micro_batch = {self.micro_batch}: the global batch must be "
+                "whole micro-batches. Choose a micro_batch that divides it."
+            )
 
 
 class OptimizerConfig(Settings):
@@ -127,6 +154,11 @@ class OptimizerConfig(Settings):
     grad_clip: PositiveFloat = 1.0
     """Largest L2 norm of the whole gradient."""
 
+    def rules(self) -> Iterator[str]:
+        """Yield the fault of a learning rate of Muon without Muon."""
+        if self.kind == "adamw":
+            yield from self.refuse(["muon_lr"], 'kind = "adamw" has no Muon. Leave it out, or choose kind = "muon".')
+
 
 class ScheduleConfig(Settings):
     """Linear warm-up, then down to `min_lr_ratio` of the peak at the last step."""
@@ -141,6 +173,17 @@ class ScheduleConfig(Settings):
     """Steps of the cooldown, which `wsd` requires; 0 for a run that cooldowns [fork
     from](guide.md#one-long-training-run-several-budgets). Its shape is `1-sqrt`, which [Hägele et
     al.](https://arxiv.org/abs/2405.18392) found best over a fifth of the steps."""
+
+    def rules(self) -> Iterator[str]:
+        """Yield the fault of steps of a cooldown that the kind does not have, or lacks."""
+        if self.kind == "cosine":
+            why = 'a cosine decays from the warm-up on. Leave it out, or choose kind = "wsd".'
+            yield from self.refuse(["decay_steps"], why)
+        elif self.kind == "wsd" and self.decay_steps is None:
+            yield (
+                'decay_steps: is missing, and kind = "wsd" needs it. Choose about a fifth of train.steps, or 0 for a '
+                "training run whose checkpoints others begin from (`train --from`)."
+            )
 
 
 class CheckpointConfig(Settings):
@@ -205,7 +248,38 @@ class TrainRecipe(Settings):
     cost: CostConfig = CostConfig()
     phases: list[PhaseConfig] = Field(default_factory=list[PhaseConfig])
 
+    def rules(self) -> Iterator[str]:
+        """Yield the faults between tables: lengths and steps that do not fit, phases that do not follow each other."""
+        steps, length, context = self.train.steps, self.train.seq_len, self.model.max_position_embeddings
+        if length > context:
+            yield (
+                f"train.seq_len = {length} with model.max_position_embeddings = {context}: sequences must fit in the "
+                "model's context. Raise max_position_embeddings or lower seq_len."
+            )
+        warmup, decay = self.schedule.warmup_steps, self.schedule.decay_steps or 0
+        if warmup + decay > steps:
+            given = f"schedule.warmup_steps = {warmup}" + (f" and schedule.decay_steps = {decay}" if decay else "")
+            remedy = "warm-up and cooldown must fit in the training run. Lower them or raise steps."
+            yield f"{given} with train.steps = {steps}: {remedy}"
+        begin, known = 0, ["val_loss", "loss", *self.eval.score_names]
+        for name, phase in zip(item_names(self.phases), self.phases, strict=True):
+            # Each phase begins where the one before it ends.
+            place, end = f"phases.{name}", phase.until_step
+            if phase.budget_usd is not None and self.cost.gpu_usd_per_hour == 0:
+                yield f"{place}.budget_usd: a budget needs a price. Set cost.gpu_usd_per_hour."
+            if end <= begin:
+                yield f"{place}.until_step = {end}: expected more than {begin}, where the phase begins."
+            last = min(end, steps)
+            for step in list_of(phase.milestones):
+                if step <= begin or step > last:
+                    yield f"{place}.milestones: {step}: expected a step of the phase, after {begin} and until {last}."
+            begin = end
+            # Only a loss, or a score that the recipe takes, can be a goal.
+            goal: Any = phase.goal
+            if isinstance(goal, str) and (score := goal.split()[0]) not in known:
+                yield f"{place}.goal = {goal!r}: no score is named {score!r}.{nearest(score, known)}"
+
     @property
     def milestones(self) -> set[int]:
-        """Steps whose checkpoints the train recipe has saved and never deleted."""
+        """Steps whose checkpoints are saved and never deleted."""
         return {step for phase in self.phases for step in (phase.until_step, *phase.milestones)}

@@ -1,0 +1,49 @@
+"""Reading a train recipe: every fault in one report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shards.config import Changes, Document, apply_changes, check_kind, check_settings, read_document
+from shards.terminal.gone import nearest
+from shards.terminal.shipped_recipes import find_recipe, shipped_folder
+from trainer.recipe.schema import TrainRecipe
+
+SHIPPED = shipped_folder(Path(__file__).parents[1], "train")
+"""The folder of the train recipes that come with the distribution."""
+
+
+def load_train_recipe(
+    path: Path, overrides: Sequence[str] = (), *, changes: Changes = (), trained: Document | None = None
+) -> TrainRecipe:
+    """Read a train recipe and apply `KEY=VALUE` overrides; before them `changes`, as if the file had them.
+
+    The path is a TOML file, the JSON of a run folder, or the name of a shipped recipe. Of a file that is to score a
+    model which was `trained` by another recipe, only `[eval]` counts; it may hold nothing else.
+
+    Raises:
+        InputError: with every fault of the file and of the overrides.
+    """
+    file = find_recipe(path, SHIPPED)
+    data: Document = read_document(file)
+    check_kind(data, "train", str(file))
+    faults: list[str] = []
+    if trained is not None:
+        known = list(TrainRecipe.model_fields)
+        faults = [f"{key}: unknown key.{nearest(key, known)}" for key in data if key not in known]
+        data = {**trained, "phases": [], "eval": data.get("eval", {})}
+    faults += apply_changes(data, changes, overrides)
+    # A recipe that was found by its name may be anywhere: its paths begin where they would in a checkout at the working
+    # directory.
+    folder = file.parent if file == Path(path) else Path("recipes/train")
+    return check_settings(TrainRecipe, data, where=str(file), faults=faults, context=folder)
+
+
+def parse_recipe(tables: Document, where: str = "recipe of the checkpoint") -> TrainRecipe:
+    """Turn the train recipe that a checkpoint holds back into the model; messages begin with `where`.
+
+    Raises:
+        InputError: this version does not know such a recipe.
+    """
+    return check_settings(TrainRecipe, tables, where=where)
