@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +76,12 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
     earlier, step = found.recipe, found.state.step
     changes, remedy = find_changes(earlier, recipe), "Keep it, or start a new run."
     finished = step >= max(earlier.train.steps, recipe.train.steps)
-    what, now = (f"not changed, as all {step:,} steps are done", ", not") if finished else (CHANGED, " is now")
-    for key, (old, new) in changes.items():
-        if key.startswith(FIXED_BY_CHECKPOINT):
-            problems.append(f"{found.path}: {key} = {_show(old)}; the recipe has {_show(new)}. {remedy}")
-        elif key.endswith(".name") and None in (old, new):
-            verb = "would be" if finished else "is"
-            say(f"{what}: {key.removesuffix('.name')} {verb} {'gone' if new is None else 'new'}")
-        elif None not in changes.get(f"{key.rpartition('.')[0]}.name", ()):  # keys of such a table are not listed
-            say(f"{what}: {key} = {_show(old)}{now} {_show(new)}")
+    what = f"without effect, as all {step:,} steps are done" if finished else CHANGED
+    fixed = {key: changes.pop(key) for key in [*changes] if key.startswith(FIXED_BY_CHECKPOINT)}
+    for key, (old, new) in fixed.items():
+        problems.append(f"{found.path}: {key} = {_show(old)}; the recipe has {_show(new)}. {remedy}")
+    for change in describe_changes(changes):
+        say(f"{what}: {change}")
     if problems:
         raise InputError(problems)
     if finished:
@@ -95,7 +92,7 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
     if step < recipe.train.steps:
         before, after = (learning_rate(min(step, one.train.steps - 1), one) for one in (earlier, recipe))
         if before != after:
-            say(f"{CHANGED}: the learning rate of step {step + 1} = {before:.3g} is now {after:.3g}")
+            say(f"{CHANGED}: the learning rate of step {step + 1} = {after:.3g}, not {before:.3g}")
     return recipe
 
 
@@ -122,6 +119,16 @@ def find_changes(old: TrainRecipe, new: TrainRecipe) -> dict[str, tuple[Any, Any
     before, after = (dict(list_keys(recipe.model_dump(mode="json"))) for recipe in (old, new))
     values = {key: (before.get(key), after.get(key)) for key in dict.fromkeys([*before, *after])}
     return {key: (then, now) for key, (then, now) in values.items() if then != now}
+
+
+def describe_changes(changes: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    """Yield in words each change of a train recipe, by keys with their (old, new) values; a table is new or gone."""
+    for key, (old, new) in changes.items():
+        table, _, last = key.rpartition(".")
+        if last == "name" and None in (old, new):
+            yield f"{table} is {'gone' if new is None else 'new'}"
+        elif None not in changes.get(f"{table}.name", ()):  # keys of such a table are not listed
+            yield f"{key} = {_show(new)}, not {_show(old)}"
 
 
 def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe) -> tuple[str | None, list[RecipeChange]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tokenmill.mix_search.fit import ScoreFit, find_best, find_interval, fit_score, fit_scores
+from tokenmill.mix_search.fit import ScoreFit, find_best, find_interval, fit_score, fit_scores, predict_objective
 from tokenmill.mix_search.search import split_rounds
 from tokenmill.mix_search.space import MixSpace, draw_near, list_candidates, spread_out
 
@@ -79,30 +79,30 @@ def test_best_mix_is_the_lowest_within_the_bounds() -> None:
     alone = {"maths_bpb": pair["maths_bpb"]}
     best = find_best(SPACE, CANDIDATES, alone, {"maths_bpb": 1.0})
     assert best[1] == pytest.approx(0.5)
-    # The three scores: no mix of a fine grid is lower.
+    # The three scores: no mix of a grid is lower.
     best = find_best(SPACE, CANDIDATES, TRUTH, PARTS)
-    grid = [np.array([1 - a - b, a, b]) for a in np.arange(0, 0.51, 0.01) for b in np.arange(0, 0.51, 0.01)]
-    lowest = min(sum(fit.predict(mix[None])[0] for fit in TRUTH.values()) for mix in grid if SPACE.holds(mix))
-    assert sum(fit.predict(best[None])[0] for fit in TRUTH.values()) <= lowest
+    steps = np.arange(0, 0.51, 0.01)
+    grid = np.array([mix for a in steps for b in steps if SPACE.holds(mix := np.array([1 - a - b, a, b]))])
+    assert (predict_objective(TRUTH, PARTS, best[None]) <= predict_objective(TRUTH, PARTS, grid)).all()
 
 
 def test_intervals_cover_the_best_mix() -> None:
     mixes, truth = design(12), find_best(SPACE, CANDIDATES, TRUTH, PARTS)
     covered, widths = np.zeros(3), np.zeros(3)
-    for draw in range(10):
+    for draw in range(4):
         generator = np.random.default_rng(draw)
         shift = generator.normal(0, 0.02, 3)  # of a seed, equal for all arms
         values = {
             name: fit.predict(mixes)[:, None] + shift + generator.normal(0, 0.01, (12, 3))
             for name, fit in TRUTH.items()
         }
-        found = fit_scores(SPACE, CANDIDATES, mixes, values, PARTS, resamples=30)
+        found = fit_scores(SPACE, CANDIDATES, mixes, values, PARTS, resamples=20)
         assert SPACE.holds(found.best, 1e-6)
         low, high = find_interval(found.resampled_best)
         covered += (low <= truth) & (truth <= high)
         widths += high - low
-    assert (covered >= 8).all()
-    assert (widths / 10 < 0.1).all()
+    assert (covered >= 3).all()
+    assert (widths / 4 < 0.1).all()
 
 
 def test_rounds_share_the_arms() -> None:

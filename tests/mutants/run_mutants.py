@@ -1,6 +1,6 @@
 """Break the product on purpose, one place at a time, and see that the tests named beside each break turn red.
 
-    python -m tests.mutants.run_mutants [NAME ...] [--area AREA] [--check]
+    python -m tests.mutants.run_mutants [NAME ...] [--check]
 
 Each `AREA.toml` in this folder holds mutants of one part of the product: the file, the text to find in it (exactly
 once), what takes its place, and the tests that must fail. The file is restored after each mutant, also after Ctrl-C.
@@ -87,14 +87,9 @@ def main() -> int:
     """Run the mutants that the command line chooses; return 1 if one is not caught."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--area")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    chosen = [
-        mutant
-        for mutant in list_mutants()
-        if (not arguments.names or mutant.name in arguments.names) and arguments.area in (None, mutant.area)
-    ]
+    chosen = [one for one in list_mutants() if not arguments.names or one.name in arguments.names]
     missed: list[str] = []
     for mutant in chosen:
         mutant.broken()

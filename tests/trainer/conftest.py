@@ -207,12 +207,6 @@ def train(trainer: Trainer, shard_set: ShardSet, recipe_file: Path) -> Train:
 
 
 @pytest.fixture(scope="session")
-def make_set() -> Callable[..., ShardSet]:
-    """Return the function that writes a shard set: `make_set(folder, shard_tokens={"train": [...], "val": [...]})`."""
-    return build_set
-
-
-@pytest.fixture(scope="session")
 def read_lines() -> Callable[[Path], list[dict[str, Any]]]:
     """Return the function that reads a run's metrics without timings."""
 

@@ -19,39 +19,37 @@ from trainer.model.generate import SamplingOptions, choose_token, generate_texts
 from trainer.train.step import take_step
 
 WITHOUT_EXTRA = """
-import sys
+import json, sys
 sys.modules.update(dict.fromkeys(("torch", "safetensors", "matplotlib")))
+from tests.support.builds import call_here
 from tokenmill.__main__ import main
-sys.exit(main(sys.argv[1:]))
+ends = (call_here(main, *line) for line in json.loads(sys.argv[1]))
+print(json.dumps([(done.returncode, done.stdout, done.stderr) for done in ends]))
 """
-"""The command in an environment without the extra `train`, as `pip install tokenmill` leaves it."""
+"""Commands in an environment without the extra `train`, as `pip install tokenmill` leaves it."""
 
 
-def run_without_extra(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", WITHOUT_EXTRA, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.parametrize("command", ["train", "sample", "plot", "export-model", "fit"])
-def test_without_the_extra_it_says_how_to_install_it(run, recipe_file, shard_set, tmp_path, command):
-    arguments = {
-        "train": (recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run"),
-        "sample": (run, "--prompt", "a"),
-        "plot": (run, "--out", tmp_path),
-        "export-model": (run, "--to", "hf", "--out", tmp_path / "hf"),
-        "fit": (recipe_file, "--gpu-memory", "24GB"),
-    }[command]
-    done = run_without_extra(command, *arguments, "--json")
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    (problem,) = json.loads(done.stdout)["problems"]
-    assert re.search(r"'(torch|safetensors|matplotlib)' is not installed.*pip install 'matplotlib>=", problem)
+def test_without_the_extra_it_says_how_to_install_it_and_what_needs_no_torch_runs(
+    run, recipe_file, shard_set, tmp_path
+):
+    lines = [
+        ("trace-step", run, "--step", 1),
+        ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run"),
+        ("sample", run, "--prompt", "a"),
+        ("plot", run, "--out", tmp_path),
+        ("export-model", run, "--to", "hf", "--out", tmp_path / "hf"),
+        ("fit", recipe_file, "--gpu-memory", "24GB"),
+    ]
+    given = json.dumps([[*map(str, line), "--json"] for line in lines])
+    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRA, given], capture_output=True, text=True, check=True)
+    (status, _, said), *refused = json.loads(done.stdout)
+    assert status == 0, said
+    for status, out, said in refused:
+        assert status == 2, said
+        assert "Traceback" not in said
+        (problem,) = json.loads(out)["problems"]
+        assert re.search(r"'(torch|safetensors|matplotlib)' is not installed.*pip install 'matplotlib>=", problem)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_the_extra_what_needs_no_torch_runs(run, recipe_file):
-    traced = run_without_extra("trace-step", run, "--step", 1)
-    assert traced.returncode == 0, traced.stderr
 
 
 def test_a_corrupt_frame_met_on_the_way_fails_the_run(train, shard_set, tmp_path):

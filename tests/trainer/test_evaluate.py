@@ -27,20 +27,23 @@ def run_evaluation(evaluated: TrainedModel, *, max_tokens: int, batch: int = 7) 
     return evaluate(replace(evaluated, train=train), max_tokens, [], lambda name: contextlib.nullcontext(no_progress))
 
 
+@torch.no_grad()
 def evaluate_naively(model: LanguageModel, shard_set: ShardSet, max_tokens: int) -> dict[str, tuple[float, int, int]]:
-    """Return (nats, tokens, bytes) of each source, one target at a time."""
+    """Return (nats, tokens, bytes) of each source, one window after another, one target at a time."""
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0, 0])
     left = max_tokens
     for shard in shard_set.splits["val"]:
-        tokens = shard.read().tolist()
+        tokens, sources = shard.read().tolist(), list[str]()
         for document in shard.documents().to_pylist():
-            start, own = document["start"], sums[document["source"]]
-            for position in range(max(start, 1), min(start + document["length"], left + 1)):
-                context = torch.tensor([tokens[(position - 1) // SEQ_LEN * SEQ_LEN : position]])
-                with torch.no_grad():
-                    own[0] -= model(context)[0, -1].double().log_softmax(-1)[tokens[position]].item()
+            sources += [document["source"]] * document["length"]
+        for begin in range(0, len(tokens) - 1, SEQ_LEN):
+            window = tokens[begin : begin + SEQ_LEN + 1]
+            logs = model(torch.tensor([window[:-1]]))[0].double().log_softmax(-1)
+            for at in range(1, min(len(window), left - begin + 1)):
+                own = sums[sources[begin + at]]
+                own[0] -= logs[at - 1, window[at]].item()
                 own[1] += 1
-                own[2] += len(shard_set.vocabulary.decode([tokens[position]])) if tokens[position] != EOS else 0
+                own[2] += len(shard_set.vocabulary.decode([window[at]])) if window[at] != EOS else 0
         left -= min(left, len(tokens) - 1)
     return {name: (nats, int(count), int(size)) for name, (nats, count, size) in sums.items()}
 

@@ -33,11 +33,10 @@ CLASSES = {
 
 
 @pytest.fixture(scope="module", params=CLASSES)
-def exported(request, trainer, train, make_set, tmp_path_factory) -> tuple[Path, Path]:
+def exported(request, trainer, train, tmp_path_factory) -> tuple[Path, Path]:
     """A run of a few steps and its export. Read only."""
     folder = tmp_path_factory.mktemp("exports")
-    shards = make_set(folder / "set", shard_tokens={"train": [3_000], "val": [1_500]})
-    train(folder / "run", "train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param], shards=shards)
+    train(folder / "run", "train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param])
     done = trainer.run("export-model", folder / "run", "--to", "hf", "--out", folder / "hf", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["step"] == 12

@@ -34,7 +34,7 @@ def cool_down(train, milestone, tmp_path_factory) -> Path:
     """A run of 12 steps that begins from the milestone. Read only."""
     run = tmp_path_factory.mktemp("runs") / "cool"
     done = train(run, *COOL_DOWN, more=("--from", milestone))
-    assert "changed since the checkpoint: schedule.decay_steps = 0 is now 4" in done.stderr
+    assert "changed since the checkpoint: schedule.decay_steps = 4, not 0" in done.stderr
     assert "learning rate" not in done.stderr  # the next step of the long run is at the peak, too
     return run
 
@@ -81,7 +81,7 @@ def test_a_run_that_began_otherwise_is_refused_and_left_as_it_is(train, cool_dow
 
 def test_a_learning_rate_that_jumps_is_printed(train, milestone, tmp_path):
     done = train(tmp_path / "run", WSD[0], "train.steps=8", "schedule.decay_steps=6", more=("--from", milestone))
-    assert f"the learning rate of step {FORK + 1} = 0.01 is now 0.00" in done.stderr
+    assert f"the learning rate of step {FORK + 1} = 0.00" in done.stderr
 
 
 def test_a_fork_begins_again_after_a_full_disk_and_without_a_step_to_take(train, milestone, tmp_path, monkeypatch):

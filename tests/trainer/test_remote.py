@@ -16,6 +16,7 @@ from shards import ShardSet
 from shards.format.windows.order import WindowOrder
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import BUCKET, Proxy, aws_environment, upload
+from tests.trainer.conftest import build_set
 from trainer.recipe import load_train_recipe
 
 pytestmark = pytest.mark.long
@@ -26,10 +27,10 @@ S3 = f"s3://{BUCKET}/sets/tiny"
 
 
 @pytest.fixture(scope="module")
-def six_shards(make_set, tmp_path_factory) -> ShardSet:
+def six_shards(tmp_path_factory) -> ShardSet:
     """A set of six train shards and one val shard. Read only."""
     folder = tmp_path_factory.mktemp("remote") / "set"
-    return make_set(folder, shard_tokens={"train": [1_500] * 6, "val": [1_500]})
+    return build_set(folder, shard_tokens={"train": [1_500] * 6, "val": [1_500]})
 
 
 @pytest.fixture

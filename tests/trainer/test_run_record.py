@@ -41,7 +41,7 @@ def test_a_finished_run_keeps_its_record(train, run, extra, tmp_path):
     before = files_of(copy)
     done = train(copy, "train.steps=40", *NEW, *extra)
     assert files_of(copy) == before
-    assert "not changed, as all 40 steps are done: optimizer.lr = 0.01, not 0.5" in done.stderr
+    assert "without effect, as all 40 steps are done: optimizer.lr = 0.5, not 0.01" in done.stderr
     assert "Raise train.steps to go on with them, or begin a new run" in done.stderr
     assert len(done.stderr) < 5_000, "long values are cut"
     assert not list_differences(run, copy)
@@ -51,24 +51,23 @@ def test_a_finished_run_keeps_its_record(train, run, extra, tmp_path):
 
 def test_keys_changed_in_the_middle_hold_from_a_step_on(train, trainer, tmp_path):
     run, other = tmp_path / "run", tmp_path / "other"
-    train(run, "train.steps=6")
-    train(run, "train.steps=12", "optimizer.lr=0.02", 'eval.prompts=["a"]')
+    train(run, "train.steps=3")
+    train(run, "train.steps=6", "optimizer.lr=0.02", 'eval.prompts=["a"]')
+    train(run, "train.steps=6", "optimizer.lr=0.09")  # it is finished
+    train(run, "train.steps=9", "optimizer.lr=0.01", 'eval.prompts=["a"]')
     assert_rates_are_those_of_the_record(run)
-    train(run, "train.steps=12", "optimizer.lr=0.09")  # it is finished
-    train(run, "train.steps=18", "optimizer.lr=0.01", 'eval.prompts=["a"]')
-    assert_rates_are_those_of_the_record(run)
-    train(other, "train.steps=18")
-    rates = [{"from_step": 1, "value": 0.01}, {"from_step": 7, "value": 0.02}, {"from_step": 13, "value": 0.01}]
+    train(other, "train.steps=9")
+    rates = [{"from_step": 1, "value": 0.01}, {"from_step": 4, "value": 0.02}, {"from_step": 7, "value": 0.01}]
     found = list_differences(other, run)
     assert found["optimizer.lr"] == [0.01, rates]
     assert set(found) == {"optimizer.lr", "train.steps", "eval.prompts"}
     shown = trainer.run("compare", other, run)
-    assert "from step 1: 0.01; from step 7: 0.02; from step 13: 0.01" in shown.stdout
-    assert 'from step 1: null; from step 7: ["a"]' in shown.stdout
+    assert "from step 1: 0.01; from step 4: 0.02; from step 7: 0.01" in shown.stdout
+    assert 'from step 1: null; from step 4: ["a"]' in shown.stdout
     assert "tokens per s" in (alone := trainer.run("compare", run).stdout)
     assert "differ" not in alone
     plotted = trainer.run("plot", run)
-    assert "from step 7: train.steps = 12, not 6, optimizer.lr = 0.02, not 0.01" in plotted.stdout
+    assert "from step 4: train.steps = 6, not 3, optimizer.lr = 0.02, not 0.01" in plotted.stdout
 
 
 def test_a_change_for_steps_that_are_taken_again_does_not_count(train, tmp_path):

@@ -13,16 +13,17 @@ import xxhash
 
 from shards import ShardSet
 from tests.support.given_windows import GivenWindows, note_given_windows
+from tests.trainer.conftest import build_set
 from tokenmill.__main__ import main
 
 STEPS, BATCH = 13, 8
 
 
 @pytest.fixture(scope="module")
-def small_set(make_set, tmp_path_factory) -> ShardSet:
+def small_set(tmp_path_factory) -> ShardSet:
     """A set of about 60 windows, so that the run comes to a second epoch. Read only."""
     folder = tmp_path_factory.mktemp("sets") / "small"
-    return make_set(folder, shard_tokens={"train": [700, 1_300], "val": [300]})
+    return build_set(folder, shard_tokens={"train": [700, 1_300], "val": [300]})
 
 
 @pytest.fixture(scope="module")

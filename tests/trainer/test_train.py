@@ -15,6 +15,7 @@ from shards.errors import InputError, RunError
 from shards.torch import TokenWindows
 from shards.torch.batch import number_documents
 from tests.support.token_sets import locate
+from tests.trainer.conftest import build_set
 from trainer import optim
 from trainer.metrics import read_metrics
 from trainer.optim import learning_rate
@@ -39,9 +40,9 @@ def test_the_first_loss_is_near_ln_of_the_vocabulary(open_run):
     assert first["lr"] == pytest.approx(0.005)
 
 
-def test_a_tiny_model_overfits_one_shard(open_run, make_set, tmp_path):
+def test_a_tiny_model_overfits_one_shard(open_run, tmp_path):
     # Few tokens more than its windows: each epoch has nearly the same ones.
-    one = make_set(tmp_path / "one", shard_tokens={"train": [330], "val": [200]})
+    one = build_set(tmp_path / "one", shard_tokens={"train": [330], "val": [200]})
     overrides = ["train.steps=150", "train.global_batch=4", "model.hidden_size=64", "optimizer.weight_decay=0"]
     overrides += ["eval.max_tokens=1"]
     session = open_run(*overrides, "eval.every_steps=150", "checkpoint.every_steps=150", shards=one)

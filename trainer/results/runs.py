@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from shards.config import show_value
 from shards.errors import InputError, plural
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.stores.files import read_file
@@ -17,7 +16,7 @@ from shards.terminal.display import JsonObject
 from trainer.evaluation.scores import list_scores
 from trainer.metrics import METRICS_FILE, Record, last_record, read_lines
 from trainer.recipe import TrainRecipe, load_train_recipe
-from trainer.resume import list_keys
+from trainer.resume import describe_changes, list_keys
 from trainer.run_folder import RECIPE_FILE, RUN_FILE, TOKENIZER_FILE, RunRecord, read_run_record
 
 
@@ -63,10 +62,7 @@ class TrainingRun:
     def describe_changes(self) -> list[str]:
         """Return a text for each change of the recipe in the middle of the run, as its folder tells it."""
         return [
-            f"from step {change.after_step + 1:,}: "
-            + ", ".join(
-                f"{key} = {show_value(new, 500)}, not {show_value(old, 500)}" for key, (old, new) in change.keys.items()
-            )
+            f"from step {change.after_step + 1:,}: {', '.join(describe_changes(change.keys))}"
             for change in self.record.changes
         ]
 
