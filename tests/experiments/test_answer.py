@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import copy
 from typing import Any
 
 import pytest
 
 from tests.support.ablations import TRAIN, open_ablation, write_ablation
+from tokenmill.experiments.ablation import Ablation
 from tokenmill.experiments.answer import answer_ablation, show_scores
 from tokenmill.experiments.proxy import ProxyResult
 
@@ -22,14 +23,22 @@ def result(value: float, *, score: str = "held_out_bpb", text: str = "a") -> Pro
     return ProxyResult(scores={score: {"value": value, "stderr": 0.1}}, texts=texts, trained_seconds=1800.0)
 
 
-def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> dict[str, Any]:
-    """Return the answer of an ablation whose two arms have these values, or results, one for each seed."""
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Ablation:
+    """An ablation of two arms and three seeds, which has not run."""
+    folder = tmp_path_factory.mktemp("ablation")
     (folder / "items.jsonl").touch()
     evals: dict[str, Any] = TRAIN["eval"] | {"tasks": [ITEMS]}
-    file = write_ablation(folder, *ARMS, train={"eval": evals}, **({"seeds": list(range(1, len(first) + 1))} | keys))
-    ablation = open_ablation(file, folder / "out")
+    return open_ablation(write_ablation(folder, *ARMS, train={"eval": evals}, seeds=[1, 2, 3]), folder / "out")
+
+
+def answer(opened: Ablation, first: list[Any], other: list[Any], score: str = "held_out_bpb") -> dict[str, Any]:
+    """Return the answer of the ablation if its arms have these values, or results, one for each seed."""
+    ablation, seeds = copy.copy(opened), opened.config.seeds[: len(first)]
+    ablation.config = opened.config.model_copy(update={"seeds": seeds, "scores": [score]})
+    ablation.trainings = [one for one in opened.trainings if one.seed in seeds]
     for training, one in zip(ablation.trainings, (*first, *other), strict=True):
-        training.result = one if isinstance(one, ProxyResult) else result(one)
+        training.result = one if isinstance(one, ProxyResult) else result(one, score=score)
     return answer_ablation(ablation)
 
 
@@ -48,8 +57,8 @@ def answer(folder: Path, first: list[Any], other: list[Any], **keys: Any) -> dic
         ([result(2.4, text="c") for _ in FIRST], "other text: the arms were not scored on the same documents or items"),
     ],
 )
-def test_the_words_say_what_the_numbers_support(tmp_path: Path, other: list[Any], words: str) -> None:
-    found = answer(tmp_path, FIRST[: len(other)], other, scores=["held_out_bpb"])
+def test_the_words_say_what_the_numbers_support(opened: Ablation, other: list[Any], words: str) -> None:
+    found = answer(opened, FIRST[: len(other)], other)
     assert found["scores"][0]["answer"] == "the first arm"
     assert found["scores"][1]["answer"].startswith(words)
     shown = show_scores(found["scores"])
@@ -57,16 +66,14 @@ def test_the_words_say_what_the_numbers_support(tmp_path: Path, other: list[Any]
     assert ("[" in (shown[1]["difference"] or "")) == (found["scores"][1]["low"] is not None)
 
 
-def test_of_an_accuracy_more_is_better(tmp_path: Path) -> None:
-    low, low_too, high, high_too = (result(value, score="held_out_2_acc") for value in (0.2, 0.21, 0.4, 0.41))
-    found = answer(tmp_path, [low, low_too], [high, high_too], scores=["held_out_2_acc"])
-    assert found["scores"][1]["answer"] == "better"
+def test_of_an_accuracy_more_is_better(opened: Ablation) -> None:
+    assert answer(opened, [0.2, 0.21], [0.4, 0.41], "held_out_2_acc")["scores"][1]["answer"] == "better"
 
 
-def test_costs_count_what_was_trained(tmp_path: Path) -> None:
+def test_costs_count_what_was_trained(opened: Ablation) -> None:
     repeating = result(2.4)
     repeating.tokens_repeated = 700
-    found = answer(tmp_path, FIRST, [repeating, result(2.4), ProxyResult(failed="lost")], scores=["held_out_bpb"])
+    found = answer(opened, FIRST, [repeating, result(2.4), ProxyResult(failed="lost")])
     tokens = 12 * 128
     assert found["costs"] == [
         {"arm": "plain", "trainings": 3, "tokens": 3 * tokens, "repeated": 0, "hours": 1.5, "dollars": 5.4},

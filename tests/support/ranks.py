@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-ReadLines = Callable[[Path], list[dict[str, Any]]]
-"""The `read_lines` fixture of the trainer's tests."""
+from tests.trainer.conftest import read_lines
 
 
 def run_ranks(*arguments: object, script: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -28,7 +25,7 @@ def run_ranks(*arguments: object, script: Path | None = None) -> subprocess.Comp
     )
 
 
-def assert_near(run: Path, expected: Path, read_lines: ReadLines) -> None:
+def assert_near(run: Path, expected: Path) -> None:
     """Steps, validations and final weights are equal but for rounding."""
     lines, others = ([line for line in read_lines(path) if "phase" not in line] for path in (run, expected))
     assert [(line["step"], line.get("tokens")) for line in lines] == [(o["step"], o.get("tokens")) for o in others]

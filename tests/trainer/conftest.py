@@ -206,16 +206,11 @@ def train(trainer: Trainer, shard_set: ShardSet, recipe_file: Path) -> Train:
     return train_with
 
 
-@pytest.fixture(scope="session")
-def read_lines() -> Callable[[Path], list[dict[str, Any]]]:
-    """Return the function that reads a run's metrics without timings."""
-
-    def read(run: Path) -> list[dict[str, Any]]:
-        timings = ("ranks", "tokens_per_s", "data_wait_ms", "mfu", "seconds", "usd")
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        return [{key: value for key, value in line.items() if key not in timings} for line in lines]
-
-    return read
+def read_lines(run: Path) -> list[dict[str, Any]]:
+    """Read a run's metrics without timings."""
+    timings = ("ranks", "tokens_per_s", "data_wait_ms", "mfu", "seconds", "usd")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in timings} for line in lines]
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.recipes import overrides
+from tests.trainer.conftest import read_lines
 from trainer.checkpoint.folders import list_checkpoints, read_checkpoint
 
 pytestmark = pytest.mark.long
@@ -29,9 +30,7 @@ def count_lines(run: Path) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-def test_a_run_killed_at_random_moments_equals_one_that_never_was(
-    trainer, train, shard_set, recipe_file, read_lines, disk_path
-):
+def test_a_run_killed_at_random_moments_equals_one_that_never_was(trainer, train, shard_set, recipe_file, disk_path):
     # Every other step is saved, so that about half of the moments are in a save; in memory it is a tenth.
     settings = ("train.steps=120", "checkpoint.every_steps=2", "eval.every_steps=30", "train.log_every=3")
     train(disk_path / "whole", *settings)

@@ -11,6 +11,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.trainer.conftest import read_lines
+
 PEAK, FORK, STEPS, DECAY = 0.01, 6, 12, 4
 WSD = ('schedule.kind="wsd"', "schedule.decay_steps=0")
 COOL_DOWN = (WSD[0], f"train.steps={STEPS}", f"schedule.decay_steps={DECAY}")
@@ -39,12 +41,12 @@ def cool_down(train, milestone, tmp_path_factory) -> Path:
     return run
 
 
-def read_steps(read_lines, run: Path) -> list[dict[str, Any]]:
+def read_steps(run: Path) -> list[dict[str, Any]]:
     return [line for line in read_lines(run) if "loss" in line]
 
 
-def test_a_cool_down_follows_the_long_run_until_its_decay_begins(cool_down, long_run, read_lines):
-    cooled, whole = read_steps(read_lines, cool_down), read_steps(read_lines, long_run)
+def test_a_cool_down_follows_the_long_run_until_its_decay_begins(cool_down, long_run):
+    cooled, whole = read_steps(cool_down), read_steps(long_run)
     assert [line["step"] for line in cooled] == list(range(1, STEPS + 1))
     assert cooled[: STEPS - DECAY] == whole[: STEPS - DECAY]
     assert {line["lr"] for line in whole[2:]} == {PEAK}
@@ -55,9 +57,7 @@ def test_a_cool_down_follows_the_long_run_until_its_decay_begins(cool_down, long
     assert cooled[-1]["loss"] != whole[STEPS - 1]["loss"]
 
 
-def test_the_same_command_resumes_a_cool_down_although_the_milestone_is_gone(
-    train, cool_down, milestone, read_lines, tmp_path
-):
+def test_the_same_command_resumes_a_cool_down_although_the_milestone_is_gone(train, cool_down, milestone, tmp_path):
     moved, run = tmp_path / milestone.name, tmp_path / "cool"
     shutil.copytree(milestone, moved)
     train(run, *COOL_DOWN, more=("--from", moved))
@@ -66,7 +66,7 @@ def test_the_same_command_resumes_a_cool_down_although_the_milestone_is_gone(
     shutil.rmtree(moved)
     done = train(run, *COOL_DOWN, more=("--from", moved))
     assert f"resumed from {last}" in done.stderr
-    assert read_steps(read_lines, run) == read_steps(read_lines, cool_down)[FORK:]  # the copy has no metrics with it
+    assert read_steps(run) == read_steps(cool_down)[FORK:]  # the copy has no metrics with it
 
 
 def test_a_run_that_began_otherwise_is_refused_and_left_as_it_is(train, cool_down, long_run, milestone):

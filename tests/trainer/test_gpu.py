@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 from tests.support.recipes import overrides, to_toml
+from tests.trainer.conftest import read_lines
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.device_count() == 0, reason="torch finds no GPU"),
@@ -22,28 +22,12 @@ pytestmark = [
 STOP = "phases=[{name='a', until_step=12, goal='loss < 0'}]"
 """Stops a run after its twelfth step, where it misses a goal that cannot be met: the schedule stays that of 24."""
 
-Train = Callable[..., str]
-
 
 @pytest.fixture(autouse=True)
 def _gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Undo what keeps the other tests on the CPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def train(trainer, shard_set, recipe_file) -> Train:
-    """Return the function that trains on a device, and returns what the command said."""
-
-    def run(folder: Path, device: str, *settings: str, status: int = 0) -> str:
-        changes = overrides(f"train.device={device}", *settings)
-        done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", folder, *changes)
-        assert done.returncode == status, done.stderr
-        assert f"parameters on {device}" in done.stderr
-        return done.stderr
-
-    return run
 
 
 def losses_of(lines: list[dict[str, Any]]) -> list[float]:
@@ -65,9 +49,9 @@ def losses_of(lines: list[dict[str, Any]]) -> list[float]:
     ],
     ids=" ".join,
 )
-def test_steps_have_the_losses_of_the_cpu(train, read_lines, tmp_path, settings):
-    train(tmp_path / "cuda", "cuda", *settings)
-    train(tmp_path / "cpu", "cpu", *settings, "train.compile=false")
+def test_steps_have_the_losses_of_the_cpu(train, tmp_path, settings):
+    train(tmp_path / "cuda", "train.device=cuda", *settings)
+    train(tmp_path / "cpu", "train.device=cpu", *settings, "train.compile=false")
     found, expected = (read_lines(tmp_path / device) for device in ("cuda", "cpu"))
     # TF32 rounds what it multiplies to 11 bits, of which later steps at a high rate make more. Masks change 0.04.
     assert losses_of(found)[:6] == pytest.approx(losses_of(expected)[:6], abs=0.01)
@@ -75,19 +59,19 @@ def test_steps_have_the_losses_of_the_cpu(train, read_lines, tmp_path, settings)
     assert losses_of(found)[-1] < losses_of(found)[0] - 1
 
 
-def test_auto_is_bf16_and_costs_no_loss(train, read_lines, tmp_path):
-    assert "in bf16" in train(tmp_path / "bf16", "cuda", "train.precision=auto")
-    assert "in fp32" in train(tmp_path / "fp32", "cuda")
+def test_auto_is_bf16_and_costs_no_loss(train, tmp_path):
+    assert "on cuda:0 in bf16" in train(tmp_path / "bf16", "train.device=cuda", "train.precision=auto").stderr
+    assert "on cuda:0 in fp32" in train(tmp_path / "fp32", "train.device=cuda").stderr
     bf16, fp32 = (losses_of(read_lines(tmp_path / name)) for name in ("bf16", "fp32"))
     assert bf16 != fp32
     assert bf16 == pytest.approx(fp32, abs=0.15)
 
 
 @pytest.mark.parametrize("devices", [("cuda", "cuda"), ("cuda", "cpu"), ("cpu", "cuda")], ids=" then ".join)
-def test_a_run_goes_on_there_and_elsewhere(train, read_lines, tmp_path, devices):
-    train(tmp_path / "stopped", devices[0], STOP, status=3)
-    assert "resumed from" in train(tmp_path / "stopped", devices[1])
-    train(tmp_path / "whole", "cuda")
+def test_a_run_goes_on_there_and_elsewhere(train, tmp_path, devices):
+    train(tmp_path / "stopped", f"train.device={devices[0]}", STOP, status=3)
+    assert "resumed from" in train(tmp_path / "stopped", f"train.device={devices[1]}").stderr
+    train(tmp_path / "whole", "train.device=cuda")
     stopped, whole = (losses_of(read_lines(tmp_path / name)) for name in ("stopped", "whole"))
     assert len(stopped) == 24
     assert stopped == pytest.approx(whole, abs=0.1)
@@ -96,7 +80,7 @@ def test_a_run_goes_on_there_and_elsewhere(train, read_lines, tmp_path, devices)
 def test_scores_and_samples_are_those_of_the_cpu(train, trainer, text_file, item_file, monkeypatch, tmp_path):
     sets = [{"name": "web", "paths": [str(text_file)], "text": "body", "max_tokens": 3000}]
     tasks = [{"name": "own", "files": [str(item_file)], "prompt": "{question}"}]
-    train(tmp_path / "run", "cuda", f"eval.sets={to_toml(sets)}", f"eval.tasks={to_toml(tasks)}")
+    train(tmp_path / "run", "train.device=cuda", f"eval.sets={to_toml(sets)}", f"eval.tasks={to_toml(tasks)}")
     found: dict[bool, tuple[dict[str, float], str]] = {}
     for gpu in (True, False):
         monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)

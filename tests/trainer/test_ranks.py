@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.ranks import assert_near, run_ranks
 from tests.support.recipes import overrides
+from tests.trainer.conftest import read_lines
 from trainer.metrics import read_metrics
 
 pytestmark = pytest.mark.long
@@ -22,9 +23,7 @@ def one_rank(train, tmp_path_factory) -> Path:
     return run
 
 
-def test_one_rank_then_two_then_one_equals_one_rank_throughout(
-    train, shard_set, recipe_file, one_rank, read_lines, tmp_path
-):
+def test_one_rank_then_two_then_one_equals_one_rank_throughout(train, shard_set, recipe_file, one_rank, tmp_path):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
 
     # Stopped where goals are missed that cannot be met: the schedule stays that of 24 steps.
@@ -35,10 +34,10 @@ def test_one_rank_then_two_then_one_equals_one_rank_throughout(
     assert second.stderr.count("resumed from") == 1
     assert second.stderr.count("step 16 with loss") == 1, second.stderr
     train(tmp_path, "train.micro_batch=8")
-    assert_near(tmp_path, one_rank, read_lines)
+    assert_near(tmp_path, one_rank)
 
 
-def test_fsdp_gives_the_losses_of_one_rank(shard_set, recipe_file, one_rank, read_lines, tmp_path):
+def test_fsdp_gives_the_losses_of_one_rank(shard_set, recipe_file, one_rank, tmp_path):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "train.parallel=fsdp")
     stopped = run_ranks(*arguments, "--set", "phases=[{name='a', until_step=10, goal='loss < 0'}]")
     assert "step 10 with loss" in stopped.stderr
@@ -46,10 +45,10 @@ def test_fsdp_gives_the_losses_of_one_rank(shard_set, recipe_file, one_rank, rea
     assert done.returncode == 0, done.stderr
     lines = [line for line in read_lines(tmp_path) if line["step"] != 10 or "val_loss" not in line]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert_near(tmp_path, one_rank, read_lines)
+    assert_near(tmp_path, one_rank)
 
 
-def test_muon_under_fsdp_gives_the_losses_of_whole_matrices(shard_set, recipe_file, read_lines, tmp_path):
+def test_muon_under_fsdp_gives_the_losses_of_whole_matrices(shard_set, recipe_file, tmp_path):
     """Two ranks that share each matrix beside two that hold it whole, since both add up the same gradients.
 
     One rank rounds its sum otherwise, and the bf16 in Muon makes more of it than a rounding.

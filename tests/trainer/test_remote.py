@@ -16,7 +16,7 @@ from shards import ShardSet
 from shards.format.windows.order import WindowOrder
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import BUCKET, Proxy, aws_environment, upload
-from tests.trainer.conftest import build_set
+from tests.trainer.conftest import build_set, read_lines
 from trainer.recipe import load_train_recipe
 
 pytestmark = pytest.mark.long
@@ -76,7 +76,7 @@ def visited(six_shards, recipe_file) -> list[str]:
 
 
 def test_training_from_a_remote_store_is_training_from_disk(
-    trainer, train, six_shards, recipe_file, from_disk, bucket, read_lines, tmp_path
+    trainer, train, six_shards, recipe_file, from_disk, bucket, tmp_path
 ):
     run = tmp_path / "run"
     done = train(run, shards=S3)
@@ -101,7 +101,7 @@ def test_training_from_a_remote_store_is_training_from_disk(
     assert json.loads(fitting.stdout)["memory"]["vocab_size"] == six_shards.vocab_size
 
 
-def test_a_run_goes_on_where_the_set_lies_now(train, six_shards, from_disk, hub, bucket, read_lines, tmp_path):
+def test_a_run_goes_on_where_the_set_lies_now(train, six_shards, from_disk, hub, bucket, tmp_path):
     run = tmp_path / "run"
     for place, until in ((URL, 4), (six_shards.path, 10), (S3, 16), (six_shards.path, 24)):
         stop = f"phases=[{{name='a', until_step={until}, goal='loss < 0'}}]"
@@ -113,7 +113,7 @@ def test_a_run_goes_on_where_the_set_lies_now(train, six_shards, from_disk, hub,
 
 
 def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_resumes(
-    train, six_shards, recipe_file, from_disk, hub, read_lines, tmp_path
+    train, six_shards, recipe_file, from_disk, hub, tmp_path
 ):
     third = visited(six_shards, recipe_file)[2]
     hub.faults.on(f"/cdn/.*/{third}.bin.zst", status=503)

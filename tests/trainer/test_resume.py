@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from shards.stores.files import lock_folder
 from tests.support.builds import wait_until
-from tests.trainer.conftest import build_set
+from tests.trainer.conftest import build_set, read_lines
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def whole_run(train, tmp_path_factory) -> Path:
     return run
 
 
-def test_a_run_logs_steps_and_validations_and_keeps_the_last_checkpoints(whole_run, read_lines):
+def test_a_run_logs_steps_and_validations_and_keeps_the_last_checkpoints(whole_run):
     lines = read_lines(whole_run)
     steps, validations = ([line for line in lines if key in line] for key in ("loss", "val_loss"))
     assert [line["step"] for line in steps] == list(range(1, 25))
@@ -42,9 +42,7 @@ def test_a_run_logs_steps_and_validations_and_keeps_the_last_checkpoints(whole_r
 
 
 @pytest.mark.long
-def test_a_run_stopped_by_signals_saves_and_goes_on_bit_for_bit(
-    trainer, shard_set, recipe_file, whole_run, read_lines, tmp_path
-):
+def test_a_run_stopped_by_signals_saves_and_goes_on_bit_for_bit(trainer, shard_set, recipe_file, whole_run, tmp_path):
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--json")
     stopped_at, metrics = 0, tmp_path / "metrics.jsonl"
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -85,7 +83,7 @@ def cut_validation(run: Path) -> None:
         (cut_validation, ("removed 1 line after",)),
     ],
 )
-def test_a_run_that_lost_its_end_ends_the_same(train, whole_run, read_lines, tmp_path, lose, said):
+def test_a_run_that_lost_its_end_ends_the_same(train, whole_run, tmp_path, lose, said):
     """Losses, gradients, validation and final weights are equal bit for bit."""
     run = shutil.copytree(whole_run, tmp_path / "run")
     lose(run)

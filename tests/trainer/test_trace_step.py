@@ -14,7 +14,6 @@ import xxhash
 from shards import ShardSet
 from tests.support.given_windows import GivenWindows, note_given_windows
 from tests.trainer.conftest import build_set
-from tokenmill.__main__ import main
 
 STEPS, BATCH = 13, 8
 
@@ -46,13 +45,12 @@ def copied_run(run, tmp_path) -> Path:
 
 
 @pytest.fixture
-def trace(capsys) -> Callable[..., tuple[int, Any, str]]:
-    """Return the function that runs `trace`: exit status, JSON, stderr."""
+def trace(trainer) -> Callable[..., tuple[int, Any, str]]:
+    """Return the function that runs `trace-step`: exit status, JSON, stderr."""
 
     def call(*arguments: object) -> tuple[int, Any, str]:
-        status = main(["trace-step", *map(str, arguments), "--json"])
-        out, err = capsys.readouterr()
-        return status, json.loads(out) if out else None, err
+        done = trainer.run("trace-step", *arguments, "--json")
+        return done.returncode, json.loads(done.stdout), done.stderr
 
     return call
 

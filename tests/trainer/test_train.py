@@ -95,9 +95,8 @@ def test_bf16_learns_like_fp32(open_run):
     assert losses[1] == pytest.approx(losses[0], abs=0.05)
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run, kind):
-    recipe = (f"optimizer.kind={kind}", "optimizer.lr=5e-3", "train.steps=10", "checkpoint.every_steps=5")
+def test_a_run_goes_on_bit_for_bit_with_muon_too(open_run):
+    recipe = ("optimizer.kind=muon", "optimizer.lr=5e-3", "train.steps=10", "checkpoint.every_steps=5")
     whole = run_training(open_run(*recipe, name="whole"), lambda line: None)
     assert whole.log.last("loss")["loss"] < 5.2
     part = open_run(*recipe, name="part")
