@@ -7,12 +7,11 @@ import random
 from pathlib import Path
 
 
-def flip(path: Path, generator: random.Random, place: int | None = None) -> None:
+def flip(path: Path, place: int | None, seed: int = 0) -> None:
     """Change one bit of a file, of the byte at a place or of any, and keep its time, as a disk that fails does."""
-    before = path.stat()
+    before, generator = path.stat(), random.Random(seed)
     data = bytearray(path.read_bytes())
-    place = generator.randrange(len(data)) if place is None else place
-    data[place] ^= 1 << generator.randrange(8)
+    data[generator.randrange(len(data)) if place is None else place] ^= 1 << generator.randrange(8)
     path.write_bytes(data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
@@ -20,5 +19,5 @@ def flip(path: Path, generator: random.Random, place: int | None = None) -> None
 def flip_unseen(set_folder: Path) -> None:
     """Change a bit in the middle of a shard of a finished build; only a full validation can find it, and is due."""
     tokens = set_folder / "train-00001.bin.zst"
-    flip(tokens, random.Random(0), tokens.stat().st_size // 2)
+    flip(tokens, tokens.stat().st_size // 2)
     set_folder.with_name(f"{set_folder.name}.work").joinpath("build.json").unlink()

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from tests.support.damage import flip
 from tests.support.fuzz.damage import reseal
 from tests.support.shard_sets import Document, Plan
 
@@ -46,13 +47,6 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], Any], name: str = MANI
     data = json.loads((folder / name).read_text())
     change(data)
     (folder / name).write_text(json.dumps(data, indent=2) + "\n")
-
-
-def flip(path: Path, at: int) -> None:
-    """Flip one bit of a file."""
-    data = bytearray(path.read_bytes())
-    data[at] ^= 0x10
-    path.write_bytes(data)
 
 
 def flip_at(name: str, at: int) -> Damage:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from shards.errors import InputError
-from tests.support.faults import flip
+from tests.support.damage import flip
 from trainer.checkpoint.folders import CheckpointState, clear_leftovers, find_newest_checkpoint, list_checkpoints
 from trainer.checkpoint.tensors import load_training_state, load_weights, save_checkpoint
 

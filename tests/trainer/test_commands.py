@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from shards import open_set
-from tests.support.faults import flip
+from tests.support.damage import flip
 from trainer.model.generate import SamplingOptions, choose_token, generate_texts
 from trainer.train.step import take_step
 

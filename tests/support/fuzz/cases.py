@@ -60,7 +60,6 @@ READERS = [
     "train {m}/train.toml --shards {set} --run run --cache cache",
     "eval {m}/run --shards {set} --worst 2",
     "trace-step {m}/run --step 1 --shards {set}",
-    "fit {m}/train.toml --shards {set} --tokens-per-s 5",
     *(
         f"export {{set}} --to {layout} --out export"
         for layout in ("nanogpt", "llmc", "megatron", "datatrove", "parquet")

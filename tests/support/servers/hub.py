@@ -148,9 +148,6 @@ class Hub(Server):
         if verb == "paths-info":
             form = parse_qs(request.body.decode())
             return as_json([snapshot.tree[one] for one in form.get("paths", []) if one in snapshot.tree])
-        if verb == "commits":
-            told = {"title": "Upload", "message": "", "date": "2024-05-28T14:32:57.000Z", "authors": []}
-            return as_json([told | {"id": one} for one in reversed(known.snapshots)])
         return error(404, "Sorry, we can't find the page you are looking for.")
 
     def _resolve(
