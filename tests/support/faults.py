@@ -49,11 +49,6 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], Any], name: str = MANI
     (folder / name).write_text(json.dumps(data, indent=2) + "\n")
 
 
-def flip_at(name: str, at: int) -> Damage:
-    """Return what flips one bit of a file."""
-    return lambda folder: flip(folder / name, at)
-
-
 # --- Tokens ---
 
 
@@ -206,11 +201,7 @@ FAULTS = [
         "tokens_checksum sidecar_mismatch",
         lambda folder: edit(folder, lambda manifest: manifest["shards"][2].update(tokens_sha256="0" * 64)),
     ),
-    Fault("bit_flipped_in_first_frame", "file_checksum frame_corrupt", flip_at(TOKENS, 5000)),
     Fault("bit_flipped_in_frame_checksum", "file_checksum frame_corrupt", flip_frame_checksum),
-    Fault("bit_flipped_in_seek_table", "seek_table", flip_at(TOKENS, -15)),
-    Fault("bit_flipped_in_documents", "file_checksum", flip_at(DOCUMENTS, 1)),  # a magic that no reader looks at
-    Fault("bit_flipped_in_sidecar", "file_checksum manifest_invalid", flip_at("train-00000.json", 0)),
     Fault("frame_larger_than_declared", "frame_corrupt", frames(bomb)),
     Fault("frame_hides_another", "frame_corrupt", behind_frames(zstandard.compress(b"hidden"))),
     Fault("frame_has_bytes_behind_it", "frame_corrupt", behind_frames(b"more bytes")),

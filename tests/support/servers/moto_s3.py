@@ -65,57 +65,27 @@ def take_turns(name: str, turns: Sequence[threading.RLock]) -> None:
     setattr(S3Response, name, locked)
 
 
-def answer_with(applications: dict[str, Any], request: Request) -> Response:
-    """Answer a request with the application of its path, as WSGI has it."""
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": request.method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": request.path.encode().decode("latin-1"),
-        "QUERY_STRING": request.query,
-        "RAW_URI": f"{request.target}?{request.query}" if request.query else request.target,
-        "SERVER_NAME": "127.0.0.1",
-        "SERVER_PORT": "80",
-        "SERVER_PROTOCOL": "HTTP/1.1",
-        "CONTENT_LENGTH": str(len(request.body)),
-        "CONTENT_TYPE": request.headers.get("content-type", ""),
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": "http",
-        "wsgi.input": io.BytesIO(request.body),
-        "wsgi.input_terminated": True,
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": False,
-        "wsgi.run_once": False,
-    }
-    for name, value in request.headers.items():
-        if name not in ("content-type", "content-length"):
-            environ["HTTP_" + name.upper().replace("-", "_")] = value
-    said: list[Any] = []
-
-    def start(status: str, headers: list[tuple[str, str]], *_: Any) -> None:
-        said[:] = [int(status.partition(" ")[0]), headers]
-
-    application = applications["moto_api" if request.path.startswith("/moto-api") else "s3"]
-    parts = application(environ, start)
-    try:
-        content = b"".join(parts)
-    finally:
-        parts.close()
-    status, headers = said
-    body: bytes | FileSpan = content
+def answer_with(clients: dict[str, Any], request: Request) -> Response:
+    """Answer a request with the application of its path."""
+    client = clients["moto_api" if request.path.startswith("/moto-api") else "s3"]
+    place = f"{request.target}?{request.query}" if request.query else request.target
+    answer = client.open(place, method=request.method, headers=request.headers, data=request.body)
+    body: bytes | FileSpan = answer.get_data()
     if request.method == "HEAD":
-        body = FileSpan("", 0, next((int(value) for name, value in headers if name.lower() == "content-length"), 0))
-    return Response(status, {name: value for name, value in headers if name.lower() not in _OWN_HEADERS}, body)
+        body = FileSpan("", 0, answer.content_length or 0)
+    headers = {name: value for name, value in answer.headers if name.lower() not in _OWN_HEADERS}
+    return Response(answer.status_code, headers, body)
 
 
 if __name__ == "__main__":
     from moto.moto_server.werkzeug_app import create_backend_app
     from moto.s3 import models
+    from werkzeug.test import Client
 
     models.tempfile = types.SimpleNamespace(SpooledTemporaryFile=Content)
     turns = [threading.RLock() for _ in range(64)]
     for name in WRITERS:
         take_turns(name, turns)
-    applications = {name: create_backend_app(name) for name in ("s3", "moto_api")}
-    with Server(functools.partial(answer_with, applications), port=int(sys.argv[1])):
+    clients = {name: Client(create_backend_app(name), use_cookies=False) for name in ("s3", "moto_api")}
+    with Server(functools.partial(answer_with, clients), port=int(sys.argv[1])):
         signal.pause()
