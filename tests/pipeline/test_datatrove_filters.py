@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -164,7 +163,3 @@ def test_a_build_with_filters(recipe: Callable[..., Path]) -> None:
     assert 0 < len(left) < len(documents)
     assert "clean.datatrove.C4QualityFilter changed the text of" in done["stderr"]
     assert "they are encoded unchanged" in done["stderr"]
-    few = ["--set", 'sources.a.clean.datatrove=[{filter = "C4QualityFilter", max_dropped = 0.01}]']
-    stopped = build_here(path, path.parent / "set", *few, expect=2)
-    assert re.search(r"clean.datatrove.C4QualityFilter drops \d+ of 120 documents", stopped["stderr"])
-    assert "in the same table, [[sources.clean.datatrove]] or [[clean.datatrove]], to go on" in stopped["stderr"]

@@ -32,7 +32,6 @@ from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.partitions import Partitions
 from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.schema import Recipe
-from pipeline.recipe.shares import Demand
 from shards.errors import InputError, RunError
 from shards.format.manifest import block_list_reason
 from shards.stores.store import FolderStore
@@ -184,26 +183,6 @@ def check_shares(shards: list[list[Placed]], shares: list[Any], total: Fraction,
         for number, so_far in enumerate(accumulate(held), 1):
             assert abs(held[number - 1] - share * total / len(shards)) <= longest[source] + 2
             assert abs(so_far - share * total * number / len(shards)) <= longest[source] + 2
-
-
-MAIN = {"name": "main", "share": 0.9}
-LAST = {"name": "last", "share": 0.1, "weights": {"s0": 1, "s1": 9}}
-
-
-def test_what_phases_demand_of_the_sources() -> None:
-    recipe = make_recipe([1, 1], val_tokens=1000, tokens=10_000, phases=[MAIN, LAST])
-    demand = Demand(recipe)
-    assert demand.shares.fractions == (Fraction("0.46"), Fraction("0.54"))
-    assert [demand.val_tokens(source) for source in (0, 1)] == [460, 540], "validation has the shares of the whole set"
-    assert demand.phase_tokens(10_000) == [9000, 1000]
-    assert [demand.shares.of(source, 10_000) for source in (0, 1)] == [4600, 5400]
-    fault = demand.grant([9000, 5000]).fault
-    assert "source 's1': has 5,000 tokens for training; its share of 10,000 is 5,400" in fault
-    recipe = make_recipe([1, 1], tokens=10_000, shard_tokens=1000, when_short="shrink", phases=[MAIN, LAST])
-    assert Demand(recipe).grant([9000, 5400]).fault == ""
-    fault = Demand(recipe).grant([9000, 2700]).fault
-    assert fault.startswith("mix.phases.last: 0.1 of 5,000 training tokens is 500, less than a shard of 1,000")
-    assert "Lower shards.tokens to at most 500" in fault
 
 
 # --- What becomes of each document ---

@@ -9,7 +9,6 @@ import json
 import re
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ import pytest
 from shards import ShardSet, open_set
 from shards.convert.export import export_set
 from shards.format.content_hash import hash_document
-from shards.validation.validate import validate
 from tests.support.builds import Built, build_here, call_here, digests, one_worker, run_build
 from tests.support.cleaned_recipe import language_model
 from tests.support.provenance import compare_with_sources
@@ -147,38 +145,6 @@ def test_an_export_has_phases(whole: Built, tmp_path: Path) -> None:
     expected = {row["hash"]: s.entry.phase for s in shard_set.shards for row in s.documents().to_pylist()}
     hashes = map(bytes.fromhex, table["hash"].to_pylist())
     assert dict(zip(hashes, table["phase"].to_pylist(), strict=True)) == expected
-
-
-# What validation finds.
-
-
-MANIFEST_FAULTS: list[tuple[str, Callable[[Any], Any]]] = [
-    ("expected ['last', 'main'], one after the other", lambda m: m["phases"].reverse()),
-    ("the training shards are of the phases ['last', 'main', 'last']", lambda m: m["shards"][0].update(phase="last")),
-    ("disagrees with the manifest on", lambda m: m["shards"][0].pop("phase")),
-    ("expected numbers above 0 that add up to 1", lambda m: m["phases"][0].update(share=0.5)),
-    ("phases.main.tokens: 5; expected", lambda m: m["phases"][0].update(tokens=5)),
-    ("the phases' requested_tokens add up to", lambda m: m["phases"][0].update(requested_tokens=5)),
-    (
-        "phases.main.mix.prose.achieved_tokens: 5; expected",
-        lambda m: m["phases"][0]["mix"][0].update(achieved_tokens=5),
-    ),
-    ("phase 'main' lists ['prose', 'notes']; expected the sources in order", lambda m: m["phases"][0]["mix"].pop()),
-    ("mix.prose.requested: 0.9; expected", lambda m: m["mix"][0].update(requested=0.9)),
-    ("expected none outside the training split", lambda m: m["shards"][-1].update(phase="main")),
-]
-
-
-def test_validation_finds_what_is_wrong_in_the_manifest(whole: Built, tmp_path: Path) -> None:
-    for path in whole.out.iterdir():
-        (tmp_path / path.name).symlink_to(path)
-    given = (tmp_path / "manifest.json").read_text()
-    (tmp_path / "manifest.json").unlink()
-    for message, change in MANIFEST_FAULTS:
-        manifest = json.loads(given)
-        change(manifest)
-        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-        assert message in "\n".join(map(str, validate(tmp_path).problems))
 
 
 # What a change of the recipe runs again, and that the set is then the one of a build from nothing.
