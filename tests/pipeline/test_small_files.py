@@ -30,21 +30,16 @@ WRITERS: dict[str, Callable[[Path, str], Any]] = {
 }
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> Callable[[str], Path]:
-    """Return a function that writes `FILES` files of one document, and gives their glob."""
-
-    def write(kind: str) -> Path:
-        for number in range(FILES):
-            WRITERS[kind](tmp_path / f"{number:04d}.{kind}", f"document {number}")
-        return tmp_path / f"*.{kind}"
-
-    return write
+def write_files(folder: Path, kind: str) -> Path:
+    """Write `FILES` files of one document; return their glob."""
+    for number in range(FILES):
+        WRITERS[kind](folder / f"{number:04d}.{kind}", f"document {number}")
+    return folder / f"*.{kind}"
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_small_file_is_opened_once_to_be_planned_and_cleaned_with_others(files: Any, kind: str) -> None:
-    recipe = files_source(files(kind), min_bytes=len("document 10"))
+def test_a_small_file_is_opened_once_to_be_planned_and_cleaned_with_others(tmp_path: Path, kind: str) -> None:
+    recipe = files_source(write_files(tmp_path, kind), min_bytes=len("document 10"))
     with record_opened() as opened:
         listed = list_spans_of(recipe)
     assert len(listed) == sum(path.endswith(f".{kind}") for path in opened) == FILES
@@ -56,44 +51,34 @@ def test_a_small_file_is_opened_once_to_be_planned_and_cleaned_with_others(files
     assert stream.tally.dropped == {"shorter than min_bytes": 10}
 
 
-@pytest.fixture
-def build(tmp_path: Path) -> Callable[[Path], BuildResult]:
-    """Return a function that builds a set of a glob."""
-
-    def run(glob: Path) -> BuildResult:
-        return build_set(recipe_of(glob), out=tmp_path / "set", work=tmp_path / "set.work", workers=1)
-
-    return run
-
-
-@pytest.fixture
-def opened_by_listing(tmp_path: Path) -> Callable[[Path], list[str]]:
-    """Return a function that lists a glob as a build does, and gives the files of the glob that it opened."""
-
-    def run(glob: Path) -> list[str]:
-        recipe, kept = load_recipe(recipe_of(glob)), SpanCache(FolderStore(tmp_path / "set.work"))
-        with record_opened() as opened:
-            open_sources(recipe, kept)
-        return [Path(path).name for path in opened if Path(path).suffix == glob.suffix]
-
-    return run
-
-
-def recipe_of(glob: Path) -> dict[str, Any]:
-    """Return a recipe of one source."""
+def recipe_of(*globs: Path) -> dict[str, Any]:
+    """Return a recipe of a source for each glob."""
     return {
         "name": "small",
-        "sources": [{"name": "s", "paths": [str(glob)], "weight": 1}],
+        "sources": [{"name": f"s{n}", "paths": [str(glob)], "weight": 1} for n, glob in enumerate(globs)],
         "tokenizer": {"vocab_size": 300, "sample_bytes": "1 MB"},
         "mix": {"when_short": "shrink"},
-        "split": {"val_tokens": 100},
+        "split": {} if len(globs) > 1 else {"val_tokens": 100},
     }
 
 
-def test_a_rerun_opens_the_changed_files_alone(files: Any, build: Any, opened_by_listing: Any, tmp_path: Path) -> None:
-    glob = files("md")
+def build(glob: Path) -> BuildResult:
+    return build_set(recipe_of(glob), out=glob.parent / "set", workers=1)
+
+
+def opened_by_listing(folder: Path, *globs: Path) -> set[str]:
+    """List globs as a build does; return the names of their files that it opens."""
+    recipe, kept = load_recipe(recipe_of(*globs)), SpanCache(FolderStore(folder / "set.work"))
+    with record_opened() as opened:
+        open_sources(recipe, kept)
+    kept.save()
+    return {Path(path).name for path in opened if path.endswith(".md")}
+
+
+def test_a_rerun_opens_the_changed_files_alone(tmp_path: Path) -> None:
+    glob = write_files(tmp_path, "md")
     first = build(glob)
-    assert opened_by_listing(glob) == []
+    assert opened_by_listing(tmp_path, glob) == set()
     again = build(glob)
     assert (again.tasks_run, again.manifest) == (0, first.manifest)
     # Another text of the same length, a file that is now JSON lines, one more, and one less.
@@ -101,18 +86,13 @@ def test_a_rerun_opens_the_changed_files_alone(files: Any, build: Any, opened_by
     (tmp_path / "0200.md").write_text('{"text": "a record"}\n{"text": "another one"}\n')
     (tmp_path / "0999.md").write_text("document 999")
     (tmp_path / "0300.md").unlink()
-    assert set(opened_by_listing(glob)) == {"0100.md", "0200.md", "0999.md"}
+    assert opened_by_listing(tmp_path, glob) == {"0100.md", "0200.md", "0999.md"}
     assert build(glob).manifest.sources[0].documents_available == FILES + 1
-    assert opened_by_listing(glob) == []
+    assert opened_by_listing(tmp_path, glob) == set()
     (tmp_path / "other").mkdir()
     shutil.copy(tmp_path / "0100.md", tmp_path / "other")
-    two = recipe_of(glob) | {"split": {}}
-    two["sources"].append({"name": "t", "paths": [str(tmp_path / "other/*.md")], "weight": 1})
-    for opens in (True, False):  # the spans of files that have one name in two sources are kept for both
-        with record_opened() as opened:
-            open_sources(load_recipe(two), kept := SpanCache(FolderStore(tmp_path / "set.work")))
-        kept.save()
-        assert any(path.endswith(".md") for path in opened) == opens
+    for names in ({"0100.md"}, set()):  # the spans of files that have one name in two sources are kept for both
+        assert opened_by_listing(tmp_path, glob, tmp_path / "other/*.md") == names
     found = digests(tmp_path / "set")
     shutil.rmtree(tmp_path / "set")
     shutil.rmtree(tmp_path / "set.work")
@@ -120,15 +100,11 @@ def test_a_rerun_opens_the_changed_files_alone(files: Any, build: Any, opened_by
     assert digests(tmp_path / "set") == found, "a first build gives the same set"
 
 
-def test_kept_spans_that_are_damaged_are_not_used(
-    files: Any, build: Any, opened_by_listing: Any, tmp_path: Path
-) -> None:
-    glob = files("md")
+def test_kept_spans_that_are_damaged_are_not_used(tmp_path: Path) -> None:
+    glob, kept = write_files(tmp_path, "md"), tmp_path / "set.work" / SPANS_FILE
     build(glob)
-    kept = tmp_path / "set.work" / SPANS_FILE
     whole = kept.read_bytes()
     kept.write_bytes(whole.replace(b'"file"', b'"text"', 1))
-    assert len(opened_by_listing(glob)) == FILES
     assert build(glob).tasks_run == 0
     assert kept.read_bytes() == whole
 
