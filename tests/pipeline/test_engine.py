@@ -8,7 +8,6 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -42,12 +41,10 @@ def names(folder: Path) -> list[str]:
 def run(tmp_path: Path) -> Any:
     """Return `run(*tasks)`: runs the stage and returns (the result, names of the tasks that ran)."""
 
-    def run_tasks(*tasks: Task, outputs: Path | None = None) -> tuple[Any, list[str]]:
+    def run_tasks(*tasks: Task, outputs: FolderStore | None = None) -> tuple[Any, list[str]]:
         stage_tasks.CALLS.clear()
         driver = Driver(FolderStore(tmp_path), LocalExecutor(1), Progress(quiet=True))
-        result = driver.run_stage(
-            "stage", stage_tasks.write_file, list(tasks), FolderStore(outputs) if outputs else None
-        )
+        result = driver.run_stage("stage", stage_tasks.write_file, list(tasks), outputs)
         assert result.ran == len(stage_tasks.CALLS)
         return result, list(stage_tasks.CALLS)
 
@@ -65,13 +62,13 @@ def test_digests_depend_on_values_alone() -> None:
 
 def test_only_what_is_missing_runs(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FolderStore, "delete", None)  # a request for each task, if the work is in a bucket
-    result, ran = run(task("a"), task("b", "longer text"), task("c"))
+    tasks = task("a"), task("b", "longer text"), task("c")
+    result, ran = run(*tasks)
     assert ran == ["b", "a", "c"]  # the large tasks first
     assert [item.name for item in result.results] == ["a", "b", "c"]
     assert result.summary()["detail"].keys() == {"x"}
-    digests = [task(name, text).digest for name, text in (("a", "some text"), ("b", "longer text"), ("c", "some text"))]
-    assert names(tmp_path / "stage") == sorted(digests)
-    assert run(task("a"), task("b", "longer text"), task("c"))[1] == []
+    assert names(tmp_path / "stage") == sorted(one.digest for one in tasks)
+    assert run(*tasks)[1] == []
     assert run(task("a"), task("b", "other"), task("d"))[1] == ["d", "b"]
     # Another time with the same content is whole.
     folder = tmp_path / "stage" / task("a").digest
@@ -106,9 +103,8 @@ def test_a_damaged_result_is_made_again(kind: str, run: Any, tmp_path: Path) -> 
     folder = tmp_path / "stage" / task("a").digest
     DAMAGE[kind](folder / "a.bin", folder / RECEIPT_FILE)
     result, ran = run(task("a"), task("b"))
-    assert ran == ["a"]
-    assert (folder / "a.bin").read_text() == "some text"
-    assert [item.files["a.bin"].bytes for item in result.results[:1]] == [9]
+    assert (ran, (folder / "a.bin").read_text()) == (["a"], "some text")
+    assert result.results[0].files["a.bin"].bytes == 9
     assert expected.results[1] == result.results[1]
 
 
@@ -117,9 +113,8 @@ def test_a_task_that_fails_leaves_nothing(run: Any, tmp_path: Path) -> None:
         run(task("a", "the longest text"), task("b", "a text", fail=True), task("c"))
     # What is finished stays finished.
     assert names(tmp_path / "stage") == sorted([task("a", "the longest text").digest, task("c").digest])
-    _, ran = run(task("a", "the longest text"), task("b", "a text"), task("c"))
-    assert ran == ["b"]
-    for outputs in (None, tmp_path):  # a task that writes no file it tells of
+    assert run(task("a", "the longest text"), task("b", "a text"), task("c"))[1] == ["b"]
+    for outputs in (None, FolderStore(tmp_path)):  # a task that writes no file it tells of
         shutil.rmtree(tmp_path / "stage", ignore_errors=True)
         with pytest.raises(FileNotFoundError):
             run(task("a", absent=True), outputs=outputs)
@@ -132,50 +127,48 @@ def test_leftovers_of_this_host_are_deleted_when_their_process_has_ended(run: An
     own = unique_name()
     leftover = own.replace(f"-{os.getpid()}-", f"-{ended.pid}-")
     elsewhere = leftover.replace(host_name(), "another-12345678")
+    digest = task("a").digest
     for name in (own, leftover, elsewhere):
-        (tmp_path / "stage" / f".{task('a').digest}.{name}.tmp").mkdir(parents=True)
+        (tmp_path / "stage" / f".{digest}.{name}.tmp").mkdir(parents=True)
     run(task("a"))
-    kept = [f".{task('a').digest}.{name}.tmp" for name in (own, elsewhere)]
-    assert names(tmp_path / "stage") == sorted([task("a").digest, *kept])
+    assert names(tmp_path / "stage") == sorted([digest, f".{digest}.{own}.tmp", f".{digest}.{elsewhere}.tmp"])
 
 
-def attempt(tmp_path: Path, text: str, outputs: Path | None = None) -> None:
+def attempt(tmp_path: Path, text: str, outputs: FolderStore | None = None) -> None:
     """Run the task as a host that knows of no other attempt would."""
     stage = FolderStore(tmp_path / "stage")
-    digest = task("a").digest
-    store = FolderStore(outputs) if outputs else None
-    with open_attempt(stage, store, None, digest=digest, label="stage task a") as own:
+    with open_attempt(stage, outputs, None, digest=task("a").digest, label="stage task a") as own:
         publish_attempt(own, stage_tasks.write_file(own.folder, {"name": "a", "text": text}, Report()))
 
 
 @pytest.mark.parametrize("where", ["work", "outputs"])
 def test_a_task_that_ran_twice_must_give_the_same(where: str, run: Any, tmp_path: Path) -> None:
-    outputs = tmp_path if where == "outputs" else None
     folder = tmp_path / "stage" / task("a").digest
+    receipt, outputs = folder / RECEIPT_FILE, FolderStore(tmp_path) if where == "outputs" else None
+    file = (tmp_path if outputs else folder) / "a.bin"
     run(task("a"), outputs=outputs)
-    first = (folder / RECEIPT_FILE).read_bytes()
+    first = receipt.read_bytes()
     attempt(tmp_path, "some text", outputs)
     with pytest.raises(RunError, match=r"stage task a ran twice and gave different files: a\.bin"):
         attempt(tmp_path, "other text", outputs)
-    assert (folder / RECEIPT_FILE).read_bytes() == first
-    assert ((outputs or folder) / "a.bin").read_text() == "some text"
+    assert (receipt.read_bytes(), file.read_text()) == (first, "some text")
     assert not list(tmp_path.glob("**/.*"))
-    (folder / RECEIPT_FILE).unlink()  # as the driver does with damaged ones
+    receipt.unlink()  # as the driver does with damaged ones
     attempt(tmp_path, "other text", outputs)
-    assert ((outputs or folder) / "a.bin").read_text() == "other text"
+    assert file.read_text() == "other text"
 
 
 @pytest.mark.parametrize("before", ["nothing", "a damaged one"])
 def test_a_race_of_many_attempts_has_one_winner(before: str, tmp_path: Path) -> None:
+    folder = tmp_path / "stage" / task("a").digest
     if before != "nothing":
-        (tmp_path / "stage" / task("a").digest).mkdir(parents=True)
-        (tmp_path / "stage" / task("a").digest / "a.bin").write_text("SOME TEXT")
+        folder.mkdir(parents=True)
+        (folder / "a.bin").write_text("SOME TEXT")
     with ThreadPoolExecutor(8) as pool:
-        for future in [pool.submit(attempt, tmp_path, "some text") for _ in range(40)]:
-            future.result()
-    assert names(tmp_path / "stage") == [task("a").digest]
-    assert load_receipt(FolderStore(tmp_path / "stage" / task("a").digest)) is not None
-    assert (tmp_path / "stage" / task("a").digest / "a.bin").read_text() == "some text"
+        list(pool.map(attempt, [tmp_path] * 40, ["some text"] * 40))
+    assert names(tmp_path / "stage") == [folder.name]
+    assert load_receipt(FolderStore(folder)) is not None
+    assert (folder / "a.bin").read_text() == "some text"
 
 
 def test_a_damaged_file_is_made_anew_once(tmp_path: Path) -> None:
@@ -206,17 +199,10 @@ def test_the_last_calls_take_the_cores_of_workers_without_one():
             assert executor.count_threads(len(threads)) == threads
 
 
-@pytest.fixture
-def pool() -> Iterator[LocalExecutor]:
-    with closing(LocalExecutor(2)) as executor:
-        yield executor
-
-
-def test_a_task_that_dies_each_time_is_named_and_the_others_are_kept(pool: LocalExecutor, tmp_path: Path) -> None:
+def test_a_task_that_dies_each_time_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     deaths = tmp_path / "deaths"
     payloads = [{"name": f"t{number}", "deaths": str(deaths), "times": 9 * (number == 3)} for number in range(8)]
-    expected = "stage task t3: lost 3 times"
-    with pytest.raises(RunError, match=expected):
+    with closing(LocalExecutor(2)) as pool, pytest.raises(RunError, match="stage task t3: lost 3 times"):
         pool.run(make_calls(tmp_path / "stage", payloads, "die_or_write"), lambda *_: None)
     assert deaths.read_text() == "t3\n" * 3
     assert len(list((tmp_path / "stage").glob("[!.]*/receipt.json"))) >= 2  # those that ran beside it and before

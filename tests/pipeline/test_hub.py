@@ -6,7 +6,6 @@ import gzip
 import json
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.builds import build_here, digests
+from tests.support.builds import build_here, digests, wait_until
 from tests.support.hub_builds import SIZES, SOURCES, Command, files_recipe, hub_recipe, without_provenance
 from tests.support.recipes import source, write_recipe
 from tests.support.servers import corpora
@@ -67,15 +66,16 @@ def test_the_shards_are_those_of_the_same_files_on_disk(
     before = len(hub.requests)
     run.build(hub_recipe(tmp_path / "hub.toml"), "set")
     assert len(hub.requests) == before
-    manifest = json.loads((out / "manifest.json").read_text())
-    commits = [hub.commit(SOURCES[source["name"]][0]) for source in manifest["sources"]]
-    assert [source["revision"] for source in manifest["sources"]] == commits
-    recipe = json.loads((out / "recipe.json").read_text())
-    assert [source["revision"] for source in recipe["sources"]] == commits
-    unit = pq.read_table(out / "train-00000.docs.parquet")["unit"][0].as_py()
     repos = [repo for repo, *_ in SOURCES.values()]
+    commits = [*map(hub.commit, repos)]
+    assert revisions_of(out) == revisions_of(out, "recipe.json") == commits
+    unit = pq.read_table(out / "train-00000.docs.parquet")["unit"][0].as_py()
     assert any(unit.startswith(repo) and f"@{commit}#rg" in unit for repo, commit in zip(repos, commits, strict=True))
     assert digests(run.build(out / "recipe.json", "again")) == digests(out)
+
+
+def revisions_of(out: Path, name: str = "manifest.json") -> list[str]:
+    return [source["revision"] for source in json.loads((out / name).read_text())["sources"]]
 
 
 def needed_bytes(folder: Path, name: str, columns: set[str]) -> int:
@@ -104,8 +104,7 @@ def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest_whateve
 
     def go() -> None:
         """Let the server go for good when the first unit is encoded; its slowness makes that moment hit."""
-        while not list(encoded.glob("[0-9a-f]*/receipt.json")):
-            time.sleep(0.005)
+        wait_until(lambda: list(encoded.glob("[0-9a-f]*/receipt.json")), "an encoded unit", pause_s=0.005)
         hub.faults.off()
         hub.faults.every(1, "reset")
 
@@ -117,26 +116,28 @@ def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest_whateve
     assert "gave up after" in said
     assert "run the same command again" in said
     assert not (tmp_path / "set" / "manifest.json").exists()
-    done = [json.loads(path.read_text())["result"]["labels"] for path in encoded.glob("[0-9a-f]*/receipt.json")]
-    files = {label.partition("@")[0] for labels in done for label in labels}
+    files = {label.partition("@")[0] for result in results_in(encoded) for label in result["labels"]}
     assert files
     hub.faults.off()
     hub.faults.every(5, stall_s=0.5)
     before = len(hub.requests)
     out = run.build(recipe, "set", *tokenizer)
     assert without_provenance(out) == local
-    receipts = [json.loads(path.read_text()) for path in encoded.glob("[0-9a-f]*/receipt.json")]
-    assert sum(receipt["result"].get("retries", 0) for receipt in receipts) > 0
+    assert sum(result.get("retries", 0) for result in results_in(encoded)) > 0
     again = [request.path for request in hub.requests[before:]]
     assert again
     assert not [path for path in again if any(path.endswith(name) for name in files)]
     assert not [path for path in again if "/api/" in path or "README" in path]  # what was resolved is kept
 
 
+def results_in(stage: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text())["result"] for path in stage.glob("[0-9a-f]*/receipt.json")]
+
+
 ABSENT = {
     ("config", "finemath-5plus"): "no configuration 'finemath-5plus'; there are finemath-3plus, finemath-4plus",
     ("split", "test"): "no split 'test' in configuration 'finemath-4plus'; there are train",
-    ("text", "body"): "no column 'body'; there are url, text",
+    ("text", "body"): "no column 'body'; there are text, id, dump, url",
     ("repo", "someone/nothing"): "no such dataset, or it is private",
     ("revision", "v9"): "revision 'v9': there is no such revision",
 }
@@ -162,27 +163,19 @@ def test_a_private_set_needs_its_token_which_goes_nowhere_else(hub: Hub, run: Co
     assert "No token was sent" in run("plan", recipe, expect=2)
     assert "A token was sent" in run("plan", recipe, expect=2, HF_TOKEN="hf_wrong")
     run.build(recipe, "set", HF_TOKEN="hf_secret")
-    sent = [request for request in hub.requests if "/cdn/" in request.path]
-    assert sent
-    assert not any(request.authorized for request in sent)
+    assert {request.authorized for request in hub.requests if "/cdn/" in request.path} == {False}
 
 
 def test_a_branch_is_resolved_once_for_a_work_folder(hub: Hub, folder: Path, run: Command, tmp_path: Path) -> None:
     recipe = hub_recipe(tmp_path / "hub.toml", "math")
     first = run.build(recipe, "set")
-    before = digests(first)
+    tokenizer = (first / "tokenizer.json").read_bytes()
     new = shutil.copytree(folder / "HuggingFaceTB/finemath", tmp_path / "new")
     (new / "finemath-4plus/train-00000-of-00003.parquet").rename(new / "finemath-4plus/train-9.parquet")
     hub.publish("HuggingFaceTB/finemath", new)
-    assert (
-        digests(run.build(recipe, "set", "--set", "shards.tokens=50_000"))["tokenizer.json"] == before["tokenizer.json"]
-    )
-    revision = json.loads((first / "manifest.json").read_text())["sources"][0]["revision"]
-    assert revision != hub.commit("HuggingFaceTB/finemath")
-    other = run.build(recipe, "other")
-    assert json.loads((other / "manifest.json").read_text())["sources"][0]["revision"] == hub.commit(
-        "HuggingFaceTB/finemath"
-    )
+    assert (run.build(recipe, "set", "--set", "shards.tokens=50_000") / "tokenizer.json").read_bytes() == tokenizer
+    commits = [revisions_of(first)[0], revisions_of(run.build(recipe, "other"))[0]]
+    assert commits[0] != commits[1] == hub.commit("HuggingFaceTB/finemath")
 
 
 @pytest.mark.parametrize("headers", [{"X-Linked-Etag": '"0000"'}, {"X-Linked-Size": "77"}])
@@ -215,16 +208,16 @@ def test_an_answer_without_end_is_given_up(
 
 
 def test_other_formats_are_read_like_files_on_disk(hub: Hub, folder: Path, run: Command, tmp_path: Path) -> None:
-    table = pq.read_table(folder / SOURCES["math"][0] / "finemath-4plus").select(["text", "char_count"])
+    table = pq.read_table(folder / SOURCES["math"][0] / "finemath-4plus").select(["text", "token_count"])
     lines = [json.dumps(row) + "\n" for row in table.to_pylist()]
     made = tmp_path / "made"
     made.mkdir()
     (made / "train-0.jsonl.gz").write_bytes(gzip.compress("".join(lines[::2]).encode()))
     (made / "train-1.jsonl").write_text("".join(lines[1::2]))
     hub.publish("someone/lines", made)
-    hub_source = source("s", kind="hub", repo="someone/lines", keep={"char_count": "> 500"})
+    hub_source = source("s", kind="hub", repo="someone/lines", keep={"token_count": "> 100"})
     from_hub = run.build(write_recipe(tmp_path / "hub.toml", hub_source, **SIZES), "set")
-    files = source("s", made / "*", keep={"char_count": "> 500"})
+    files = source("s", made / "*", keep={"token_count": "> 100"})
     build_here(write_recipe(tmp_path / "disk.toml", files, **SIZES), tmp_path / "disk")
     assert without_provenance(from_hub) == without_provenance(tmp_path / "disk")
 
