@@ -91,21 +91,21 @@ class MetricsLog:
         self.trackers: list[Callable[[Record], None]] = []
 
     def close(self) -> None:
-        """Close the file of the metrics."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
     def last(self, key: str) -> Record:
-        """Return the last line of metrics with a key: steps have `loss`, validations `val_loss`; {} if none."""
+        """Return the last line with a key: steps have `loss`, validations `val_loss`; {} if none."""
         return last_record(self.records, key)
 
     def find_best(self, steps: set[int]) -> set[int]:
-        """Return which of some steps has the lowest validation loss of the metrics; none if none has one."""
+        """Return which of some steps has the lowest validation loss; none if none has one."""
         losses = {line["step"]: line["val_loss"] for line in self.records if "val_loss" in line}
         return {*sorted(losses.keys() & steps, key=losses.__getitem__)[:1]}
 
     def write(self, record: Record) -> None:
-        """Append one line of metrics and flush it."""
+        """Append one line and flush it."""
         self.records.append(record)
         if self._file is not None:
             self._file.write(json.dumps(record) + "\n")
@@ -114,7 +114,7 @@ class MetricsLog:
             track(record)
 
     def sync(self) -> None:
-        """Wait until all lines of metrics are on disk."""
+        """Wait until all lines are on disk."""
         if self._file is not None:
             os.fsync(self._file.fileno())
 

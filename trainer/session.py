@@ -79,7 +79,7 @@ class Session:
 
     @property
     def windows(self) -> int:
-        """Windows that the session has consumed."""
+        """Windows consumed."""
         return self.step * self.recipe.train.global_batch
 
     @cached_property
@@ -95,7 +95,7 @@ class Session:
 
     @cached_property
     def peak_tokens_per_s(self) -> float | None:
-        """Tokens per second at which all devices of the session reach their peak (MFU 1); None if it is not known."""
+        """Tokens per second at which all devices reach their peak (MFU 1); None if it is not known."""
         peak = self.recipe.cost.peak_tflops
         if peak is None and self.device.type == "cuda":
             peak = peak_tflops(torch.cuda.get_device_name(self.device))
@@ -103,7 +103,7 @@ class Session:
         return peak * 1e12 * self.ranks / needed if peak is not None else None
 
     def save(self, *, seconds: float, keep_steps: set[int]) -> None:
-        """Write a checkpoint of the session's current step; every rank calls it.
+        """Write a checkpoint of the current step; every rank calls it.
 
         Raises:
             OSError: the checkpoint cannot be written; the previous ones are untouched.
@@ -130,13 +130,13 @@ class Session:
         )
 
     def describe_saved(self) -> str:
-        """Return a sentence that names the session's last checkpoint, for a run that cannot go on."""
+        """Return a sentence that names the last checkpoint, for a run that cannot go on."""
         if self.saved is None:
             return "No checkpoint had been written."
         return f"The last checkpoint is {self.saved}; the same command continues from there."
 
     def close(self) -> None:
-        """Release the session's lock of the run folder, and leave the group of ranks: the model is no longer usable."""
+        """Release the lock of the run folder, and leave the group of ranks: the model is no longer usable."""
         if self.ranks > 1:
             # A thread of the group may wait for the interpreter's lock: it must end while the interpreter runs, and
             # nothing may wait for it under that lock. So the group ends last, after all that holds it: the wrapper of

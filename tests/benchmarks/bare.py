@@ -11,22 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.harness import MB, Figures, Usage, alternate, build, median, remove, run_python
-from tests.benchmarks.material import corpus_files, text_bytes, write_copies, write_tokenizer
+from tests.benchmarks.material import corpus_files, recipe_text, text_bytes, write_copies, write_tokenizer
 
 COPIES = (8, 16)
 ROUNDS = 3
-RECIPE = """
-name = "bare"
-[[sources]]
-name = "bulk_prose"
-paths = ["{folder}/*.parquet"]
-weight = 1
-[tokenizer]
-file = "{tokenizer}"
-[split]
-val_tokens = 100_000
-"""
-"""A given tokenizer, the default size of shards."""
 
 
 def bench_bare(work: Path, quick: bool) -> Figures:
@@ -44,8 +32,8 @@ def _compare(work: Path, copies: int, *, rounds: int) -> Figures:
     corpus = corpus_files("bulk_prose")
     tokenizer = write_tokenizer(corpus, work / "tokenizer.json")
     files = write_copies(corpus, work / "copies", copies)
-    recipe = RECIPE.format(folder=work / "copies", tokenizer=tokenizer)
-    script, ours = partial(_run_script, work, tokenizer, files), partial(build, work, recipe, name="bare")
+    ours = partial(build, work, recipe_text(files, tokenizer), name="bare")
+    script = partial(_run_script, work, tokenizer, files)
     found = alternate(rounds, {"script": script, "ours": ours})
     _check_tokens(work)
     figures: Figures = {"text_mb": text_bytes(files) / MB}

@@ -6,15 +6,20 @@ process start included.
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.harness import MB, Figures, Usage, alternate, build, median, remove, run_python, watch_build
-from tests.benchmarks.material import corpus_files, corpus_folder, text_bytes, write_copies, write_tokenizer
+from tests.benchmarks.material import (
+    corpus_files,
+    corpus_folder,
+    recipe_text,
+    text_bytes,
+    write_copies,
+    write_tokenizer,
+)
 
 SHARD_TOKENS = 4_400_000  # 8 training shards: a whole number for each process
-VAL_TOKENS = 100_000
 ROUNDS, CLEANED_ROUNDS = 3, 6
 CLEAN = """
 [clean.gopher]
@@ -33,20 +38,11 @@ action = "drop"
 """Every measure is taken. The limits that are off are those of `code` that books break."""
 
 
-def recipe_text(files: list[Path], tokenizer: Path) -> str:
-    """Return a recipe of one source with a given tokenizer, so that only encode, mix and assemble have work to do."""
-    return (
-        'name = "bench"\n[[sources]]\nname = "bulk_prose"\nweight = 1\n'
-        f"paths = {json.dumps([str(file) for file in files])}\n"
-        f"[tokenizer]\nfile = {json.dumps(str(tokenizer))}\n"
-        f"[split]\nval_tokens = {VAL_TOKENS}\n[shards]\ntokens = {SHARD_TOKENS}\n"
-    )
-
-
 def prose_recipe(work: Path, *, files: list[Path] | None = None) -> str:
     """Return the recipe of `bulk_prose`, or of other files, with the tokenizer of `bulk_prose`."""
     corpus = corpus_files("bulk_prose")
-    return recipe_text(files or corpus, write_tokenizer(corpus, work / "tokenizer.json"))
+    tokenizer = write_tokenizer(corpus, work / "tokenizer.json")
+    return recipe_text(files or corpus, tokenizer) + f"[shards]\ntokens = {SHARD_TOKENS}\n"
 
 
 def write_set(work: Path) -> Path:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.benchmarks.build import prose_recipe, recipe_text
+from tests.benchmarks.build import prose_recipe
 from tests.benchmarks.harness import Figures, Usage, alternate, median, remove, run_python
-from tests.benchmarks.material import corpus_files, write_copies
+from tests.benchmarks.material import corpus_files, recipe_text, write_copies
 
 ROUNDS = 3
 SMALL_TEXT = 400_000
@@ -35,7 +35,7 @@ def bench_engines(work: Path, quick: bool) -> Figures:
     (work / "engines.toml").write_text(prose_recipe(work, files=files))
     small = work / "small.jsonl"
     small.write_text("".join(f'{{"text": "{number} {"a word " * 9}"}}\n' for number in range(SMALL_TEXT // 70)))
-    (work / "small.toml").write_text(recipe_text([small], work / "tokenizer.json").replace("100000", "1000"))
+    (work / "small.toml").write_text(recipe_text([small], work / "tokenizer.json", val_tokens=1000))
     folders, server_s = (str(work / "engine-set"), str(work / "engine-work")), list[float]()
 
     def build(recipe: str, places: tuple[str, str], *engine: str, **environment: str) -> Usage:

@@ -7,14 +7,13 @@ the most workers, each of about one task's text. The files repeat the modules, u
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.benchmarks.harness import MB, Usage, build, remove, run_python
-from tests.benchmarks.material import write_tokenizer
+from tests.benchmarks.material import recipe_text, write_tokenizer
 
 BATCH, SEQ_LEN = 64, 512
 READ_S = 4.0
@@ -35,11 +34,7 @@ def measure_cores(work: Path, left: Callable[[], float], say: Callable[..., None
     tokenizer = write_tokenizer(files[:1], work / "tokenizer.json", max_bytes=min(8 * MB, size))
     text_mb = most * size / MB
     say(what="text", files=most, text_mb=text_mb)
-    paths = json.dumps([str(file) for file in files])
-    recipe = (
-        f'name = "cores"\n[[sources]]\nname = "modules"\nweight = 1\npaths = {paths}\n'
-        f"[tokenizer]\nfile = {json.dumps(str(tokenizer))}\n[split]\nval_tokens = {100_000 if large else 1_000}\n"
-    )
+    recipe = recipe_text(files, tokenizer, val_tokens=100_000 if large else 1_000)
 
     def build_ours(count: int) -> Usage:
         name = "set" if count == most else "other"

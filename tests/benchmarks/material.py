@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,14 @@ def text_bytes(files: Sequence[Path]) -> int:
         pc.sum(pc.binary_length(batch.column("text"))).as_py() or 0
         for file in files
         for batch in pq.ParquetFile(file).iter_batches(columns=["text"])
+    )
+
+
+def recipe_text(files: Sequence[Path], tokenizer: Path, *, val_tokens: int = 100_000) -> str:
+    """Return a recipe of one source with a given tokenizer, so that only encode, mix and assemble have work to do."""
+    return (
+        f'name = "bench"\n[[sources]]\nname = "text"\nweight = 1\npaths = {json.dumps([*map(str, files)])}\n'
+        f"[tokenizer]\nfile = {json.dumps(str(tokenizer))}\n[split]\nval_tokens = {val_tokens}\n"
     )
 
 

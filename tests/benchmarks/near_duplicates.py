@@ -17,7 +17,7 @@ from pipeline.arrow_arrays import split_by_size
 from pipeline.mix.near_duplicates.bands import CHUNK_TOKENS, band_keys, hash_shingles
 from shards.audit.ngrams import token_values
 from tests.benchmarks.harness import MB, Figures, build, run_python
-from tests.benchmarks.material import VOCAB_SIZE, corpus_files, write_tokenizer
+from tests.benchmarks.material import VOCAB_SIZE, corpus_files, recipe_text, write_tokenizer
 from tests.support.evidence import read_rows
 from tests.support.near_duplicates import Planted, jaccard, plant
 
@@ -65,10 +65,7 @@ def _bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: b
         rows = {"id": [str(place) for place in places], "text": [planted.documents[place] for place in places]}
         pq.write_table(pa.table(rows), folder / f"text/{number}.parquet")
     size = sum(len(text.encode()) for text in planted.documents)
-    plain = (
-        f'name = "near"\n[[sources]]\nname = "books"\npaths = ["{folder}/text/*.parquet"]\nweight = 1\n'
-        f'[tokenizer]\nfile = "{tokenizer}"\n[split]\nval_tokens = 10_000\n'
-    )
+    plain = recipe_text(sorted((folder / "text").iterdir()), tokenizer, val_tokens=10_000)
     threads = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     build(folder, plain, **threads)
     (folder / "near.toml").write_text(plain + '[clean.near_duplicates]\naction = "drop"\n')

@@ -8,32 +8,23 @@ import random
 import re
 import signal
 import subprocess
+import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.ablations import (
-    TRAIN,
-    open_ablation,
-    read_scores,
-    run_ablation,
-    start_ablation,
-    write_ablation,
-    write_texts,
-)
-from tests.support.builds import call_here, wait_until
+from tests.support.ablations import TRAIN, call_experiment, open_ablation, write_ablation, write_texts
+from tests.support.builds import wait_until
 from tests.support.html import Html
 from tests.support.started import session_processes
-from tokenmill.__main__ import main
 from trainer.metrics import last_record, read_metrics
 
 PLAIN, SUMS = {"name": "plain"}, {"name": "sums", "data": {"sources": {"sums": {"weight": 3}}}}
 
 
-def ablate_here(file: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run `tokenmill ablate` in this process; its trainings are processes of their own."""
-    return call_here(main, "ablate", file, "--out", out, "--workers", "1", *options)
+ablate_here = partial(call_experiment, "ablate")
 
 
 def find_pending(file: Path, out: Path) -> list[tuple[str, int]]:
@@ -84,7 +75,7 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_failed_training_is_named_and_tried_again(tmp_path: Path) -> None:
     wide = {"name": "wide", "train": {"model": {"vocab_size": 4}}}  # known only when the set is
-    done = run_ablation(write_ablation(tmp_path, PLAIN, wide, seeds=[1]), tmp_path / "out", "--json")
+    done = ablate_here(write_ablation(tmp_path, PLAIN, wide, seeds=[1]), tmp_path / "out", "--json")
     assert done.returncode == 1, done.stderr
     answer = json.loads(done.stdout)
     assert [(row["arm"], row["seed"]) for row in answer["failed"]] == [("wide", 1)]
@@ -97,7 +88,7 @@ def test_a_failed_training_is_named_and_tried_again(tmp_path: Path) -> None:
 def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
     rate = {"name": "rate", "train": {"optimizer": {"lr": 3e-3}}}
     file, out = write_ablation(tmp_path, PLAIN, rate, seeds=[1]), tmp_path / "out"
-    first = run_ablation(file, out, "--json")
+    first = ablate_here(file, out, "--json")
     assert first.returncode == 0, first.stderr
     assert "arm rate: its set" not in first.stderr  # equal sets are built once
     assert json.loads(first.stdout)["scores"][1]["answer"] == "one seed: the effect of chance is not known"
@@ -139,18 +130,20 @@ def test_killed_at_any_moment_the_answer_is_the_same(tmp_path: Path) -> None:
     longer = {"train": TRAIN["train"] | {"steps": 60}}
     file = write_ablation(tmp_path, PLAIN, SUMS, train=longer)
     began = time.monotonic()
-    assert run_ablation(file, tmp_path / "whole", "--workers", "2").returncode == 0
+    assert ablate_here(file, tmp_path / "whole", "--workers", "2").returncode == 0
     seconds = time.monotonic() - began
     draw = random.Random(4)
     kills = 0
     for _ in range(10 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 1):
-        process = start_ablation(file, tmp_path / "killed", "--workers", "2")
+        command = ["-m", "tokenmill", "ablate", str(file), "--out", str(tmp_path / "killed"), "--workers", "2"]
+        process = subprocess.Popen([sys.executable, *command], start_new_session=True)
         time.sleep(draw.uniform(0.1, 0.5) * seconds)
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
             kills += 1
-        process.communicate()
+        process.wait()
         wait_until(lambda leader=process.pid: not session_processes(leader), "the workers and trainings to end")
     assert kills >= 1
-    assert run_ablation(file, tmp_path / "killed", "--workers", "1").returncode == 0
-    assert read_scores(tmp_path / "killed") == read_scores(tmp_path / "whole")
+    assert ablate_here(file, tmp_path / "killed").returncode == 0
+    killed, whole = (json.loads((tmp_path / name / "ablation.json").read_text()) for name in ("killed", "whole"))
+    assert killed["scores"] == whole["scores"]

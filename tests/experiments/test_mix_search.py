@@ -13,7 +13,7 @@ from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
 from shards.config import load_settings
 from shards.errors import InputError
-from tests.support.ablations import run_ablation, write_search
+from tests.support.ablations import call_experiment, write_search
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.mix_search.answer import _list_notes  # pyright: ignore[reportPrivateUsage]
 from tokenmill.mix_search.schema import MixSearchConfig
@@ -26,7 +26,7 @@ SHIPPED = Path(__file__).parents[2] / "recipes/experiments"
 @pytest.mark.long
 def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path) -> None:
     file, out = write_search(tmp_path), tmp_path / "out"
-    done = run_ablation(file, out, "--json", "--workers", "2", name="mix-search")
+    done = call_experiment("mix-search", file, out, "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer == json.loads((out / "mix-search.json").read_text())
@@ -55,7 +55,7 @@ def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path) -> None:
     assert (out / "mix-search.html").stat().st_size > 10_000
 
     # Again: nothing is trained. More arms: those of the first round stay.
-    again = run_ablation(file, out, "--json", name="mix-search")
+    again = call_experiment("mix-search", file, out, "--json")
     assert json.loads(again.stdout) == answer
     assert "begun" not in again.stderr
     write_search(tmp_path, arms=8)

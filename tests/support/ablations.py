@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
 from shards.config import load_settings
+from tests.support.builds import call_here
 from tests.support.recipes import source, to_toml, write_recipe
 from tokenmill.experiments.ablation import Ablation
 from tokenmill.experiments.schema import AblationConfig
@@ -87,34 +86,14 @@ def open_ablation(file: Path, out: Path, *, quiet: bool = True) -> Ablation:
     return Ablation(file, load_settings(AblationConfig, file), out, LocalExecutor(1), Progress(quiet=quiet))
 
 
-def start_ablation(file: Path, out: Path, *options: str, **how: Any) -> subprocess.Popen[str]:
-    """Start `tokenmill ablate` in a process and session of its own."""
-    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command(file, out, *options), start_new_session=True, **streams, **how)
+def call_experiment(name: str, file: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run `tokenmill ablate`, or another experiment, in this process; its trainings are processes of their own."""
+    return call_here(name, file, "--out", out, "--workers", "1", *options)
 
 
-def run_ablation(
-    file: Path, out: Path, *options: str, name: str = "ablate", **how: Any
-) -> subprocess.CompletedProcess[str]:
-    """Run `tokenmill ablate`, or another experiment, to its end."""
-    called = command(file, out, *options, name=name)
-    return subprocess.run(called, capture_output=True, text=True, check=False, timeout=280, **how)
-
-
-def command(file: Path, out: Path, *options: str, name: str = "ablate") -> Sequence[str]:
-    """Return the words that call `tokenmill ablate`, or another experiment."""
-    return [sys.executable, "-m", "tokenmill", name, str(file), "--out", str(out), *options]
-
-
-def write_search(folder: Path, *, tables_of_train: dict[str, Any] | None = None, **keys: Any) -> Path:
-    """Write a mix search, its recipes and its text to a folder, and return its path.
-
-    Args:
-        folder: where.
-        tables_of_train: tables that replace those of `TRAIN`.
-        keys: keys of the search; one that is None is left out.
-    """
-    write_ablation(folder, train=tables_of_train)
+def write_search(folder: Path, **keys: Any) -> Path:
+    """Write a mix search with some keys, its recipes and its text to a folder, and return its path."""
+    write_ablation(folder)
     tables: dict[str, Any] = {
         "name": "test",
         "data": "data.toml",
@@ -129,11 +108,4 @@ def write_search(folder: Path, *, tables_of_train: dict[str, Any] | None = None,
         "rounds": 2,
         "resamples": 50,
     }
-    return write_toml(
-        folder / "search.toml", {key: value for key, value in (tables | keys).items() if value is not None}
-    )
-
-
-def read_scores(out: Path) -> str:
-    """Return the scores of an ablation's answer, as they are written."""
-    return json.dumps(json.loads((out / "ablation.json").read_text())["scores"], indent=2)
+    return write_toml(folder / "search.toml", tables | keys)

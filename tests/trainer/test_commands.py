@@ -22,8 +22,7 @@ WITHOUT_EXTRA = """
 import json, sys
 sys.modules.update(dict.fromkeys(("torch", "safetensors", "matplotlib")))
 from tests.support.builds import call_here
-from tokenmill.__main__ import main
-ends = (call_here(main, *line) for line in json.loads(sys.argv[1]))
+ends = (call_here(*line) for line in json.loads(sys.argv[1]))
 print(json.dumps([(done.returncode, done.stdout, done.stderr) for done in ends]))
 """
 """Commands in an environment without the extra `train`, as `pip install tokenmill` leaves it."""

@@ -66,7 +66,7 @@ class Ablation:
         executor: Executor,
         progress: Progress,
     ):
-        """Resolve and check the arms of the ablation.
+        """Resolve and check the arms.
 
         Args:
             file: the file of the experiment, at whose folder paths begin.
@@ -88,18 +88,18 @@ class Ablation:
         self.trainings = [Training(arm, seed, self._make_task(arm, seed)) for arm in self.arms for seed in config.seeds]
 
     def find_pending(self) -> list[Training]:
-        """Return the trainings of the ablation that are not done; nothing runs."""
+        """Return the trainings that are not done; nothing runs."""
         _, pending, _ = self.driver.look_up(_STAGE, train_proxy, [one.task for one in self.trainings], None)
         # Trainings of other arms may share a task.
         missing = {task.digest for task in pending}
         return [one for one in self.trainings if one.task.digest in missing]
 
     def results(self, arm: str) -> list[ProxyResult]:
-        """Return the results of the trainings of an ablation's arm, in the order of its seeds."""
+        """Return the results of an arm's trainings, in the order of the seeds."""
         return [one.result for one in self.trainings if one.arm.name == arm]
 
     def find_mixes(self) -> list[JsonObject]:
-        """Return the mix of each of the ablation's arms: `arm`, `source`, and its shares `requested` and `achieved`.
+        """Return the mix of each arm: `arm`, `source`, and its shares `requested` and `achieved`.
 
         Sets are built if they were not yet.
 
@@ -137,7 +137,7 @@ class Ablation:
         ]
 
     def run(self) -> None:
-        """Run the ablation: build sets and train models as far as they are missing. Each training has its result then.
+        """Build sets and train models as far as they are missing. Each training has its result then.
 
         Raises:
             InputError: a set cannot be built, or the folder is in use.
@@ -158,15 +158,15 @@ class Ablation:
             shutil.rmtree(self.out / "sets", ignore_errors=True)
 
     def results_folder(self, training: Training) -> Path:
-        """Return the folder of a result of the ablation: its training's metrics and recipe, as in a run folder."""
+        """Return the folder of a training's result: its metrics and recipe, as in a run folder."""
         return self.out / "trainings" / _STAGE / training.task.digest
 
     def set_folder(self, arm: Arm) -> Path:
-        """Return the folder of the set of an ablation's arm; arms with equal sets share it."""
+        """Return the folder of an arm's set; arms with equal sets share it."""
         return self.out / "sets" / self._first_with(arm.data).name
 
     def _first_with(self, data: str) -> Arm:
-        """Return the first of the ablation's arms whose sets are equal."""
+        """Return the first of the arms whose sets are equal."""
         return next(arm for arm in self.arms if arm.data == data)
 
     def _make_task(self, arm: Arm, seed: int) -> Task:
@@ -183,13 +183,13 @@ class Ablation:
         return make_task(payload, arm.tokens, f"{arm.name} seed {seed}")
 
     def _build_for(self, pending: list[Task]) -> None:
-        """Build the sets that trainings of the ablation need."""
+        """Build the sets that trainings need."""
         missing = {task.digest for task in pending}
         for data in dict.fromkeys(one.arm.data for one in self.trainings if one.task.digest in missing):
             self._build(self._first_with(data))
 
     def _build(self, arm: Arm) -> None:
-        """Build the set of an ablation's arm unless it is there, with the first arm's tokenizer or its own."""
+        """Build an arm's set unless it is there, with the first arm's tokenizer or its own."""
         folder = self.set_folder(arm)
         # Arms without a tokenizer of their own share that of the first.
         recipe = arm.recipe
@@ -208,7 +208,7 @@ class Ablation:
             write_text(kept, (folder / f"{name}.json").read_text())
 
     def _keep(self, arm: Arm, name: str) -> Path:
-        """Return the copy of a file of the set of an ablation's arm; build the set if it is missing."""
+        """Return the copy of a file of an arm's set; build the set if it is missing."""
         file = self.out / f"{name}s" / f"{arm.data}.json"
         if not file.is_file():
             self._build(arm)

@@ -87,20 +87,20 @@ class MixSearch:
 
     @property
     def rounds(self) -> list[int]:
-        """The arms of each round of the search, the recipe's own mix and the winner not counted."""
+        """The arms of each round, the recipe's own mix and the winner not counted."""
         return split_rounds(self.config.arms, self.config.rounds, self.space.parameters)
 
     @property
     def trainings(self) -> list[Training]:
-        """All trainings of the search; arms may share one."""
+        """All trainings; arms may share one."""
         return [*self.ablation.trainings, *(self.last.trainings if self.last else [])]
 
     def values(self, score: str) -> Shares:
-        """Return a score of each arm and seed of the search, `(arms, seeds)`."""
+        """Return a score of each arm and seed, `(arms, seeds)`."""
         return np.array([[one.scores[score]["value"] for one in self.ablation.results(arm)] for arm in self.mixes])
 
     def find_pending(self) -> tuple[Ablation, int]:
-        """Return the arms of the search's first undone round, and how many trainings are missing, those of all later
+        """Return the arms of the first undone round, and how many trainings are missing, those of all later
         rounds with it; nothing is trained."""
         for mixes in self._propose(run=False):
             ablation = self._open_mixes(mixes)
@@ -113,7 +113,7 @@ class MixSearch:
         return last or self.ablation, len(last.find_pending()) if last else 0
 
     def run(self) -> None:
-        """Run the search: train all arms, fit their scores, and train the winner beside the recipe's own mix.
+        """Train all arms, fit their scores, and train the winner beside the recipe's own mix.
 
         Raises:
             InputError: a set cannot be built, or the folder is in use.
@@ -137,7 +137,7 @@ class MixSearch:
         self.last.config = self.last.config.model_copy(update={"scores": [OBJECTIVE, *self.config.objective]})
 
     def _propose(self, *, run: bool) -> Iterator[dict[str, Shares]]:
-        """Yield the search's arms up to each round, for the caller to train: later ones depend on their scores."""
+        """Yield the arms up to each round, for the caller to train: later ones depend on their scores."""
         mixes = {OWN: self.space.own}
         for number, count in enumerate(self.rounds, start=1):
             candidates = self.candidates
@@ -151,7 +151,7 @@ class MixSearch:
             yield mixes
 
     def _train(self, mixes: Mapping[str, Shares]) -> None:
-        """Train the arms of the search that are missing."""
+        """Train the arms that are missing."""
         self.ablation = self._open_mixes(mixes)
         self.ablation.run()
         self._check_texts(self.ablation)
@@ -167,7 +167,7 @@ class MixSearch:
             )
 
     def _check_texts(self, ablation: Ablation) -> None:
-        """Refuse a search with scores of other text: arms leave out other documents of an eval set that they hold."""
+        """Refuse scores of other text: arms leave out other documents of an eval set that they hold."""
         results = [one.result for one in ablation.trainings if not one.result.failed]
         problems = [
             f"{self.file}: objective.{score}: the arms were scored on other text each, because sources hold documents "
@@ -189,7 +189,7 @@ class MixSearch:
         )
 
     def _open_mixes(self, mixes: Mapping[str, Shares], seeds: Sequence[int] | None = None) -> Ablation:
-        """Return the ablation with which the search trains these mixes as arms, with matched repetition."""
+        """Return the ablation with these mixes as arms, with matched repetition."""
         part = self.config.tokens / self.target
         common: dict[str, Any] = {
             "mix": {"when_short": "repeat", "max_epochs": MAX_EPOCHS},
@@ -210,7 +210,7 @@ class MixSearch:
         return Ablation(self.file, config, self.out, self._executor, self._progress)
 
     def _open_last(self) -> Ablation:
-        """Return the search's comparison of the winner, whose seeds are its own if the file says so."""
+        """Return the comparison of the winner, whose seeds are its own if the file says so."""
         return self._open_mixes({OWN: self.space.own, WINNER: self.winner}, self.config.last_seeds)
 
     @property
@@ -218,7 +218,7 @@ class MixSearch:
         return bool(np.abs(self.winner - self.space.own).max() < 10**-DECIMALS)
 
     def _add_objective(self, result: ProxyResult) -> ProxyResult:
-        """Return a result of the search with the objective among its scores."""
+        """Return a result with the objective among its scores."""
         parts = self.config.objective
         if result.failed:
             return result
@@ -226,7 +226,7 @@ class MixSearch:
         return replace(result, scores={**result.scores, OBJECTIVE: {"value": value, "stderr": None}})
 
     def write_recipe(self, file: Path) -> Path:
-        """Write the data recipe with the weights that the search found, for the real run's tokens, as JSON.
+        """Write the data recipe with the found weights, for the real run's tokens, as JSON.
 
         It has every key, and paths that any working directory finds.
         """

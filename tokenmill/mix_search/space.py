@@ -39,7 +39,7 @@ class MixSpace:
 
     @property
     def names(self) -> list[str]:
-        """The names of the dimensions of the mixes."""
+        """The names of the dimensions."""
         return [" + ".join(group) for group in self.groups]
 
     @property

@@ -65,12 +65,12 @@ class Checkpoint:
 
     @property
     def run(self) -> Path:
-        """The folder of the run that wrote the checkpoint, absolute."""
+        """The folder of the run that wrote it, absolute."""
         return self.path.resolve().parents[1]
 
     @property
     def recipe(self) -> TrainRecipe:
-        """The recipe of the process that wrote the checkpoint.
+        """The recipe of the process that wrote it.
 
         Raises:
             InputError: this version does not know such a recipe.

@@ -76,12 +76,12 @@ class Documents:
         return len(self.rows)
 
     def row(self, at: int) -> JsonObject:
-        """Return the row of an eval set's document, with its hash in hex."""
+        """Return a document's row, with its hash in hex."""
         row = self.rows.slice(at, 1).to_pylist()[0]
         return row | {"hash": row["hash"].hex()}
 
     def only(self, mask: Bools) -> Documents:
-        """Return some of an eval set's documents."""
+        """Return some of the documents."""
         lengths = np.diff(self.bounds)
         tokens, bounds = self.tokens[np.repeat(mask, lengths)], _find_bounds(lengths[mask])
         return Documents(tokens, bounds, self.text_bytes[mask], self.rows.filter(pa.array(mask)))
@@ -107,7 +107,7 @@ class EvalSet:
     that are scored, their tokens and bytes, and documents that are not."""
 
     def score(self, trained: TrainedModel, progress: Progress) -> dict[str, Score]:
-        """Return an eval set's bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
+        """Return its bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
         documents, name = self.documents, f"{self.name}_bpb"
         nats = measure_document_losses(trained, documents.tokens, documents.bounds, progress)
         broken: list[int] = np.flatnonzero(~np.isfinite(nats)).tolist()

@@ -61,11 +61,11 @@ class OpenTask:
 
     @property
     def name(self) -> str:
-        """The name of an open eval task in the recipe."""
+        """Its name in the recipe."""
         return self.config.name
 
     def score(self, trained: TrainedModel, progress: Progress) -> dict[str, Score]:
-        """Return an eval task's accuracy and bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
+        """Return its accuracy and bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
         likelihoods = measure_likelihoods(trained, self.groups, progress)
         accuracy, normalised, bits_per_byte = judge_items(self.name, self.items, likelihoods).T
         names = self.config.score_names

@@ -102,7 +102,7 @@ class KeyValueCache:
 
     @property
     def length(self) -> int:
-        """Return the number of positions in the cache of keys and values."""
+        """The number of positions."""
         return self._layers[0][0].shape[2] if self._layers else 0
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,7 +133,7 @@ class Attention(nn.Module):
         )
 
     def forward(self, x: Tensor, rotary: Rotary | None, mask: Mask | None, cache: KeyValueCache | None) -> Tensor:
-        """Map x `(batch, length, hidden_size)` to the same shape, by attention."""
+        """Map x `(batch, length, hidden_size)` to the same shape."""
         batch, length, width = x.shape
         query, key, value = (
             proj(x).view(batch, length, -1, self.head_dim) for proj in (self.q_proj, self.k_proj, self.v_proj)

@@ -73,7 +73,7 @@ class FeedForward(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x `(batch, length, hidden_size)` to the same shape, by feed-forward."""
+        """Map x `(batch, length, hidden_size)` to the same shape."""
         up = self.up_proj(x)
         if self.gate_proj is not None:
             return self.down_proj(F.silu(self.gate_proj(x)) * up)
@@ -91,7 +91,7 @@ class Layer(nn.Module):
         self.mlp = FeedForward(config)
 
     def forward(self, x: Tensor, rotary: Rotary | None, mask: Mask | None, cache: KeyValueCache | None) -> Tensor:
-        """Map x `(batch, length, hidden_size)` to the same shape, by a layer of the model."""
+        """Map x `(batch, length, hidden_size)` to the same shape."""
         x = x + self.self_attn(self.input_layernorm(x), rotary, mask, cache)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -134,7 +134,7 @@ class LanguageModel(nn.Module):
         documents: Tensor | None = None,
         chosen: Tensor | None = None,
     ) -> Tensor:
-        """Predict with the model the token after each position.
+        """Predict the token after each position.
 
         Args:
             ids: int64 `(batch, length)`.

@@ -51,8 +51,7 @@ class EvalSetConfig(Settings):
     """Whole documents are scored until this many tokens."""
 
     def rules(self) -> Iterator[str]:
-        """Yield the faults between the keys of an eval set, which has one place; the pipeline checks those of a
-        source."""
+        """Yield the faults of its place, of which it has one; the pipeline checks the keys of a source."""
         given = self.source.keys() - {"split"}
         if self.shards is not None and given:
             yield f"shards: stands beside {sorted(given)} of a source. Leave one out."
@@ -63,13 +62,13 @@ class EvalSetConfig(Settings):
 
     @property
     def source(self) -> dict[str, JsonValue]:
-        """The keys in `[eval]` of an eval set that are those of a source of a data recipe."""
+        """Its keys that are those of a source of a data recipe."""
         split: dict[str, JsonValue] = {} if self.split is None else {"split": self.split}
         return {**(self.__pydantic_extra__ or {}), **split}
 
     @property
     def score_names(self) -> list[str]:
-        """The names of the scores of an eval set in `[eval]`."""
+        """The names of its scores."""
         return [f"{self.name}_bpb"]
 
 
@@ -123,17 +122,17 @@ class EvalTaskConfig(Settings):
 
     @property
     def known(self) -> EvalTask | None:
-        """The known eval task that `[eval]` names; None for one of the user's own."""
+        """The known eval task that it names; None for one of the user's own."""
         return KNOWN_TASKS.get(self.task or self.name)
 
     @property
     def score_names(self) -> list[str]:
-        """The names of the scores of an eval task in `[eval]`."""
+        """The names of its scores."""
         normalised = [] if self.known and not self.known.compares_texts else [f"{self.name}_acc_norm"]
         return [f"{self.name}_acc", *normalised, f"{self.name}_bpb"]
 
     def describe(self) -> EvalTask:
-        """Return the eval task of `[eval]` whose rows have these columns."""
+        """Return the eval task whose rows have these columns."""
         return EvalTask(self.name, partial(self._ask, f"eval.tasks.{self.name}"))
 
     def _ask(self, place: str, row: Row) -> Item:
@@ -206,7 +205,7 @@ class EvalConfig(Settings):
 
     @property
     def score_names(self) -> list[str]:
-        """The names of the scores of all eval sets and tasks in `[eval]`, in order."""
+        """The names of all scores, in order."""
         return [name for one in (*self.sets, *self.tasks) for name in one.score_names]
 
 

@@ -43,15 +43,15 @@ class TrainingRun:
 
     @cached_property
     def scores(self) -> list[str]:
-        """The names of the scores that the run's folder has: of the validation split, then of eval sets and tasks."""
+        """The names of its scores: of the validation split, then of eval sets and tasks."""
         return list_scores(self.records)
 
     def last(self, key: str) -> float | None:
-        """Return the last value of a number of the run's metrics; None if no line has it."""
+        """Return the last value of a number of the metrics; None if no line has it."""
         return last_record(self.records, key).get(key)
 
     def list_values(self) -> JsonObject:
-        """Return the values of a run's recipe by key; of one that changed, each `value` and `from_step` in a list."""
+        """Return the values of the recipe by key; of one that changed, each `value` and `from_step` in a list."""
         changed: dict[str, list[JsonObject]] = {}
         for change in self.record.changes:
             for key, (old, new) in change.keys.items():
@@ -60,14 +60,14 @@ class TrainingRun:
         return dict(list_keys(self.recipe.model_dump(mode="json"))) | changed
 
     def describe_changes(self) -> list[str]:
-        """Return a text for each change of the recipe in the middle of the run, as its folder tells it."""
+        """Return a text for each change of the recipe in the middle of the run."""
         return [
             f"from step {change.after_step + 1:,}: {', '.join(describe_changes(change.keys))}"
             for change in self.record.changes
         ]
 
     def describe_oddities(self) -> list[str]:
-        """Return what is odd about the run: that it began from another one, has not ended, or lacks something."""
+        """Return what is odd: that it began from another run, has not ended, or lacks something."""
         notes: list[str] = []
         if self.record.start is not None:
             notes.append(f"began from {self.record.start}; its steps, tokens, time and dollars include that run's")
