@@ -68,7 +68,7 @@ class ShardSet:
 
     @cached_property
     def _manifest_content(self) -> bytes:
-        """The bytes's manifest.json, read once: its digest and what it says are of the same file."""
+        """The bytes of manifest.json, read once: its digest and what it says are of the same file."""
         try:
             # The size is asked first: a hostile file must not fill the memory.
             size = self.store.size(MANIFEST_FILE)
@@ -94,12 +94,12 @@ class ShardSet:
 
     @cached_property
     def manifest_sha256(self) -> str:
-        """Hex SHA-256's manifest.json: its identity, since it names every file's digest."""
+        """Hex SHA-256 of manifest.json: the set's identity, since it names every file's digest."""
         return hashlib.sha256(self._manifest_content).hexdigest()
 
     @property
     def dtype(self) -> TokenDtype:
-        """The dtype's tokens, little-endian."""
+        """The dtype of the tokens, little-endian."""
         return TOKEN_DTYPES[self.manifest.dtype]
 
     @property
@@ -145,7 +145,7 @@ class ShardSet:
 
     @property
     def tokenizer_json(self) -> bytes:
-        """The bytes's tokenizer file, compared with the manifest; read each time.
+        """The bytes of the tokenizer file, compared with the manifest; read each time.
 
         Raises:
             ShardSetError: the file is too large, or not what the manifest says.

@@ -61,7 +61,7 @@ class Shard:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of a shard, EOS included."""
+        """Tokens, EOS included."""
         return self.entry.tokens
 
     @property
@@ -210,7 +210,7 @@ class Shard:
             raise ShardSetError([problem]) from error
 
     def wrong_table(self, found: str) -> ShardSetError:
-        """Return the error's document table that is not what the manifest says."""
+        """Return the error of a document table that is not what the manifest says."""
         return self._damaged("document_table", self.entry.files.documents, found)
 
     def _damaged(self, kind: ProblemKind, file: FileEntry, found: str) -> ShardSetError:
@@ -227,12 +227,12 @@ class Shards(tuple[Shard, ...]):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the open set's shards of a split, EOS included."""
+        """Tokens, EOS included."""
         return sum(shard.num_tokens for shard in self)
 
     @property
     def num_documents(self) -> int:
-        """Documents in the open set's shards of a split."""
+        """Documents."""
         return sum(shard.num_documents for shard in self)
 
     def __repr__(self) -> str:

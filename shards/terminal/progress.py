@@ -70,11 +70,11 @@ class Meter:
             say(self.line())
 
     def line(self) -> str:
-        """Return the line of progress: its name and what is known, most important first, as a terminal may be short."""
+        """Return the name and what is known, most important first, as a terminal may be short."""
         return f"{self.name}: " + ", ".join(filter(None, self.describe()))
 
     def describe(self) -> list[str]:
-        """Return of progress share, time left, amount, figures and speed, most important first; empty if unknown."""
+        """Return share, time left, amount, figures and speed, most important first; empty if unknown."""
         seconds, worked = time.monotonic() - self.started, self.done - self.before
         known = 0 < self.total >= self.done  # totals may be estimates: past one, neither share nor time left is known
         share = f"{100 * self.done // self.total}%" if known else ""

@@ -240,9 +240,7 @@ def test_command(small_plan, tokenizer, good_set, tmp_path, capsys):
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     assert "validation_overlap" in shown
-    assert ("--write-block-list FILE lists the documents" in shown) == bool(
-        re.search("concentrated +worth a look", shown)
-    )
+    assert ("--write-block-list FILE lists" in shown) == bool(re.search("concentrated +worth a look", shown))
     assert main([*arguments, "--json"]) in (0, 1)
     report = json.loads(capsys.readouterr().out)
     assert report["rare_below"] == 100

@@ -326,18 +326,6 @@ def test_the_reports_card_is_taken(hub, whole, tmp_path):
 # --- Pulls that break ---
 
 
-def test_a_pull_through_a_network_that_fails_all_the_time(hub, whole, tmp_path):
-    hub.publish(REPO, whole)
-    (tmp_path / "theirs").mkdir()
-    for name in (".back.unfinished", ".back.0123456789abcdef.unfinished"):  # which another may have made
-        (tmp_path / name).symlink_to(tmp_path / "theirs")
-    hub.faults.every(3, stall_s=0.05)
-    assert run("pull", REPO, "--out", tmp_path / "back", "--give-up-after", "100")[0] == 0
-    assert {record.fault for record in hub.requests} >= {"reset", "503", "short"}
-    assert files_of(tmp_path / "back") == files_of(whole)
-    assert not list((tmp_path / "theirs").iterdir())
-
-
 def test_files_of_equal_content_and_long_names_are_pulled(hub, plan, tmp_path):
     write_set(tmp_path / "set", dataclasses.replace(plan, recipe=plan.tokenizer))
     (tmp_path / "set/recipe.json").rename(tmp_path / "set" / ("r" * 255))
