@@ -106,13 +106,3 @@ def test_a_moved_limit_keeps_the_sample_of_the_tokenizer_and_says_so(tmp_path: P
     assert limits == {"prose": {"gopher": Gopher().model_dump() | OTHERS_OFF | {"min_words": 15.0}}}
     build_here(recipe, out)
     assert digests(out) == before
-
-
-def test_a_unit_of_empty_documents_has_no_measures(tmp_path: Path) -> None:
-    write_texts(tmp_path / "texts.jsonl", real_documents()[:40])
-    write_texts(tmp_path / "empty.jsonl", [""])
-    texts, empty = (recipes.source(name, f"{name}.jsonl") for name in ("texts", "empty"))
-    build_here(write_recipe(tmp_path / "first.toml", texts), tmp_path / "set")
-    tokenizer, clean = {"file": "set/tokenizer.json"}, {"gopher": {"max_dropped": 1.0}}
-    recipe = write_recipe(tmp_path / "recipe.toml", texts, empty, tokenizer=tokenizer, clean=clean)
-    assert "source 'empty'" in build_here(recipe, tmp_path / "none", expect=2)["stderr"]

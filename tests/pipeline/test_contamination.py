@@ -216,7 +216,6 @@ QUESTIONS = [
     "an hour with a rest of twenty minutes, so when must it set out?",
 ]
 SHORT = "Who painted Guernica in Paris"
-COMMON = "which of the following statements about the text above is true and which one of them is false"
 
 
 def hide(question: str, number: int) -> str:
@@ -228,7 +227,7 @@ def hide(question: str, number: int) -> str:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pages of real prose; eight hold a question, one a short item, one half of a question, forty a common phrase."""
+    """Pages of real prose; eight hold a question, one a short item."""
     folder = tmp_path_factory.mktemp("contaminated")
     pages = [text for text in real_documents() if len(text) > 200]
     rng = random.Random(4)
@@ -236,10 +235,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, question in enumerate(QUESTIONS):
         pages[number] = f"{pages[number]}\n{hide(question, number)}\n{pages[number][:300]}"
     pages[8] += f"\n{SHORT.lower()}?"
-    first = QUESTIONS[0].split()
-    pages[9] += " " + " ".join(first[: len(first) // 3])  # less than half
-    for number in range(10, 50):
-        pages[number] += f"\n{COMMON}: {number}"
     for number in range(4):  # so that a unit is encoded in several batches
         pages[number] += " ".join(rng.sample(pages[50:], 500) * 9)
     half = len(pages) // 2
@@ -247,13 +242,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pq.write_table(pa.table({"text": pages[half:] + pages[:3]}), folder / "two.parquet", row_group_size=40)
     questions = [*QUESTIONS, SHORT, "Why so?", "An item nowhere at all"]
     write_texts(folder / "questions.jsonl", questions, "question")
-    choices = [f"{COMMON}: {end}" for end in ("one", "two", "no two", "all", "few")]
-    write_texts(folder / "choices.jsonl", choices, "question")
     return folder
 
 
 def recipe_of(corpus: Path, action: str | None = None, **changes: Any) -> dict[str, Any]:
-    """Return a recipe of two sources; with `action`, it names the evaluation sets."""
+    """Return a recipe of two sources; with `action`, it names the evaluation set."""
     recipe: dict[str, Any] = {
         "name": "held",
         "sources": [{"name": name, "paths": [f"{corpus}/{name}.parquet"], "weight": 1} for name in ("one", "two")],
@@ -261,18 +254,8 @@ def recipe_of(corpus: Path, action: str | None = None, **changes: Any) -> dict[s
         "mix": {"when_short": "shrink"},
         "shards": {"tokens": 1_000_000},
     }
-    if action:
-        recipe["evaluations"] = [
-            {
-                "name": name,
-                "paths": [f"{corpus}/{name}.jsonl"],
-                "text": "question",
-                "action": action,
-                "max_dropped": 0.5,
-            }
-            for name in ("questions", "choices")
-        ]
-    return recipe | changes
+    questions = {"name": "questions", "paths": [f"{corpus}/questions.jsonl"], "text": "question", "max_dropped": 0.5}
+    return recipe | ({"evaluations": [questions | {"action": action}]} if action else {}) | changes
 
 
 def read_held(work: Path) -> list[dict[str, Any]]:
@@ -290,8 +273,6 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
     (note,) = [note for note in reported.notes if "'questions'" in note and "found" in note]
     assert "9 of 11 items found in 12 documents, which stay" in note
     assert any("1 of 11 items not searched for: empty, or shorter than 3 words" in note for note in reported.notes)
-    (note,) = [note for note in reported.notes if "'choices'" in note]
-    assert note == "mix: evaluation set 'choices': 0 of 5 items found", "their phrases are common"
     table = read_held(tmp_path / "set.work")
     texts = {name: pq.read_table(corpus / f"{name}.parquet").column("text").to_pylist() for name in ("one", "two")}
     assert len(table) == 12
@@ -382,6 +363,7 @@ def test_items_in_many_documents_are_found_and_shared_phrases_are_not(tmp_path: 
     built = pipeline.build_set(tmp_path / "recipe.json", out=tmp_path / "set", workers=1, validate="quick")
     rows = read_held(tmp_path / "set.work")
     assert Counter(row["item_row"] for row in rows) == {0: 40, 1: 40, 2: 40, 3: 40}
+    assert any(note.startswith("mix: evaluation set 'items': 4 of 11 items found in 160") for note in built.notes)
     assert sum(source.dropped["holds an item of items"] for source in built.manifest.sources) == 160
     # The set's own recipe leads to the same files, and so to the same set.
     pipeline.build_set(tmp_path / "set/recipe.json", out=tmp_path / "again", work=f"{tmp_path}/set.work", workers=1)

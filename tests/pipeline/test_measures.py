@@ -9,7 +9,6 @@ import re
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,7 @@ from pipeline.clean.measures.names import MEASURES
 from pipeline.recipe.presets import C4, Code, Fineweb, Gopher, Limit, Preset
 from shards.errors import MissingExtraError
 from tests.support.data_like_code import KINDS, write_data_like_code
+from tests.support.recipes import source, write_recipe
 from tests.support.slow_measures import measure_slowly
 
 WORDS = "a the The and # ... … - • é 中文 🎉 x1 0xfe, \" ' \"\"\" '''' \\' .\" !\u201d) { JavaScript Auto-Generated"
@@ -145,19 +145,15 @@ def test_texts_fall_by_their_limit_and_good_prose_by_none(preset: Preset, text: 
     assert none == []
 
 
-def test_without_numba_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["numba", "fasttext"])
+def test_without_a_library_the_extra_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
-    source = {"name": "a", "paths": [str(tmp_path / "a.jsonl")], "weight": 1}
-    recipe: dict[str, Any] = {
-        "name": "a",
-        "sources": [source],
-        "mix": {"tokens": 1000},
-        "tokenizer": {"vocab_size": 300},
-    }
-    monkeypatch.setitem(sys.modules, "numba", None)
-    load_checked_recipe(recipe)
+    monkeypatch.setitem(sys.modules, name, None)
+    load_checked_recipe(write_recipe(tmp_path / "r.toml", source("a", "a.jsonl")))
+    clean = {"gopher": {}} if name == "numba" else {"language": {"model": "lid.ftz", "keep": ["en"]}}
+    path = write_recipe(tmp_path / "r.toml", source("a", "a.jsonl"), clean=clean)
     with pytest.raises(MissingExtraError, match=r"-m pip install .*'fasttext-predict>=\S+' 'numba>="):
-        load_checked_recipe(recipe | {"clean": {"gopher": {}}})
+        load_checked_recipe(path)
 
 
 def test_the_page_defines_each_measure() -> None:
