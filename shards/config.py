@@ -151,7 +151,9 @@ def read_partly(model: type[ModelT], data: Any, context: Any = None) -> ModelT:
         return model.model_validate(given, context=context)
     except ValidationError as error:
         refused = {str(detail["loc"][0]) for detail in error.errors() if detail["loc"]}
-    values = {key: value for key, value in given.items() if key not in model.model_fields}
+    # What pydantic itself takes by name is no key of any model.
+    unknown = given.keys() - model.model_fields.keys() - {"cls", "_fields_set"}
+    values = {key: given[key] for key in unknown}
     for key, field in model.model_fields.items():
         value, inner, kind = given.get(key), find_table(field.annotation), get_origin(field.annotation)
         if key not in refused:
@@ -214,33 +216,11 @@ _NO_RECIPE = ". Recipes are TOML: `tokenmill init PATH` writes one for data, and
 
 def load_json(text: bytes | str) -> Any:
     """Return a JSON text's value; raise a ValueError if it has a key twice or is none, or a RecursionError."""
-    return json.loads(text, object_pairs_hook=_make_object)
+    return json.loads(text, object_pairs_hook=make_object)
 
 
-def check_keys(text: bytes | str, most: int) -> None:
-    """Check that no object of a JSON text, such as a config, has a key twice or over `most`. What is no JSON passes.
-
-    Raises:
-        InputError: an object has.
-    """
-
-    def check(pairs: list[tuple[str, Any]]) -> None:
-        if len(pairs) > most:
-            raise InputError(f"an object has {len(pairs):,} keys; expected at most {most:,}")
-        try:
-            _make_object(pairs)
-        except ValueError as error:
-            raise InputError(str(error)) from error
-
-    try:
-        json.loads(text, object_pairs_hook=check)
-    except InputError:
-        raise
-    except (ValueError, RecursionError):
-        pass  # whoever reads it says what it is
-
-
-def _make_object(pairs: list[tuple[str, Any]]) -> Document:
+def make_object(pairs: list[tuple[str, Any]]) -> Document:
+    """Return an object of JSON from its keys and values; raise a ValueError if it has a key twice."""
     made = dict(pairs)
     if len(made) != len(pairs):
         (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
@@ -285,7 +265,7 @@ def _parse_value(text: str) -> Any:
     """Return a value in TOML syntax; a text that is none as it is."""
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         parsed: Document = {}
     return parsed["value"] if len(parsed) == 1 else text.strip()
 
@@ -300,21 +280,24 @@ def _mark_typed(value: Any) -> Any:
 
 def _set_key(place: Any, key: Sequence[str], value: Any) -> str:
     """Set a key, by its parts, of a table or of a list's item, and return the fault if that is not possible."""
-    if isinstance(place, list):
-        items = cast("list[Any]", place)
-        named = {str(at): item for at, item in enumerate(items)} | dict(zip(item_names(items), items, strict=True))
-        for end in range(len(key) - 1, 0, -1):  # the name of an item may have dots: the longest that fits is meant
-            if (name := ".".join(key[:end])) in named:
-                return _set_key(named[name], key[end:], value)
-        unknown = f"no {key[0]!r} in this file.{nearest(key[0], item_names(items)) if items else ''}"
-        return f"{name!r} is an item of a list; name one of its keys" if (name := ".".join(key)) in named else unknown
-    if not isinstance(place, dict):
-        return f"{key[0]!r} is a key of a plain value"
-    table = cast("Document", place)
-    if len(key) > 1:
-        return _set_key(table.setdefault(key[0], {}), key[1:], value)
-    table[key[0]] = value
-    return ""
+    while True:
+        if isinstance(place, list):
+            items = cast("list[Any]", place)
+            named = {str(at): item for at, item in enumerate(items)} | dict(zip(item_names(items), items, strict=True))
+            # The name of an item may have dots: the longest that fits is meant.
+            ends = (end for end in range(len(key) - 1, 0, -1) if ".".join(key[:end]) in named)
+            if not (end := next(ends, 0)):
+                if (name := ".".join(key)) in named:
+                    return f"{name!r} is an item of a list; name one of its keys"
+                return f"no {key[0]!r} in this file.{nearest(key[0], item_names(items)) if items else ''}"
+            place, key = named[".".join(key[:end])], key[end:]
+        elif not isinstance(place, dict):
+            return f"{key[0]!r} is a key of a plain value"
+        elif len(key) == 1:
+            place[key[0]] = value
+            return ""
+        else:
+            place, key = cast("Document", place).setdefault(key[0], {}), key[1:]
 
 
 def _describe_all(model: type[BaseModel], data: Any, error: ValidationError) -> Iterator[str]:
@@ -349,7 +332,7 @@ def _describe(model: type[BaseModel], details: list[Document]) -> str:
     hint = ""
     if isinstance(value, str):
         hint = did_you_mean(value, re.findall("'([^']*)'", words))
-        if not hint and kinds & _UNQUOTED and not isinstance(_parse_value(value), str):
+        if not hint and any(type(_parse_value(value)) in _UNQUOTED.get(kind, ()) for kind in kinds):
             hint = f" Write it without quotes: {value.strip()}"
     elif "string_type" in kinds and isinstance(value, bool | int | float):
         hint = f' Write it in quotes: "{show_value(value)}"'
@@ -357,6 +340,7 @@ def _describe(model: type[BaseModel], details: list[Document]) -> str:
 
 
 _EXPECTED = {
+    "bool_type": "true or false",
     "dict_type": "a table",
     "int_from_float": "a whole number",
     "int_type": "a whole number",
@@ -368,7 +352,8 @@ _EXPECTED = {
     "tuple_type": "a list",
 }
 """What a key expects, by the type of pydantic's error, where its own words are those of Python or JSON."""
-_UNQUOTED = {"bool_type", "float_type", "int_type", "list_type"}
+_UNQUOTED = {"bool_type": (bool,), "float_type": (int, float), "int_type": (int,), "list_type": (list,)}
+"""The types of values that are written without quotes."""
 
 
 def _describe_unknown(model: type[BaseModel], parent: type[BaseModel] | None, key: str) -> str:
@@ -385,7 +370,8 @@ def _describe_unknown(model: type[BaseModel], parent: type[BaseModel] | None, ke
 
 def show_value(value: Any, most: int = 80) -> str:
     """Return a config's value for a message, cut if it has more than `most` characters."""
-    text = json.dumps(value, ensure_ascii=False, default=str).encode(errors="backslashreplace").decode()
+    shown = str(value) if hasattr(value, "isoformat") else json.dumps(value, ensure_ascii=False, default=str)
+    text = shown.encode(errors="backslashreplace").decode()
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -49,6 +50,7 @@ from shards.audit.rules import (
 from shards.errors import plural
 from shards.format.arrays import Bools, Float64s, Int64s
 from shards.format.reader import ShardSet
+from shards.format.shard import iter_documents
 from shards.terminal.display import JsonObject, Table
 
 MAX_IDS = 50
@@ -300,7 +302,8 @@ def check_not_text(shard_set: ShardSet) -> Check:
     looked: dict[str, NotText] = defaultdict(dict)
     shards = shard_set.shards[:: -(-len(shard_set.shards) // LOOKED_AT_SHARDS)]
     for shard in shards:
-        for row in shard.documents().slice(0, LOOKED_AT_DOCUMENTS // len(shards)).to_pylist():
+        rows = (row for batch in iter_documents(shard, batch_size=LOOKED_AT_DOCUMENTS) for row in batch.to_pylist())
+        for row in islice(rows, LOOKED_AT_DOCUMENTS // len(shards)):
             tokens = shard.read(row["start"], row["start"] + min(row["length"] - 1, MOST_CHARACTERS))
             text = shard_set.vocabulary.decode_document(tokens).decode("utf-8", "replace")
             look_for_not_text(looked[row["source"]], text, f"{row['unit']} row {row['row']}")

@@ -98,13 +98,15 @@ def iter_checked_documents(shard: Shard, columns: list[str]) -> Iterator[tuple[D
     for batch in iter_documents(shard, ["start", "length", *columns]):
         lengths = read_lengths(batch)
         ends = total + np.cumsum(lengths)
-        begins = np.from_dlpack(batch.column("start")).astype(np.int64)
-        wrong = np.flatnonzero((begins != ends - lengths) | (lengths < 1) | (ends > shard.num_tokens))
+        begins = np.from_dlpack(batch.column("start"))
+        wrong = np.flatnonzero(
+            (begins != (ends - lengths).astype(np.uint64)) | (lengths < 1) | (ends > shard.num_tokens)
+        )
         if len(wrong):
             at = int(wrong[0])
             raise shard.wrong_table(
-                f"document {row + at} has {plural(lengths[at], 'token')} from {begins[at]}; expected from "
-                f"{ends[at] - lengths[at]}, and at most {shard.num_tokens} in all"
+                f"document {row + at} has {plural(lengths[at], 'token')} from {begins[at]:,}; expected at least 1 from "
+                f"{ends[at] - lengths[at]:,}, and at most {shard.num_tokens:,} in all"
             )
         yield batch, lengths, ends
         row, total = row + len(lengths), total + int(lengths.sum())

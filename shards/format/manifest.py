@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from shards.config import check_keys
+from shards.config import make_object
 from shards.errors import MOST_TOLD, InputError, Problem, ProblemKind, ShardSetError, plural, set_error
 
 FORMAT = "tokenmill"
@@ -354,7 +354,7 @@ def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
             `manifest_invalid`.
     """
     try:
-        check_keys(text, MAX_KEYS)
+        _check_keys(text)
         parsed = model.model_validate_json(text)
     except InputError as error:
         raise set_error("manifest_invalid", where, f"{error}. Copy or build it again.") from error
@@ -372,6 +372,29 @@ def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
         if key not in parsed.model_fields_set:
             raise set_error("manifest_invalid", where, f"{key}: missing; expected {getattr(parsed, key)!r}")
     return parsed
+
+
+def _check_keys(text: bytes) -> None:
+    """Check that no object of a JSON text has a key twice or over `MAX_KEYS`. What is no JSON passes.
+
+    Raises:
+        InputError: an object has.
+    """
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        if len(pairs) > MAX_KEYS:
+            raise InputError(f"an object has {len(pairs):,} keys; expected at most {MAX_KEYS:,}")
+        try:
+            make_object(pairs)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+    try:
+        json.loads(text, object_pairs_hook=check)
+    except InputError:
+        raise
+    except (ValueError, RecursionError):
+        pass  # the model says what it is
 
 
 def _first_faults(error: ValidationError) -> list[dict[str, Any]]:

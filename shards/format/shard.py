@@ -66,7 +66,7 @@ class Shard:
 
     @property
     def num_documents(self) -> int:
-        """Documents."""
+        """Documents of a shard."""
         return self.entry.documents
 
     @property
@@ -109,14 +109,14 @@ class Shard:
         """
         # The end of the shard is the default; an empty range is allowed.
         stop = self.num_tokens if stop is None else stop
-        if not 0 <= start <= stop <= self.num_tokens:
-            raise ValueError(f"{self.name}: tokens [{start}, {stop}) lie outside [0, {self.num_tokens})")
+        self._check_range(start, stop)
         tokens = np.empty(stop - start, self.dtype)
         self.read_into(tokens, start)
         return tokens
 
     def read_into(self, out: Tokens, start: int) -> None:
         """Read tokens into an array, from `start` on. Memory: a decompressed frame. Raises what `read` raises."""
+        self._check_range(start, start + len(out))
         file, store = self.tokens_file, self.store
         with (
             self._tell_damage(self.entry.files.tokens, "frame_corrupt"),
@@ -152,8 +152,9 @@ class Shard:
         import pyarrow as pa
 
         schema = document_schema()
-        own = pa.schema([schema.field(name) for name in columns or schema.names])
-        return pa.Table.from_batches(list(iter_documents(self, columns)), own)
+        own: list[Any] = [schema.field(name) for name in (schema.names if columns is None else columns)]
+        # One batch of a row group: each has the names of all its sources and units.
+        return pa.Table.from_batches(list(iter_documents(self, columns, batch_size=self.num_documents)), pa.schema(own))
 
     @contextlib.contextmanager
     def table_errors(self, found: str) -> Generator[None]:
@@ -179,6 +180,10 @@ class Shard:
             self._compare(file)
             return self.store.folder / file.path
         return io.BytesIO(read_listed_file(self.store, file.path, file.sha256))
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise ValueError(f"{self.name}: tokens [{start}, {stop}) lie outside [0, {self.num_tokens})")
 
     def _check_ids(self, tokens: Tokens) -> None:
         """Refuse an id outside the vocabulary: a model's embedding has no row for it, and nobody knows its text."""
@@ -261,7 +266,7 @@ def document_schema() -> pa.Schema:
 
 
 def iter_documents(
-    shard: Shard, columns: list[str] | None = None, content: bytes | None = None
+    shard: Shard, columns: list[str] | None = None, content: bytes | None = None, batch_size: int = BATCH_DOCUMENTS
 ) -> Iterator[DocumentBatch]:
     """Yield a shard's document table, or some columns of it, in record batches, in shard order.
 
@@ -271,6 +276,7 @@ def iter_documents(
         shard: the shard.
         columns: only these columns, or all when None.
         content: the table's file, if the caller has read it.
+        batch_size: the most rows of a batch.
 
     Raises:
         ShardSetError: kind `document_table`.
@@ -291,7 +297,7 @@ def iter_documents(
         if found := _find_large_names(file.metadata):
             raise shard.wrong_table(found)
         # Threads of Arrow would compete with those of the caller.
-        for batch in file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False):
+        for batch in file.iter_batches(batch_size=max(1, batch_size), columns=columns, use_threads=False):
             if found := _find_long_name(batch):
                 raise shard.wrong_table(found)
             yield batch

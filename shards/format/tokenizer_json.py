@@ -243,7 +243,8 @@ def run_tokenizers(tokenizer: Part, where: str, encode: Callable[..., Any], text
             finally:
                 others = os.pread(held, 1 << 16, 0)
     finally:
-        os.write(2, others)
+        with contextlib.suppress(OSError):  # whoever read it has gone
+            os.write(2, others)
 
 
 def find_spelling(tokenizer: Part) -> Spelling:

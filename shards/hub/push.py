@@ -127,7 +127,7 @@ def push(
         return created
 
     # Refuse what must not be replaced, and make the repository, before a byte is sent.
-    comparison = compare()
+    comparison = before = compare()
     if comparison is None:
         _check_new(address)
     else:
@@ -138,11 +138,14 @@ def push(
             again(f"{address}: {CARD_FILE}", partial(_check_card, address, file.path))
     if comparison is None and not dry_run:
         again(f"{address}", lambda: _create(address, private=private))
-        again(f"{address}", compare_created)
+        # Another program may have made it meanwhile, public or with a set in it.
+        comparison = again(f"{address}", compare_created)
+        _check(comparison, private=private, replace=replace)
+        wanted, missing = comparison.files, comparison.missing
     total, added_bytes = count_bytes(wanted), count_bytes(missing)
     told = {
-        "created": comparison is None,
-        "replaces": comparison.other.name if comparison and comparison.other else None,
+        "created": before is None,
+        "replaces": before.other.name if before and before.other else None,
         "files": len(wanted),
         "bytes": total,
         "added": [file.name for file in missing],

@@ -35,7 +35,7 @@ WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 """The statuses that a shell reports when these signals end a program."""
 
-_INTERRUPTED = "interrupted; run the same command to resume"
+_INTERRUPTED = "interrupted. Run it again: builds, training and transfers resume."
 
 
 Part = str | Table
@@ -92,7 +92,7 @@ class Parser(argparse.ArgumentParser):
                 told += f" Also {error}".partition(". `")[0]
             self.error(told)
         for word in words:
-            if word.endswith("=--"):  # argparse would make an empty list of it, whatever the flag's type
+            if re.fullmatch("[^=]*=--", word):  # argparse would make an empty list of it, whatever the flag's type
                 self.error(f"argument {word[:-3]}: expected one argument")
         return super().parse_known_args(args, namespace)
 

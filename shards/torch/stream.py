@@ -179,7 +179,8 @@ class TokenStream(IterableDataset[Sample]):
         found: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
         problems: list[str] = []
         for name, value in self.windows.identity.items():
-            if (other := found.get(name)) != value or is_integer(other) != is_integer(value):
+            other = found.get(name)
+            if not (isinstance(other, str) if isinstance(value, str) else is_integer(other)) or other != value:
                 remedy = "Use what the state was saved with, unchanged"
                 if name == "order_version":
                     remedy = "Go on with the Tokenmill that saved it, or begin at the first sample"
