@@ -8,11 +8,11 @@ is not read. Memory: one batch, and the column chunk from which it is decoded.
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Container, Generator, Iterator
+from collections.abc import Container, Generator, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -35,18 +35,19 @@ _BATCH_ROWS = 1 << 14
 """Most rows in a batch."""
 _COPIED_BYTES = 256 << 20
 """Most bytes that a read may take for the copies of one long value that the file has once."""
-
-
-_Reopen = Callable[[list[str]], pq.ParquetFile]
-"""Opens a parquet file to read columns of text as dictionaries, if they are stored so."""
+_PAGE_HEADER_BYTES = 32
+_DICTIONARY_PAGE = re.compile(
+    rb"\x15\x04\x15(N)\x15N(?:\x15N)?[\x3c\x4c]\x15(N)".replace(b"N", rb"[\x80-\xff]*[\0-\x7f]")
+)
+"""The header of a dictionary's page, as Thrift writes it: kind, size, size compressed, checksum if any, entries."""
 
 
 @contextlib.contextmanager
-def open_parquet(url: str, version: str) -> Generator[tuple[pq.ParquetFile, _Reopen, RangeFile | None]]:
+def open_parquet(url: str, version: str) -> Generator[tuple[pq.ParquetFile, Any, RangeFile | None]]:
     """Open a parquet file and read its footer.
 
     Yields:
-        The file, what opens it again, and for a file on the Hub the `RangeFile` under it.
+        The file, Arrow's view of its bytes, and for a file on the Hub the `RangeFile` under it.
 
     Raises:
         OSError, ValueError: the file is not parquet, or is truncated.
@@ -63,14 +64,9 @@ def open_parquet(url: str, version: str) -> Generator[tuple[pq.ParquetFile, _Reo
         else:
             data = pa.PythonFile(cast("Any", stack.enter_context(open_file(url, version))), mode="r")
         # Of other remote files the next ranges are read ahead; one on the Hub does so itself, without the gaps.
-        options = partial(
-            pq.ParquetFile,
-            data,
-            pre_buffer=remote is None and not is_local(url),
-            page_checksum_verification=True,
-        )
-        file = stack.enter_context(options(metadata=_read_footer(remote) if remote else None))
-        yield file, lambda shared: options(metadata=file.metadata, read_dictionary=shared), remote
+        ahead, metadata = remote is None and not is_local(url), _read_footer(remote) if remote else None
+        file = pq.ParquetFile(data, metadata=metadata, pre_buffer=ahead, page_checksum_verification=True)
+        yield stack.enter_context(file), data, remote
 
 
 def _read_footer(file: RangeFile) -> pq.FileMetaData:
@@ -120,14 +116,14 @@ def _mean_content_bytes(file: pq.ParquetFile) -> float:
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the row groups of a span of a Parquet file."""
     span = reader.span
-    with open_parquet(span.url, span.version) as (file, reopen, remote):
+    with open_parquet(span.url, span.version) as (file, data, remote):
         groups = {index: file.metadata.row_group(index) for index in range(span.start, span.stop)}
         if remote is not None:  # what will be read, in order, is fetched ahead
             remote.expect([_find_places(group, reader.columns) for group in groups.values()])
-        for index, group in groups.items():
+        for index in groups:
             reader.part = f"row group {index}"
             try:
-                yield from _read_group(reader, group, index, reopen)
+                yield from _read_group(reader, file, data, index)
             except (pa.ArrowInvalid, OSError) as error:
                 if remote is None or remedy_of(error):
                     raise
@@ -143,23 +139,24 @@ def _find_places(group: pq.RowGroupMetaData, columns: list[str]) -> list[tuple[i
     return [(start, start + c.total_compressed_size) for start, c in zip(starts, wanted, strict=True)]
 
 
-def _read_group(reader: SpanReader, group: pq.RowGroupMetaData, index: int, reopen: _Reopen) -> Iterator[TextBatch]:
+def _read_group(reader: SpanReader, file: pq.ParquetFile, data: Any, index: int) -> Iterator[TextBatch]:
     """Read a row group.
 
     Raises:
         SourceError: its rows differ from the footer's number.
     """
+    group = file.metadata.row_group(index)
     first, rows, rejected, is_kept = reader.row, 0, Counter[str](), not reader.predicates
     if not is_kept:
         # The predicates' columns are small, the text is large: read the text only if the predicates keep a row.
-        for table in _read_tables(group, index, list(reader.source.keep), reopen):
+        for table in _read_tables(file, data, index, list(reader.source.keep)):
             mask, own = test_predicates(table, reader.predicates, None)
             rejected.update(own)
             rows += table.num_rows
             if is_kept := bool(mask.any()):
                 break
     if is_kept:
-        for table in _read_tables(group, index, reader.columns, reopen):
+        for table in _read_tables(file, data, index, reader.columns):
             yield reader.make_batch(table, reader.number_rows(table.num_rows))
     else:
         yield batch_without_rows(rejected)
@@ -173,19 +170,19 @@ def _read_group(reader: SpanReader, group: pq.RowGroupMetaData, index: int, reop
         )
 
 
-def _read_tables(group: pq.RowGroupMetaData, index: int, columns: list[str], reopen: _Reopen) -> Iterator[pa.Table]:
+def _read_tables(file: pq.ParquetFile, data: Any, index: int, columns: list[str]) -> Iterator[pa.Table]:
     """Yield columns of a row group, about `BATCH_BYTES` at a time, but for what is in dictionaries."""
+    group = file.metadata.row_group(index)
     chunks = _chunks(group, columns)
     stated = sum(chunk.total_uncompressed_size for chunk in chunks)
     rows = min(BATCH_BYTES * group.num_rows // max(1, stated), _BATCH_ROWS)
-    # Many rows may have one long text: dictionaries are kept; of texts that repeat the one before, few rows are read.
-    deltas = [chunk for chunk in chunks if any(encoding.startswith("DELTA") for encoding in chunk.encodings)]
-    largest = sum(chunk.total_uncompressed_size for chunk in deltas if "DELTA_BYTE_ARRAY" in chunk.encodings)
+    # Values that Arrow copies for each row that has them: a few rows are read at a time, which takes 1% more.
+    # (Dictionaries that Arrow keeps take ten times the time and memory: nearly every file has them.)
+    largest = max(_largest_copied(file.schema_arrow, data, chunk) for chunk in chunks)
     rows = max(1, min(rows, _COPIED_BYTES // max(1, largest)))
-    shared = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page and chunk not in deltas]
     parts: list[pa.RecordBatch] = []
     size = 0
-    for part in reopen(shared).iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
+    for part in file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
         parts.append(part)
         size += part.nbytes
         if size >= BATCH_BYTES:
@@ -193,3 +190,26 @@ def _read_tables(group: pq.RowGroupMetaData, index: int, columns: list[str], reo
             parts, size = [], 0
     if parts:
         yield from split_rows(pa.Table.from_batches(parts), columns)
+
+
+def _largest_copied(schema: pa.Schema, data: Any, chunk: pq.ColumnChunkMetaData) -> int:
+    """Return the most bytes that a value may have of which the column chunk has fewer copies than rows; 0 if none."""
+    name = chunk.path_in_schema
+    if "BYTE_ARRAY" not in chunk.physical_type:
+        return 0
+    if name in schema.names and pa.types.is_dictionary(cast("Any", schema.field(name).type)):
+        return 0  # Arrow keeps the dictionary
+    if "DELTA_BYTE_ARRAY" in chunk.encodings:
+        return chunk.total_uncompressed_size  # a value repeats the beginning of the one before
+    at = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+    page = _DICTIONARY_PAGE.match(data.read_at(_PAGE_HEADER_BYTES, at))
+    if page is None:
+        return 0
+    size, entries = (_decode_number(number) for number in page.groups())
+    # Each entry is of one row at least: the other rows are copies.
+    return size if (chunk.num_values - entries) * size > _COPIED_BYTES else 0
+
+
+def _decode_number(data: bytes) -> int:
+    """Return a number of a Parquet page's header, as Thrift writes it: seven bits a byte, the lowest first."""
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data)) >> 1  # the lowest bit is the sign
