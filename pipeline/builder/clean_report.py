@@ -133,7 +133,7 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
 
 
 def list_values(value: float) -> list[float]:
-    """Return the values of a limit that the clean report tries, its own among them: whole numbers, or shares."""
+    """Return the values of a limit at which documents are counted, its own among them: whole numbers, or shares."""
     if value == 0:
         return [value, *_OTHER_COUNTS]
     # Three digits are enough to choose a limit.
@@ -144,7 +144,7 @@ def list_values(value: float) -> list[float]:
 
 
 def _draw_before_encoding(tally: Tally, row: ReportRow, most: int) -> list[dict[str, Any]]:
-    """Return documents for the clean report that a step drops before encoding, by the hash of their place."""
+    """Return documents that a step drops before encoding, by the hash of their place."""
     own = [one for one in tally.shown if one.reason == row.reason]
     own.sort(key=lambda one: xxhash.xxh3_64_intdigest(f"{one.place} {one.row}".encode()))
     return [asdict(one) for one in own[:most]] if row.tokens is None else []
@@ -246,7 +246,7 @@ class StoredDocuments:
 
 
 def find_start(first: str, second: str) -> int:
-    """Return the character from which the clean report shows two texts: shortly before they first differ."""
+    """Return the character from which two texts are shown: shortly before they first differ."""
     same = len(os.path.commonprefix([first, second]))  # noqa: RUF071  of characters
     start = max(0, same - BEFORE_CHARACTERS) if first != second else 0
     return next((at + 1 for mark in "\n " if (at := first.find(mark, start, same)) >= 0), start) if start else 0

@@ -49,7 +49,7 @@ _Copy = tuple[int, int]
 _LAST = ("", NEAR_DUPLICATE, NOT_TAKEN)
 """The steps after copies were dropped; none of a document that is kept."""
 STATES = ("in the set", "not taken", "dropped", "would be dropped before encoding", "never seen", "unknown")
-"""The answers, in the order of how far a document came: one that is in the set came furthest."""
+"""The answers, in the order of how far a document got: one that is in the set got furthest."""
 
 
 def explain(question: Question) -> Answer | None:
@@ -119,7 +119,7 @@ class _Inquiry:
         return self._lines, data | {"answer": self._answer} | self._data
 
     def _search(self, digest: str) -> list[_Copy]:
-        """Return the documents of all runs with the hash to explain, in the order of the mix."""
+        """Return the documents of all runs with a hash, in the order of the mix."""
         low = int(digest, 16)
         start, stop = (divmod(bound, 1 << 64) for bound in (low, low + 1))
 

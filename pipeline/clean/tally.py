@@ -41,31 +41,31 @@ class Documents:
         return len(self.text)
 
     def __iter__(self) -> Iterator[memoryview]:
-        """Yield the UTF-8 bytes of each document in cleaning; they point into `data`."""
+        """Yield the UTF-8 bytes of each document; they point into `data`."""
         data = self.data
         return (data[start:stop] for start, stop in itertools.pairwise(self.offsets.tolist()))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of text of a batch of documents in cleaning."""
+        """Bytes of text."""
         return int(self.offsets[-1] - self.offsets[0])
 
     @property
     def offsets(self) -> Int64s:
-        """Byte offsets of the batch's documents in `data`, `(num_documents + 1,)`."""
+        """Byte offsets of the documents in `data`, `(num_documents + 1,)`."""
         return text_offsets(self.text)
 
     @property
     def data(self) -> memoryview:
-        """The UTF-8 bytes of the batch of documents that `offsets` point into."""
+        """The UTF-8 bytes that `offsets` point into."""
         return memoryview(self.text.buffers()[2] or b"")
 
     def only(self, kept: Bools) -> Documents:
-        """Return the documents of the batch that a step's mask keeps, `(num_documents,)`."""
+        """Return the documents that a mask keeps, `(num_documents,)`."""
         return self if kept.all() else Documents(self.text.filter(wrap_mask(kept)), self.rows[kept])
 
     def start_of(self, index: int, characters: int = TEXT_CHARACTERS) -> str:
-        """Return the first characters of a document in cleaning."""
+        """Return the first characters of a document."""
         data = self.data[self.offsets[index] : self.offsets[index + 1]]
         return str(data[: 4 * characters], "utf-8", "ignore")[:characters]
 
@@ -131,15 +131,15 @@ class Tally:
 
     @property
     def dropped(self) -> Counter[str]:
-        """Rows in the tally by the first reason for which they are dropped."""
+        """Rows by the first reason for which they are dropped."""
         return self.drops.dropped()
 
     def note_undivided(self, files: list[str]) -> None:
-        """Keep some names of text files that the separator does not divide in the tally."""
+        """Keep some names of text files that the separator does not divide."""
         self.undivided += files[: SHOWN_UNDIVIDED + 1 - len(self.undivided)]
 
     def describe_row(self, row: int) -> str:
-        """Return where a document of the tally is, for a message."""
+        """Return where a document is, for a message."""
         if self.locate is None:
             return f"row {row}"
         span, own = self.locate(row)
@@ -153,11 +153,11 @@ class Tally:
             look_for_not_text(self.not_text, documents.start_of(index, MOST_CHARACTERS), where)
 
     def room(self, step: str, most: int = SHOWN) -> int:
-        """Return how many more documents of a step the tally may show: more would only grow the receipt."""
+        """Return how many more documents of a step may be kept to show: more would only grow the receipt."""
         return max(0, most - sum(document.step == step for document in self.shown))
 
     def show(self, row: int, reason: str, text: str = "", **measured: Any) -> None:
-        """Keep in the tally a dropped document to show; `measured` is its measure, value and limit, if one decided."""
+        """Keep a dropped document to show; `measured` is its measure, value and limit, if one decided."""
         name = ""
         if self.locate:
             span, row = self.locate(row)
@@ -165,7 +165,7 @@ class Tally:
         self.shown.append(DroppedDocument(name, row, reason, text, **measured))
 
     def drop(self, step: str, documents: Documents, found: dict[int, str], *, show_text: bool = True) -> Documents:
-        """Count in the tally what a filter drops, show some of it, and return the other documents.
+        """Count what a filter drops, keep some of it to show, and return the other documents.
 
         Args:
             step: the filter's step in the table of drops.

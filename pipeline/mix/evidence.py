@@ -50,25 +50,25 @@ class RowPlaces:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions of the evidence."""
+        """How many there are."""
         return len(self.edges) - 1
 
     def sizes(self, number: int) -> Int64s:
-        """Return how many rows of evidence each run has in a partition, `(runs,)`."""
+        """Return how many documents each run has in a partition, `(runs,)`."""
         return (self.edges[number + 1] - self.edges[number]).astype(np.int64)
 
     def begins(self, number: int) -> Int64s:
-        """Return the place of each run's first row of evidence in a partition, `(runs,)`."""
+        """Return the place of each run's first document in a partition, `(runs,)`."""
         sizes = self.sizes(number)
         return np.cumsum(sizes) - sizes
 
     def locate(self, number: int, places: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the runs of the evidence's rows of a partition, and their indexes in these."""
+        """Return the runs of the documents at places of a partition, and their indexes in these."""
         run = np.searchsorted(np.cumsum(self.sizes(number)), places, "right")
         return run, places - self.begins(number)[run] + self.edges[number][run].astype(np.int64)
 
     def find(self, number: int, run: Integers, index: Integers) -> tuple[Int64s, Int64s]:
-        """Find given documents in a partition of the evidence: which these are, and their places in the partition."""
+        """Find which of given documents are in a partition, and their places in it."""
         first, last = self.edges[number : number + 2, run].astype(np.int64)
         inside = np.flatnonzero((index >= first) & (index < last))
         return inside, (self.begins(number)[run] + index - first)[inside]
@@ -135,13 +135,13 @@ class Evidence:
         self._row = lru_cache(maxsize=1)(self.read)  # copies of one document are in one partition
 
     def read(self, number: int, columns: tuple[str, ...] | None = None) -> pa.Table:
-        """Read the evidence of a partition, or some of its columns."""
+        """Read the rows of a partition, or some of their columns."""
         if not self._sizes[number]:
             return self._file.schema_arrow.empty_table()
         return self._file.read_row_group(int(self._groups[number]), list(columns) if columns else None)
 
     def kept(self, run: int, first: int, last: int) -> Bools:
-        """Return which of the documents [first, last) of a run the evidence says are kept, bool `(last - first,)`."""
+        """Return which of the documents [first, last) of a run are kept, bool `(last - first,)`."""
         edges = self.places.edges[:, run]
         begin, end = int(edges.searchsorted(first, "right")) - 1, int(edges.searchsorted(last))
         parts = [np.zeros(0, bool)]
@@ -156,12 +156,12 @@ class Evidence:
         return np.concatenate(parts)
 
     def _read_kept(self, number: int) -> Bools:
-        """Return which of the documents of a partition are kept, by the evidence."""
+        """Return which of the documents of a partition are kept."""
         dropped = self.read(number, ("dropped",))["dropped"].combine_chunks()
         return unwrap_mask(dropped.is_null())
 
     def of(self, run: int, index: int) -> dict[str, Any]:
-        """Return the evidence of the document at an index of a run."""
+        """Return the row of the document at an index of a run."""
         number = int(self.places.edges[:, run].searchsorted(index, "right")) - 1
         _, (place,) = self.places.find(number, np.array([run]), np.array([index]))
         return self._row(number).slice(place, 1).to_pylist()[0]

@@ -92,32 +92,32 @@ class Index:
             self._decide(number, listed)
 
     def _code(self, reason: str) -> int:
-        """Return the number of a reason in the index, from 1 on, which is new the first time."""
+        """Return the number of a reason, from 1 on, which is new the first time."""
         if reason not in self._codes:
             self._sums = np.pad(self._sums, ((0, 0), (0, 0), (0, 1), (0, 0)))
         return self._codes.setdefault(reason, len(self._codes) + 1)
 
     @property
     def reasons(self) -> list[str]:
-        """The reasons for which the index drops documents, by their numbers from 1 on."""
+        """The reasons for drops, by their numbers from 1 on."""
         return list(self._codes)
 
     @property
     def places(self) -> RowPlaces:
-        """Where the documents of the index's runs are in the partitions."""
+        """Where the documents of the runs are in the partitions."""
         return self._partitions.places
 
     @property
     def tokens(self) -> Int64s:
-        """The tokens that the index keeps, `(partitions, sources)`."""
+        """The tokens that are kept, `(partitions, sources)`."""
         return self._sums[:, :, 0, 1]
 
     def read_reasons(self, number: int) -> UIntegers:
-        """Return the index's numbers of reasons of a partition's documents; 0 for those that are kept."""
+        """Return the number of the reason of each document of a partition; 0 for those that are kept."""
         return np.frombuffer(self._partitions.scratch.read(number), self._dtype)
 
     def are_kept(self, run: Int64s, index: Int64s) -> Bools:
-        """Return which documents, by their runs and indexes in these, the index keeps."""
+        """Return which documents, by their runs and indexes in these, are kept."""
         kept = np.zeros(len(run), bool)
         for number in range(1 << self.bits if len(run) else 0):
             inside, places = self.places.find(number, run, index)
@@ -125,7 +125,7 @@ class Index:
         return kept
 
     def _write(self, number: int, codes: UIntegers, lengths: UInt32s) -> None:
-        """Write the reasons of a partition to the index, for the first time or again; add up documents and tokens."""
+        """Write the reasons of a partition, for the first time or again; add up documents and tokens."""
         self._partitions.scratch.write(number, [codes])
         sums, longest = self._sums[number], self.longest[number]
         sums[:], longest[:] = 0, 0
@@ -146,7 +146,7 @@ class Index:
                 longest[source] = max(longest[source], kept.max(initial=0))
 
     def _decide(self, number: int, listed: UIntegers) -> None:
-        """Decide which documents of a partition the index drops; `listed` has the reason of each list, from 1 on."""
+        """Decide which documents of a partition are dropped; `listed` has the reason of each list, from 1 on."""
         part = self._partitions.read(number)
         order, shared = sort_hashes(part.hi, part.lo, bits=self.bits)
 
@@ -171,7 +171,7 @@ class Index:
         self._write(number, codes, part.lengths)
 
     def _read_measures(self, number: int, source: int) -> Iterator[tuple[slice, Float32s]]:
-        """Yield the measures of a source's documents of a partition of the index by blocks, and the places of each."""
+        """Yield the measures of a source's documents in a partition block by block, and the places of each block."""
         sizes, begins = self.places.sizes(number), self.places.begins(number)
         for run in np.flatnonzero(self.sources == source).tolist():
             begin, first = int(begins[run]), int(self.places.edges[number, run])
@@ -180,7 +180,7 @@ class Index:
                 yield slice(begin + start, begin + stop), self._runs[run].read_measures(first + start, first + stop)
 
     def find(self, hi: UInt64s, lo: UInt64s) -> tuple[Int64s, Int64s]:
-        """Find the index's kept documents with given content hashes, distinct and in hash order.
+        """Find the kept documents with given content hashes, distinct and in hash order.
 
         Returns:
             The runs and the indexes in these, `(hashes,)` each; -1 for a hash that no kept document has.
@@ -194,7 +194,7 @@ class Index:
         return runs, indexes
 
     def drop_near_duplicates(self, run: Int64s, index: Int64s, kept: Int64s, lengths: Int64s, *, report: bool) -> None:
-        """Count near-duplicates in the index, and take them out of what it keeps unless they are only reported.
+        """Count near-duplicates, and drop them unless they are only reported.
 
         Args:
             run: their runs, `(documents,)`.
@@ -238,12 +238,12 @@ class Index:
                 self._write(number, codes, part.lengths)
 
     def count_kept(self, source: int) -> Counts:
-        """Return the documents and tokens of a source that the index keeps."""
+        """Return the documents and tokens of a source that are kept."""
         return Counts(*self._sums[:, source, 0].sum(axis=0).tolist())
 
     @property
     def drops(self) -> list[SourceDrops]:
-        """The index's table of each source: what became of its documents, by first reason for a drop."""
+        """The table of each source: what became of its documents, by first reason for a drop."""
         tables: list[SourceDrops] = []
         for sums, counted in zip(self._sums.sum(axis=0), self._counted, strict=True):
             table = SourceDrops(Counts(*sums.sum(axis=0).tolist()), Counts(*sums[0].tolist()))
@@ -259,11 +259,11 @@ class Index:
         return tables
 
     def block_lists(self) -> tuple[BlockListEntry, ...]:
-        """Return how many hashes of each block list the index found, and how many documents it dropped for them."""
+        """Return how many hashes of each block list are found, and how many documents are dropped for them."""
         return self._blocked.block_lists(self.drops)
 
     def partition(self, number: int, source: int) -> Part:
-        """Return a source's kept documents in a partition of the index."""
+        """Return a source's kept documents in a partition."""
         own = np.repeat(self.sources == source, self.places.sizes(number))
         kept = self.read_reasons(number)[own] == 0
         return Part._make(column[kept] for column in self._partitions.read(number, source))
@@ -302,7 +302,7 @@ class Axis:
 
     @property
     def total(self) -> int:
-        """Tokens of the source along the axis."""
+        """All tokens of the source."""
         return self.cumulative[-1]
 
     def last_cut(self, target: int, start: int) -> Cut:
@@ -337,7 +337,7 @@ class Axis:
         return longest
 
     def cut(self, target: int, *, up: bool = False) -> Cut:
-        """Return the axis's document boundary nearest to `target` tokens, the upper one of a tie; `up`: none below."""
+        """Return the document boundary nearest to `target` tokens, the upper one of a tie; `up`: none below."""
         if target <= 0:
             return Cut(0, FIRST_HASH)
         if target >= self.total:
@@ -355,7 +355,7 @@ class Axis:
         return Cut(int(edges[nearest]), (int(self._hi[nearest]), int(self._lo[nearest])))
 
     def _load(self, part: int) -> None:
-        """Read the documents of the axis's source in a partition, unless they are held."""
+        """Read the documents of a partition, unless they are held."""
         if self._loaded == part:
             return
         documents = self._index.partition(part, self._source)

@@ -123,12 +123,12 @@ class SmallBuild(RunningBuild):
             self.stopped += [str(problem) for problem in error.problems if str(self.work) not in str(problem)]
 
     def say(self, message: str) -> None:
-        """Collect what the small build says."""
+        """Collect what the build would say."""
         if message not in self.said:
             self.said.append(message)
 
     def check_disk(self, pending: list[Unit]) -> None:
-        """Check no disk for the small build: let the plan say later that it is too small for all of it."""
+        """Check no disk: the plan says later whether it is too small for all of it."""
 
     @property
     def is_all(self) -> bool:
@@ -141,7 +141,7 @@ class SmallBuild(RunningBuild):
         return sum(shard.tokens for shard in self.shards)
 
     def seconds_of(self, *stages: str) -> float:
-        """Return the seconds of one core that stages of the small build took; none if they did not run."""
+        """Return the seconds of one core that stages took; none if they did not run."""
         return sum(self.stages[name].seconds for name in stages if name in self.stages)
 
 
@@ -231,7 +231,7 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
 
 
 def _run_tokenizer(build: SmallBuild) -> None:
-    """Run the small build's tokenizer stage; if a part of the text has too few entries, train a smaller one."""
+    """Run the tokenizer stage; if a part of the text has too few entries, train a smaller tokenizer."""
     fault = None
     while True:
         try:

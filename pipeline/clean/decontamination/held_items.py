@@ -81,12 +81,12 @@ class _Words:
     def weigh(self, found: set[int]) -> float:
         """Return the share of an item's words that a document holds in n-grams found together; 0 if it is too small."""
         rare = reduce(int.__or__, map(self.ngrams.__getitem__, found & self.rare), 0)
-        every = reduce(int.__or__, map(self.ngrams.__getitem__, found), 0)
+        any_words = reduce(int.__or__, map(self.ngrams.__getitem__, found), 0)
         share, outside = _share(rare, self.outside), self.outside.bit_count()
         if share < _least_share(outside) or (outside < LONG_WORDS and outside != self.count):
             share = 0.0
-        whole = every.bit_count() / self.count
-        if whole < WHOLE_SHARE or _share(every, self.own) < _least_share(self.own.bit_count()):
+        whole = any_words.bit_count() / self.count
+        if whole < WHOLE_SHARE or _share(any_words, self.own) < _least_share(self.own.bit_count()):
             whole = 0.0
         return max(share, whole)
 
@@ -156,7 +156,7 @@ class HeldItems:
         return rows
 
     def _find_words(self, item: int) -> _Words:
-        """Return the words of an item that may be held, which are found once."""
+        """Return the words of an item, which are found once."""
         if item not in self._words:
             ngrams = self._items.of_items[self._items.offsets[item] : self._items.offsets[item + 1]].tolist()
             count, size = (int(self._items.rows[name][item]) for name in ("words", "size"))
@@ -164,10 +164,10 @@ class HeldItems:
             for place, ngram in enumerate(ngrams):
                 words[ngram] = words.get(ngram, 0) | ((1 << size) - 1) << place
             # Sets of words are numbers: bit n is word n of the item.
-            every = (1 << count) - 1
+            all_words = (1 << count) - 1
             rare = frozenset(ngram for ngram in words if not self.common[ngram])
-            outside = every & ~reduce(int.__or__, (words[ngram] for ngram in words if ngram not in rare), 0)
-            own = every & ~reduce(int.__or__, (words[ngram] for ngram in words if self._is_phrase(ngram, count)), 0)
+            outside = all_words & ~reduce(int.__or__, (words[ngram] for ngram in words if ngram not in rare), 0)
+            own = all_words & ~reduce(int.__or__, (words[ngram] for ngram in words if self._is_phrase(ngram, count)), 0)
             self._words[item] = _Words(words, rare, outside, own, count)
         return self._words[item]
 
