@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import shards
 from shards.errors import ShardSetError
 from shards.validation.validate import validate
-from tests.support.builds import one_worker
+from tests.support.builds import call_here
 from tests.support.servers.http11 import Request, Response
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import BUCKET, Proxy, aws_environment, upload
-from tokenmill.__main__ import main
 
 pytestmark = pytest.mark.long
 
@@ -28,12 +26,6 @@ PLACE = f"s3://{BUCKET}/sets/good"
 def remote(server, good_set) -> str:
     upload(good_set, PLACE)
     return PLACE
-
-
-def run(capsys, *arguments: str | Path) -> tuple[int, str, str]:
-    status = main(one_worker(*map(str, arguments)))
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
 
 
 def test_validation_makes_few_requests(remote, server, monkeypatch):
@@ -71,19 +63,19 @@ def on_the_hub(good_set, monkeypatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("place", ["remote", "on_the_hub"])
-def test_commands_print_what_they_print_for_a_folder(place, good_set, tmp_path, capsys, request):
+def test_commands_print_what_they_print_for_a_folder(place, good_set, tmp_path, request):
     remote = request.getfixturevalue(place)
 
     def both(*arguments: str, out: str = "") -> None:
         results = []
         for place, name in ((good_set, "here"), (remote, "there")):
             where = ["--out", tmp_path / name / out] if out else []
-            status, text, err = run(capsys, arguments[0], place, *arguments[1:], *where, "--json")
-            assert status in (0, 1), err
-            found = json.loads(text)
+            done = call_here(arguments[0], place, *arguments[1:], *where, "--json")
+            assert done.returncode in (0, 1), done.stderr
+            found = json.loads(done.stdout)
             for key in ("path", "out", "seconds", "usage"):
                 found.pop(key, None)
-            results.append((status, found))
+            results.append((done.returncode, found))
         assert results[0] == results[1]
 
     (tmp_path / "here").mkdir()
@@ -102,9 +94,9 @@ def test_commands_print_what_they_print_for_a_folder(place, good_set, tmp_path, 
     assert pages[0].replace(str(good_set), "SET") == pages[1].replace(remote, "SET")
 
 
-def test_a_place_without_a_set(server, capsys):
+def test_a_place_without_a_set(server):
     place = f"s3://{BUCKET}/nothing"
     with pytest.raises(ShardSetError, match=rf"no manifest.json in {place}: not a shard set"):
         shards.open_set(place)
-    status, out, _ = run(capsys, "validate", place)
-    assert (status, "no manifest.json among 0 entries" in out) == (1, True)
+    done = call_here("validate", place)
+    assert (done.returncode, "no manifest.json among 0 entries" in done.stdout) == (1, True)

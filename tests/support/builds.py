@@ -163,7 +163,7 @@ def call_here(*arguments: Path | str, cwd: Path | None = None) -> subprocess.Com
 
     What worker processes print is not caught, and messages call the program `tokenmill`.
     """
-    stdout, stderr, given = io.StringIO(), io.StringIO(), [str(argument) for argument in arguments]
+    stdout, stderr, given = io.StringIO(), io.StringIO(), one_worker(*map(str, arguments))
     with contextlib.chdir(cwd or Path.cwd()), contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         try:
             status = main(given)
