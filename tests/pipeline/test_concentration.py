@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from tests.support.builds import build_here, call_here, hashes_in, one_worker, real_documents
+from tests.support.builds import build_here, call_here, hashes_in, real_documents
 from tests.support.recipes import source, write_recipe, write_texts
 
 pytestmark = pytest.mark.long
@@ -50,7 +50,7 @@ def plant(texts: list[str]) -> list[str]:
 
 def audit(path: Path, *options: str) -> Any:
     """Run `tokenmill audit --json` in the folder of a set."""
-    done = call_here(*one_worker("audit", path, *options, "--json"), cwd=path.parent)
+    done = call_here("audit", path, *options, "--json", cwd=path.parent)
     assert done.returncode == 0, done.stderr + done.stdout[-2000:]
     return json.loads(done.stdout)
 
@@ -88,7 +88,7 @@ def test_planted_documents_are_listed_and_dropped(tmp_path: Path) -> None:
     again = audit(tmp_path / "set", "--write-block-list", "again.txt")
     (check,) = [check for check in again["checks"] if check["name"] == "concentrated"]
     assert not {row["text"].strip() for row in again["block_list"]["ids"] + check["rows"]} & {*MARKS}
-    refused = call_here(*one_worker("audit", tmp_path / "set", "--write-block-list", "block.txt"), cwd=tmp_path)
+    refused = call_here("audit", tmp_path / "set", "--write-block-list", "block.txt", cwd=tmp_path)
     assert refused.returncode == 2
     assert "the set was built with this block list" in refused.stderr
     assert read_list(tmp_path / "block.txt") == listed

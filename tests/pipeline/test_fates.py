@@ -27,7 +27,7 @@ from pipeline.engine.checksums import seal, unseal
 from pipeline.recipe.presets import PRESETS
 from shards.errors import InputError
 from shards.format.content_hash import hash_document
-from tests.support.builds import build_here, call_here, hashes_in, one_worker, real_documents
+from tests.support.builds import build_here, call_here, hashes_in, real_documents
 from tests.support.cleaned_recipe import language_model
 from tests.support.near_duplicates import change
 from tests.support.recipes import overrides
@@ -183,7 +183,7 @@ class Built:
 
 
 def trace(place: Path, *options: str, expect: int = 0) -> dict[str, Any]:
-    done = call_here(*one_worker("trace", place, *options))
+    done = call_here("trace", place, *options)
     assert done.returncode == expect, done.stderr + done.stdout
     result = json.loads(done.stdout) if "--json" in options else {"stdout": done.stdout}
     return result | {"stderr": done.stderr}

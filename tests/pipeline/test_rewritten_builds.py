@@ -19,7 +19,6 @@ from shards.validation.validate import validate
 from tests.support.builds import (
     build_here,
     call_here,
-    one_worker,
     real_documents,
     recipe_text,
     write_corpus,
@@ -138,22 +137,22 @@ def test_text_is_shown_and_found_without_bos_and_the_space_before_it(corpus: Pat
     texts = {text for own in source_documents(corpus).values() for text in own}
     assert document["text"].encode() in texts
     start = document["text"][:30]
-    done = call_here(*one_worker("trace", built, "--text", start, "--json"))
+    done = call_here("trace", built, "--text", start, "--json")
     hits = [hit for hit in json.loads(done.stdout)["shown"] if hit["hash"] == document["hash"]]
     assert [(hit["byte"], hit["before"]) for hit in hits] == [(0, "")]
     assert hits[0]["position"] in (1, 2)  # after BOS, and after the space alone where that is a token
-    done = call_here(*one_worker("trace", built, "--token", str(BOS), "--limit", "3", "--json"))
+    done = call_here("trace", built, "--token", str(BOS), "--limit", "3", "--json")
     found = json.loads(done.stdout)["shown"]
     assert {(hit["position"], hit["hits"], hit["byte"]) for hit in found} == {(0, 1, 0)}
 
 
 def test_audit_and_report_know_bos(built: Path, tmp_path: Path) -> None:
-    done = call_here(*one_worker("audit", built, "--out", tmp_path / "audit", "--json"))
+    done = call_here("audit", built, "--out", tmp_path / "audit", "--json")
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["special_ids"]["verdict"] == "ok"
     assert "BOS once at the beginning" in checks["special_ids"]["summary"]
     assert "of the text as the tokenizer rewrote it" in checks["bytes_per_token"]["summary"]
-    assert call_here(*one_worker("report", built, "--out", tmp_path / "report")).returncode == 0
+    assert call_here("report", built, "--out", tmp_path / "report").returncode == 0
     assert "&lt;s&gt;" in (tmp_path / "report" / "index.html").read_text()
 
 
@@ -213,7 +212,7 @@ def test_a_tokenizer_that_drops_white_space_and_characters(corpus: Path, tmp_pat
     shard_set = shards.open_set(tmp_path / "set")
     rewriting = [source.rewriting for source in shard_set.manifest.sources if source.rewriting]
     assert sum(one.unknown for one in rewriting) > 0
-    done = call_here(*one_worker("audit", tmp_path / "set", "--out", tmp_path / "audit", "--json"))
+    done = call_here("audit", tmp_path / "set", "--out", tmp_path / "audit", "--json")
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["special_ids"]["verdict"] == "ok"  # unknown tokens stand for text
 

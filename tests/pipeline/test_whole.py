@@ -20,7 +20,7 @@ import pytest
 from shards import ShardSet, open_set
 from shards.convert.export import export_set
 from shards.format.content_hash import hash_document
-from tests.support.builds import Built, build_here, call_here, digests, one_worker, run_build
+from tests.support.builds import Built, build_here, call_here, digests, run_build
 from tests.support.cleaned_recipe import language_model
 from tests.support.provenance import compare_with_sources
 from tests.support.recipes import overrides
@@ -34,7 +34,7 @@ def rows_of(shard_set: ShardSet) -> list[dict[str, Any]]:
 
 def run(command: str, *arguments: str | Path, expect: int = 0) -> Any:
     """Run a command, and return what it prints as JSON."""
-    done = call_here(*one_worker(command, *arguments, "--json"))
+    done = call_here(command, *arguments, "--json")
     assert done.returncode == expect, done.stdout + done.stderr
     return json.loads(done.stdout)
 

@@ -163,7 +163,9 @@ def call_here(*arguments: Path | str, cwd: Path | None = None) -> subprocess.Com
 
     What worker processes print is not caught, and messages call the program `tokenmill`.
     """
-    stdout, stderr, given = io.StringIO(), io.StringIO(), one_worker(*map(str, arguments))
+    stdout, stderr, given = io.StringIO(), io.StringIO(), [str(argument) for argument in arguments]
+    if given[0] in ("audit", "report", "trace") and "--workers" not in given:
+        given += ["--workers", "1"]  # two take a second to start
     with contextlib.chdir(cwd or Path.cwd()), contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         try:
             status = main(given)
@@ -190,12 +192,6 @@ def run_in_terminal(command: list[str], *, columns: int) -> str:
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode()).replace("\r\n", "\n")
     assert process.returncode == 0, text
     return text
-
-
-def one_worker(command: str, *arguments: Path | str) -> list[str]:
-    """Return a command line of `shards` whose work is done in this process: two workers take a second to start."""
-    given = [command, *map(str, arguments)]
-    return [*given, "--workers", "1"] if command in ("audit", "report", "trace") and "--workers" not in given else given
 
 
 def digests(place: Path | str) -> dict[str, str]:
