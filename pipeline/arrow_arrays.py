@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Float32s = npt.NDArray[np.float32]
     Float64s = npt.NDArray[np.float64]
     Rows = npt.NDArray[np.void]
+_Item = TypeVar("_Item")
 
 
 def wrap_numbers(kind: pa.DataType, values: npt.NDArray[Any], valid: Bools | None = None) -> Any:
@@ -78,6 +79,20 @@ def spread(begins: Int64s, sizes: Int64s) -> Int64s:
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + np.repeat(begins - (ends - sizes), sizes)
+
+
+def gather(items: Iterable[_Item], size_of: Callable[[_Item], int], least: int) -> Iterator[list[_Item]]:
+    """Yield items in lists of at least a size together; the last list may be smaller."""
+    gathered: list[_Item] = []
+    size = 0
+    for item in items:
+        gathered.append(item)
+        size += size_of(item)
+        if size >= least:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
 
 
 def split_by_size(sizes: Integers, most: int) -> Iterator[tuple[int, int]]:

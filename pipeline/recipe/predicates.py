@@ -92,18 +92,13 @@ class Predicate:
         """Return for which rows the predicate holds; null if the column is null.
 
         Args:
-            values: the column.
+            values: the column, of a type that fits.
             written: returns the numbers as they are written, if `values` are the floats next to them.
-
-        Raises:
-            TypeError: the column cannot be compared with the value.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
 
         kind, comparison, wanted = values.type, self.operator, self._values()
-        if not self.fits(kind) and not pa.types.is_null(kind):
-            raise TypeError(self.describe_misfit(kind))
         try:
             if _is_time(kind):
                 compared = self._times(kind)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,25 +30,10 @@ SAID: list[str] = []
 
 
 @pytest.fixture(scope="module")
-def connection() -> Iterator[list[RayExecutor]]:
-    """This process's connection to the cluster, while it is open: a process has one at a time."""
-    opened: list[RayExecutor] = []
-    yield opened
-    disconnect(opened)
-
-
-def disconnect(opened: list[RayExecutor]) -> None:
-    while opened:
-        opened.pop().close()
-
-
-@pytest.fixture
-def executor(ray_cluster: RayCluster, connection: list[RayExecutor]) -> RayExecutor:
+def executor(ray_cluster: RayCluster) -> Iterator[RayExecutor]:
     """An executor on the cluster, whose worker processes have loaded the libraries."""
-    if not connection:
-        connection.append(RayExecutor(ray_cluster.address, say=SAID.append))
-    SAID.clear()
-    return connection[0]
+    with closing(RayExecutor(ray_cluster.address, say=SAID.append)) as executor:
+        yield executor
 
 
 def run(executor: RayExecutor, calls: list[Call]) -> dict[int, tuple[int, int]]:
@@ -114,6 +100,7 @@ def test_a_task_that_raises_ends_the_stage(executor: RayExecutor, tmp_path: Path
 
 def test_a_task_whose_process_dies_runs_again_until_it_is_hopeless(executor: RayExecutor, tmp_path: Path) -> None:
     deaths = tmp_path / "deaths"
+    SAID.clear()
     times = {"a": 2, "b": 0, "c": 9}
     payloads = [{"name": name, "times": count, "deaths": str(deaths)} for name, count in times.items()]
     counts = run(executor, make_calls(tmp_path / "work/stage", payloads[:2], "die_or_write"))

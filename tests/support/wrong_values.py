@@ -57,12 +57,20 @@ ITEMS: dict[tuple[str | int, ...], dict[str, Any]] = {
 """What a table must have beside the key that is tried, by its place."""
 
 
-def list_keys(model: type[BaseModel], place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the place of every key of a model and of its tables; of a list of tables, of the first one."""
+def list_keys(
+    model: type[BaseModel], place: tuple[str | int, ...] = (), seen: set[type] | None = None
+) -> Iterator[tuple[str | int, ...]]:
+    """Yield the place of every key of a model and of its tables; of a list of tables, of the first one.
+
+    With a set to add them to, tables that several places share are entered in the first.
+    """
     for name, field in model.model_fields.items():
         yield (*place, name)
-        if inner := find_table(field.annotation):
-            yield from list_keys(inner[0], (*place, name, *([0] if inner[1] else [])))
+        inner = find_table(field.annotation)
+        if inner and inner[0] not in (seen or ()):
+            if seen is not None:
+                seen.add(inner[0])
+            yield from list_keys(inner[0], (*place, name, *([0] if inner[1] else [])), seen)
 
 
 def put(recipe: dict[str, Any], place: tuple[str | int, ...], value: Any) -> dict[str, Any]:

@@ -13,11 +13,13 @@ import struct
 from collections import Counter
 from collections.abc import Container, Generator, Iterator
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.arrow_arrays import gather
 from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBatch, batch_without_rows, join_groups
 from pipeline.sources.formats.byte_io import is_local, open_file
 from pipeline.sources.formats.columns import check_columns, split_rows, test_predicates
@@ -180,15 +182,8 @@ def _read_tables(file: pq.ParquetFile, data: Any, index: int, columns: list[str]
     # (Dictionaries that Arrow keeps take ten times the time and memory: nearly every file has them.)
     largest = max(_largest_copied(file.schema_arrow, data, chunk) for chunk in chunks)
     rows = max(1, min(rows, _COPIED_BYTES // max(1, largest)))
-    parts: list[pa.RecordBatch] = []
-    size = 0
-    for part in file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False):
-        parts.append(part)
-        size += part.nbytes
-        if size >= BATCH_BYTES:
-            yield from split_rows(pa.Table.from_batches(parts), columns)
-            parts, size = [], 0
-    if parts:
+    batches = file.iter_batches(rows, row_groups=[index], columns=columns, use_threads=False)
+    for parts in gather(batches, attrgetter("nbytes"), BATCH_BYTES):
         yield from split_rows(pa.Table.from_batches(parts), columns)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.arrow_arrays import wrap_numbers, wrap_texts
+from pipeline.arrow_arrays import gather, wrap_numbers, wrap_texts
 from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.sources.base import BATCH_BYTES, Span, TextBatch, Unit, batch_without_rows
 from shards.stores.store import FolderStore
@@ -82,28 +82,14 @@ def write_documents(path: Path, documents: Iterable[_Document], rejected: Mappin
     with pq.ParquetWriter(
         path, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=False, write_page_checksum=True
     ) as writer:
-        for part in _divide(documents):
-            if part:
-                rows = wrap_numbers(pa.uint32(), np.array([row for row, _ in part], np.uint32))
-                texts = wrap_texts(pa.large_string(), [text for _, text in part])
-                writer.write_table(pa.Table.from_arrays([rows, texts], schema=_SCHEMA))
+        for part in gather(documents, lambda document: len(document[1]), BATCH_BYTES):
+            rows = wrap_numbers(pa.uint32(), np.array([row for row, _ in part], np.uint32))
+            texts = wrap_texts(pa.large_string(), [text for _, text in part])
+            writer.write_table(pa.Table.from_arrays([rows, texts], schema=_SCHEMA))
             count += len(part)
             text_bytes += sum(len(text) for _, text in part)
         writer.add_key_value_metadata({_REJECTED.decode(): json.dumps(rejected, sort_keys=True)})
     return count, text_bytes
-
-
-def _divide(documents: Iterable[_Document]) -> Iterator[list[_Document]]:
-    """Yield fetched documents in lists with about `BATCH_BYTES` of text; the last may be empty."""
-    pending: list[_Document] = []
-    size = 0
-    for document in documents:
-        pending.append(document)
-        size += len(document[1])
-        if size >= BATCH_BYTES:
-            yield pending
-            pending, size = [], 0
-    yield pending
 
 
 def local_unit(unit: Unit, folder: Path, result: FetchResult) -> Unit:
