@@ -11,7 +11,7 @@ from decimal import Decimal
 from fractions import Fraction
 from operator import not_
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, SerializeAsAny, ValidationInfo, model_validator
 from pydantic_core import from_json, to_json
@@ -32,6 +32,7 @@ from pipeline.recipe.key_values import (
     no_empty_token,
 )
 from pipeline.recipe.paths import AS_WRITTEN, RecipePath
+from pipeline.recipe.presets import Preset
 from pipeline.recipe.sources import SourceRecipe
 from shards.config import Settings, item_names, shared_names, table_of
 from shards.errors import plural
@@ -244,23 +245,23 @@ class Recipe(Settings):
     evaluations: list[EvaluationRecipe] = Field(default_factory=list[EvaluationRecipe])
     """Changing the files encodes all sources again."""
     _folder: Path = PrivateAttr(default_factory=Path)
-    _given: Recipe | None = None
+    _given: list[tuple[str, CleanRecipe]] | None = None
 
     @model_validator(mode="after")
     def _give_to_sources(self, info: ValidationInfo) -> Self:
         """Copy the recipe's patterns and presets into each source. From here on, a source alone decides what is read
         from it."""
-        sources: list[SourceRecipe] = []
-        for source in self.sources:
+        self._folder, self._given = info.context or Path(), self.clean_tables
+        for index, source in enumerate(self.sources):
             # The recipe's patterns come first, so that the first reason of a drop does not depend on the source.
             patterns = list(dict.fromkeys([*self.drop_if_matches, *source.drop_if_matches]))
             given = {"drop_if_matches": patterns, "clean": source.clean.with_defaults(self.clean)}
-            sources.append(source.model_copy(update=given))
+            self.sources[index] = source.model_copy(update=given)
         near = self.clean.near_duplicates
-        clean = CleanAllRecipe(near_duplicates=near if near and near.enabled else None)
-        recipe = self.model_copy(update={"sources": sources, "drop_if_matches": [], "clean": clean})
-        recipe._folder, recipe._given = info.context or Path(), self
-        return recipe
+        # In place, although it is frozen: `Recipe(...)` ignores a copy that its validator returns.
+        object.__setattr__(self, "drop_if_matches", [])
+        object.__setattr__(self, "clean", CleanAllRecipe(near_duplicates=near if near and near.enabled else None))
+        return self
 
     def rules(self) -> Iterator[str]:
         """Yield the faults between the tables of the recipe."""
@@ -268,13 +269,12 @@ class Recipe(Settings):
         for key, tables in listed.items():
             for name, count in shared_names(tables):
                 yield f"{key}: {count} {key} are called {name!r}; expected distinct names"
-        own = {source.name: source for source in self.sources}
-        weights, names = self.tokenizer.sample_weights, sorted(map(str, own))
-        if isinstance(weights, dict) and sorted(weights) != names:
-            yield f"tokenizer.sample_weights: expected one weight for each of {names}, got {sorted(weights)}"
-        for name, limits in table_of(self.tokenizer.sample_limits).items():
-            clean = own[name].clean.with_defaults(self.clean) if name in own else CleanRecipe()
-            mixed = [preset.name for preset in clean.presets("mix")]
+        weights, names = self.tokenizer.sample_weights, [source.name for source in self.sources]
+        are_known = all(map(_is_text, names))
+        if are_known and isinstance(weights, dict) and set(weights) != set(names):
+            yield f"tokenizer.sample_weights: expected one weight for each of {sorted(names)}, got {sorted(weights)}"
+        for name, limits in table_of(self.tokenizer.sample_limits).items() if are_known else ():
+            mixed = self._list_mixed(name)
             for key in sorted(limits.model_fields_set) if isinstance(limits, CleanRecipe) else ():
                 if key not in mixed or getattr(limits, key).when != "mix":
                     expected = ", ".join(mixed) or "none"
@@ -284,9 +284,19 @@ class Recipe(Settings):
                     )
         yield from self._check_weights()
 
+    def _list_mixed(self, source: str) -> list[str]:
+        """Return the presets with `when = "mix"` that a source has on, by its table or else by the recipe's."""
+        mixed: list[str] = []
+        for own in (one.clean for one in self.sources if one.name == source):
+            for name in CleanRecipe.model_fields:
+                table: Any = getattr(self.clean if getattr(own, name) is None else own, name)
+                if isinstance(table, Preset) and table.enabled and table.when == "mix":
+                    mixed.append(name)
+        return mixed
+
     def _check_weights(self) -> Iterator[str]:
         """Yield the sources whose weight leaves them next to nothing of the mix, or of a phase."""
-        own = {source.name: source.weight for source in self.sources}
+        own = {source.name: source.weight for source in self.sources if _is_text(source.name)}
         exact = {name: Fraction(str(weight)) for name, weight in own.items() if weight > 0}
         for name, weight in exact.items():
             if weight * MOST_SUM_PER_WEIGHT < sum(exact.values()):
@@ -295,9 +305,9 @@ class Recipe(Settings):
                     "weights. Give it more, or leave the source out."
                 )
         used: set[str] = set()
-        for phase in self.mix.phases:
-            place, given = f"mix.phases.{phase.name}.weights", phase.weights
-            if unknown := sorted(given.keys() - own.keys()):
+        for called, phase in zip(item_names(self.mix.phases), self.mix.phases, strict=True):
+            place, given = f"mix.phases.{called}.weights", phase.weights
+            if len(own) == len(self.sources) and (unknown := sorted(given.keys() - own.keys())):
                 yield f"{place}: no source has the name {', '.join(map(repr, unknown))}; expected some of {[*own]}"
             # A source that a phase does not name keeps its own weight.
             weights = {name: given.get(name, weight) for name, weight in own.items()}
@@ -329,9 +339,9 @@ class Recipe(Settings):
     @property
     def clean_tables(self) -> list[tuple[str, CleanRecipe]]:
         """The `clean` tables of the data recipe and of its sources with their places, as they were given."""
-        given = self._given or self
-        sources = zip(item_names(given.sources), given.sources, strict=True)
-        return [("clean", given.clean), *((f"sources.{name}.clean", source.clean) for name, source in sources)]
+        sources = zip(item_names(self.sources), self.sources, strict=True)
+        tables = [("clean", self.clean), *((f"sources.{name}.clean", source.clean) for name, source in sources)]
+        return self._given or tables
 
     def to_json(self, *, as_written: bool = True) -> str:
         """Return the resolved data recipe as canonical JSON, as kept in a shard set's recipe.json.
@@ -341,6 +351,10 @@ class Recipe(Settings):
         """
         written = self.model_dump(mode="json", context=AS_WRITTEN if as_written else None)
         return to_json(written, indent=2).decode() + "\n"
+
+
+def _is_text(name: object) -> bool:
+    return isinstance(name, str)  # a refused name is none
 
 
 def without_defaults(text: str) -> str:

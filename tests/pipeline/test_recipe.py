@@ -65,6 +65,8 @@ def test_a_set_s_recipe_json_is_a_recipe(load: Any, tmp_path: Path) -> None:
     assert again.to_json() == recipe.to_json()
     said = json.loads(without_defaults(recipe.to_json()))
     assert said["sources"][0].keys() == {"name", "paths", "weight", "keep", "max_bytes"}
+    # A recipe that Python makes from its keys gives its patterns to the sources, too.
+    assert Recipe(**json.loads(recipe.to_json()) | {"drop_if_matches": ["x"]}).sources[0].drop_if_matches == ["x"]
     assert load_checked_recipe(tmp_path / "recipe.json", overrides=["sources.prose.weight=5"]).sources[0].weight == 5
     for text in ("{", "[1]", '"x"', "3", "[" * 100_000):
         (tmp_path / "recipe.json").write_text(text)
