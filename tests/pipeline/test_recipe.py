@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.key_values import parse_size
-from pipeline.recipe.schema import without_defaults
+from pipeline.recipe.schema import Recipe, without_defaults
 from shards.errors import InputError
 from tests.support.recipes import GOOD, faults_of
 
