@@ -103,7 +103,10 @@ def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
     drops = [own.after(tally.drops) for own, tally in zip(output.result.drops, tallies, strict=True)]
     names = [source.name for source in build.recipe.sources]
     shown = StoredDocuments(build)
-    rows = [row for number in range(len(names)) for row in shown.list_rows(number, drops[number])]
+    rows: list[ReportRow] = []
+    for number, own in enumerate(drops):
+        rows += (found := shown.list_rows(number, own))
+        shown.add_alone(number, found)
     if examples:
         for row in rows:
             source = names.index(row.source)
@@ -163,7 +166,8 @@ class StoredDocuments:
     def list_rows(self, source: int, drops: SourceDrops) -> list[ReportRow]:
         """Return the rows of a source: one for each reason that drops or reports documents."""
         recipe = self.build.recipe.sources[source]
-        rows = [
+        limits = {limit.reason: limit.value for limit in recipe.clean.limits("mix")}
+        return [
             ReportRow(
                 recipe.name,
                 name,
@@ -172,17 +176,19 @@ class StoredDocuments:
                 counts.documents,
                 counts.documents / max(1, drops.records),
                 None if step.before_encoding else counts.tokens,
+                limit=None if step.note else limits.get(reason),
             )
             for name, step in drops.steps.items()
             for reason, counts in step.reasons.items()
             if counts.documents
         ]
-        limits = {limit.reason: limit for limit in recipe.clean.limits("mix")}
-        own = [row for row in rows if row.reason in limits and not row.note]
-        alone = self._count_alone(source, [limits[row.reason] for row in own])
-        for row, found in zip(own, alone, strict=True):
-            row.limit, row.alone = limits[row.reason].value, found
-        return rows
+
+    def add_alone(self, source: int, rows: Sequence[ReportRow]) -> None:
+        """Count what the limits of some rows would drop alone, from all measures of the source."""
+        limits = {limit.reason: limit for limit in self.build.recipe.sources[source].clean.limits("mix")}
+        own = [row for row in rows if row.limit is not None]
+        for row, found in zip(own, self._count_alone(source, [limits[row.reason] for row in own]), strict=True):
+            row.alone = found
 
     def _count_alone(self, source: int, limits: Sequence[Limit]) -> list[list[tuple[float, int]]]:
         """Count what limits alone would drop at several values, of the documents that they decide on."""
