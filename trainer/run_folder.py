@@ -57,13 +57,17 @@ def check_run_folder(run: Path) -> None:
 
 
 def find_run_record(run: Path) -> RunRecord | None:
-    """Read the record in a run's folder; None if it has none.
+    """Read the record in the folder of a run that begins or resumes; None if it has none.
 
     Raises:
         InputError: the file is not such a record.
     """
     file = run / RUN_FILE
-    return load_settings(RunRecord, file) if file.is_file() else None
+    try:
+        return load_settings(RunRecord, file) if file.is_file() else None
+    except InputError as error:
+        remedy = "Restore it, or delete it: a run resumes without it, and forgets where it began and what was changed."
+        raise InputError([*error.problems, f"{file}: {remedy}"]) from error
 
 
 def read_run_record(run: Path) -> RunRecord:
@@ -72,6 +76,6 @@ def read_run_record(run: Path) -> RunRecord:
     Raises:
         InputError: the file is missing, or is not such a record.
     """
-    if (record := find_run_record(run)) is None:
+    if not (run / RUN_FILE).is_file():
         raise InputError(f"{run / RUN_FILE}: is missing. Expected the whole folder of a training run.")
-    return record
+    return load_settings(RunRecord, run / RUN_FILE)

@@ -79,6 +79,8 @@ def locate(folder: Path, path: str) -> RecipePath:
 def explain_path(folder: Path, path: str) -> str:
     """Return the folder that a path is relative to, for an error; and how to write the path if it is right from the
     working directory."""
+    if os.path.isabs(path):
+        return "Correct the path."
     rule = f"Paths begin at the recipe's folder, {folder}; paths of --set at the working directory"
     # Most such errors are a path that is right from where the person is.
     here = locate(folder, TypedText(path))

@@ -289,7 +289,8 @@ def _run_build(name: str, folder: Path) -> None:
         problems = [one if isinstance(one, str) else f"{one['where']}: {one['message']}" for one in found]
     except (ValueError, KeyError, TypeError):
         problems = [done.stderr[-2000:].strip() or f"exit status {done.returncode}"]
-    raise InputError([f"eval.sets.{name}: {problem}" for problem in problems])
+    *others, last = (f"eval.sets.{name}: {problem.removeprefix(f'{RECIPE_FILE}: ')}" for problem in problems)
+    raise InputError([*others, f"{last} Or leave the eval sets out: --set 'eval.sets=[]'."])
 
 
 def find_held_documents(shard_set: ShardSet, documents: Documents, name: str, *, show: bool) -> Bools:

@@ -55,9 +55,9 @@ class EvalSetConfig(Settings):
         given = self.source.keys() - {"split"}
         if self.shards is not None and given:
             yield f"shards: stands beside {sorted(given)} of a source. Leave one out."
-        elif self.shards is None and not given & {"paths", "repo"}:
+        elif self.shards is None and not given & {"paths", "repo"} and self.model_fields_set:
             yield 'shards: has no text. Give paths (kind = "files"), repo (kind = "hub"), or shards.'
-        elif self.shards is not None and self.split not in (None, "train", "val"):
+        elif self.shards is not None and isinstance(self.split, str) and self.split not in ("train", "val"):
             yield f'split = {self.split!r}: expected "train" or "val", the splits of a shard set.'
 
     @property

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from shards.config import load_json
+from shards.config import Settings, load_settings
 from shards.errors import import_extra
-from shards.stores.files import read_file, write_text
+from shards.stores.files import write_text
 from shards.terminal.reporter import Note
 from trainer.metrics import Record
 from trainer.recipe import TrainRecipe
@@ -39,6 +38,14 @@ WANDB_DEFAULTS = {
 }
 """Settings of Weights & Biases unless the environment has others: seconds to wait for an answer at the start, and for
 what is not yet sent at the end (by default 90 s, and without end); no copy of the console; few words."""
+
+
+class WandbRun(Settings):
+    """What a run folder knows of its run of Weights & Biases."""
+
+    id: str
+    sent_until: int = 0
+    """The last step of the last process that sent all its lines."""
 
 
 Tracker = Callable[[Record], None]
@@ -121,16 +128,16 @@ def _open_wandb(
     file, config = run / WANDB_FILE, recipe.model_dump(mode="json")
     try:
         wandb: Any = import_extra("wandb")
-        known: Any = {"id": uuid.uuid4().hex[:12], "sent_until": 0}
+        known = WandbRun(id=uuid.uuid4().hex[:12])
         if file.is_file():
-            known = load_json(read_file(file, 1 << 16))
+            known = load_settings(WandbRun, file)
         file.parent.mkdir(exist_ok=True)
-        write_text(file, json.dumps(known) + "\n")
-        names = {"project": project, "id": known["id"], "name": run.resolve().name, "dir": str(run)}
+        write_text(file, known.model_dump_json() + "\n")
+        names = {"project": project, "id": known.id, "name": run.resolve().name, "dir": str(run)}
         sent: Any = wandb.init(**names, resume="allow", config=config, allow_val_change=True)
         sent.define_metric("*", step_metric="step")
         for record in records:
-            if record["step"] > known["sent_until"]:
+            if record["step"] > known.sent_until:
                 sent.log(dict(list_numbers(record)))
     except Exception as error:  # noqa: BLE001 (code of others)
         say(f"log.wandb_project: nothing goes to Weights & Biases, only to metrics.jsonl: {_first_line(error)}")
@@ -141,7 +148,7 @@ def _open_wandb(
         try:
             sent.finish(exit_code=0 if kind is None else 1)
             if records and not broken:
-                write_text(file, json.dumps(known | {"sent_until": records[-1]["step"]}) + "\n")
+                write_text(file, WandbRun(id=known.id, sent_until=records[-1]["step"]).model_dump_json() + "\n")
         except Exception as error:  # noqa: BLE001 (code of others)
             say(f"Weights & Biases may lack the last lines: {_first_line(error)}")
 
