@@ -24,7 +24,7 @@ from shards.format.writer import SetProperties
 from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore
 from tests.support.runs import EOS, Document, make_recipe, place_documents, write_index, write_run, write_runs
-from tests.support.servers.objects import Proxy, aws_environment, moto_store
+from tests.support.servers.objects import ObjectServer, Proxy, aws_environment
 
 SOURCES = [
     [Document((i * 0x9E3779B97F4A7C15 % (1 << 64), i), 2 + i % 9) for i in range(80)],
@@ -101,18 +101,17 @@ def test_a_shard_holds_its_documents_each_with_one_eos(tmp_path: Path) -> None:
         assert keys != sorted(keys)
 
 
-@pytest.mark.parametrize("fetch", [False, True])
 @pytest.mark.parametrize(
     "mix", [{}, {"tokens": "max", "when_short": "repeat", "max_epochs": 3}], ids=["once", "repeated"]
 )
-def test_runs_and_shards_assembled_together_change_no_token(mix: dict[str, Any], fetch: bool, tmp_path: Path) -> None:
+def test_runs_and_shards_assembled_together_change_no_token(mix: dict[str, Any], tmp_path: Path) -> None:
     runs = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
     index = Index(runs, 2)
     plan = cut_sources(make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink", **mix}), index)
     alone = assemble(tmp_path / "alone", runs, plan, index)
     assert len(alone) > 3
-    for together in (2, 100):
-        assert assemble(tmp_path / f"{together}", runs, plan, index, together=together, fetch=fetch) == alone
+    for together, fetch in ((2, False), (2, True), (100, True)):
+        assert assemble(tmp_path / f"{together}-{fetch}", runs, plan, index, together=together, fetch=fetch) == alone
     tokens = {name: shard["tokens"] for name, shard in alone.items()}
     for number, cuts in enumerate(([[], []], [list(range(0, 80, 3)), []])):
         found, _ = build(tmp_path / f"cut-{number}", cuts, **mix)
@@ -120,16 +119,16 @@ def test_runs_and_shards_assembled_together_change_no_token(mix: dict[str, Any],
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    with moto_store() as server, Proxy(server) as proxy:
+def proxy(bucket: str, moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with Proxy(moto) as proxy:
         aws_environment(monkeypatch, proxy.url)
         yield proxy
 
 
-def test_runs_in_a_bucket_are_read_once_for_all_shards_of_a_task(bucket: Proxy, tmp_path: Path) -> None:
+def test_runs_in_a_bucket_are_read_once_for_all_shards_of_a_task(bucket: str, proxy: Proxy, tmp_path: Path) -> None:
     local = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
     recipe = make_recipe([3, 1], val_tokens=60, shard_tokens=150, when_short="shrink")
-    store = open_writable_store("s3://bucket/work")
+    store = open_writable_store(f"{bucket}/work")
     for path in (tmp_path / "runs").rglob("*.*"):
         store.put(str(path.relative_to(tmp_path)), path)
     runs = [Run(f"{store}/runs/{Path(run.place).name}", run.source, run.dtype) for run in local]
@@ -144,7 +143,7 @@ def test_runs_in_a_bucket_are_read_once_for_all_shards_of_a_task(bucket: Proxy, 
     assert {path.name for path in (tmp_path / "mix").iterdir()} == mixed.files.keys()
 
     def requests(name: str) -> int:
-        return sum(record.method == "GET" and record.path.endswith(name) for record in bucket.requests)
+        return sum(record.method == "GET" and record.path.endswith(name) for record in proxy.requests)
 
     assert requests("/documents.npy") == len(runs)
     found = assemble(tmp_path / "remote", runs, cut_sources(recipe, index), index, together=100, fetch=True)
@@ -183,11 +182,9 @@ GOLDEN = {
 }
 
 
-@pytest.mark.parametrize(("split", "number"), GOLDEN)
-def test_the_order_is_the_same_for_ever(split: str, number: int, tmp_path: Path) -> None:
+def test_the_order_is_the_same_for_ever(tmp_path: Path) -> None:
     """Recorded: a numpy whose generators differ would change every shard set."""
-    documents = [Document((i * 0x9E3779B97F4A7C15 % (1 << 64), i), 2) for i in range(12)]
-    runs = [write_run(tmp_path / "run", 0, documents)]
-    plan = MixPlan((ShardPlan(split, number, (Slice(0, 0, FIRST_HASH, END_HASH),)),), (), (), 0, ())
-    (shard,) = assemble(tmp_path, runs, plan, Index(runs, 1), seed=1337).values()
-    assert [row["row"] for row in shard["table"]] == GOLDEN[split, number]
+    runs = [write_run(tmp_path / "run", 0, [Document((i * 0x9E3779B97F4A7C15 % (1 << 64), i), 2) for i in range(12)])]
+    plan = MixPlan(tuple(ShardPlan(*name, (Slice(0, 0, FIRST_HASH, END_HASH),)) for name in GOLDEN), (), (), 0, ())
+    found = assemble(tmp_path, runs, plan, Index(runs, 1), seed=1337)
+    assert [[row["row"] for row in shard["table"]] for shard in found.values()] == [*GOLDEN.values()]

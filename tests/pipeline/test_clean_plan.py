@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-import pipeline
-from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.presets import Gopher
 from tests.support import recipes
-from tests.support.builds import Built, build_here, digests, real_documents
+from tests.support.builds import build_here, digests, real_documents
 from tests.support.recipes import overrides, write_recipe, write_texts
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
@@ -47,20 +45,6 @@ def test_a_plan_says_what_presets_take(when: str, tmp_path: Path, run_cli: RunCl
     assert built["documents_available"] == 300
     assert planned["tokens"] == pytest.approx(built["tokens_available"], rel=0.05)
     assert planned["documents"] == 300
-
-
-def test_the_plan_of_all_text_drops_what_the_build_drops(whole: Built) -> None:
-    planned = pipeline.plan_set(load_checked_recipe(whole.recipe), workers=2)
-    for source, own in zip(planned.sources, whole.result["sources"], strict=True):
-        read = own["documents_available"] + sum(own["dropped"].values())
-        expected = {reason: count / read for reason, count in own["dropped"].items()}
-        not_taken = "not taken: take = 0.9"  # of few documents about a tenth
-        found = dict(source.dropped)
-        assert found.pop(not_taken, 0.0) == pytest.approx(expected.pop(not_taken, 0.0), abs=0.04)
-        assert found == pytest.approx(expected)
-    reasons = {reason for source in planned.sources for reason in source.dropped}
-    assert reasons >= {"near-duplicate", "holds an item of dropped", "in block list block.txt"}
-    assert planned.seconds["near-duplicates"] > 0
 
 
 def garbage(folder: Path) -> list[str]:

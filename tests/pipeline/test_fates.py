@@ -21,7 +21,6 @@ import pytest
 
 import pipeline
 import shards
-from pipeline.builder.clean_report import ReportRow, render_page
 from pipeline.builder.stored_build import BUILD_FILE
 from pipeline.engine.checksums import seal, unseal
 from pipeline.recipe.presets import PRESETS
@@ -177,16 +176,11 @@ class Built:
         path.write_bytes(self.texts[name].encode())
         return str(path)
 
-    def say(self, *options: str) -> str:
-        """Run `trace` on the set, and return what it prints in one line."""
-        return " ".join(trace(self.folder / "set", *options)["stdout"].split())
-
 
 def trace(place: Path, *options: str, expect: int = 0) -> dict[str, Any]:
     done = call_here("trace", place, *options)
     assert done.returncode == expect, done.stderr + done.stdout
-    result = json.loads(done.stdout) if "--json" in options else {"stdout": done.stdout}
-    return result | {"stderr": done.stderr}
+    return json.loads(done.stdout) if "--json" in options else {"stdout": done.stdout, "stderr": done.stderr}
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +200,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         "empty": "",
         "short": "Too short.",
         "huge": "page " * 5996 + "page CONFIDENTIAL ..",
-        "matched": web[20] + " \x1b[2J CONFIDENTIAL",
+        "matched": web[20] + " <script>alert(1)</script>\u202e \x1b[2J CONFIDENTIAL",
         "masked": web[21] + " Write to anna.berg@gmail.com today.",
         "mailed": forum[1] + " Write to anna.berg@gmail.com today.",
         "long": " ".join([forum[2], *sentences(12, 700), "supercalifragilisticexpialidocious-" * 400]),
@@ -229,11 +223,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     pipeline.build_set(folder / "recipe.toml", out=folder / "set", workers=1, validate="quick")
     texts["not taken"] = max(forum[:120], key=lambda text: hash_document(text.encode()))
     return Built(folder, texts)
-
-
-def only_copy(answer: dict[str, Any]) -> dict[str, Any]:
-    (copy,) = answer["copies"]
-    return copy
 
 
 def report(place: Path, *options: str, expect: int = 0) -> Any:
@@ -331,32 +320,30 @@ def test_alarms_of_plan_and_build_show_what_would_go(built: Built) -> None:
 
 def test_a_smaller_share_of_a_source_is_a_part_of_a_larger_one(built: Built) -> None:
     place, bound = built.folder / "shares", ("mix.tokens=max", "mix.when_short=shrink")
-    found: dict[float, set[str]] = {}
-    whole, others, validation = {}, [], set[str]()
-    for take in (1, 0.5, 0.25):
+
+    def build(take: float) -> tuple[dict[str, Any], list[Any], set[str]]:
+        """Return what the build says, what it says of the other sources with the validation split, the web's hashes."""
         done = build_here(built.folder / "recipe.toml", place, *overrides(*bound, f"sources.web.take={take}"))
-        web, *rest = done["sources"]
         rows = [
             (shard.entry.split, row["source"], row["hash"].hex())
             for shard in shards.open_set(place).shards
             for row in shard.documents(["source", "hash"]).to_pylist()
         ]
-        found[take] = {digest for _, source, digest in rows if source == "web"}
-        first = {digest for split, _, digest in rows if split == "val"}
-        if take == 1:
-            whole, others, validation = web, rest, first
-            assert len(found[1]) == web["documents_available"], "the set has all of the source"
-            continue
-        ran = done["ran"]
-        assert (ran.pop("mix"), ran.pop("assemble") > 0, {*ran.values()}) == (1, True, {0})
-        # What FORMAT.md says of a hash, of the documents that the whole source gives; all else stays.
-        border = take * 2**64
-        assert found[take] == {digest for digest in found[1] if int(digest[:16], 16) < border}
-        assert web["documents_available"] == len(found[take])
-        assert web["dropped"] == whole["dropped"] | {f"not taken: take = {take}": len(found[1]) - len(found[take])}
-        assert (rest, first) == (others, validation)
-    assert "sources.web.take = 0.25 (was 0.5)" in done["stderr"]
-    assert found[0.25] < found[0.5] < found[1]
+        validation = {digest for split, _, digest in rows if split == "val"}
+        return done, [*done["sources"][1:], validation], {digest for _, source, digest in rows if source == "web"}
+
+    first, others, whole = build(1)
+    second, same, part = build(0.5)
+    assert same == others
+    assert second["ran"].pop("mix") == 1
+    assert second["ran"].pop("assemble") > 0
+    assert not any(second["ran"].values())
+    # What FORMAT.md says of a hash, of the documents that the whole source gives.
+    assert set() < part == {digest for digest in whole if int(digest[:16], 16) < 2**63} < whole
+    before, after = first["sources"][0], second["sources"][0]
+    assert (before["documents_available"], after["documents_available"]) == (len(whole), len(part))
+    assert after["dropped"] == before["dropped"] | {"not taken: take = 0.5": len(whole) - len(part)}
+    assert "sources.web.take = 0.5 (was 1.0)" in second["stderr"]
 
 
 def test_every_document_of_the_set_is_where_the_work_folder_says(built: Built) -> None:
@@ -373,7 +360,7 @@ def test_beyond_the_budget(built: Built) -> None:
     spare = [json.loads(line)["text"] for line in (built.folder / "spare.jsonl").read_text().splitlines()]
     left = [digest for digest in (hash_document(text.encode()).hex() for text in spare) if digest not in held]
     assert len(left) > 20
-    copy = only_copy(built.ask("--hash", left[0]))
+    (copy,) = built.ask("--hash", left[0])["copies"]
     assert (copy["state"], copy["source"], copy["shards"]) == ("not taken", "spare", [])
     (reason,) = copy["reasons"]
     assert reason["step"] == "budget"
@@ -391,7 +378,7 @@ def test_a_hash_alone_does_not_tell_what_was_dropped_before_encoding(built: Buil
     dropped = answer["dropped_before_encoding"]
     assert (dropped["web"]["malformed record"], dropped["forum"]["personal data: email"]) == (1, 1)
     assert answer["masked"] == {"email": 1}
-    said = built.say("--hash", built.hash_of("short"))
+    said = trace(built.folder / "set", "--hash", built.hash_of("short"))["stdout"]
     assert "A hash alone does not tell" in said
     assert "1 because malformed record" in said
 
@@ -408,7 +395,7 @@ def test_what_is_only_reported_and_a_build_that_stopped(built: Built) -> None:
     assert "near-duplicate (reported, not dropped)" in shown
     assert "  similar by " in shown
     for name, step in (("near", "near_duplicate"), ("exam", "evaluations")):
-        copy = only_copy(built.ask("--hash", built.hash_of(name), "--work", f"{place}.work", place="reported"))
+        (copy,) = built.ask("--hash", built.hash_of(name), "--work", f"{place}.work", place="reported")["copies"]
         (note,) = copy["notes"]
         assert (copy["state"] in ("in the set", "not taken"), note["step"]) == (True, step)
         assert 'action = "report" keeps' in note["text"]
@@ -428,7 +415,8 @@ def test_a_text_that_was_masked_and_one_that_no_source_has(built: Built) -> None
     assert (entry["masked"], copy["row"], copy["state"]) == ({"email": 1}, 427, answer["answer"])
     tried = built.ask("--document", built.file_of("unknown"))
     assert (tried["answer"], [entry["dropped"] for entry in tried["tried"]]) == ("never seen", [None, None, None])
-    assert built.say("--document", built.file_of("unknown")).count("has this text: cleaning keeps it") == 1
+    said = trace(built.folder / "set", "--document", built.file_of("unknown"))["stdout"]
+    assert said.count("has this text: cleaning keeps it") == 1
 
 
 def test_a_page_shows_the_table_and_documents(built: Built, tmp_path: Path) -> None:
@@ -444,8 +432,10 @@ def test_a_page_shows_the_table_and_documents(built: Built, tmp_path: Path) -> N
         assert any(f"<td>{row['documents']}</td>" in line for line in lines), row["reason"]
     examples = [one for row in found["rows"] for one in row["examples"]]
     assert text.count("<pre") == len(examples) + sum("twin" in one for one in examples) > 10
-    assert "<script" not in text
     assert "http" not in text.replace("http-equiv", "")
+    # Text of others stays text.
+    assert "&lt;script&gt;" in text
+    assert not [part for part in ("<script", "\x1b", "\u202e") if part in text]
     # A file of somebody else, and one in the set, are not written.
     (tmp_path / "mine.html").write_text("mine")
     assert "not written by clean-report" in report(work, "--html", str(tmp_path / "mine.html"), expect=2).stderr
@@ -453,21 +443,10 @@ def test_a_page_shows_the_table_and_documents(built: Built, tmp_path: Path) -> N
     assert report(built.folder / "set", "--html", str(built.folder / "set/clean.html"), expect=2).stderr
 
 
-def test_foreign_text_stays_text() -> None:
-    hostile = "<script>alert(1)</script>\x1b[2J\u202e"
-    example = {"place": hostile, "row": 1, "text": hostile, "value": None}
-    row = ReportRow("web", "matches", f"matches {hostile}", "", 3, 0.5, None, examples=[example])
-    source = {"name": "web", "records": 6, "read": {"documents": 3, "tokens": 9}, "left": {"documents": 3, "tokens": 9}}
-    found = {"work": hostile, "mix": "0", "unread": ["web"], "sources": [source], "rows": [row], "evaluations": []}
-    page = render_page(found)
-    assert "<script" not in page
-    assert not {"\x1b", "\u202e"} & set(page)
-    assert "&lt;script&gt;" in page
-
-
 def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(built: Built, tmp_path: Path) -> None:
     work = tmp_path / "set.work"
-    build_here(built.folder / "recipe.toml", tmp_path / "set")
+    for name in ("set", "set.work"):
+        shutil.copytree(built.folder / name, tmp_path / name)
     whole = report(work, "--json")
     (evidence,) = work.glob("mix/*/evidence.parquet")
     for file in (evidence, work / "last-build.json"):

@@ -187,26 +187,6 @@ def test_a_file_that_changes_on_the_way_stops_the_build(
     assert "the file has changed on the server" in said
 
 
-@pytest.mark.parametrize(
-    ("kind", "place", "said"),
-    [
-        ("endless", "/api/datasets/HuggingFaceTB/finemath", "more bytes than were asked for"),
-        ("drip", "/api/datasets/HuggingFaceTB/finemath", "no complete answer arrived"),
-        ("pages", "/api/datasets/HuggingFaceTB/finemath/tree/", "no complete answer arrived"),
-        ("drip-head", "/resolve/.*/finemath-4plus/", "no complete answer arrived"),
-    ],
-)
-def test_an_answer_without_end_is_given_up(
-    kind: str, place: str, said: str, hub: Hub, run: Command, tmp_path: Path
-) -> None:
-    if kind == "pages":
-        link = f"<{hub.url}/api/datasets/HuggingFaceTB/finemath/tree/main>"
-        hub.faults.on(place, headers={"Link": f'{link}; rel="next"'})
-    else:
-        hub.faults.every(1, kind, match=place, stall_s=1)
-    assert said in run("plan", hub_recipe(tmp_path / "hub.toml", "math"), "--give-up-after", "4", expect=2)
-
-
 def test_other_formats_are_read_like_files_on_disk(hub: Hub, folder: Path, run: Command, tmp_path: Path) -> None:
     table = pq.read_table(folder / SOURCES["math"][0] / "finemath-4plus").select(["text", "token_count"])
     lines = [json.dumps(row) + "\n" for row in table.to_pylist()]
