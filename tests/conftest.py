@@ -61,13 +61,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.freeze()
         gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Let the interpreter free at its end what was frozen: of objects that stay, DuckDB prints a list."""
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,12 @@
-"""Places of another user, and devices, which no command writes to; the golden refusals have other bad places."""
+"""Places of another user, which no command writes to; the golden refusals have other bad places."""
 
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 import pytest
 
-from shards.stores.files import atomic_open
 from tests.support.builds import build_here, call_here
 from tests.support.recipes import write_small_recipe
 
@@ -36,13 +34,3 @@ def test_a_folder_of_somebody_else(command: str, built: Path, tmp_path: Path) ->
     done = call_here(*words.split())
     assert (done.returncode, str(tmp_path / "locked") in done.stderr) == (2, True), done.stderr
     assert "This user has no permission. Change the permissions" in done.stderr
-
-
-def test_a_device_or_a_pipe_is_never_replaced(tmp_path: Path) -> None:
-    """A file that is written beside it and renamed would take its place: as root even that of /dev/null."""
-    os.mkfifo(tmp_path / "pipe")
-    refusal = r"pipe: is not a regular file, and would be replaced\. Give another"
-    with pytest.raises(ValueError, match=refusal), atomic_open(tmp_path / "pipe") as file:
-        file.write(b"x")
-    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
-    assert list(tmp_path.iterdir()) == [tmp_path / "pipe"]

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, default_collate
 
 from shards import ShardSet, ShardSetError, open_set
-from shards.errors import InputError
 from shards.format import codec
 from shards.format.shard import Shard
 from shards.format.windows.order import WindowOrder
@@ -78,7 +77,7 @@ def test_indices_are_those_of_a_list_and_integers_of_any_kind(small_set):
     assert windows.read([])["labels"].shape == (0, SEQ_LEN)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_any_numbers_in_any_order(small_set, data):
     """Reads that go forward, and those that do not, while shards are decoded ahead."""
@@ -233,15 +232,6 @@ def test_a_pickle_is_small_and_gives_the_same_samples(small_set, monkeypatch):
     assert len(again) == len(windows)
     assert again.identity == windows.identity
     assert all(torch.equal(again[7][name], tensor) for name, tensor in expected.items())
-
-
-def test_a_pickle_of_a_set_that_has_changed_is_refused(tmp_path):
-    write_token_set(tmp_path / "set", {"train": [count_up(500)]})
-    content = pickle.dumps(TokenWindows(tmp_path / "set", seq_len=SEQ_LEN))
-    (tmp_path / "set").rename(tmp_path / "old")
-    write_token_set(tmp_path / "set", {"train": [count_up(501)]})
-    with pytest.raises(InputError, match=r"set: manifest sha256 \w{64}; expected \w{64}.* make the dataset, again"):
-        pickle.loads(content)
 
 
 @pytest.mark.parametrize(("start", "workers"), [("fork", 2), ("spawn", 1)])  # to spawn one takes two seconds

@@ -13,6 +13,7 @@ import importlib
 import io
 import json
 import os
+import pickle
 import re
 import shlex
 import shutil
@@ -153,6 +154,16 @@ def arrow(new: Any = pa.ipc.new_file, **columns: list[Any]) -> bytes:
     return sink.getvalue()
 
 
+def table(path: str, **changes: Callable[[list[Any]], list[Any]]) -> bytes:
+    """Return a Parquet file after changes of its columns' values, in their types."""
+    rows = pq.read_table(path)
+    columns = rows.to_pydict()
+    columns |= {name: change(columns[name]) for name, change in changes.items()}
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns, rows.schema), sink)
+    return sink.getvalue()
+
+
 def edit(path: str, change: Callable[[Any], Any]) -> str:
     """Return the text of a JSON file after a change of its values."""
     data = json.loads(Path(path).read_bytes())
@@ -165,7 +176,8 @@ class Names(dict[str, Any]):
 
     def __init__(self) -> None:
         """Begin with the helpers for files; `read(path)` gives the bytes of one."""
-        super().__init__(gzip=gzip, json=json, os=os, zstandard=zstandard, parquet=parquet, arrow=arrow, edit=edit)
+        helpers = {"parquet": parquet, "table": table, "arrow": arrow, "edit": edit}
+        super().__init__(gzip=gzip, json=json, os=os, pickle=pickle, zstandard=zstandard, **helpers)
         self["stream"] = pa.ipc.new_stream
         self["read"] = lambda path: Path(path).read_bytes()
 
@@ -210,7 +222,7 @@ def say(world: World, case: Case) -> list[str]:
                 raise ValueError(f"{GOLDEN}: a line begins with {sign!r}: {line}")
     told = [one.replace(f"{folder}/", "").replace(str(folder), ".") for one in said]
     told = [re.sub(r" \([0-9.]+ [A-Za-z ]+/s\)", "", one) for one in told]  # a speed
-    told = [re.sub(r"\.[\w.-]+\.(tmp|unfinished)'", r".NAME.\1'", one) for one in told]
+    told = [re.sub(r"\.[\w.-]+\.(tmp|unfinished)(?=['/])", r".NAME.\1", one) for one in told]
     told = [re.sub(r"\b(?=[0-9a-f]*[a-f])[0-9a-f]{64}\b", "SHA256", one) for one in told]
     return ["| " + re.sub(r"\b[0-9.]+ s([ ,)]|$)", r"T s\1", one) for one in told]
 
