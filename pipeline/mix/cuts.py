@@ -36,6 +36,7 @@ from pipeline.mix.near_duplicates.drop import SimilarPairs, drop_near_duplicates
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, describe_weights
 from shards.errors import InputError, plural
+from shards.terminal.display import printable
 
 MAX_SHARDS = 100_000
 SHOWN_UNUSED = 0.05
@@ -184,7 +185,13 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
         for s in range(len(axes))
     ]
     requested = [demand.shares.of(s, total) for s in range(len(axes))]
-    return MixPlan((*train, *val), tuple(requested), tuple(epochs), total, tuple(notes), index.block_lists())
+    lists = index.block_lists()
+    notes += (
+        f"drop_hashes: {use.found:,} of {plural(use.hashes, 'hash')} of {printable(use.file)} found, "
+        f"{plural(use.documents, 'document')} dropped"
+        for use in lists
+    )
+    return MixPlan((*train, *val), tuple(requested), tuple(epochs), total, tuple(notes), lists)
 
 
 def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> _Cuts:

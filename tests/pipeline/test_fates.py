@@ -390,6 +390,7 @@ def test_what_is_only_reported_and_a_build_that_stopped(built: Built) -> None:
     changes.append(f'evaluations=[{{name="exam", paths=["{built.folder}/exam.jsonl"]}}]')
     recipe = built.folder / "recipe.toml"
     said = build_here(recipe, place, *overrides(*changes, "clean.near_duplicates.max_dropped=0"))["stderr"]
+    assert re.search(r"mix: drop_hashes: 1 of \d hash(es)? of block.txt found, 1 document dropped", said)
     assert re.search(r"near-duplicates: web: \d of \d+ documents .* similar to a kept document", said)
     shown = report(built.folder / "reported.work", "--examples", "1").stdout
     assert "near-duplicate (reported, not dropped)" in shown
