@@ -83,9 +83,9 @@ def run_python(
         return Usage(**json.load(figures)), said
 
 
-def run_module(module: str, *arguments: object, python: str | Path = sys.executable, **environment: str) -> Any:
+def run_module(module: str, *arguments: object, **environment: str) -> Any:
     """Run a module in a process of its own; return the JSON of the last line that it prints."""
-    _, said = run_python(["-m", module, *map(str, arguments)], python=python, **environment)
+    _, said = run_python(["-m", module, *map(str, arguments)], **environment)
     return json.loads(said.splitlines()[-1])
 
 

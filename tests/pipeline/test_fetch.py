@@ -29,7 +29,6 @@ from tests.support.reading import files_source, list_spans_of, texts_of
 from tests.support.recipes import source, write_recipe
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket
-from tests.support.servers.http11 import FileSpan
 from tests.support.started import Started
 
 pytestmark = pytest.mark.long
@@ -38,7 +37,7 @@ pytestmark = pytest.mark.long
 class Archive:
     """A folder of metadata and the objects that it names."""
 
-    def __init__(self, folder: Path, objects: Path, table: pa.Table):
+    def __init__(self, folder: Path, objects: dict[str, bytes], table: pa.Table):
         folder.mkdir(exist_ok=True)
         pq.write_table(table, folder / "part-0.parquet", row_group_size=-(-len(table) // 2))
         self.folder, self.objects = folder, objects
@@ -47,19 +46,15 @@ class Archive:
 
 
 def content_of(server: Bucket, key: str) -> bytes:
-    body = server.objects[key]
-    if isinstance(body, FileSpan):
-        with open(body.path, "rb") as file:
-            body = os.pread(file.fileno(), body.size, body.offset)
-    return gzip.decompress(body)
+    return gzip.decompress(server.objects[key])
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Archive:
     """About 120 files of the standard library; one is empty, one is Latin-1, one is named by two rows."""
     folder = tmp_path_factory.mktemp("small")
-    table = stand_ins.small_code(folder / "objects.tar")
-    return Archive(folder / "rows", folder / "objects.tar", table)
+    table, objects = stand_ins.small_code()
+    return Archive(folder / "rows", objects, table)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 from pathlib import Path
 
@@ -24,22 +23,16 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def source_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the two sources' units as JSON lists of texts; return their folder."""
-    folder = tmp_path_factory.mktemp("sources")
+def _shared_plan(tokenizer: Tokenizer) -> Plan:
     rng = random.Random(7)
-    for source, units in (("prose", 3), ("code", 2)):
-        for unit in range(units):
-            texts = [
-                f"{source} {unit} {row} " + " ".join(rng.choices(WORDS, k=rng.randint(0, 700))) for row in range(600)
-            ]
-            (folder / f"{source}-{unit}.json").write_text(json.dumps(texts))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def _shared_plan(tokenizer: Tokenizer, source_folder: Path) -> Plan:
-    return plan_set(tokenizer, source_folder)
+    texts = {
+        f"{source}-{unit}": [
+            f"{source} {unit} {row} " + " ".join(rng.choices(WORDS, k=rng.randint(0, 700))) for row in range(600)
+        ]
+        for source, units in (("prose", 3), ("code", 2))
+        for unit in range(units)
+    }
+    return plan_set(tokenizer, texts)
 
 
 @pytest.fixture

@@ -135,19 +135,17 @@ def test_audit_lies_beside_the_set_leaves_it_whole_and_workers_change_no_byte(go
     assert validate(folder, level="full").ok
 
 
-@pytest.mark.parametrize(("split", "which"), [("train", "pad"), ("train", "eos"), ("val", "pad")])
-def test_special_id_inside_a_document(small_plan, tmp_path, split, which):
-    document = small_plan.documents[split][0][5]
-    token = small_plan.eos_id if which == "eos" else small_plan.eos_id + 1
-    tokens = document.tokens.copy()
-    tokens[3] = token
-    change(small_plan, split, 0, 5, tokens)
+def test_special_id_inside_a_document(small_plan, tmp_path):
+    planted = {("train", 5): small_plan.eos_id + 1, ("train", 6): small_plan.eos_id, ("val", 5): small_plan.eos_id + 1}
+    for (split, number), token in planted.items():
+        tokens = small_plan.documents[split][0][number].tokens.copy()
+        tokens[3] = token
+        change(small_plan, split, 0, number, tokens)
     report = write(small_plan, tmp_path)
     check = report.check("special_ids")
     assert (check.verdict, report.verdict) == ("bad", "bad")
-    (row,) = check.findings
-    assert row.values["id"] == token
-    assert (row.shown[0]["shard"], row.shown[0]["document"]) == (f"{split}-00000", 5)
+    found = {(at["shard"], at["document"]): row.values["id"] for row in check.findings for at in row.shown}
+    assert found == {(f"{split}-00000", number): token for (split, number), token in planted.items()}
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,17 @@ def run_in_shell(line, **given):
 
 
 @pytest.mark.parametrize(
-    "command", ["inspect", "validate", "trace --text a --workers 2", "audit --workers 2 --out OUT"]
+    ("command", "closed"),
+    [
+        ("inspect", ">&-"),
+        ("inspect", "2>&-"),
+        ("validate", ">&- 2>&-"),
+        *(
+            (command, "<&- >&- 2>&-")
+            for command in ("inspect", "trace --text a --workers 2", "audit --workers 2 --out OUT")
+        ),
+    ],
 )
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_nothing(good_set, tmp_path, command, closed):
     name, _, flags = command.replace("OUT", str(tmp_path / "out")).partition(" ")
     whole, gone = (run_in_shell(f"tokenmill {name} '{place}' {flags} {closed}") for place in (good_set, "absent"))
@@ -69,9 +77,12 @@ def test_closed_streams_change_nothing(good_set, tmp_path, command, closed):
 
 
 @pytest.mark.parametrize(
-    "command", ["inspect SET", "inspect SET --json", "inspect absent --json", "inspect --help", "--help", "--version"]
+    ("command", "unbuffered"),
+    [
+        *((command, "1") for command in ("inspect SET", "inspect absent --json", "--help")),
+        *((command, "") for command in ("inspect SET --json", "inspect --help", "--version")),
+    ],
 )
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_stdout_is_named(good_set, command, unbuffered, monkeypatch):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     done = run_in_shell(f"tokenmill {command.replace('SET', str(good_set))} > /dev/full")

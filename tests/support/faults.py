@@ -27,11 +27,11 @@ class Fault(NamedTuple):
     damage: Callable[[Plan], None]
 
 
-def edit(folder: Path, change: Callable[[dict[str, Any]], Any], name: str = "manifest.json") -> None:
-    """Change a JSON file."""
-    data = json.loads((folder / name).read_text())
+def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change a set's manifest."""
+    data = json.loads((folder / "manifest.json").read_text())
     change(data)
-    (folder / name).write_text(json.dumps(data, indent=2) + "\n")
+    (folder / "manifest.json").write_text(json.dumps(data, indent=2) + "\n")
 
 
 def tokens_of(split: str, shard: int, number: int, change: Callable[[Plan, list[int]], list[int]]) -> Any:

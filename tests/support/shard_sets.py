@@ -59,22 +59,24 @@ class Plan:
     epochs: dict[str, int]
 
 
-def plan_set(tokenizer: Tokenizer, folder: Path, *, val_tokens: int = 40_000) -> Plan:
-    """Mix the sources 3 to 1 into one val and two train shards, each cut at the boundary nearest to its target."""
+def plan_set(tokenizer: Tokenizer, texts: dict[str, list[str]]) -> Plan:
+    """Mix two sources, of texts by SOURCE-UNIT, 3 to 1, each shard cut at the boundary nearest to its target."""
     eos_id = tokenizer.token_to_id("<|endoftext|>")
     vocab_size = tokenizer.get_vocab_size()
     dtype = np.dtype("<u2")
     weights = {"prose": 3.0, "code": 1.0}
     shards: dict[Split, list[list[Document]]] = {"train": [[], []], "val": [[]]}
     for source, weight in weights.items():
-        documents: list[Document] = []
-        for file in sorted(folder.glob(f"{source}-*.json")):
-            for row, text in enumerate(json.loads(file.read_text())):
-                documents.append(Document(text.encode(), np.array([], dtype), source, file.name, row))
+        documents = [
+            Document(text.encode(), np.array([], dtype), source, f"{unit}.json", row)
+            for unit, own in texts.items()
+            if unit.startswith(source)
+            for row, text in enumerate(own)
+        ]
         documents.sort(key=lambda document: document.hash)
         left = (_encode(tokenizer, document, eos_id) for document in documents)  # more than half of them are not needed
         document = next(left)
-        for split, total in (("val", val_tokens), ("train", TRAIN_TOKENS)):
+        for split, total in (("val", 40_000), ("train", TRAIN_TOKENS)):
             number = len(shards[split])
             taken = 0
             for k in range(number):

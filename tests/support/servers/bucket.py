@@ -1,8 +1,7 @@
 """Software Heritage's bucket on loopback: `/content/<sha1>`, and path-style `/softwareheritage/content/<sha1>`.
 
 A body is the gzip of the bytes whose SHA-1 is the key, without a Content-Encoding, as the real one sends it; a missing
-key is 404 with S3's XML. Objects come from a tar (members `.../<sha1>`, sent from where they lie), or
-from memory. ETags are stable but not the MD5 that S3 would send; nothing can be listed or written.
+key is 404 with S3's XML. ETags are stable but not the MD5 that S3 would send; nothing can be listed or written.
 """
 
 from __future__ import annotations
@@ -10,28 +9,26 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-import tarfile
-from pathlib import Path
+from collections.abc import Mapping
 
-from tests.support.servers.http11 import FileSpan, Request, Response
+from tests.support.servers.http11 import Request, Response
 from tests.support.servers.loopback import Server
 
 KEY = re.compile(r"(?:/softwareheritage)?/content/([^/]+)$")
-SHA1 = re.compile(r"[0-9a-f]{40}$")
 
 
 class Bucket(Server):
     """Serves objects; see the module's first lines. `url` is the endpoint, below which the keys are."""
 
-    def __init__(self, source: Path | None = None) -> None:
-        """Index the objects of a tar, and listen."""
-        self.objects: dict[str, bytes | FileSpan] = index(source) if source else {}
+    def __init__(self, objects: Mapping[str, bytes] | None = None) -> None:
+        """Listen; the objects are bodies by their keys."""
+        self.objects = dict(objects or {})
         super().__init__(self._route)
         (self.url,) = self.urls()
 
-    def put(self, content: bytes, *, key: str | None = None) -> str:
-        """Store the gzip of the content under its SHA-1, or under another key (a corrupt object); return the key."""
-        key = key or hashlib.sha1(content).hexdigest()
+    def put(self, content: bytes) -> str:
+        """Store the gzip of the content under its SHA-1; return the key."""
+        key = hashlib.sha1(content).hexdigest()
         self.objects[key] = gzip.compress(content, compresslevel=6, mtime=0)
         return key
 
@@ -49,13 +46,6 @@ class Bucket(Server):
             return refusal(404, "NoSuchKey")
         headers = {"Accept-Ranges": "bytes", "ETag": f'"{key[:32]}"'}
         return Response(200, headers, body)
-
-
-def index(source: Path) -> dict[str, bytes | FileSpan]:
-    """Return the objects of an uncompressed tar, by key."""
-    with tarfile.open(source, "r:") as tar:
-        members = [(member.name.rsplit("/", 1)[-1], member) for member in tar if member.isfile()]
-    return {name: FileSpan(str(source), at.offset_data, at.size) for name, at in members if SHA1.match(name)}
 
 
 def refusal(status: int, code: str) -> Response:

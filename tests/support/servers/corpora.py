@@ -9,9 +9,7 @@ from __future__ import annotations
 import ast
 import gzip
 import hashlib
-import io
 import json
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,15 +32,12 @@ class Corpora:
     """The folders that were written; `Hub(root)` and `Bucket(objects)` serve them."""
 
     root: Path
-    objects: Path
+    objects: dict[str, bytes]
 
 
 def write(out: Path) -> Corpora:
     """Write the repositories below out/hub."""
-    root, tar = out / "hub", out / "swh_content.tar"
-    out.mkdir(parents=True, exist_ok=True)
-    web = small_web()
-    math, code = small_math(), small_code(tar)
+    root, web, math, (code, objects) = out / "hub", small_web(), small_math(), small_code()
     flat = web.append_column("date", pa.nulls(len(web), pa.timestamp("s")))
     metadata = pa.StructArray.from_arrays([flat[name].combine_chunks() for name in NESTED], NESTED)
     nested = flat.select(["text", "id"]).append_column("metadata", metadata)
@@ -55,7 +50,7 @@ def write(out: Path) -> Corpora:
     write_stories(root / STORIES, small_stories())
     place(web.select(["text"]), [root / CLIMBMIX / f"shard_{index:05d}.parquet" for index in range(PIECES)])
     write_card(root / CLIMBMIX, {})  # the shuffled mirror: files beside the card, and no configurations
-    return Corpora(root, tar)
+    return Corpora(root, objects)
 
 
 # --- The repositories ---
@@ -142,8 +137,8 @@ def docstrings(*modules: str) -> list[str]:
     return list(dict.fromkeys(text for text in found if text and len(text) > 30))
 
 
-def small_code(tar: Path) -> pa.Table:
-    """Return rows for some of the standard library's files, and write their objects into a tar like the real one.
+def small_code() -> tuple[pa.Table, dict[str, bytes]]:
+    """Return rows for some of the standard library's files, and the bodies of their objects.
 
     With a file that is not UTF-8, one that is empty, and one that two repositories hold: one object, two rows.
     """
@@ -151,14 +146,11 @@ def small_code(tar: Path) -> pa.Table:
     files = {f"/Lib/{path.name}": path.read_bytes() for path in sorted(library.glob("*.py"))[:120]}
     files |= {"/Lib/latin1.py": "# -*- coding: latin-1 -*-\nname = 'é'\n".encode("latin-1"), "/Lib/empty.py": b""}
     rows: list[dict[str, Any]] = []
-    with tarfile.open(tar, "w") as archive:
-        for index, (path, content) in enumerate(files.items()):
-            key = hashlib.sha1(content).hexdigest()
-            row = {"blob_id": key, "repo_name": "python/cpython", "path": path, "length_bytes": len(content)}
-            rows.append(row | {"score": 3.5 + index % 15 / 10, "int_score": round(3.5 + index % 15 / 10)})
-            body = gzip.compress(content, mtime=0)
-            member = tarfile.TarInfo(f"swh_content/{key}")
-            member.size = len(body)
-            archive.addfile(member, io.BytesIO(body))
+    objects: dict[str, bytes] = {}
+    for index, (path, content) in enumerate(files.items()):
+        key = hashlib.sha1(content).hexdigest()
+        row = {"blob_id": key, "repo_name": "python/cpython", "path": path, "length_bytes": len(content)}
+        rows.append(row | {"score": 3.5 + index % 15 / 10, "int_score": round(3.5 + index % 15 / 10)})
+        objects[key] = gzip.compress(content, mtime=0)
     rows.append(rows[0] | {"repo_name": "someone/fork"})
-    return pa.Table.from_pylist(rows)
+    return pa.Table.from_pylist(rows), objects
