@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import pydoc_data.topics
-import subprocess
 import sysconfig
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import hypothesis
@@ -18,7 +16,6 @@ from pipeline.recipe.schema import Recipe
 from tests.support.builds import (
     Built,
     build_here,
-    call_here,
     digests,
     recipe_text,
     write_corpus,
@@ -111,12 +108,6 @@ def ray_cluster() -> Iterator[RayCluster]:
     """Return a Ray cluster with two nodes, or skip."""
     with RayCluster() as cluster:
         yield cluster
-
-
-@pytest.fixture
-def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Return `run(*arguments, cwd=tmp_path)`: the pipeline's command line, in this process."""
-    return partial(call_here, cwd=tmp_path)
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,8 @@ import pytest
 
 from pipeline.recipe.presets import Gopher
 from tests.support import recipes
-from tests.support.builds import build_here, digests, real_documents
+from tests.support.builds import build_here, call_here, digests, real_documents
 from tests.support.recipes import overrides, write_recipe, write_texts
-
-RunCli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def write_words(folder: Path, **limits: Any) -> Path:
@@ -33,14 +29,14 @@ def write_words(folder: Path, **limits: Any) -> Path:
 
 
 @pytest.mark.parametrize("when", ["mix", "encode"])
-def test_a_plan_says_what_presets_take(when: str, tmp_path: Path, run_cli: RunCli) -> None:
+def test_a_plan_says_what_presets_take(when: str, tmp_path: Path) -> None:
     recipe = write_words(tmp_path, when=when, max_dropped=0.2)
-    said = run_cli("plan", recipe).stdout
+    said = call_here("plan", recipe).stdout
     assert re.search(r"^ s +code +25.0% +max_longest_line_bytes 25.0%$", said, re.M)
     assert "warning: the build would stop: source 's': clean.code drops 100 of 400 documents (25.00%" in said
     allowed = "sources.s.clean.code.max_dropped=0.25"
-    assert "warning:" not in run_cli("plan", recipe, "--set", allowed).stdout
-    planned = json.loads(run_cli("plan", recipe, "--set", allowed, "--json").stdout)["sources"][0]
+    assert "warning:" not in call_here("plan", recipe, "--set", allowed).stdout
+    planned = json.loads(call_here("plan", recipe, "--set", allowed, "--json").stdout)["sources"][0]
     built = build_here(recipe, tmp_path / "set", "--set", allowed)["sources"][0]
     assert built["documents_available"] == 300
     assert planned["tokens"] == pytest.approx(built["tokens_available"], rel=0.05)

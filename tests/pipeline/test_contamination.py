@@ -119,37 +119,19 @@ def hashed(text: str) -> list[int]:
     return find_hashed_words(normalise(text.encode())[0])[0].tolist()
 
 
-PLAIN = (
-    'The r\u00e9sum\u00e9 of Zo\u00eb\'s office: "final flow, first finish" - costs $5 & 40% more than 1/2 of 38 '
-    "caf\u00e9s; \u0391\u03b8\u03ae\u03bd\u03b1 and \u041c\u043e\u0441\u043a\u0432\u0430, d\u00e9j\u00e0 vu."
-)
-VARIANTS = {
-    "NFC": lambda text: unicodedata.normalize("NFC", text),
-    "NFD": lambda text: unicodedata.normalize("NFD", text),
-    "capitals": str.upper,
-    "line breaks": lambda text: text.replace(" ", "\r\n"),
-    "no-break spaces": lambda text: text.replace(" ", "\u00a0"),
-    "soft hyphens": lambda text: re.sub(r"(\w\w)(?=\w)", "\\1\u00ad", text),
-    "zero-width spaces": lambda text: re.sub(r"(\w)(?=\w)", "\\1\u200b", text),
-    "variation selectors": lambda text: re.sub(r"(\w)(?=\w)", "\\1\ufe0f", text),
-    "directions": lambda text: f"\u202b{text}\u202c",
-    "full width": lambda text: "".join(chr(ord(one) + 0xFEE0) if "!" <= one <= "~" else one for one in text),
-    "ligatures": lambda text: text.replace("fi", "\ufb01").replace("fl", "\ufb02"),
-    "curly quotes": lambda text: text.replace("'", "\u2019").replace('"', "\u201c").replace("-", "\u2014"),
-    "currency apart": lambda text: text.replace("$", "\u20ac "),
-    "numbered entities": lambda text: "".join(one if one.isalnum() else f"&#{ord(one)};" for one in text),
-    "named entities": lambda text: html.escape(text).replace("\u00e9", "&eacute;").replace(" ", "&nbsp;"),
-    "entities twice": lambda text: html.escape(html.escape(text).replace(" ", "&nbsp;")),
-    "soft hyphens as entities": lambda text: re.sub(r"(\w\w)(?=\w)", "\\1&shy;", text),
-}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_typography_does_not_hide_words(name: str) -> None:
-    changed = VARIANTS[name](PLAIN)
-    assert changed != unicodedata.normalize("NFC", PLAIN) or name == "NFC"
-    assert hashed(changed) == hashed(PLAIN)
-    assert hashed(PLAIN) != hashed(PLAIN.replace("costs", "cost"))
+def test_typography_does_not_hide_words() -> None:
+    plain = (
+        'The r\u00e9sum\u00e9 of Zo\u00eb\'s office: "final flow, first finish" - costs $5 & 40% more than 1/2 of 38 '
+        "caf\u00e9s; \u0391\u03b8\u03ae\u03bd\u03b1 and \u041c\u043e\u0441\u043a\u0432\u0430, d\u00e9j\u00e0 vu."
+    )
+    # Capitals, accents apart, entities, ligatures, line breaks, characters that are not seen, full width, directions.
+    hidden = (
+        "\u202bTHE re\u0301sume\u0301\u00a0of Zo&euml;&amp;#39;s o\ufb03ce\uff1a &ldquo;\ufb01nal\r\n"
+        "\ufb02ow\u2014fi\u00adr&shy;st f\u200bin\ufe0fish\u201d costs \u20ac 5 "
+        "&amp;amp; 40% m&#111;re than 1&#x2f;2&nbsp;of \uff13\uff18 cafe\u0301s; \u0391\u0398\u0389\u039d\u0391 "
+        "and \u041c\u043e\u0441\u043a\u0432\u0430, d&eacute;j\u00e0 vu.\u202c"
+    )
+    assert hashed(hidden) == hashed(plain) != hashed(plain.replace("costs", "cost"))
 
 
 LETTERS = "ab \u2019\u00a0\u3001\u4e2dB.\n\U0001f642\u00e9\u0301\u00ad\u200b\u20ac\uff21\u00bd\ufb01\ud55c&;"
@@ -356,9 +338,8 @@ def test_items_in_many_documents_are_found_and_shared_phrases_are_not(tmp_path: 
         assert count_documents(ngrams, runs, None).tolist() == counts.tolist()
 
 
-@pytest.mark.parametrize("action", ["report", "drop"])
 def test_the_manifest_names_the_items_that_the_training_split_holds(
-    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Items are in documents of both splits, in some that the mix leaves out, in a copy, and in none."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -380,28 +361,27 @@ def test_the_manifest_names_the_items_that_the_training_split_holds(
         },
         split={"val_tokens": 400},
         shards={"tokens": 300},
-        evaluations=[
-            {"name": name, "task": "lambada", "action": action, "max_dropped": 1} for name in ("lambada", "again")
-        ],
     )
-    built = pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
-    hashes = {
-        split: {one.hex() for shard in shards for one in shard.documents().column("hash").to_pylist()}
-        for split, shards in open_set(tmp_path / "set").splits.items()
-    }
-    items = {name: hash_document(text.encode()).hex() for name, text in zip([*range(50), "short"], texts, strict=True)}
-    places = {
-        split: {items[n] for n in range(40) if hash_document(documents[n].encode()).hex() in own}
-        for split, own in hashes.items()
-    }
-    (entry,) = built.manifest.eval_tasks
-    assert entry.held == sorted(places["train"])
-    assert (entry.task, entry.items, entry.too_short) == ("lambada", 51, [items["short"]])
-    assert entry.items_sha256 == read_items(task).sha256
-    assert validate(tmp_path / "set", level="full").problems == []
-    if action == "drop":
-        assert not entry.held
-    else:  # some are in validation only, some in no split
-        assert entry.held
-        assert places["val"] - places["train"]
-        assert len(places["val"] | places["train"]) < 40
+    items = [hash_document(text.encode()).hex() for text in texts]
+    for action in ("report", "drop"):
+        evaluation = {"task": "lambada", "action": action, "max_dropped": 1}
+        recipe["evaluations"] = [evaluation | {"name": name} for name in ("lambada", "again")]
+        (entry,) = pipeline.build_set(recipe, out=tmp_path / "set", workers=1).manifest.eval_tasks
+        hashes = {
+            split: {one.hex() for shard in shards for one in shard.documents().column("hash").to_pylist()}
+            for split, shards in open_set(tmp_path / "set").splits.items()
+        }
+        places = {
+            split: {items[n] for n in range(40) if hash_document(documents[n].encode()).hex() in own}
+            for split, own in hashes.items()
+        }
+        assert entry.held == sorted(places["train"])
+        assert (entry.task, entry.items, entry.too_short) == ("lambada", 51, [items[50]])
+        assert entry.items_sha256 == read_items(task).sha256
+        assert validate(tmp_path / "set", level="full").problems == []
+        if action == "drop":
+            assert not entry.held
+        else:  # some are in validation only, some in no split
+            assert entry.held
+            assert places["val"] - places["train"]
+            assert len(places["val"] | places["train"]) < 40

@@ -26,9 +26,8 @@ from pipeline.clean.tally import Tally
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from pipeline.sources.selection import open_sources
-from shards.errors import InputError
 from tests.support.builds import build_here, real_documents
-from tests.support.recipes import faults_in, write_texts
+from tests.support.recipes import write_texts
 
 pytestmark = pytest.mark.long
 
@@ -107,29 +106,6 @@ def recipe(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
-
-
-@pytest.mark.parametrize(
-    ("tables", "fault"),
-    [
-        ('filter = "GopherQualtyFilter"', "has no filter 'GopherQualtyFilter'. Did you mean 'GopherQualityFilter'?"),
-        ('filter = "SamplerFilter"', "cannot be used: it draws at random in the order of the documents"),
-        ('filter = "URLFilter"', "cannot be used: it checks the URL of a document"),
-        ('filter = "GopherQualityFilter"\narguments = { min_words = 3 }', "unexpected keyword argument 'min_words'"),
-        (
-            'filter = "RegexFilter"\narguments = { regex_exp = "(" }',
-            "cannot be used like this: error: missing ), unterminated",
-        ),
-        ('filter = "RegexFilter"', "missing 1 required positional argument: 'regex_exp'"),
-        ('filter = "C4ParagraphFilter"\narguments = { exclusion_writer = 1 }', "exclusion_writer cannot be given"),
-    ],
-)
-def test_faults_are_told_before_a_build_begins(recipe: Callable[..., Path], tables: str, fault: str) -> None:
-    with pytest.raises(InputError) as caught:
-        load_checked_recipe(recipe(f"[[sources.clean.datatrove]]\n{tables}", ["text"]))
-    (found,) = faults_in(caught.value)
-    assert fault in found
-    assert found.startswith("sources.a.clean.datatrove.")
 
 
 def test_a_filter_of_a_module_is_a_function(recipe: Callable[..., Path]) -> None:

@@ -152,6 +152,9 @@ def test_the_records_are_those_of_the_file(
         rows = [row for batch in batches for row in batch.rows.tolist()]
         assert rows == [*range(len(rows))]
         assert span.kind != "b" or batches[-1].read_bytes == span.stored_bytes
+        if unit_bytes is None:  # provenance leads back to the document
+            assert read_unit(source, span.label("x"))[rows[-1]] == TEXTS[-1].encode()
+            assert texts_of(b for part in split_groups(span) for b in files.read_span(source, part)) == texts
     assert texts == TEXTS
     assert (len(spans) > 3) == (unit_bytes is not None and written.suffix not in COMPRESS)
     assert sum(span.stored_bytes for span in spans) > 0
@@ -168,14 +171,6 @@ def test_a_document_over_the_limit_is_refused_by_its_number(written: Path, monke
     (cut := written.with_name("cut.txt")).write_text(f"{'x' * 20}{SEPARATOR}{'y' * 40}")
     with pytest.raises(SourceError, match=r"^cut\.txt: record 0 after byte 36: is longer than 30 bytes"):
         read_batches(source_of(cut, max_document_bytes=30), 1)
-
-
-def test_provenance_leads_back_to_the_document(written: Path) -> None:
-    source = source_of(written)
-    span = list_spans_of(source)[0]
-    batches = [*files.read_span(source, span)]
-    assert read_unit(source, span.label("x"))[batches[0].rows.tolist()[-1]] == texts_of(batches[:1])[-1].encode()
-    assert texts_of(b for part in split_groups(span) for b in files.read_span(source, part)) == texts_of(batches)
 
 
 def test_files_of_another_file_system_hold_the_same(written: Path) -> None:

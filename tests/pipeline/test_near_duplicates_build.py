@@ -10,14 +10,12 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
-import numpy as np
 import pytest
 import xxhash
 from tokenizers import Tokenizer
 
 from pipeline.builder.build import BuildResult, build_set
-from pipeline.engine.receipts import TaskOutput
-from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SIMILAR_FILE
+from pipeline.mix.near_duplicates.similar import read_similar
 from shards.stores.store import FolderStore
 from tests.support.builds import hashes_in
 from tests.support.evidence import read_rows
@@ -60,11 +58,11 @@ def test_planted_pairs_are_found_and_the_others_stay(tmp_path: Path) -> None:
     }
     named = [xxhash.xxh3_128_hexdigest(text.encode()) for text in planted.documents]
     exact = {frozenset((named[a], named[b])): jaccard(tokens[named[a]], tokens[named[b]]) for a, b in planted.near}
-    similar: dict[frozenset[str], float] = {}
-    for path in tmp_path.glob(f"set.work/similar/*/{SIMILAR_FILE}"):
-        output = TaskOutput(FolderStore(path.parent))
-        for row in np.frombuffer(output.read(SIMILAR_FILE), SIMILAR_DTYPE).tolist():
-            similar[frozenset((f"{row[0]:016x}{row[1]:016x}", f"{row[2]:016x}{row[3]:016x}"))] = row[4]
+    similar = {
+        frozenset((f"{row[0]:016x}{row[1]:016x}", f"{row[2]:016x}{row[3]:016x}")): row[4]
+        for folder in tmp_path.glob("set.work/similar/*")
+        for row in read_similar(FolderStore(folder), 0.0).tolist()
+    }
 
     apart = [jaccard(tokens[named[a]], tokens[named[b]]) for a, b in planted.apart]
     assert sum(0.75 <= value <= 0.99 for value in exact.values()) >= 100

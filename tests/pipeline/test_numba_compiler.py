@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ import pytest
 from pipeline import numba_compiler
 from pipeline.clean.measures import measure
 from pipeline.clean.measures.names import MEASURES
+from tests.support.builds import call_here
 from tests.support.recipes import write_small_recipe
 
 CALLER = "from pipeline.numba_compiler import compiled_and_kept\nfrom own.callee import one\n"
@@ -61,19 +61,17 @@ def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
     assert numba_compiler.compiled_and_kept(add_one)(1) == 2
 
 
-def test_a_build_says_what_it_compiles_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_cli: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_a_build_says_what_it_compiles_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clean = {"c4": {"when": "encode", "min_sentences": "off"}}
     recipe = write_small_recipe(tmp_path, tokenizer={"vocab_size": 260}, clean=clean)
     # This process has the code in memory, and compiles nothing again.
     measure.measure_documents(cast("Any", pa.array(["a"], pa.large_string())), MEASURES)
 
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
-    said = run_cli("build", recipe, "--out", "first", "--workers", "1").stderr
+    said = call_here("build", recipe, "--out", tmp_path / "first").stderr
     assert said.index("compiling the measures, once") < said.index("mix: ")  # its sample is cleaned
     (Path(numba_compiler.find_numba_folder(Path(measure.__file__).parent)) / "code.nbc").touch()
-    said = run_cli("build", recipe, "--out", "second", "--workers", "1").stderr
+    said = call_here("build", recipe, "--out", tmp_path / "second").stderr
     assert "mix: " in said
     assert "compiling" not in said
 

@@ -176,9 +176,9 @@ def test_the_plan_of_a_small_corpus_is_its_build(twice: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("too_many", ["--tokens=150_000", "--set=split.val_tokens=150_000"])
-def test_a_plan_that_is_sure_ends_as_the_build(twice: Path, run_cli: Any, tmp_path: Path, too_many: str) -> None:
-    build = run_cli("build", twice, "--out", tmp_path / "set", "--workers", "1", too_many)
-    plan = run_cli("plan", twice, too_many, "--json")
+def test_a_plan_that_is_sure_ends_as_the_build(twice: Path, tmp_path: Path, too_many: str) -> None:
+    build = call_here("build", twice, "--out", tmp_path / "set", too_many)
+    plan = call_here("plan", twice, too_many, "--json")
     assert (build.returncode, plan.returncode) == (2, 2), plan.stdout + plan.stderr
     assert plan.stderr.splitlines()[-1].partition(":")[0] == build.stderr.splitlines()[-1].partition(":")[0]
     assert json.loads(plan.stdout)["problems"], "the plan is printed all the same"
@@ -216,9 +216,7 @@ def served(tmp_path: Path) -> Iterator[tuple[Hub, Bucket]]:
 
 
 @pytest.mark.long
-def test_a_plan_over_a_network_asks_for_little_and_foresees_the_build(
-    served: tuple[Hub, Bucket], tmp_path: Path
-) -> None:
+def test_a_plan_over_a_network_asks_for_little(served: tuple[Hub, Bucket], tmp_path: Path) -> None:
     hub, bucket = served
     run = Command(hub, tmp_path)
     run.environment["TOKENMILL_CONTENT_ENDPOINT"] = f"{bucket.url}/content"
@@ -249,47 +247,35 @@ def test_a_plan_over_a_network_asks_for_little_and_foresees_the_build(
     assert code["content_files"] == pytest.approx(code["documents"], abs=4)
     assert planned["usd"] == pytest.approx(planned["total_s"] / 1000)
 
-    out = run.build(recipe, "set", "--set", "sources.code.max_missing=1.0")
-    manifest = json.loads((out / "manifest.json").read_text())
-    for entry, built in zip(planned["sources"], manifest["sources"], strict=True):
-        assert entry["tokens"] == pytest.approx(built["tokens_available"], rel=WITHIN), entry["name"]
-        assert entry["documents"] == pytest.approx(built["documents_available"], rel=WITHIN)
-    assert planned["train_tokens"] == pytest.approx(manifest["splits"]["train"]["tokens"], rel=WITHIN)
-
 
 # --- The disk, and the command ---
 
 
-def test_a_small_disk_is_refused(
-    recipe: Path, twice: Path, run_cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_disk_is_refused(recipe: Path, twice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = overrides("mix.tokens=1_000_000_000_000_000", "mix.when_short=error")
     stderr = build_here(recipe, tmp_path / "set", *changes, expect=2)["stderr"]
     assert "error: disk: needs" in stderr
     assert "TB too few" in stderr
     monkeypatch.setattr("shards.stores.files.shutil.disk_usage", lambda path: type("Usage", (), {"free": 100_000}))
-    refused = run_cli("plan", twice)
+    refused = call_here("plan", twice)
     assert refused.returncode == 2
     assert "training and 1,000 validation tokens" in refused.stdout, "the plan is told all the same"
     assert "error: disk: needs" in refused.stderr
     assert "B too few" in refused.stderr
-    assert run_cli("plan", twice, "--work", "s3://b/work", "--out", "s3://b/out").returncode == 0
+    assert call_here("plan", twice, "--work", "s3://b/work", "--out", "s3://b/out").returncode == 0
 
 
-def test_a_source_of_few_documents_is_warned_of(
-    run_cli: Any, twice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_of_few_documents_is_warned_of(twice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_texts(tmp_path / "few.jsonl", [f"{number} {text}" for number, text in enumerate(real_documents()[:4])])
     sources = source("first", str(twice.parent / "first.jsonl"), weight=99), source("few", "few.jsonl", weight=1)
     recipe = write_recipe(tmp_path / "r.toml", *sources, tokenizer={"vocab_size": 600}, split={"val_tokens": 1000})
-    said = run_cli("plan", recipe).stdout
+    said = call_here("plan", recipe).stdout
     assert "warning: validation takes about 25.0% of few (4 documents), more than 5%. Split" in said
-    assert "warning" not in run_cli("plan", recipe, "--set", "split.val_tokens=0").stdout
-    assert "sources.few.weight=" in run_cli("plan", recipe, "--set", "sources.few.take=0.01").stdout, (
+    assert "warning" not in call_here("plan", recipe, "--set", "split.val_tokens=0").stdout
+    assert "sources.few.weight=" in call_here("plan", recipe, "--set", "sources.few.take=0.01").stdout, (
         "no document of it"
     )
     monkeypatch.setattr("shards.cli.inspect_set.VALIDATION_DEVIATION", 0.01)
-    changes = ("--workers", "1", "--set", "split.val_tokens=100")
-    built = run_cli("build", recipe, "--out", tmp_path / "set", *changes).stdout
+    built = call_here("build", recipe, "--out", tmp_path / "set", "--set", "split.val_tokens=100").stdout
     assert re.search(r"warning: validation takes \d+\.\d% of few \(1 of 4 documents\), more than 5%", built)
     assert "warning: validation deviates from the mix by over 1% for first, because it holds" in built

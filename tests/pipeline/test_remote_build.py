@@ -52,17 +52,6 @@ def test_a_smaller_set_takes_the_place_of_a_larger_one(recipe: Path, built: str,
     assert len(entries) == 1
 
 
-def test_damaged_objects_are_made_again(recipe: Path, expected: dict[str, str], built: str) -> None:
-    work = open_writable_store(f"{built}.work")
-    damaged = sorted(file.name for file in work.list() if file.name.endswith(("tokens.bin", "kept.bin")))
-    for name in damaged[:2]:
-        work.put(name, b"~" + work.read(name)[1:])
-    open_writable_store(built).delete_all()
-    said = build_here(recipe, built)["stderr"]
-    assert said.count("rebuilding it") == 2
-    assert digests(built) == expected
-
-
 def test_a_second_driver_is_refused(recipe: Path, built: str) -> None:
     lease = Lease(open_writable_store(f"{built}.work"))
     open_writable_store(built).delete_all()

@@ -7,14 +7,13 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.reasons import Dropped
 from tests.support import recipes
-from tests.support.builds import build_here
+from tests.support.builds import build_here, call_here
 from tests.support.reading import files_source, list_spans_of
 from tests.support.recipes import write_recipe
 
@@ -22,7 +21,7 @@ web = functools.partial(recipes.source, "web")
 """The table of the source of these tests."""
 
 
-def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dict[str, str], run_cli: Any) -> None:
+def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dict[str, str]) -> None:
     """With a tokenizer of its own no sample is drawn: the encode stage finds it. Nulls are counted after it."""
     tokenizer = {"file": str(recipe.parent / "set" / "tokenizer.json")}
     write_recipe(tmp_path / "r.toml", web("*.jsonl"), tokenizer=tokenizer, mix={"when_short": "shrink"})
@@ -31,9 +30,9 @@ def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dic
     (tmp_path / "a.jsonl").write_bytes("\n".join(lines).encode() + b"\n" + bad)
     stopped = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
     assert "2 of 52 records (3.85% of those read so far) are malformed" in stopped
-    assert run_cli("plan", "r.toml").stderr.endswith(stopped[stopped.index("error: ") :])
+    assert call_here("plan", "r.toml", cwd=tmp_path).stderr.endswith(stopped[stopped.index("error: ") :])
     keys = ["--set", "sources.web.max_malformed=0.05"]
-    planned = run_cli("plan", "r.toml", *keys)
+    planned = call_here("plan", "r.toml", *keys, cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert "warning: the build would stop: source 'web': 10 of 52 records (19.23%" in planned.stdout
     stopped = build_here(tmp_path / "r.toml", tmp_path / "out", *keys, expect=2)["stderr"]
