@@ -43,17 +43,19 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("place", [".", "recipes", "../elsewhere", "/"])
-def test_the_working_directory_plays_no_part(place: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_begin_at_the_folder_of_the_recipe_and_those_of_set_at_the_working_directory(
+    place: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(project / place)
-    (source,) = load_checked_recipe(Path(os.path.relpath(project / "recipes/a.toml"))).sources
-    assert [Path(file.url).resolve() for file in list_files(source)] == [project / "texts/a.jsonl"]
+    recipe = Path(os.path.relpath(project / "recipes/a.toml"))
+    (source,) = load_checked_recipe(recipe).sources
     assert [path.written for path in source.paths] == ["../texts/*.jsonl"]
-
-
-def test_set_begins_at_the_working_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project)
-    (source,) = load_checked_recipe(project / "recipes/a.toml", overrides=['sources.s.paths=["texts/a.jsonl"]']).sources
-    assert [Path(file.url).resolve() for file in list_files(source)] == [project / "texts/a.jsonl"]
+    # Paths of --set begin there.
+    changed = load_checked_recipe(
+        recipe, overrides=[f'sources.s.paths=["{os.path.relpath(project / "texts/a.jsonl")}"]']
+    )
+    for own in (source, *changed.sources):
+        assert [Path(file.url).resolve() for file in list_files(own)] == [project / "texts/a.jsonl"]
 
 
 def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,4 +147,3 @@ def test_units_of_small_files_and_large_ones() -> None:
     assert [span for unit in units for span in unit.spans] == spans
     assert [len(unit.spans) for unit in units] == [3, 3, 1, 1, 1]
     assert {unit.source for unit in units} == {3}
-    assert json.loads(spans_to_json(units[0].spans))[0]["url"] == "/0"
