@@ -40,8 +40,8 @@ FORBIDDEN = {
 CORPORA_DEFAULT = "../sha" + "red/corpora"
 
 
-def _python(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def _tracked_text() -> Iterator[tuple[str, str]]:

@@ -63,32 +63,25 @@ def test_the_recipes_of_the_page_load(tmp_path: Path, monkeypatch: pytest.Monkey
     example, encoded, curriculum, share, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     cleaning = (ROOT / "docs/cleaning.md").read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
     code = f'[[sources]]\nname = "code"\npaths = ["code/*.parquet"]\nweight = 3\n{cleaning}\n[clean.gopher]\n'
+    sources = "".join(
+        f'[[sources]]\nname = "{name}"\npaths = ["notes/a/b.md"]\nweight = {weight}\n'
+        for name, weight in {"fineweb-edu": 87, "finemath": 10, "python-edu": 3}.items()
+    )
     monkeypatch.chdir(tmp_path)
-    for file in ("notes/a/b.md", "letters/a.txt", "crawl/a.parquet", "code/a.parquet"):
+    for file in ("notes/a/b.md", "letters/a.txt", "crawl/a.parquet", "code/a.parquet", "finemath/a.parquet"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_bytes(b"a file")
-    (tmp_path / "r.toml").write_text(patterns + example + code)
-    recipe = load_checked_recipe(tmp_path / "r.toml")
-    assert recipe.mix.tokens == 500_000_000
-    assert len(recipe.sources[0].drop_if_matches) == 2
-    assert [[preset.name for preset in source.clean.presets()] for source in recipe.sources] == [
-        *[["gopher"]] * 3,
-        ["gopher", "code"],
-    ]
-
-    def load_sources(text: str) -> Recipe:
-        (tmp_path / "c.toml").write_text(f'name = "c"\n{text}\n[tokenizer]\nvocab_size = 300\n')
-        return load_checked_recipe(tmp_path / "c.toml")
-
-    assert load_sources(encoded).sources[0].encoding == "cp1252"
-    (tmp_path / "finemath").mkdir()
-    (tmp_path / "finemath/a.parquet").write_bytes(b"a file")
-    assert load_sources(share).sources[0].take == 1 / 16
-    weights = {"fineweb-edu": 87, "finemath": 10, "python-edu": 3}
-    sources = "".join(
-        f'[[sources]]\nname = "{n}"\npaths = ["notes/a/b.md"]\nweight = {w}\n' for n, w in weights.items()
-    )
-    assert [phase.name for phase in load_sources(sources + curriculum).mix.phases] == ["main", "last"]
+    rest = 'name = "c"\n{}\n[tokenizer]\nvocab_size = 300\n'
+    loaded: list[Recipe] = []
+    for recipe in (patterns + example + code, *map(rest.format, (encoded, share, sources + curriculum))):
+        (tmp_path / "r.toml").write_text(recipe)
+        loaded.append(load_checked_recipe(tmp_path / "r.toml"))
+    whole, latin, sampled, phased = loaded
+    assert (whole.mix.tokens, len(whole.sources[0].drop_if_matches)) == (500_000_000, 2)
+    presets = [[preset.name for preset in source.clean.presets()] for source in whole.sources]
+    assert presets == [*[["gopher"]] * 3, ["gopher", "code"]]
+    assert (latin.sources[0].encoding, sampled.sources[0].take) == ("cp1252", 1 / 16)
+    assert [phase.name for phase in phased.mix.phases] == ["main", "last"]
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)

@@ -78,13 +78,13 @@ class Hub(Server):
         super().__init__(self._route, listeners=2)
         self.url, self.cdn_url = self.urls()
 
-    def publish(self, repo: str, folder: Path, *, ref: str = "main") -> str:
-        """Make the folder's files a new commit and move ref to it; older commits stay, as long as their files do.
+    def publish(self, repo: str, folder: Path) -> str:
+        """Make the folder's files a new commit of main; older commits stay, as long as their files do.
 
         The commit is named by content: publishing the same files again gives the same commit. So a test that
         changes a file writes the changed set into another folder (links do) and publishes that.
         """
-        return self.add(repo, snapshot_of(repo, folder), ref)
+        return self.add(repo, snapshot_of(repo, folder), "main")
 
     def add(self, repo: str, snapshot: Snapshot, ref: str) -> str:
         """Point a ref to a snapshot."""
