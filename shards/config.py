@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, Validat
 
 from shards.errors import InputError
 from shards.stores.files import read_file
-from shards.terminal.gone import did_you_mean, nearest
+from shards.terminal.hints import did_you_mean, nearest
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Document = dict[str, Any]

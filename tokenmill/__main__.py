@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
     """Run a command of `tokenmill` and return its exit status."""
     from shards.errors import InputError, RunError, ShardSetError
     from shards.terminal.display import say
-    from shards.terminal.gone import did_you_mean
+    from shards.terminal.hints import did_you_mean
     from shards.terminal.program import PROBLEMS, call_command, run_command
 
     name, *rest = arguments or [""]

@@ -18,7 +18,7 @@ from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import DatatroveFilter
 from shards.errors import import_extra
 from shards.terminal.display import printable
-from shards.terminal.gone import nearest
+from shards.terminal.hints import nearest
 
 _MODULE = "datatrove.pipeline.filters"
 REFUSED = {

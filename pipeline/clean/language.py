@@ -20,7 +20,7 @@ from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import PACKAGED_MODEL, Language, find_model
 from shards.errors import InputError, MissingExtraError, import_extra
 from shards.stores.files import hash_file
-from shards.terminal.gone import nearest
+from shards.terminal.hints import nearest
 
 _LABEL = "__label__"
 _LOADING_BYTES = 512 << 20

@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeline.clean.drops import Counts, SourceDrops, StepDrops
 from pipeline.clean.limits import count_violations, find_violations
-from pipeline.clean.reasons import DUPLICATE, ELSEWHERE, NEAR_DUPLICATE, NOT_TAKEN, step_of
+from pipeline.clean.reasons import DUPLICATE, ELSEWHERE, NEAR_DUPLICATE, NOT_TAKEN, REASONS, step_of
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.block_lists import Blocked
 from pipeline.mix.evidence import RowPlaces
@@ -75,7 +75,7 @@ class Index:
         self._partitions = Partitions(runs, scratch)
         self.bits = self._partitions.bits
         limits_of_all = [limit for own, _ in self._limits.values() for limit in own]
-        reasons = len(limits_of_all) + len(self._blocked.reasons) + 4 + num_sources
+        reasons = len(limits_of_all) + len(self._blocked.reasons) + 2 * len(REASONS) + num_sources
         self._dtype = np.dtype(np.uint8 if reasons < 256 else np.uint16)
         """Of the numbers of reasons."""
         # Documents and tokens by partition, source and reason, of which the first is none: kept documents.

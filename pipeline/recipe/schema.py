@@ -37,7 +37,7 @@ from pipeline.recipe.sources import SourceRecipe
 from shards.config import Settings, item_names, shared_names, table_of
 from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
-from shards.terminal.gone import nearest
+from shards.terminal.hints import nearest
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
 BOS_TEXTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[BOS]")

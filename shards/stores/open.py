@@ -10,7 +10,7 @@ from shards.errors import InputError
 from shards.stores.hub_store import HUB_SCHEME, open_hub
 from shards.stores.object_store import OBJECT_SCHEMES, ObjectStore, open_objects
 from shards.stores.store import FolderStore, Store
-from shards.terminal.gone import nearest
+from shards.terminal.hints import nearest
 
 Place = Path | str
 """The place of a set: a folder on this machine, or the address of a remote store."""

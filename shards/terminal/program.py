@@ -28,7 +28,7 @@ from typing import Any, NoReturn, TextIO, cast
 
 from shards.errors import InputError, TokenmillError, any_remedy, lacks_memory, missing_extra, text_of
 from shards.terminal.display import JsonObject, Table, format_json, print_lines, print_rows, say
-from shards.terminal.gone import did_you_mean
+from shards.terminal.hints import did_you_mean
 from shards.terminal.reporter import report_to
 
 WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from shards.errors import InputError
-from shards.terminal.gone import nearest
+from shards.terminal.hints import nearest
 
 
 def shipped_folder(package: Path, kind: Literal["data", "train", "experiments"]) -> Path:

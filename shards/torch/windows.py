@@ -31,7 +31,7 @@ from shards.format.windows.order import ORDER_VERSION, order_split
 from shards.format.windows.window_reader import WindowReader
 from shards.stores.cache import Cache
 from shards.stores.open import AnyPath, scheme_of
-from shards.terminal.gone import nearest
+from shards.terminal.hints import nearest
 from shards.torch.batch import Sample, WindowBatch, number_documents, positions_in_documents
 
 Labels = Literal["next", "same"]

@@ -67,7 +67,7 @@ def test_repeated_and_long_documents_are_left_out() -> None:
     line = "a line of thirty characters or more: it says"
     kept, long = keep([f"{line}\n" * 150, "x " * 4000, "\ud800" * 7000, f"{line}\n{'y ' * 20}"])
     assert (kept, long) == (["3"], ["1"])
-    assert docstrings.harvest_docstrings([("r 1", "gone.py", "gone.py")]) == []
+    assert docstrings.harvest_docstrings([("r 1", "hints.py", "hints.py")]) == []
 
 
 def test_another_run_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
-from shards.terminal.gone import nearest
+from shards.terminal.hints import nearest
 
 Shares = npt.NDArray[np.float64]
 """One mix, float64 `(dimensions,)`, or several, `(mixes, dimensions)`."""

@@ -22,7 +22,7 @@ from shards.eval_tasks.known import (
     find_label,
     shorten,
 )
-from shards.terminal.gone import nearest
+from shards.terminal.hints import nearest
 
 EvalName = Annotated[
     str,

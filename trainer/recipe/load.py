@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shards.config import Changes, Document, apply_changes, check_kind, check_settings, read_document
-from shards.terminal.gone import nearest
+from shards.terminal.hints import nearest
 from shards.terminal.shipped_recipes import find_recipe, shipped_folder
 from trainer.recipe.schema import TrainRecipe
 

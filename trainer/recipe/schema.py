@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from shards.config import Settings, in_form, item_names, list_of
-from shards.terminal.gone import nearest
+from shards.terminal.hints import nearest
 from trainer.recipe.eval_config import EvalConfig
 
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
