@@ -434,11 +434,6 @@ def test_a_page_shows_the_table_and_documents(built: Built, tmp_path: Path) -> N
     # Text of others stays text.
     assert "&lt;script&gt;" in text
     assert not [part for part in ("<script", "\x1b", "\u202e") if part in text]
-    # A file of somebody else, and one in the set, are not written.
-    (tmp_path / "mine.html").write_text("mine")
-    assert "not written by clean-report" in report(work, "--html", str(tmp_path / "mine.html"), expect=2).stderr
-    assert (tmp_path / "mine.html").read_text() == "mine"
-    assert report(built.folder / "set", "--html", str(built.folder / "set/clean.html"), expect=2).stderr
 
 
 def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(built: Built, tmp_path: Path) -> None:
@@ -485,8 +480,6 @@ def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path
     (tmp_path / "set.work").rename(tmp_path / "elsewhere")
     lost = trace(tmp_path / "set", "--hash", "ab" * 16).stdout
     assert "give it with --work" in lost
-    refused = trace(tmp_path / "set", "--hash", "ab" * 16, "--work", str(tmp_path), expect=2)
-    assert "no build here has reached the mix" in refused.stderr
 
 
 def test_of_a_file_that_a_source_lists_that_source_alone_is_asked(tmp_path: Path) -> None:
