@@ -110,8 +110,9 @@ class HitFinder:
                 words, places = words[1:], places[1:]
             begin, end = start, len(text)
             if stop < end:  # what follows may belong to the last word
-                edges = places[[-_REPEATED_WORDS, -1]] if len(places) >= _REPEATED_WORDS else np.zeros((2, 2), np.int64)
-                begin, end = (start + int(place) for place in find_origins(edges[:, 0], edges[:, 1], edits)[0])
+                if len(places) >= _REPEATED_WORDS:
+                    edges = places[[-_REPEATED_WORDS, -1]]
+                    begin, end = (start + int(place) for place in find_origins(edges[:, 0], edges[:, 1], edits)[0])
                 if begin == start:
                     size *= 2  # words of many kilobytes
                     continue
