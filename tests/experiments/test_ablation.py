@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import re
-import signal
-import subprocess
-import sys
-import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.ablations import TRAIN, call_experiment, open_ablation, write_ablation, write_texts
-from tests.support.builds import wait_until
+from tests.support.ablations import call_experiment, open_ablation, write_ablation, write_texts
 from tests.support.html import Html
-from tests.support.started import session_processes
 from trainer.metrics import last_record, read_metrics
 
 PLAIN, SUMS = {"name": "plain"}, {"name": "sums", "data": {"sources": {"sums": {"weight": 3}}}}
@@ -122,28 +114,3 @@ def test_a_recipe_with_fewer_tokens_than_a_training_takes_is_named(
     open_ablation(file, tmp_path / "out", quiet=False)
     said = "arm plain: trains on 11,904 tokens, and mix.tokens = 6,000 of its data recipe: each is read 2.0 times"
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_killed_at_any_moment_the_answer_is_the_same(tmp_path: Path) -> None:
-    longer = {"train": TRAIN["train"] | {"steps": 60}}
-    file = write_ablation(tmp_path, PLAIN, SUMS, train=longer)
-    began = time.monotonic()
-    assert ablate_here(file, tmp_path / "whole", "--workers", "2").returncode == 0
-    seconds = time.monotonic() - began
-    draw = random.Random(4)
-    kills = 0
-    for _ in range(10 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 1):
-        command = ["-m", "tokenmill", "ablate", str(file), "--out", str(tmp_path / "killed"), "--workers", "2"]
-        process = subprocess.Popen([sys.executable, *command], start_new_session=True)
-        time.sleep(draw.uniform(0.1, 0.5) * seconds)
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
-        process.wait()
-        wait_until(lambda leader=process.pid: not session_processes(leader), "the workers and trainings to end")
-    assert kills >= 1
-    assert ablate_here(file, tmp_path / "killed").returncode == 0
-    killed, whole = (json.loads((tmp_path / name / "ablation.json").read_text()) for name in ("killed", "whole"))
-    assert killed["scores"] == whole["scores"]

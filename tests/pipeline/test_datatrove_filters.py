@@ -17,7 +17,6 @@ import pytest
 from datatrove.data import Document
 from datatrove.pipeline.filters.base_filter import BaseFilter, get_filter_result
 
-import shards
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.clean.datatrove import REFUSED
 from pipeline.clean.documents import DocumentStream
@@ -26,7 +25,7 @@ from pipeline.clean.tally import Tally
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from pipeline.sources.selection import open_sources
-from tests.support.builds import build_here, real_documents
+from tests.support.builds import real_documents
 from tests.support.recipes import write_texts
 
 pytestmark = pytest.mark.long
@@ -119,23 +118,3 @@ def test_a_filter_of_a_module_is_a_function(recipe: Callable[..., Path]) -> None
     stream = DocumentStream(load_checked_recipe(path).sources[0], open_sources(load_checked_recipe(path))[0].listed)
     assert [documents.text.to_pylist() for _, documents in stream] == [["LONG ENOUGH?"]]
     assert stream.tally.dropped == {"mine:keep": 1, "mine:keep: odd": 1}
-
-
-def test_a_build_with_filters(recipe: Callable[..., Path]) -> None:
-    documents = texts(120)
-    clean = (
-        '[[sources.clean.datatrove]]\nfilter = "C4QualityFilter"\nmax_dropped = 0.9\n'
-        '[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"\nmax_dropped = 0.95\n'
-    )
-    path = recipe(clean, documents)
-    done = build_here(path, path.parent / "set")
-    # The second filter sees what the first has left.
-    left = documents
-    for filter_ in (datatrove_filters.C4QualityFilter(), datatrove_filters.C4ParagraphFilter()):
-        left = [text for text in left if get_filter_result(filter_.filter(Document(text=text, id="")))[0]]
-    opened = shards.open_set(path.parent / "set")
-    held = [row["row"] for shard in opened.shards for row in shard.documents(["row"]).to_pylist()]
-    assert sorted(held) == [documents.index(text) for text in left]
-    assert 0 < len(left) < len(documents)
-    assert "clean.datatrove.C4QualityFilter changed the text of" in done["stderr"]
-    assert "they are encoded unchanged" in done["stderr"]

@@ -18,7 +18,6 @@ from pipeline.sources import files, selection
 from pipeline.sources.base import Span
 from pipeline.sources.selection import Selection, open_sources
 from shards.format.reader import open_set
-from tests.support.builds import digests
 from tests.support.provenance import compare_with_sources
 from tests.support.reading import list_spans_of
 from tests.support.recipes import source as make_source
@@ -127,28 +126,6 @@ def test_a_part_is_read_and_said_to_be_one(
     # Its documents are found again, though the parts are others than the ones a whole build would make.
     compared, different = compare_with_sources(tmp_path / "set", 300)
     assert (compared > 50, different) == (True, 0)
-
-
-def test_the_same_bytes_for_any_workers_stopped_and_again(
-    load: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = load()
-    first = run(recipe, "one")
-    assert first.stages["mix"].ran > 1, "the first taking is short, so that the loop is part of this test"
-    run(recipe, "two", workers=2)
-    assert run(recipe, "one").tasks_run == 0
-    with monkeypatch.context() as patch:
-
-        def stop(self: Selection, needed: int, found: int) -> None:
-            raise KeyboardInterrupt
-
-        patch.setattr(Selection, "take_for", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run(recipe, "stopped")
-    encoded = len(list((tmp_path / "stopped.work" / "encode").glob("*/receipt.json")))
-    again = run(recipe, "stopped")
-    assert again.stages["encode"].ran == len(again.stages["encode"].results) - encoded
-    assert digests(tmp_path / "stopped") == digests(tmp_path / "one") == digests(tmp_path / "two")
 
 
 def test_what_is_taken_further_leaves_what_was_taken(load: Any) -> None:

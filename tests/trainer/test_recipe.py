@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from trainer.optim import learning_rate
-from trainer.recipe import TrainRecipe, load_train_recipe, parse_recipe
-from trainer.resume import find_changes
+from trainer.recipe import TrainRecipe, load_train_recipe
 
 
 @pytest.fixture
 def recipe(recipe_file) -> TrainRecipe:
     return load_train_recipe(recipe_file)
-
-
-def test_changes_are_named_with_both_values(recipe_file, recipe):
-    assert not find_changes(recipe, parse_recipe(recipe.model_dump(mode="json")))
-    new = ["optimizer.lr=0.5", "model.hidden_size=32", "optimizer.betas=[0.8, 0.9]", 'train.precision="bf16"']
-    assert find_changes(recipe, load_train_recipe(recipe_file, new)) == {
-        "optimizer.lr": (0.01, 0.5),
-        "model.hidden_size": (64, 32),
-        "optimizer.betas": ([0.9, 0.95], [0.8, 0.9]),
-        "train.precision": ("fp32", "bf16"),
-    }
-    sets = [
-        "eval.sets=[{name='a', shards='x'}, {name='b', shards='y', max_tokens=5}]",
-        "eval.sets=[{name='b', shards='y'}]",
-    ]
-    assert find_changes(*(load_train_recipe(recipe_file, [one]) for one in sets)) == {
-        "eval.sets.a.name": ("a", None),
-        "eval.sets.a.shards": (str(Path.cwd() / "x"), None),
-        "eval.sets.a.max_tokens": (1_000_000, None),
-        "eval.sets.b.max_tokens": (5, 1_000_000),
-    }
 
 
 @pytest.mark.parametrize(
