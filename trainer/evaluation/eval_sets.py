@@ -266,13 +266,11 @@ def _open_shard_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> 
 def _describe_recipe(config: EvalSetConfig, trained: TrainedModel) -> dict[str, Any]:
     """Return the data recipe of an eval set's text."""
     names = {token: text for text, token in parse_tokenizer(trained.tokenizer_json).special.items()}
-    tokenizer = {"file": TOKENIZER_FILE, "eos_token": names[trained.eos_id]}
-    if trained.bos_id is not None:
-        tokenizer["bos"] = names[trained.bos_id]
+    bos = {} if trained.bos_id is None else {"bos": names[trained.bos_id]}
     return {
         "name": "eval-set",
         "sources": [{**config.source, "name": config.name, "weight": 1}],
-        "tokenizer": tokenizer,
+        "tokenizer": {"file": TOKENIZER_FILE, "eos_token": names[trained.eos_id], **bos},
         "mix": {"tokens": config.max_tokens, "when_short": "shrink"},
     }
 
