@@ -331,7 +331,7 @@ def _explain_folder(glob: str, path: str) -> str:
         named = f"{', '.join(map(str, splits))}). Name one: {str(Path(glob, str(splits[0])))!r}"
         return f"{glob!r} is a folder of saved splits ({named}."
     elif kind := name_folder({*os.listdir(path)}):
-        return f"{glob!r} is {kind}. Name the files of its text."
+        return f"{glob!r} is {kind}, which holds no text of a source. Name the files of text."
     return f"{glob!r} is a folder. Give a glob over its files, such as {glob.rstrip('/') + '/**/*'!r}."
 
 
