@@ -123,10 +123,11 @@ def test_an_interrupt_before_the_command_is_told() -> None:
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
 
 
-def test_an_interrupt_of_all_processes_ends_no_worker() -> None:
-    program = "import os, signal; from shards.terminal.workers import map_tasks, start_server\n"
-    program += "signal.signal(signal.SIGINT, lambda *_: None); start_server(['json']); os.killpg(0, signal.SIGINT)\n"
-    program += "print(*map_tasks(pow, 2, [3, 4], 2))"
+@pytest.mark.parametrize("delay_s", [0.02, 0.05, 0.1, 0.2])
+def test_an_interrupt_of_all_processes_ends_no_worker(delay_s: float) -> None:
+    program = "import os, signal, time; from shards.terminal.workers import map_tasks, start_server\n"
+    program += "signal.signal(signal.SIGINT, lambda *_: None); start_server(['json'])\n"
+    program += f"time.sleep({delay_s}); os.killpg(0, signal.SIGINT); print(*map_tasks(pow, 2, [3, 4], 2))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, start_new_session=True
     )
