@@ -383,6 +383,11 @@ def item_names(items: Iterable[Any]) -> list[str]:
     return [name if name and counts[name] == 1 else str(index) for index, name in enumerate(names)]
 
 
+def are_named(tables: Iterable[Any]) -> bool:
+    """Return whether each of some tables has its name: a refused one is no text."""
+    return all(isinstance(table.name, str) for table in tables)
+
+
 def shared_names(tables: Iterable[Any]) -> Iterator[tuple[str, int]]:
     """Yield the names that several tables of a config have, and how many have it."""
     for name, count in Counter(table.name for table in tables).items():

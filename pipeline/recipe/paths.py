@@ -77,7 +77,7 @@ def locate(folder: Path, path: str) -> RecipePath:
 
 
 def explain_path(folder: Path, path: str) -> str:
-    """Return the folder that a path is relative to, for an error; and how to write the path if it is right from the
+    """Return the remedy for a path: what folder a relative one begins at, and how to write it if it is right from the
     working directory."""
     if os.path.isabs(path):
         return "Correct the path."

@@ -34,7 +34,7 @@ from pipeline.recipe.key_values import (
 from pipeline.recipe.paths import AS_WRITTEN, RecipePath
 from pipeline.recipe.presets import Preset
 from pipeline.recipe.sources import SourceRecipe
-from shards.config import Settings, item_names, shared_names, table_of
+from shards.config import Settings, are_named, item_names, shared_names, table_of
 from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.terminal.hints import nearest
@@ -270,10 +270,10 @@ class Recipe(Settings):
             for name, count in shared_names(tables):
                 yield f"{key}: {count} {key} are called {name!r}; expected distinct names"
         weights, names = self.tokenizer.sample_weights, [source.name for source in self.sources]
-        are_known = all(map(_is_text, names))
-        if are_known and isinstance(weights, dict) and set(weights) != set(names):
+        has_names = are_named(self.sources)
+        if has_names and isinstance(weights, dict) and set(weights) != set(names):
             yield f"tokenizer.sample_weights: expected one weight for each of {sorted(names)}, got {sorted(weights)}"
-        for name, limits in table_of(self.tokenizer.sample_limits).items() if are_known else ():
+        for name, limits in table_of(self.tokenizer.sample_limits).items() if has_names else ():
             mixed = self._list_mixed(name)
             for key in sorted(limits.model_fields_set) if isinstance(limits, CleanRecipe) else ():
                 if key not in mixed or getattr(limits, key).when != "mix":
@@ -296,7 +296,7 @@ class Recipe(Settings):
 
     def _check_weights(self) -> Iterator[str]:
         """Yield the sources whose weight leaves them next to nothing of the mix, or of a phase."""
-        own = {source.name: source.weight for source in self.sources if _is_text(source.name)}
+        own = {source.name: source.weight for source in self.sources if are_named([source])}
         exact = {name: Fraction(str(weight)) for name, weight in own.items() if weight > 0}
         for name, weight in exact.items():
             if weight * MOST_SUM_PER_WEIGHT < sum(exact.values()):
@@ -307,7 +307,7 @@ class Recipe(Settings):
         used: set[str] = set()
         for called, phase in zip(item_names(self.mix.phases), self.mix.phases, strict=True):
             place, given = f"mix.phases.{called}.weights", phase.weights
-            if len(own) == len(self.sources) and (unknown := sorted(given.keys() - own.keys())):
+            if are_named(self.sources) and (unknown := sorted(given.keys() - own.keys())):
                 yield f"{place}: no source has the name {', '.join(map(repr, unknown))}; expected some of {[*own]}"
             # A source that a phase does not name keeps its own weight.
             weights = {name: given.get(name, weight) for name, weight in own.items()}
@@ -351,10 +351,6 @@ class Recipe(Settings):
         """
         written = self.model_dump(mode="json", context=AS_WRITTEN if as_written else None)
         return to_json(written, indent=2).decode() + "\n"
-
-
-def _is_text(name: object) -> bool:
-    return isinstance(name, str)  # a refused name is none
 
 
 def without_defaults(text: str) -> str:

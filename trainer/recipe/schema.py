@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from shards.config import Settings, in_form, item_names, list_of
+from shards.config import Settings, are_named, in_form, item_names, list_of
 from shards.terminal.hints import nearest
 from trainer.recipe.eval_config import EvalConfig
 
@@ -262,6 +262,7 @@ class TrainRecipe(Settings):
             remedy = "warm-up and cooldown must fit in the training run. Lower them or raise steps."
             yield f"{given} with train.steps = {steps}: {remedy}"
         begin, known = 0, ["val_loss", "loss", *self.eval.score_names]
+        has_names = are_named([*self.eval.sets, *self.eval.tasks])
         for name, phase in zip(item_names(self.phases), self.phases, strict=True):
             # Each phase begins where the one before it ends.
             place, end = f"phases.{name}", phase.until_step
@@ -276,7 +277,7 @@ class TrainRecipe(Settings):
             begin = end
             # Only a loss, or a score that the recipe takes, can be a goal.
             goal: Any = phase.goal
-            if isinstance(goal, str) and (score := goal.split()[0]) not in known and "nan_bpb" not in known:
+            if has_names and isinstance(goal, str) and (score := goal.split()[0]) not in known:
                 yield f"{place}.goal = {goal!r}: no score is named {score!r}.{nearest(score, known)}"
 
     @property
