@@ -29,7 +29,7 @@ _PAGE = re.compile(
 )
 _ENTITY = re.compile(r"&(?:amp|lt|gt|quot|nbsp|apos|[lr]s?[dq]uo|[mn]dash|hellip|#\d{2,5});")
 _CODE = re.compile(
-    r"(?m)^\s*(?:def \w+\(|class \w+[(:{]|import [\w.]+;?$|from [\w.]+ import|#include|"
+    r"(?m)^[^\S\n]*(?:def \w+\(|class \w+[(:{]|import [\w.]+;?$|from [\w.]+ import|#include|"
     r"(?:const|func|fn|public) \w.*[({=])"
 )
 _HYPHEN = re.compile(r"[^\W\d_]-[ \t]*\r?\n[ \t]*[a-z]")
@@ -37,7 +37,7 @@ _TURN = re.compile(
     r'"(?:role|from)"\s*:\s*"(?:user|assistant|system|human|gpt)"|'
     r"<\|(?:im_start|start_header_id|user|assistant|system)\|>|\[INST\]"
 )
-_CHAT = re.compile(r"\s*(?:(?:<s>|<\|begin_of_text\|>)?\s*(?:<\||\[INST)|\[?\s*\{)")
+_CHAT = re.compile(r"(?:(?:<s>|<\|begin_of_text\|>)\s*)?(?:<\||\[INST)|\[?\s*\{")
 _MAIL = re.compile(r"(?i)(?:From .*\n)?(?:[A-Z][\w-]*:.*\n(?:[ \t].*\n)*)*?(?:Message-ID|MIME-Version|Received):")
 _NUMBERED = re.compile(r"(?m)^([^\d\n]{0,60})(\d{1,4})((?:[^\d\n].{0,60})?)$")
 
@@ -70,7 +70,7 @@ def _has_page_numbers(text: str) -> bool:
 
 
 def _is_chat(text: str) -> bool:
-    return _CHAT.match(text) is not None and len(_TURN.findall(text)) >= 2
+    return _CHAT.match(text.lstrip()) is not None and len(_TURN.findall(text)) >= 2
 
 
 _EXTRACTOR = "as extractors of PDF such as `pymupdf4llm` do"

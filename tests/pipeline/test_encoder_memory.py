@@ -61,19 +61,20 @@ def test_pieces_of_long_documents_have_the_ids_of_the_whole(
     encoder = Encoder(trained_kinds()[name])
     if not fast:
         encoder._fast = None
-    monkeypatch.setattr(module, "PIECE_BYTES", 35_000)
-    long = "\n".join(real_documents()[:150] * 7)
+    monkeypatch.setattr(module, "PIECE_BYTES", 12_000)
+    monkeypatch.setattr(module, "_WINDOW_BYTES", 170)
+    long = "\n".join(real_documents()[:50] * 7)
     documents = [
         "short",
         long,
         "",
         long.replace("\n", "\r\n") + "\u088f",  # `tokenizers` encodes it: its Unicode tables are older
-        "1234567890" * 12_000,
-        "abc " + "7" * 40_000 + " abc",
-        "\u4e2d\u6587\u5b57\uff0c\u6f22\u5b57\u3002" * 6_000,
-        "cafe\u0301 " * 10_000,
-        "a\n\n\n   b\t\tc " * 6_000,
-        "12 345,6\n7.89 " * 6_000,
+        "1234567890" * 4_000,
+        "abc " + "7" * 14_000 + " abc",
+        "\u4e2d\u6587\u5b57\uff0c\u6f22\u5b57\u3002" * 2_000,
+        "cafe\u0301 " * 3_500,
+        "a\n\n\n   b\t\tc " * 2_000,
+        "12 345,6\n7.89 " * 2_000,
     ]
     whole = [encoder.encode_reference(text) for text in documents]
     array = pa.array(["left out", *documents], pa.large_string())[1:]

@@ -102,7 +102,7 @@ def test_a_sample_that_is_a_small_part_of_the_text(library: Path, library_set: P
     assert found.sample_bytes < 0.6 * sum(source.text_bytes for source in found.sources)
     assert [source.is_sample for source in found.sources] == [True, True]
     expect_foreseen(found, library_set)
-    write_texts(tmp_path / "few.jsonl", [f"{number} " + "aa bb " * 5000 for number in range(100)])
+    write_texts(tmp_path / "few.jsonl", [f"{number} " + ("ab" * 500 + " ") * 5 for number in range(300)])
     few = write_recipe(tmp_path / "few.toml", source("few", "few.jsonl"), tokenizer={"vocab_size": 9000})
     with pytest.raises(TokenizerError, match="vocab_size: 9,000 is too large"):
         plan_set(few)
