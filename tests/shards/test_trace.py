@@ -36,7 +36,7 @@ def needles(plan):
     rng = random.Random(4)
     documents = [document.text for _, _, document in all_documents(plan)]
     found = [b"\xc3", "é".encode(), "文 🙂 dé".encode(), b"PersonX", b"the shard holds no", b" ", b"<|endoftext|>"]
-    for length in (1, 2, 3, 5, 8, 13, 30, 47, 48, 49, 60, 200):
+    for length in (1, 2, 5, 13, 30, 47, 48, 49, 60, 200):
         text = rng.choice([text for text in documents if len(text) > length])
         start = rng.randrange(len(text) - length)
         found.append(text[start : start + length])
