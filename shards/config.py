@@ -1,8 +1,6 @@
 """Read hand-written settings: TOML, `--set` overrides and a pydantic model in; a frozen object or every fault out.
 
-Data recipes and train recipes share it, so that both behave alike. It reads one file and runs nothing. It also reads
-the JSON that a build or a training run recorded: an object that has a key twice is refused, since some readers take the
-first of the two and others the last.
+Data recipes and train recipes share it, so that both behave alike. It reads one file and runs nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, Validat
 
 from shards.errors import InputError
 from shards.stores.files import read_file
+from shards.stores.parse import MOST_DEPTH, check_values, load_json, parse_toml
 from shards.terminal.hints import did_you_mean, nearest
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -197,9 +195,10 @@ def _broken_rules(table: Settings, place: str = "") -> Iterator[str]:
 
 def read_document(path: Path) -> Document:
     """Read a config, a TOML or a .json file, or raise the error of one that is not valid or holds no table."""
-    kind, parse = ("JSON", load_json) if path.suffix == ".json" else ("TOML", tomllib.loads)
+    kind, parse = ("JSON", load_json) if path.suffix == ".json" else ("TOML", parse_toml)
     try:
         data: Any = parse(read_file(path, MAX_RECIPE_BYTES).decode())
+        check_values(data)
     except OSError as error:
         raise settings_error(str(path), [f"cannot be read: {error.strerror}. Expected a recipe in {kind}"]) from error
     except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
@@ -212,20 +211,6 @@ def read_document(path: Path) -> Document:
 
 
 _NO_RECIPE = ". Recipes are TOML: `tokenmill init PATH` writes one for data, and `tokenmill keys` lists the keys."
-
-
-def load_json(text: bytes | str) -> Any:
-    """Return a JSON text's value; raise a ValueError if it has a key twice or is none, or a RecursionError."""
-    return json.loads(text, object_pairs_hook=make_object)
-
-
-def make_object(pairs: list[tuple[str, Any]]) -> Document:
-    """Return an object of JSON from its keys and values; raise a ValueError if it has a key twice."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the key {twice[:80]!r} occurs twice; expected once")
-    return made
 
 
 def check_kind(data: Document, kind: RecipeKind, where: str) -> None:
@@ -246,8 +231,8 @@ class TypedText(str):
 def apply_changes(data: Document, changes: Changes, overrides: Iterable[str]) -> Iterator[str]:
     """Set keys of a raw config in place, first `changes`, and yield the faults of those that cannot be set.
 
-    Overrides are `KEY=VALUE`. Values are in TOML syntax (a bare word is text). Items of lists are addressed by index
-    (`sources.0.weight`), or by their name (`sources.fineweb-edu.weight`).
+    Overrides are `KEY=VALUE`. Values are in TOML syntax (a bare word is text). Items of lists are addressed as
+    `item_names` calls them: by name (`sources.fineweb-edu.weight`), and only those without one by number.
     """
     changes = list(changes)
     for override in overrides:
@@ -264,8 +249,9 @@ def apply_changes(data: Document, changes: Changes, overrides: Iterable[str]) ->
 def _parse_value(text: str) -> Any:
     """Return a value in TOML syntax; a text that is none as it is."""
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+        parsed = parse_toml(f"value = {text}")
+        check_values(parsed)
+    except (ValueError, RecursionError):
         parsed: Document = {}
     return parsed["value"] if len(parsed) == 1 else text.strip()
 
@@ -280,24 +266,24 @@ def _mark_typed(value: Any) -> Any:
 
 def _set_key(place: Any, key: Sequence[str], value: Any) -> str:
     """Set a key, by its parts, of a table or of a list's item, and return the fault if that is not possible."""
-    while True:
-        if isinstance(place, list):
-            items = cast("list[Any]", place)
-            named = {str(at): item for at, item in enumerate(items)} | dict(zip(item_names(items), items, strict=True))
-            # The name of an item may have dots: the longest that fits is meant.
-            ends = (end for end in range(len(key) - 1, 0, -1) if ".".join(key[:end]) in named)
-            if not (end := next(ends, 0)):
-                if (name := ".".join(key)) in named:
-                    return f"{name!r} is an item of a list; name one of its keys"
-                return f"no {key[0]!r} in this file.{nearest(key[0], item_names(items)) if items else ''}"
-            place, key = named[".".join(key[:end])], key[end:]
-        elif not isinstance(place, dict):
-            return f"{key[0]!r} is a key of a plain value"
-        elif len(key) == 1:
-            place[key[0]] = value
+    if len(key) > MOST_DEPTH:
+        return f"a key has more than {MOST_DEPTH} parts"
+    while isinstance(place, dict | list):
+        table, is_list = cast("Document", place), isinstance(place, list)
+        named: Document = dict(zip(item_names(table), table, strict=True)) if is_list else table
+        # A name may have dots: the longest that fits is meant.
+        ends = (end for end in range(len(key) - is_list, 0, -1) if ".".join(key[:end]) in named)
+        end = next(ends, 0 if is_list else 1)
+        if not end:
+            if (name := ".".join(key)) in named:
+                return f"{name!r} is an item of a list; name one of its keys"
+            return f"no {key[0]!r} in this file.{nearest(key[0], [*named]) if named else ''}"
+        name = ".".join(key[:end])
+        if end == len(key):
+            table[name] = value
             return ""
-        else:
-            place, key = cast("Document", place).setdefault(key[0], {}), key[1:]
+        place, key = named.setdefault(name, {}), key[end:]
+    return f"{key[0]!r} is a key of a plain value"
 
 
 def _describe_all(model: type[BaseModel], data: Any, error: ValidationError) -> Iterator[str]:
@@ -376,11 +362,15 @@ def show_value(value: Any, most: int = 80) -> str:
 
 
 def item_names(items: Iterable[Any]) -> list[str]:
-    """Return how faults of a config name the items of a list: by a `name` of its own, or by index."""
+    """Return how overrides and faults of a config name the items of a list: by a `name` of its own, or by index.
+
+    An index that is the name of another item has a `#` before it.
+    """
     given = [table_of(item).get("name") or getattr(item, "name", None) for item in items]
     names = [name if isinstance(name, str) else "" for name in given]
     counts = Counter(names)
-    return [name if name and counts[name] == 1 else str(index) for index, name in enumerate(names)]
+    places = (f"#{index}" if str(index) in counts else str(index) for index in range(len(names)))
+    return [name if name and counts[name] == 1 else place for name, place in zip(names, places, strict=True)]
 
 
 def are_named(tables: Iterable[Any]) -> bool:

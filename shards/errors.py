@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import importlib
 import importlib.util
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -227,7 +228,6 @@ def name_extra(package: str, extra: str) -> MissingExtraError:
     The packages are named by the distribution's metadata: no index has Tokenmill itself, and neither a checkout nor an
     installed wheel knows where the other is.
     """
-    import shlex
     import sys
     from importlib.metadata import PackageNotFoundError, requires  # late: takes 20 ms to load
 
@@ -238,7 +238,7 @@ def name_extra(package: str, extra: str) -> MissingExtraError:
         packages = []
     if not packages:  # run from a folder that is not installed, or whose extras are newer than the installation
         packages = [f"{Path(__file__).parents[1]}[{extra}]"]
-    command = shlex.join([sys.executable, "-m", "pip", "install", *packages])
+    command = shell_command(sys.executable, "-m", "pip", "install", *packages)
     return MissingExtraError(f"the package {package!r} is not installed. Install it: {command}")
 
 
@@ -260,6 +260,25 @@ class ShardSetError(InputError):
 def set_error(kind: ProblemKind, where: str, message: str) -> ShardSetError:
     """Return the error of a shard set with one problem."""
     return ShardSetError([Problem(kind, where, message)])
+
+
+def shell_command(*words: str | Path) -> str:
+    """Return a command to copy from an error's message into a shell: its words and paths, quoted.
+
+    A path that begins with a dash is no flag. A character that a terminal does not show, or that is a byte of no UTF-8,
+    is escaped as `$'\\xff'`.
+    """
+    import shlex
+
+    texts = (f"./{word}" if isinstance(word, Path) and str(word).startswith("-") else str(word) for word in words)
+    return " ".join(shlex.quote(text) if text.isprintable() else _escape_word(text) for text in texts)
+
+
+def _escape_word(text: str) -> str:
+    escaped = (
+        chr(byte) if 0x20 <= byte < 0x7F and byte not in b"'\\" else f"\\x{byte:02x}" for byte in os.fsencode(text)
+    )
+    return f"$'{''.join(escaped)}'"
 
 
 def plural(number: int, word: str) -> str:

@@ -15,9 +15,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from shards.config import check_settings, load_json
+from shards.config import check_settings
 from shards.errors import InputError
 from shards.stores.files import no_follow, read_file, write_text
+from shards.stores.parse import load_json
 
 METRICS_FILE = "metrics.jsonl"
 MAX_METRICS_BYTES = 1 << 32

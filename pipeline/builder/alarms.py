@@ -5,7 +5,6 @@ It shows what would go; how, stands in `pipeline.clean.reasons`.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import NamedTuple
@@ -29,7 +28,7 @@ from pipeline.clean.tally import Tally
 from pipeline.recipe.clean_recipe import Filter
 from pipeline.recipe.presets import Preset
 from pipeline.recipe.schema import Recipe, SourceRecipe
-from shards.errors import InputError, plural
+from shards.errors import InputError, plural, shell_command
 
 
 class _Bound(NamedTuple):
@@ -134,7 +133,7 @@ def check_mixed(build: RunningBuild) -> None:
             alarms += bound.check(source, step, _show_mixed(build, number, step))
     with build.stops():
         if alarms:
-            hint = f"`tokenmill clean-report {shlex.quote(str(build.work))} --examples 10` shows more."
+            hint = f"`{shell_command('tokenmill', 'clean-report', str(build.work), '--examples', '10')}` shows more."
             raise InputError([*alarms, hint])
 
 

@@ -31,7 +31,7 @@ from shards.config import (
     settings_error,
     table_of,
 )
-from shards.errors import InputError, check_extra
+from shards.errors import InputError, check_extra, shell_command
 from shards.format.manifest import MANIFEST_FILE
 from shards.stores.files import PIPE, hash_file
 from shards.stores.store import FolderStore
@@ -72,7 +72,8 @@ def load_checked_recipe(
         if Path(recipe).is_dir() and not (SHIPPED / f"{recipe}.toml").is_file():
             if (Path(recipe) / MANIFEST_FILE).is_file():
                 raise InputError(f"{recipe}: is a shard set; its recipe is {Path(recipe) / 'recipe.json'}.")
-            raise InputError(f"{recipe}: is a folder; `tokenmill init {recipe}` writes a recipe for its files.")
+            command = shell_command("tokenmill", "init", Path(recipe))
+            raise InputError(f"{recipe}: is a folder; `{command}` writes a recipe for its files.")
         file = find_recipe(recipe, SHIPPED)
         given, where, folder = read_document(file), str(file), file.parent
         own.append(file)

@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from pipeline.clean.tally import Documents, Tally
 from shards.config import MAX_RECIPE_BYTES
-from shards.errors import InputError, MissingExtraError, plural
+from shards.errors import InputError, MissingExtraError, plural, shell_command
 from shards.stores.files import read_file
 from shards.terminal.display import printable
 
@@ -185,8 +185,9 @@ def _pin_packages(table: PythonFilter) -> list[str]:
         name, _, wanted = package.partition("==")
         found = installed_version(name)
         if found is None or wanted not in ("", found):
+            command = shell_command("pip", "install", package)
             raise MissingExtraError(
-                f"{table.step} needs {package}; installed is {found or 'none'}. Install it: pip install '{package}'"
+                f"{table.step} needs {package}; installed is {found or 'none'}. Install it: {command}"
             )
         pinned.append(f"{name}=={found}")
     return pinned

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.flags import add_engine, add_network, add_recipe, open_executor, parse_build_place, read_network
-from shards.errors import first_of, plural
+from shards.errors import first_of, plural, shell_command
 from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path
 from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Part
@@ -151,12 +151,14 @@ def show_build(report: BuildResult, out: str, work: str) -> Iterator[Part]:
     problems = first_of(report.validation.problems)
     yield from (f"error: {problem}" for problem in problems)
     if not problems:
-        built, kept = (shlex.quote(_near(place)) for place in (out, work))
+        places = (place if "://" in place else Path(_near(place)) for place in (out, work, out))
+        asked = zip(("report", "clean-report", "trace"), places, strict=True)
+        page, drops_of, trace = (shell_command("tokenmill", name, place) for name, place in asked)
         yield "validated: no problems. Next:"
-        yield f"  tokenmill report {built}                   an HTML page about the set"
+        yield f"  {page}                   an HTML page about the set"
         if drops:
-            yield f"  tokenmill clean-report {kept}        what each limit drops"
-        yield f"  tokenmill trace {built} --document FILE    what happened to a document"
+            yield f"  {drops_of}        what each limit drops"
+        yield f"  {trace} --document FILE    what happened to a document"
 
 
 def _near(place: str) -> str:

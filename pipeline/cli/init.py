@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.errors import InputError, plural
+from shards.errors import InputError, plural, shell_command
 from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path
 from shards.terminal.display import printable
@@ -76,12 +76,9 @@ def run(options: argparse.Namespace) -> Outcome:
         _finish(source, names, folder, [])
     recipe = "\n".join(_write(name, found, unread, lines)) + "\n"
     write_text(out, recipe.encode("utf-8", "replace").decode().replace("\x7f", "\\u007f"))
-    commands = [
-        f"tokenmill plan {out}",
-        f"tokenmill build {out} --out out/{name}",
-        f"tokenmill audit out/{name}",
-        f"tokenmill train demo --shards out/{name} --run out/{name}-run --set 'eval.sets=[]'",
-    ]
+    made, train = f"out/{name}", ("--run", f"out/{name}-run", "--set", "eval.sets=[]")
+    asked = (("plan", out), ("build", out, "--out", made), ("audit", made), ("train", "demo", "--shards", made, *train))
+    commands = [shell_command("tokenmill", *words) for words in asked]
     data = {"recipe": str(out), "sources": rows, "notes": lines, "commands": commands}
     return Outcome(data, [rows, *lines, f"wrote {out}. Read it, then run:", *commands])
 

@@ -12,13 +12,14 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from shards.config import in_form
 
-_SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")  # `K` and `k` are one unit; `m` is a thousandth
+# `K` and `k` are one unit; `m` is a thousandth.
+_SIZE = re.compile(r"\s*(\d[\d_]{0,30}(?:\.\d{1,9})?)\s*([kKMGT]i?)?B?\s*")
 _SCALE = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 _NOT_OF_FILES = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")
 """Python's text encodings that are for parts of texts."""
 
-_COUNT = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([kKmMbBgGtT])?\s*")
+_COUNT = re.compile(r"\s*(\d[\d_]{0,30}(?:\.\d{1,9})?(?:[eE]\d{1,2})?)\s*([kKmMbBgGtT])?\s*")
 _COUNT_SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 
 

@@ -1,7 +1,8 @@
 """Globs over local files: those of Python's `glob`, but each part reads a folder once, whatever links lead to it.
 
-Real folders are read before links to folders, so that a file has the name without a link if it has one. A path that is
-there as it is written, with brackets in a folder's name, is no pattern.
+Real folders are read before links to folders, so that a file has the name without a link if it has one. A name that is
+there as it is written, with brackets in it, is no pattern; but `[[]` is a bracket, as `init` writes it, if there is a
+file with that.
 """
 
 from __future__ import annotations
@@ -30,22 +31,20 @@ Found = tuple[str, bool]
 
 def find_paths(glob: str, left_out: LeftOut) -> Iterator[Found]:
     """Yield the files and folders that a glob matches; add links to folders read before, and unreadable folders."""
-    if os.path.lexists(glob) and "*" not in glob and "?" not in glob:
-        yield glob, False
-        return
     head, base = os.path.split(glob)
     folders = _find_folders(head, left_out) if has_magic(head) else iter([(head, False)])
     if base == "**":
         yield from _walk(folders, left_out)
         return
     for folder, is_hidden in folders:
-        if not has_magic(base):
-            path = os.path.join(folder, base)
-            if os.path.lexists(path):
-                yield path, is_hidden
-            continue
-        for entry in fnmatch.filter(_list_names(folder, left_out), base):
-            yield os.path.join(folder, entry), is_hidden or (entry.startswith(".") and not base.startswith("."))
+        path = os.path.join(folder, base)
+        is_there = "*" not in base and "?" not in base and os.path.lexists(path)
+        if has_magic(base) and not (is_there and "[[]" not in base):
+            for entry in fnmatch.filter(_list_names(folder, left_out), base):
+                is_there = False
+                yield os.path.join(folder, entry), is_hidden or (entry.startswith(".") and not base.startswith("."))
+        if is_there:
+            yield path, is_hidden
 
 
 def _find_folders(glob: str, left_out: LeftOut) -> Iterator[Found]:

@@ -11,7 +11,7 @@ import argparse
 import time
 from pathlib import Path
 
-from shards.errors import InputError, ShardSetError, plural
+from shards.errors import InputError, ShardSetError, plural, shell_command
 from shards.terminal.arguments import add_give_up_after, add_set, add_threads, parse_path
 from shards.terminal.program import Outcome
 
@@ -94,6 +94,6 @@ def _find_card(options: argparse.Namespace) -> Path | None:
     if open_set(options.set).manifest_sha256 not in card.read_text(encoding="utf-8"):
         raise InputError(
             f"{card}: does not name this set's manifest by its SHA-256, so it may be another's. Run "
-            f"tokenmill report {options.set}, or give it by --card."
+            f"{shell_command('tokenmill', 'report', options.set)}, or give it by --card."
         )
     return card

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from shards.config import make_object
 from shards.errors import MOST_TOLD, InputError, Problem, ProblemKind, ShardSetError, plural, set_error
+from shards.stores.parse import make_object
 
 FORMAT = "tokenmill"
 FORMAT_VERSION = 1

@@ -17,8 +17,8 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from shards.config import load_json
 from shards.errors import InputError
+from shards.stores.parse import load_json
 
 Keeps = Literal["bytes", "normalized", "words"]
 """How much of a document its tokens keep: every byte; the text that the normalizer makes of it; or the words of that

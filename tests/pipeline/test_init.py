@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import zstandard
 
 from pipeline.sources import survey
 from shards import errors
+from shards.errors import shell_command
 from shards.terminal.amounts import format_size
 from tests.support.builds import call_here, real_documents
 from tests.support.cleaned_recipe import language_model
@@ -190,6 +192,45 @@ def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(errors.importlib.util, "find_spec", {}.get)
     assert call_here("init", ".", "--out", "b.toml", cwd=tmp_path).returncode == 0
     assert "# languages" not in (tmp_path / "b.toml").read_text()
+
+
+STRANGE = ("a b", "it's", 'q"t', "x=1", "-rf", "100%", r"b\x41", "bA", "[br]", "a[[]b", "a[b", "st*r", "ün", "$HOME")
+"""Names of files, with such as a shell, a glob, TOML or a terminal reads otherwise; some are others, escaped."""
+
+
+def test_strange_names_from_init_to_trace(tmp_path: Path) -> None:
+    place = tmp_path / "it's a place"
+    (place / "-da ta").mkdir(parents=True)
+    texts = [" ".join(f"word{number * place}" for place in range(40)) for number in range(1000, 1300)]
+    names = [*STRANGE, "`id`", "#h", "x::y", "0", "1.5", "new\nline", "\x1b[1m"]
+    for number, name in enumerate(names):
+        lines = [json.dumps({"text": text}) for text in texts[12 * number : 12 * number + 12]]
+        (place / "-da ta" / name).write_text("\n".join(lines))
+
+    def run(line: str, *more: str) -> str:
+        """Run a line that was printed, as a shell reads it."""
+        shell = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True)
+        program, *words = shell.stdout.split("\0")[:-1]
+        done = call_here(*words, *more, cwd=place)
+        assert (program, done.returncode) == ("tokenmill", 0), (line, done.stderr)
+        return done.stdout
+
+    asked = shell_command("tokenmill", "init", Path("-da ta"), "--out", Path("-it`s \x1b[[]$HOME.toml"))
+    printed = run(asked).splitlines()
+    plan, build = (line for line in printed if line.startswith(("tokenmill plan ", "tokenmill build ")))
+    assert json.loads(run(plan, "--json"))["sources"][0]["documents"] == 12 * len(names)
+    (flags,) = (line.partition(": ")[2] for line in run(plan).splitlines() if line.startswith("weights that use all"))
+    weights = [source["share"] for source in json.loads(run(f"{plan} {flags}", "--json"))["sources"]]
+    assert weights == [1.0]
+    printed = run(build, "--workers", "1").splitlines()
+    for line in (line.partition("    ")[0] for line in map(str.strip, printed) if line.startswith("  tokenmill ")):
+        if "trace" in line:
+            (place / "document").write_text(texts[12 * names.index("a[b")])
+            found = json.loads(run(line.replace("FILE", "document"), "--json"))
+            assert found["documents"] == 1
+            assert "/a[b@" in f"/{found['shown'][0]['unit']}"
+        else:
+            run(line)
 
 
 @pytest.mark.long

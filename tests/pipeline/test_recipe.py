@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.key_values import parse_size
 from pipeline.recipe.schema import Recipe, without_defaults
+from pipeline.recipe.shares import describe_weights
+from shards.config import apply_changes, item_names, read_document
 from shards.errors import InputError
 from tests.support.recipes import GOOD, faults_of
 
@@ -38,7 +42,7 @@ OVERRIDES = {
     "mix.tokens=0.045M": 45_000,
     "mix.tokens=max": "max",
     "mix.when_short = shrink": "shrink",
-    "sources.0.weight=2.5": 2.5,
+    "sources.prose.weight=2.5": 2.5,
     "sources.code.weight=2": 2,
     "sources.prose.keep.score=>= 1": ">= 1",
     "sources.prose.keep={score = [1, 2]}": {"score": [1, 2]},
@@ -52,8 +56,49 @@ OVERRIDES = {
 def test_overrides(override: str, load: Any) -> None:
     found: Any = json.loads(load(GOOD, override).to_json())
     for part in override.partition("=")[0].strip().split("."):
-        found = found[{"0": 0, "prose": 0, "code": 1}[part] if isinstance(found, list) else part]
+        found = found[{"prose": 0, "code": 1}[part] if isinstance(found, list) else part]
     assert found == OVERRIDES[override]
+
+
+@pytest.mark.parametrize("names", ["1 0", "a a.weight", "1 1.0 1.0.1", "weight nan", "0x1 1e3 1-2"])
+def test_flags_of_weights_name_each_source(names: str, load: Any) -> None:
+    table = '[[sources]]\nname = "{}"\npaths = ["{{folder}}/*.py"]\nweight = 9\n'
+    text = 'name = "n"\ntokenizer.vocab_size = 300\n' + "".join(map(table.format, names.split()))
+    tokens = [2, 3, 5][: len(names.split())]
+    flags = shlex.split(describe_weights(load(text), tokens))
+    again = load(text, *flags[1::2])
+    assert [round(source.weight * sum(tokens) / 100, 2) for source in again.sources] == tokens
+
+
+def test_a_number_is_a_name_or_the_place_of_what_has_none(load: Any) -> None:
+    tables = [{"name": "1"}, {}, {"name": "a"}, {"name": "a"}, {"name": "b.c"}]
+    assert item_names(tables) == ["1", "#1", "2", "3", "b.c"]
+    data: dict[str, Any] = {"sources": tables, "weights": {"b.c": 1, "b": {}}, "clean": {"datatrove": [{}]}}
+    keys = ("sources.1", "sources.#1", "sources.3", "sources.b.c", "clean.datatrove.0", "weights.b.c")
+    changes = (f"{key}{'.x' * (number < 6)}={number}" for number, key in enumerate(keys, 1))
+    assert [*apply_changes(data, (), changes)] == []
+    assert [table.get("x") for table in tables] == [1, 2, None, 3, 4]
+    assert (data["clean"]["datatrove"][0]["x"], data["weights"]) == (5, {"b.c": 6, "b": {}})
+    assert "no '0' in this file" in str(faults_of(load, GOOD, "sources.0.weight=1"))
+
+
+HUGE = {
+    "a key has more than 100 parts": ("[{}]".format(".".join("a" * 36_000)), "x={{{}=1}}".format('."é"' * 36_000)[1:]),
+    "more than 10,000 characters": ("x=" + "9" * 10**6, "x=0x" + "f" * 10**6, f"x={'9' * 10**6}.5"),
+    "more than 64 bits": ("x=0x" + "f" * 99,),
+    "recursion depth": (f"x={'[' * 5_000}{']' * 5_000}",),
+    "more than 100 deep": (f"x={'[' * 150}{']' * 150}", f"x={('{' + '.'.join('a' * 90) + '=') * 20}1{'}' * 20}"),
+}
+
+
+@pytest.mark.parametrize(("said", "text"), [(said, text) for said, texts in HUGE.items() for text in texts])
+def test_a_huge_key_or_number_is_refused_in_little_memory(said: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text(f'# {"." * 300}\ny = "{".a" * 300}"\n{text}\n')
+    tracemalloc.start()
+    with pytest.raises(InputError, match=said):
+        read_document(tmp_path / "r.toml")
+    assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    tracemalloc.stop()
 
 
 def test_a_set_s_recipe_json_is_a_recipe(load: Any, tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal
 import xxhash
 from pydantic import Field
 
-from shards.config import Settings, check_settings, load_json, table_of
+from shards.config import Settings, check_settings, table_of
 from shards.errors import InputError, Problem, remedy_of
 from shards.format.manifest import is_none
 from shards.stores.files import delete_path, no_pipe, read_file
+from shards.stores.parse import load_json
 from shards.terminal.reporter import Note
 from trainer.recipe import TrainRecipe, parse_recipe
 from trainer.recipe.schema import Size

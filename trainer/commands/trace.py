@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.errors import InputError, plural
+from shards.errors import InputError, plural, shell_command
 from shards.terminal.arguments import add_found, add_run, parse_place, positive_number
 from shards.terminal.display import JsonObject, describe_shown, say
 from shards.terminal.program import Outcome, Part
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> Outcome:
     batch, documents, hashes = find_step_documents(shard_set, train, step, limit=options.limit)
     data: JsonObject = {"run": str(options.run)} | batch | {"shown": [document for document, _, _ in documents]}
     if options.out is not None:
-        asked = f"tokenmill trace-step {options.run} --step {step}"
+        asked = shell_command("tokenmill", "trace-step", options.run, "--step", str(step))
         listed = np.frombuffer(bytes.fromhex("".join(hashes)), np.uint8).reshape(-1, 16)
         data |= {"out": str(options.out), "hashes": write_block_list(options.out, listed, shard_set, asked=asked)}
     return Outcome(data, _show(data, documents))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.errors import plural
+from shards.errors import plural, shell_command
 from shards.terminal.amounts import format_duration
 from shards.terminal.arguments import add_recipe, parse_path, parse_place, parse_size
 from shards.terminal.display import say
@@ -108,7 +108,10 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
     """Return how `train` ended, without what it has printed: the losses, scores and phases."""
     from trainer.evaluation.evaluate import describe_counts
 
-    figures, run = result.figures, shlex.quote(result.figures["run"])
+    figures = result.figures
+    compare, plot, sample = (
+        shell_command("tokenmill", word, Path(figures["run"])) for word in ("compare", "plot", "sample")
+    )
     amount = f"{figures['tokens_used']:,} tokens ({figures['epochs']:.2f} epochs)"
     cost = f" for ${figures['usd']:,.2f}" if figures["usd"] else ""
     notes = figures.get("score_notes", {}).items()
@@ -118,9 +121,9 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
         *describe_counts({task: note for task, note in notes if "held_by_training" in note}),
         f"checkpoint: {result.checkpoint}",
         "Next:",
-        *[f"  {shlex.join(('tokenmill', *sys.argv[1:]))}    resumes it"] * (result.status == "interrupted"),
-        f"  tokenmill compare {run}                 scores, time and cost",
-        f"  tokenmill plot {run}                    the training curves",
-        f"  tokenmill sample {run} --prompt TEXT    text from the model",
+        *[f"  {shell_command('tokenmill', *sys.argv[1:])}    resumes it"] * (result.status == "interrupted"),
+        f"  {compare}                 scores, time and cost",
+        f"  {plot}                    the training curves",
+        f"  {sample} --prompt TEXT    text from the model",
     ]
     return Outcome(figures, shown, exit_status)

@@ -30,7 +30,7 @@ from types import FrameType
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from shards.errors import RunError
+from shards.errors import RunError, shell_command
 from shards.stores.files import write_text
 from shards.terminal.display import format_value
 from shards.terminal.progress import Meter
@@ -244,7 +244,9 @@ class TrainingLoop:
         shown = {key: value for key, value in row.items() if value is not None and key not in left_out}
         self.say(f"phase {row['phase']!r}: {format_value(shown)}")
         if prompts and isinstance(session.forward, FSDPModule):
-            self.say(f"no samples: the weights are split over ranks. Run tokenmill sample {session.run}")
+            self.say(
+                f"no samples: the weights are split over ranks. Run {shell_command('tokenmill', 'sample', session.run)}"
+            )
         elif prompts and session.rank == 0:
             session.model.eval()
             completions = generate_texts(session.trained, prompts, SamplingOptions(max_new_tokens=SAMPLE_TOKENS))

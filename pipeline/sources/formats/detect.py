@@ -13,13 +13,14 @@ import codecs
 import json
 import os
 import re
-import shlex
+from pathlib import Path
 from typing import Any
 
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.formats.byte_io import COMPRESSION, HEAD_BYTES, compression_of, open_decompressed, open_file
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.encodings import UTF8, decode_whole, refuse_wide
+from shards.errors import shell_command
 
 _COMPRESSED = r"(\.(gz|zst|bz2|xz))?"
 PACKED = (
@@ -72,7 +73,7 @@ def describe_packed(name: str, head: bytes = b"") -> str | None:
         return None  # one search for each of many files
     for what, endings, magic, magic_at, remedy in PACKED:
         if re.search(f"{endings}$", name.lower()) or head.startswith(magic, magic_at):
-            command = remedy.format(name=shlex.quote(name))
+            command = remedy.format(name=shell_command(Path(name)))
             return f"is {what}, which is not read. Unpack it first, `{command}`, and name the files that it gives"
     return None
 

@@ -92,7 +92,7 @@ FLAG_VALUES = [
     "//", "~", "missing/x", "{m}/set", "{m}/run", "{m}/data.toml", "{m}/set/manifest.json", "{m}/set/tokenizer.json",
     "pipe", "loop", "full", "y" * 5000, "a\nb", "\x1b[31mred", "\u202e", "train-00000", "(", "[a", "a{1000}{1000}",
     "(a*)*b", "s3://b/x", "hf://x", "gs://", "http://127.0.0.1:9/x", "file:///x", "train.steps=1",
-    "model.hidden_size=-4", "name=", "sources.0.weight=9", "sources.stories.paths=[]", "a.b.c.d=[[", "x={",
+    "model.hidden_size=-4", "name=", "sources.#0.weight=9", "sources.stories.paths=[]", "a.b.c.d=[[", "x={",
     "tokenizer.vocab_size=1e99", "{m}/held-out.jsonl", "@", "-", "--",
 ]  # fmt: skip
 UNSAFE = {"--engine", "--ray-address"}

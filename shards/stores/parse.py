@@ -1,0 +1,57 @@
+"""Parse the JSON and TOML that a person wrote, or a build or a training run recorded, within bounds.
+
+An object of JSON that has a key twice is refused, since some readers take the first of the two and others the last.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections import Counter
+from typing import Any, cast
+
+MOST_DEPTH = 100
+"""How deep tables and lists may be in each other. Python's parser takes memory by the square of the parts of a key."""
+_MOST_CHARACTERS = 10_000
+"""Most characters of a number, which take a hundred times their size, or of a key."""
+_QUOTED = re.compile(
+    r'"""(?:[^"\\]++|\\.|"(?!""))*+"""|\'\'\'.*?\'\'\'|"(?:[^"\\\n]++|\\.)*+"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
+)
+"""A text in TOML, or a comment: neither holds the dots of a key."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of TOML; raise a ValueError if it is none or has a huge key or number, or a RecursionError."""
+    for found in re.finditer(r"[\w.+ \t-]+", _QUOTED.sub("", text)):
+        if found[0].count(".") >= MOST_DEPTH:
+            raise ValueError(f"a key has more than {MOST_DEPTH} parts")
+        if len("".join(found[0].split())) > _MOST_CHARACTERS:
+            raise ValueError(f"a number or a key has more than {_MOST_CHARACTERS:,} characters")
+    return tomllib.loads(text)
+
+
+def check_values(value: Any, depth: int = 0) -> None:
+    """Raise a ValueError if tables and lists are too deep in each other, or a number is larger than any key takes."""
+    if depth > MOST_DEPTH:
+        raise ValueError(f"tables and lists are more than {MOST_DEPTH} deep in each other")
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise ValueError("a whole number has more than 64 bits")
+    if isinstance(value, dict | list):
+        items = cast("dict[str, Any] | list[Any]", value)
+        for item in items.values() if isinstance(items, dict) else items:
+            check_values(item, depth + 1)
+
+
+def load_json(text: bytes | str) -> Any:
+    """Return a JSON text's value; raise a ValueError if it has a key twice or is none, or a RecursionError."""
+    return json.loads(text, object_pairs_hook=make_object)
+
+
+def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON from its keys and values; raise a ValueError if it has a key twice."""
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {twice[:80]!r} occurs twice; expected once")
+    return made
