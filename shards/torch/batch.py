@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -71,10 +71,11 @@ def collate_windows(samples: Sequence[Sample]) -> Sample:
     return batch
 
 
-def number_documents(ids: Tensor, eos_id: int) -> Tensor:
-    """Number the documents of each row of a batch from 0, int64 of the shape of ids; an EOS is of what it ends."""
-    ends = (ids == eos_id).long()
-    return ends.cumsum(-1) - ends
+def number_documents(ids: Tensor, eos_id: int, *, eos: Literal["ends", "begins"] = "ends") -> Tensor:
+    """Number the documents of each row of a batch from 0, int64 of the shape of ids; an EOS is of what it ends, or of
+    what it begins."""
+    marks = (ids == eos_id).long()
+    return marks.cumsum(-1) - (marks if eos == "ends" else 0)
 
 
 def positions_in_documents(documents: Tensor) -> Tensor:

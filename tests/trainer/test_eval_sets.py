@@ -41,10 +41,7 @@ def loss_naively(evaluated: TrainedModel, ids: list[int]) -> float:
         # Windows predict SEQ_LEN tokens each; the last one begins earlier, to be full.
         begin = max(0, min(first, targets - SEQ_LEN))
         window = torch.tensor([sequence[begin : begin + SEQ_LEN]])
-        documents = torch.ones_like(window)
-        documents[0, 0] = int(begin > 0 or evaluated.bos_id is not None)
-        mask = documents if evaluated.train.document_mask else None
-        logs = evaluated.model(window, documents=mask)[0].double().log_softmax(-1)
+        logs = evaluated.model(window)[0].double().log_softmax(-1)
         total -= sum(logs[at - begin, sequence[at + 1]].item() for at in range(first, min(first + SEQ_LEN, targets)))
     return total
 

@@ -39,7 +39,10 @@ def exported(request, trainer, train, tmp_path_factory) -> tuple[Path, Path]:
     train(folder / "run", "train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param])
     done = trainer.run("export-model", folder / "run", "--to", "hf", "--out", folder / "hf", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["step"] == 12
+    result, receipt = json.loads(done.stdout), json.loads((folder / "hf/export.json").read_text())
+    assert result["step"] == receipt["step"] == 12
+    others = [] if "apertus" in request.param else ["vLLM", "llama.cpp"]
+    assert result["served_by"] == receipt["served_by"] == ["transformers", *others]
     return folder / "run", folder / "hf"
 
 
@@ -119,7 +122,7 @@ def test_another_dtype_and_a_folder_that_exists(trainer, exported, tmp_path):
     arguments = ("export-model", run, "--to", "hf", "--dtype", "bfloat16", "--out", tmp_path / "new/bf16")
     done = trainer.run(*arguments)
     assert done.returncode == 0, done.stderr
-    assert "LlamaForCausalLM" in done.stdout
+    assert "LlamaForCausalLM, served by transformers, vLLM, llama.cpp (" in done.stdout
     assert load(tmp_path / "new/bf16").dtype == torch.bfloat16
     half, whole = ((folder / "model.safetensors").stat().st_size for folder in (tmp_path / "new/bf16", exported[1]))
     assert half < 0.55 * whole

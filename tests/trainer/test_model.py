@@ -7,19 +7,25 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask
 
+from shards.terminal.reporter import no_progress
 from shards.torch.batch import number_documents
 from tests.trainer.conftest import make_config
+from trainer.evaluation.eval_sets import measure_document_losses
+from trainer.evaluation.eval_tasks import Text, measure_likelihoods
+from trainer.model import decoder
 from trainer.model.attention import KeyValueCache, attend, document_mask
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token, padded_vocab_size
-from trainer.recipe import load_train_recipe
+from trainer.recipe import ModelConfig, load_train_recipe
 
 ROOT = Path(__file__).parents[2]
 VOCAB_SIZE = 200
@@ -126,6 +132,54 @@ def test_a_document_mask_gives_the_losses_of_separate_documents(kind):
         assert not torch.allclose(together, model(inputs, targets, reduction="none"), atol=1e-3)
 
 
+@pytest.mark.parametrize("bos_id", [None, 5])
+def test_every_reader_of_a_model_sees_what_training_shows(evaluated, bos_id):
+    train = evaluated.train.model_copy(update={"document_mask": True})
+    trained, eos_id = replace(evaluated, train=train, bos_id=bos_id), evaluated.eos_id
+    before, text = list(range(10, 18)), list(range(20, 33))
+    first, second = ([*([bos_id] if bos_id else []), *ids, eos_id] for ids in (before, text))
+    window = torch.tensor([first + second])
+    begin = len(first) - (bos_id is None)  # where the document's BOS is, or the EOS before it
+    with torch.no_grad():
+        shown = trained.model(window, documents=trained.number_documents(window))[0, begin:-1]
+        cache, prompt = KeyValueCache(), [trained.begin_id, *text]
+        continued = torch.cat([trained.model(torch.tensor([[token]]), cache=cache)[0] for token in prompt])
+        nats = shown.double().log_softmax(-1)[range(len(prompt)), [*text, eos_id]]
+        ((likelihood, _),) = measure_likelihoods(trained, [[Text(prompt, len(text))]])
+        losses = measure_document_losses(trained, np.array(second), np.array([0, len(second)]), no_progress)
+    torch.testing.assert_close(continued, shown, rtol=1e-4, atol=1e-4)
+    assert likelihood == pytest.approx([nats[:-1].sum().item()], rel=1e-5)
+    assert losses == pytest.approx([-nats.sum().item()], rel=1e-5)
+
+
+class OwnFeedForward(decoder.FeedForward):
+    """A part of a model that sets what it has in some ways."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__(config)
+        self.down_proj.weight.data.fill_(2)
+        self.up_proj.weight = torch.nn.Parameter(torch.full_like(self.up_proj.weight, 3))
+        self.other = torch.nn.Linear(4, 4)
+        torch.nn.init.eye_(self.other.weight)
+        self.scale, self.drawn = torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.randn(2, 2))
+        self.register_buffer("table", torch.arange(3.0))
+
+
+def test_what_a_module_sets_stays_and_the_rest_is_drawn_as_without_it(monkeypatch):
+    plain = dict(build_model(make_config(), VOCAB_SIZE, seed=1).named_parameters())
+    assert all(weight.isfinite().all() for weight in plain.values())
+    monkeypatch.setattr(decoder, "FeedForward", OwnFeedForward)
+    torch.manual_seed(9)
+    model, again = (build_model(make_config(), VOCAB_SIZE, seed=1) for _ in range(2))
+    own: Any = model.model.layers[1].mlp
+    assert [own.down_proj.weight.unique().item(), own.up_proj.weight.unique().item()] == [2, 3]
+    assert torch.equal(own.other.weight, torch.eye(4))
+    assert (own.scale.tolist(), own.table.tolist()) == ([0, 0, 0], [0, 1, 2])
+    assert all(torch.equal(*both) for both in zip(model.parameters(), again.parameters(), strict=True))
+    first = "model.layers.0.self_attn.q_proj.weight"
+    assert torch.equal(dict(model.named_parameters())[first], plain[first])
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without")  # on the CPU, where only this test uses it
 def test_flex_attention_equals_the_dense_mask():
     generator = torch.Generator().manual_seed(3)
@@ -162,6 +216,9 @@ def test_activation_checkpointing_changes_no_gradient_and_keeps_less(kind):
 GATED = """
 import sys, torch
 from trainer.device import score_eagerly
+from trainer.evaluation.eval_sets import measure_document_losses
+from trainer.evaluation.eval_tasks import Text, measure_likelihoods
+from trainer.model import decoder
 from trainer.model.attention import KeyValueCache
 from trainer.model.decoder import build_model
 from trainer.recipe import ModelConfig

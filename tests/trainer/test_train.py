@@ -177,7 +177,7 @@ def test_a_document_mask_trains_on_documents_apart(open_run):
     plain = take_steps(open_run(name="plain"), 1)[0]["loss"]
     session = open_run("train.document_mask=true", "train.micro_batch=8", name="masked")
     batch = TokenWindows(session.shard_set, seq_len=32, seed=session.recipe.train.seed).read(range(8))
-    documents = number_documents(batch["input_ids"], session.shard_set.eos_id)
+    documents = number_documents(batch["input_ids"], session.shard_set.eos_id, eos="begins")
     assert documents.max() > 0
     with torch.no_grad():
         expected = session.model(batch["input_ids"], batch["labels"], documents=documents).item()

@@ -7,7 +7,8 @@ or Apertus (both). Rows that pad the vocabulary are cut off; a `gpt2` gets GPT-2
 and value in one matrix and matrices transposed. Text begins after an end of document, as in training, and
 `generate` without a prompt does the same. The tokenizer gives the ids of training: BOS if the set has it, and special
 tokens spelled in a text as text, unless it is called with `split_special_tokens=False`. That is proved on probes and on
-documents of the set; `export.json` has the receipt. It takes at most twice the memory of the weights.
+documents of the set; `export.json` has the receipt, and which programs have the class of the model. It takes at most
+twice the memory of the weights.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -65,6 +66,10 @@ LLAMA_CLASSES = {
 }
 """The class in transformers of a `llama` with some `hidden_act` and `use_qk_norm`."""
 
+SERVERS = ["transformers", "vLLM", "llama.cpp"]
+"""The programs that run the classes of an export: of Apertus with squared ReLU, which has an activation of its own
+elsewhere, the first alone."""
+
 PARTS = re.compile(
     r"lm_head|model\.(embed_tokens|embed_positions|norm|layers\.\d+\.((input|post_attention)_layernorm"
     r"|self_attn\.([qkvo]_proj|[qk]_norm)|mlp\.(gate|up|down)_proj))"
@@ -117,6 +122,8 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError(f"{large[0]}: has weights that {options.dtype} cannot hold. Choose another --dtype.")
     tokens = {token.content: index for index, token in loaded.tokenizer.get_added_tokens_decoder().items()}
     files = describe_export_files(config, vocab_size, loaded.eos_id, tokens, options.dtype, bos_id=loaded.bos_id)
+    (class_name,) = files[CONFIG_FILE]["architectures"]
+    served_by = SERVERS[: 1 if class_name == "ApertusForCausalLM" else None]
     with write_folder(out) as folder:
         for name, content in files.items():
             write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -128,11 +135,15 @@ def run(options: argparse.Namespace) -> Outcome:
             say(f"the set cannot be read, so the tokenizer is compared on probes alone: {error}")
         others = _load_auto_tokenizer(folder)
         proof = prove_tokenizer(folder / TOKENIZER_FILE, bos_id=loaded.bos_id, shard_set=shard_set, others=others)
-        write_text(folder / EXPORT_FILE, json.dumps({"step": loaded.step, "tokenizer_proof": proof}, indent=2) + "\n")
+        receipt: JsonObject = {"step": loaded.step, "served_by": served_by, "tokenizer_proof": proof}
+        write_text(folder / EXPORT_FILE, json.dumps(receipt, indent=2) + "\n")
         write_tensors(folder / WEIGHTS_FILE, weights, {"format": "pt"})
     parameters = sum(tensor.numel() for tensor in weights.values())
     result = {"path": str(out), "step": loaded.step, "parameters": parameters, "dtype": options.dtype}
-    return Outcome(result, [files[CONFIG_FILE]["architectures"][0], [result]])
+    # A converter that knows tokenizers by name refuses one that was trained here.
+    converter = " (tell its converter of the tokenizer)" * ("llama.cpp" in served_by)
+    served = f"{class_name}, served by {', '.join(served_by)}{converter}"
+    return Outcome(result | {"served_by": served_by}, [served, [result]])
 
 
 def _load_auto_tokenizer(folder: Path) -> dict[str, Encode]:

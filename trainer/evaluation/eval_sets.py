@@ -48,7 +48,6 @@ from shards.terminal.arguments import parse_place
 from shards.terminal.display import JsonObject
 from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note, Progress
-from shards.torch.batch import number_documents
 from trainer.device import add_over_ranks, find_rank, score_eagerly, share_batches
 from trainer.evaluation.scores import Score, check_finite, estimate_ratio
 from trainer.model.generate import TrainedModel
@@ -444,6 +443,5 @@ def _score_windows(
 def measure_losses(trained: TrainedModel, windows: torch.Tensor) -> torch.Tensor:
     """Return the loss in nats of each token of some windows but their first, float64 `(windows, length - 1)`."""
     ids, targets = windows[:, :-1].to(trained.device), windows[:, 1:].to(trained.device)
-    documents = number_documents(ids, trained.eos_id) if trained.train.document_mask else None
     with score_eagerly(trained.train.precision, trained.device):
-        return trained.model(ids, targets, reduction="none", documents=documents).double()
+        return trained.model(ids, targets, reduction="none", documents=trained.number_documents(ids)).double()

@@ -8,6 +8,7 @@ step), so there is no buffer to lose when weights are saved, loaded or moved.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -94,6 +95,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tens
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=grouped)
 
 
+class Linear(nn.Linear):
+    """A projection whose weights `build_model` sets; a bias begins as 0."""
+
+    def reset_parameters(self) -> None:
+        """Leave the weights unset: NaN."""
+        nn.init.constant_(self.weight, math.nan)
+        if self.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            nn.init.zeros_(self.bias)
+
+
 class KeyValueCache:
     """Keys and values of the positions already seen, one pair for each layer: `(batch, kv_heads, length, head_dim)`."""
 
@@ -124,10 +135,10 @@ class Attention(nn.Module):
         self.head_dim = config.head_dim
         bias = config.kind == "gpt2"
         kv_width = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
-        self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=bias)
-        self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=bias)
-        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
+        self.q_proj = Linear(config.hidden_size, config.hidden_size, bias=bias)
+        self.k_proj = Linear(config.hidden_size, kv_width, bias=bias)
+        self.v_proj = Linear(config.hidden_size, kv_width, bias=bias)
+        self.o_proj = Linear(config.hidden_size, config.hidden_size, bias=bias)
         self.q_norm, self.k_norm = (
             RMSNorm(config.head_dim, eps=config.rms_norm_eps) if config.use_qk_norm else None for _ in range(2)
         )

@@ -13,7 +13,7 @@ The vocabulary is padded to a multiple of 128 rows so that the largest matrix mu
 padded ids have a logit of minus infinity, elsewhere they have no logit: they are not trained and never sampled.
 """
 
-# pyright: reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import functools
@@ -29,6 +29,7 @@ from shards.torch.batch import positions_in_documents
 from trainer.model.attention import (
     Attention,
     KeyValueCache,
+    Linear,
     Mask,
     Rotary,
     build_norm,
@@ -55,6 +56,14 @@ _KEPT_OPERATIONS = [
 """Operations whose results `selective` activation checkpointing keeps; norms, rotations and activations run again."""
 
 
+class Embedding(nn.Embedding):
+    """An embedding whose vectors `build_model` sets."""
+
+    def reset_parameters(self) -> None:
+        """Leave the vectors unset: NaN."""
+        nn.init.constant_(self.weight, math.nan)
+
+
 def padded_vocab_size(vocab_size: int) -> int:
     """Return the number of rows of the decoder's embedding for a vocabulary."""
     return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
@@ -68,9 +77,9 @@ class FeedForward(nn.Module):
         bias = config.kind == "gpt2"
         self.squared = not bias  # without a gate
         gated = config.kind == "llama" and config.hidden_act == "silu"
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False) if gated else None
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False) if gated else None
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=bias)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x `(batch, length, hidden_size)` to the same shape."""
@@ -101,9 +110,9 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig, vocab_rows: int):
         super().__init__()
-        self.embed_tokens = nn.Embedding(vocab_rows, config.hidden_size)
+        self.embed_tokens = Embedding(vocab_rows, config.hidden_size)
         learned = config.kind == "gpt2"
-        self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size) if learned else None
+        self.embed_positions = Embedding(config.max_position_embeddings, config.hidden_size) if learned else None
         self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = build_norm(config)
 
@@ -122,7 +131,7 @@ class LanguageModel(nn.Module):
         self.activation_checkpointing: Recomputation = "none"
         rows = padded_vocab_size(vocab_size)
         self.model = Decoder(config, rows)
-        self.lm_head = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, rows, bias=False)
+        self.lm_head = None if config.tie_word_embeddings else Linear(config.hidden_size, rows, bias=False)
 
     def forward(
         self,
@@ -142,8 +151,8 @@ class LanguageModel(nn.Module):
             reduction: `mean` over all targets, or `none`, one loss for each target.
             cache: keys and values of earlier positions, extended in place; `ids` then continues them. With a
                 cache that is not empty, one position at a time.
-            documents: int64 `(batch, length)`, as `document_ids` of a sample. With them there is no attention across
-                documents, and positions count from each document's start.
+            documents: int64 `(batch, length)`, of `TrainedModel.number_documents`. With them there is no attention
+                across documents, and positions count from each document's start.
             chosen: bool `(batch, length)`, without targets: only the tokens after these positions are predicted.
 
         Returns:
@@ -199,16 +208,21 @@ def build_model(config: ModelConfig, vocab_size: int, *, seed: int) -> LanguageM
 
     The scale 1 / sqrt(2 * layers) keeps the residual stream's variance independent of the depth. Source: GPT-2. With
     `zero_init_residual` it is 0, so that each layer begins as the identity. Source: muP's practice (arXiv:2203.03466).
+
+    Only the weights of `Linear` and `Embedding` that nothing has set get such values. What any other module gives its
+    parameters stays; its draws from torch's own generator are seeded, too.
     """
     generator = torch.Generator().manual_seed(seed)
-    model = LanguageModel(config, vocab_size)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        model = LanguageModel(config, vocab_size)
     residual_std = 0.0 if config.zero_init_residual else INIT_STD / math.sqrt(2 * config.num_hidden_layers)
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 1:
-            nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
-        else:
+        if (unset := parameter.isnan()).any():
             into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-            nn.init.normal_(parameter, std=residual_std if into_residual else INIT_STD, generator=generator)
+            drawn = torch.empty_like(parameter)
+            nn.init.normal_(drawn, std=residual_std if into_residual else INIT_STD, generator=generator)
+            parameter.data.copy_(drawn.where(unset, parameter))
     return model
 
 

@@ -106,6 +106,17 @@ class TrainedModel:
         """The id that comes before a text: BOS, or the end of the document before."""
         return self.eos_id if self.bos_id is None else self.bos_id
 
+    def number_documents(self, ids: torch.Tensor) -> torch.Tensor | None:
+        """Return the documents of windows `(windows, length)` that do not see each other; None if all do.
+
+        What comes before a text, `begin_id`, is of the document that it begins: training, scores, continued texts and
+        exports see the same there.
+        """
+        from shards.torch.batch import number_documents
+
+        eos = "begins" if self.bos_id is None else "ends"
+        return number_documents(ids, self.eos_id, eos=eos) if self.train.document_mask else None
+
     def encode_prompts(self, prompts: list[str], key: str) -> list[list[int]]:
         """Return the ids of texts to continue, each after what begins a document.
 

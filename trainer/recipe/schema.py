@@ -110,7 +110,8 @@ class TrainConfig(Settings):
     """What is kept for the backward pass: everything, matrix products and attention, or only the input of each
     layer."""
     document_mask: bool = False
-    """No attention across documents, and positions that count from each document's start."""
+    """No attention across documents, and positions that count from each document's start: its BOS, or the EOS before
+    it."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Under torchrun: a whole model on each rank, or FSDP2, which splits weights, gradients and optimizer state."""
     log_every: PositiveInt = 10

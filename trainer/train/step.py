@@ -27,13 +27,12 @@ def open_training_windows(shard_set: ShardSet, train: TrainConfig, *, stop: int)
 
     Args:
         shard_set: the set.
-        train: `seq_len`, `seed`, and whether samples have `document_ids` (`document_mask`).
+        train: `seq_len` and `seed`.
         stop: one past the last window that a step takes or tries; later windows are neither read nor decoded ahead.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the session has said which shards are too short
-        fields = ("document_ids",) if train.document_mask else ()
-        return TokenWindows(shard_set, seq_len=train.seq_len, seed=train.seed, samples=stop, fields=fields)
+        return TokenWindows(shard_set, seq_len=train.seq_len, seed=train.seed, samples=stop)
 
 
 def take_step(session: Session, windows: TokenWindows) -> Record:
@@ -95,9 +94,8 @@ def accumulate_gradients(session: Session, batch: Sample, rounds: int) -> torch.
         batch = {name: tensor.pin_memory().to(session.device, non_blocking=True) for name, tensor in batch.items()}
     with autocast(session.precision, session.device):
         # Micro-batches have one size, so that the mean of their means is the mean over the global batch.
-        loss: torch.Tensor = (
-            session.forward(batch["input_ids"], batch["labels"], documents=batch.get("document_ids")) / rounds
-        )
+        documents = session.trained.number_documents(batch["input_ids"])
+        loss: torch.Tensor = session.forward(batch["input_ids"], batch["labels"], documents=documents) / rounds
     loss.backward()  # pyright: ignore[reportUnknownMemberType]
     return loss.detach()
 
