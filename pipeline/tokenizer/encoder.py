@@ -37,6 +37,7 @@ from shards.format.tokenizer_json import (
     find_without_bytes,
     is_byte_level,
     make_plain,
+    make_set_tokenizer,
     rename_entries,
     run_tokenizers,
 )
@@ -305,8 +306,8 @@ class Encoder:
 
     @functools.cached_property
     def _vocabulary(self) -> Vocabulary:
-        # It takes 0.06 s, and most tokenizers need none.
-        return read_vocabulary(json.dumps(self._tokenizer).encode())
+        # It takes 0.06 s, and most tokenizers need none. An entry that is an added token, too, is spelt as an entry.
+        return read_vocabulary(json.dumps(make_set_tokenizer(self._tokenizer, None)).encode())
 
     @functools.cached_property
     def _entry_lengths(self) -> Int64s:

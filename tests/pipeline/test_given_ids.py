@@ -16,12 +16,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer
 
+from pipeline.clean.tally import Documents
 from pipeline.tokenizer.encoder import Encoder
 from pipeline.tokenizer.given_tokenizer import TokenizerError, TokenizerInfo, read_encoder_file
+from pipeline.tokenizer.kept_text import KeptText
 from tests.support.builds import real_documents
 from tests.support.tokenizers import SPECIAL, TEMPLATE, train_byte_level, trained_kinds, with_normalizers, with_pattern
 
@@ -99,6 +102,23 @@ CHANGES: dict[str, Change] = {
 }
 
 
+def _merge(*pairs: tuple[str, str]) -> Change:
+    """Return a change that adds merges, and entries for what they make, to a BPE."""
+
+    def change(data: dict[str, Any]) -> dict[str, Any]:
+        data = copy.deepcopy(data)
+        for pair in pairs:
+            data["model"]["vocab"].setdefault("".join(pair), len(data["model"]["vocab"]))
+            data["model"]["merges"].append(list(pair))
+        return data
+
+    return change
+
+
+RUNS = ["\u2581" * 2, "\u2581" * 3, "\u2581" * 4, "\n\n", "\n\n\n"]
+"""Entries of Gemma that merges make and that are added tokens, too."""
+
+
 @cache
 def published_kinds() -> dict[str, dict[str, Any]]:
     """Return tokenizers in the manner of those that are published."""
@@ -110,6 +130,9 @@ def published_kinds() -> dict[str, dict[str, Any]]:
         "normalizer": {"type": "Replace", **space, "content": "\u2581"},
         "pre_tokenizer": {"type": "Split", **space, "behavior": "MergedWithPrevious", "invert": False},
     }
+    gemma = _merge(*((run[:at], run[at:]) for run in RUNS for at in range(1, len(run))))(gemma)
+    entries, (token, *_) = gemma["model"]["vocab"], gemma["added_tokens"]
+    gemma["added_tokens"] += [token | {"id": entries[run], "content": run, "special": False} for run in RUNS]
     return {
         "gpt2": plain,
         "neox": _add(*spaces)(kinds["nfc"]),
@@ -117,7 +140,7 @@ def published_kinds() -> dict[str, dict[str, Any]]:
         "llama2": llama2,
         "llama3": llama3 | {"model": llama3["model"] | {"ignore_merges": True}},
         "mistral": kinds["metaspace"],
-        "gemma": _enter("<unused0>", "\n\n\n", "\u2581" * 4, special=False)(gemma),
+        "gemma": _enter("<unused0>", special=False)(gemma),
         "qwen": with_normalizers(kinds["qwen2"], {"type": "NFC"}),
         "t5": _enter("<extra_id_1>", "<extra_id_2>", special=True)(kinds["t5"]),
         "bert": kinds["bert"],
@@ -190,3 +213,18 @@ def test_added_tokens_among_the_entries_take_no_text_from_others(special: bool) 
     assert encoder.slow_because == ""
     info = TokenizerInfo("", "", "", "", 0, 2, {})
     assert encode_as_training(encoder, info, texts) == [encoder.encode_reference(text) for text in texts]
+
+
+def test_runs_of_spaces_that_are_added_tokens_too_are_the_models_own() -> None:
+    data = published_kinds()["gemma"]
+    encoder, model = Encoder(data), Tokenizer.from_str(json.dumps(data))
+    texts = ["a  b\n\nc", "    four, eight        ", "def f():\n    return 1\n\n\n", *real_documents()[:40]]
+    documents = Documents(pa.array(texts, pa.large_string()), np.arange(len(texts), dtype=np.uint32))
+    ids, offsets = encoder.encode(documents.text)
+    found = [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+    assert found == [model.encode(text, add_special_tokens=False).ids for text in texts]
+    assert {data["model"]["vocab"][run] for run in RUNS} <= {*ids.tolist()}
+    kept = KeptText()
+    assert encoder.kept is not None
+    encoder.kept.add(kept, documents, ids, offsets)
+    assert (kept.documents, kept.rewritten) == (len(texts), 0)
