@@ -7,6 +7,7 @@ reading a file that was cut off within its dictionary. It does not tell one that
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -23,6 +24,9 @@ from shards.stores.files import hash_file
 from shards.terminal.hints import nearest
 
 _LABEL = "__label__"
+_END = "</s>"
+_SIGNS = re.compile(rf"(?<![^\s\0])({_END}|{_LABEL})+")
+"""What fastText takes for the end of a text and for a label, at the beginning of a word."""
 _LOADING_BYTES = 512 << 20
 """Memory that loading a model may take beside twice its file's size."""
 _LIST_LABELS = """
@@ -34,7 +38,7 @@ print(*fasttext.load_model(sys.argv[1]).predict("a", k=1 << 20, threshold=-1)[0]
 
 def versions() -> list[str]:
     """Return the versions that decide which documents are dropped for their language."""
-    return [version("fasttext-predict")]
+    return [version("fasttext-predict"), "2"]
 
 
 def apply(table: Language, documents: Documents, tally: Tally) -> Documents:
@@ -47,9 +51,8 @@ def apply(table: Language, documents: Documents, tally: Tally) -> Documents:
     wanted = {_LABEL + language for language in table.keep}
     found: dict[int, str] = {}
     for index, data in enumerate(documents):
-        # fastText reads one line.
         text = bytes(data) if table.first_bytes is None else bytes(data[: table.first_bytes])
-        line = text.decode("utf-8", "ignore").replace("\n", " ")
+        line = _make_line(text.decode("utf-8", "ignore"))
         labels, _ = model.predict(line, k=-1, threshold=table.min_score)
         if wanted.isdisjoint(labels):
             # None of the languages to keep scores enough: the best one says why.
@@ -57,6 +60,12 @@ def apply(table: Language, documents: Documents, tally: Tally) -> Documents:
             low = ", score below min_score" if best in wanted else ""
             found[index] = f"{table.step}: {best.removeprefix(_LABEL)}{low}"
     return tally.drop(table.step, documents, found)
+
+
+def _make_line(text: str) -> str:
+    """Return a text as the line that fastText reads, without words that are fastText's own."""
+    line = text.replace("\n", " ")
+    return _SIGNS.sub(" ", line) if _END in line or _LABEL in line else line
 
 
 def count_languages(texts: Iterable[str]) -> Counter[str]:
@@ -68,7 +77,7 @@ def count_languages(texts: Iterable[str]) -> Counter[str]:
         model = _open_model(find_model(PACKAGED_MODEL), "")
     except MissingExtraError:
         return Counter()
-    lines = (text[:2000].encode("utf-8", "ignore").decode().replace("\n", " ") for text in texts)
+    lines = (_make_line(text[:2000].encode("utf-8", "ignore").decode()) for text in texts)
     found = (model.predict(line, k=1, threshold=0.65)[0] for line in lines)
     return Counter(label.removeprefix(_LABEL) for labels in found for label in labels)
 

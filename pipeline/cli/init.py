@@ -192,6 +192,7 @@ def _write(name: str, found: list[Found], unread: list[Found], lines: list[str])
         "kind": "a data set on the Hub; the first build pins its commit",
         "exclude": "not text, or read with other keys",
         "delimiter": "the first row is the header",
+        "quote": "quotes are characters of the text",
         "separator": "the text between two documents in a file",
         "encoding": "by the byte order mark, or cp1252 as a guess: read some of the text, or give its real encoding",
         "weight": "its share of the text; `plan` says which source limits the mix",

@@ -145,6 +145,7 @@ def in_group(pattern: str) -> str:
 Patterns = Annotated[list[Annotated[str, AfterValidator(check_pattern)]], AfterValidator(distinct)]
 Delimiter = Annotated[str, in_form(r"[\x01-\x7f]", 'one ASCII character, such as ";"')]
 """One ASCII character."""
+Quote = Literal['"', ""]
 FormatName = Literal["auto", "parquet", "arrow", "jsonl", "json", "csv", "text", "file"]
 """The formats of files; `pipeline/sources/formats/contract.py` has the table of them."""
 Name = Annotated[

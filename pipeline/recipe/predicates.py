@@ -1,4 +1,7 @@
-"""Predicates on columns: `{ int_score = ">= 3" }` becomes Arrow comparisons, with a counted reason for each drop."""
+"""Predicates on columns: `{ int_score = ">= 3" }` becomes Arrow comparisons, with a counted reason for each drop.
+
+Dates and times are compared as instants, in columns of them and of text; one without a zone is of UTC.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
@@ -8,9 +11,13 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue
+
+from shards.errors import InputError
+from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +35,11 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_NO_TIME = -(1 << 63)
+"""Stands for a text that is no time, where it is only compared whether one is equal."""
 _ARROW = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
@@ -65,7 +77,7 @@ class Predicate:
             tests = (types.is_boolean,)
         elif isinstance(self.example, str):
             if _is_time(kind):
-                return self._times(kind) is not None
+                return bool(self._times())
             tests = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
         else:
             tests = (types.is_integer, types.is_floating, types.is_decimal)
@@ -73,16 +85,6 @@ class Predicate:
 
     def _values(self) -> list[Any]:
         return list(self.value) if self.operator == "in" else [self.value]
-
-    def _times(self, kind: pa.DataType) -> Any:
-        """Return the predicate's dates or times as an array of a column's type, which may be too narrow: then None."""
-        import pyarrow as pa
-
-        times = [_read_time(text, kind) for text in self._values()]
-        try:
-            return None if None in times else pa.array(times, kind)
-        except (pa.ArrowInvalid, OverflowError):
-            return None
 
     def describe_misfit(self, kind: pa.DataType) -> str:
         """Return the fault of a column of a type that cannot be compared with the predicate's value."""
@@ -98,15 +100,18 @@ class Predicate:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        kind, comparison, wanted = values.type, self.operator, self._values()
+        comparison, wanted = self.operator, self._values()
+        if _is_time(values.type):
+            values, wanted = _count_ticks(values, self._times())
+        elif times := self._times():
+            values, wanted = self._read_texts(values), [*map(_microseconds, times)]
+        kind = values.type
         try:
-            if _is_time(kind):
-                compared = self._times(kind)
-            elif pa.types.is_integer(kind):
+            if pa.types.is_integer(kind):
                 # Arrow compares all integers of a type as they are with those of the same type alone.
                 compared = pa.array(wanted).cast(kind)
             elif pa.types.is_floating(kind) and any(abs(value) >= _EXACT for value in wanted):
-                return self._compare(written() if written else values.to_pylist())
+                return self._compare(written() if written else values.to_pylist(), wanted)
             else:
                 compared = pa.array(wanted)
             # Membership is false for a null in Arrow; here a null is neither in nor out.
@@ -115,14 +120,43 @@ class Predicate:
                 return pc.if_else(pc.is_valid(values), found, pa.scalar(None, pa.bool_()))
             return pc.call_function(_ARROW[comparison], [values, compared[0]])
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid, OverflowError):
-            return self._compare(values.to_pylist())
+            return self._compare(values.to_pylist(), wanted)
 
-    def _compare(self, numbers: Sequence[Any]) -> pa.BooleanArray:
+    def _compare(self, numbers: Sequence[Any], wanted: list[Any]) -> pa.BooleanArray:
         """Return what `mask` does, slowly: Python compares numbers of any length and kind exactly."""
         import pyarrow as pa
 
-        compare = _COMPARE.get(self.operator, lambda number, values: number in values)
-        return pa.array([None if number is None else compare(number, self.value) for number in numbers], pa.bool_())
+        compare = _COMPARE.get(self.operator, lambda number, _: number in wanted)
+        return pa.array([None if number is None else compare(number, wanted[0]) for number in numbers], pa.bool_())
+
+    def _times(self) -> list[datetime.datetime]:
+        """Return the predicate's values if all are dates or times; else nothing."""
+        times = [_read_time(text) for text in self._values() if isinstance(text, str) and _ISO_DATE.match(text)]
+        return [time for time in times if time] if len(times) == len(self._values()) and all(times) else []
+
+    def _read_texts(self, texts: pa.Array[Any]) -> pa.Array[Any]:
+        """Return dates and times in a column of text as microseconds since 1970; an empty text is null.
+
+        Raises:
+            InputError: a text is neither, so that it is not before or after the predicate's.
+        """
+        import pyarrow as pa
+
+        for zone in (None, "UTC"):  # all without a zone, or all with one
+            try:
+                return texts.cast(pa.timestamp("us", zone)).view(pa.int64())
+            except pa.ArrowInvalid:
+                continue
+        found: list[int | None] = []
+        for text in texts.to_pylist():
+            time = _read_time(text := (text or "").strip())
+            if text and not time and self.operator not in ("==", "!=", "in"):
+                raise InputError(
+                    f"column {self.column!r} holds {printable(text[:60])!r}; cannot test {self.operator} {self.value}. "
+                    "Write times as in 2020-01-31T12:00:00+01:00, or leave them empty: then the rows are dropped."
+                )
+            found.append(_microseconds(time) if time else _NO_TIME if text else None)
+        return pa.array(found, pa.int64())
 
 
 def parse_predicate(column: str, condition: Any) -> Predicate:
@@ -170,19 +204,27 @@ def _is_time(kind: pa.DataType) -> bool:
     return types.is_date(kind) or types.is_timestamp(kind)
 
 
-def _read_time(text: str, kind: pa.DataType) -> datetime.date | None:
-    """Return a predicate's date or time such as `2024-01-31T12:00:00` for comparison with a column; None if none.
-
-    A time without a zone is one of UTC, if the column has a zone.
-    """
-    from pyarrow import types
-
+def _read_time(text: str) -> datetime.datetime | None:
+    """Return a date or time such as `2024-01-31T12:00:00`, of UTC if it says no zone; None if it is none."""
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:
         return None
-    if types.is_date(kind):
-        return time.date() if time == datetime.datetime.combine(time.date(), datetime.time()) else None
-    if getattr(kind, "tz", None) is None:
-        return time if time.tzinfo is None else None
     return time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
+
+
+def _microseconds(time: datetime.datetime) -> int:
+    return (time - _EPOCH) // datetime.timedelta(microseconds=1)
+
+
+def _count_ticks(values: Any, times: list[datetime.datetime]) -> tuple[Any, list[int | Fraction]]:
+    """Return a column of dates or times as whole numbers of its unit, and times as exact numbers of them."""
+    import pyarrow as pa
+
+    kind = values.type
+    if pa.types.is_date32(kind):
+        values, ticks = values.view(pa.int32()), Fraction(1, 86_400)
+    else:
+        values, ticks = values.view(pa.int64()), Fraction(_TICKS["ms" if pa.types.is_date64(kind) else kind.unit])
+    exact = [ticks * _microseconds(time) / 10**6 for time in times]
+    return values, [int(number) if number.denominator == 1 else number for number in exact]

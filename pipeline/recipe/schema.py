@@ -25,6 +25,7 @@ from pipeline.recipe.key_values import (
     Name,
     Patterns,
     Proportion,
+    Quote,
     SizeBytes,
     Text,
     Weight,
@@ -201,6 +202,8 @@ class EvaluationRecipe(Settings):
     """The text between two items of a text file."""
     delimiter: Delimiter | None = None
     """As for sources."""
+    quote: Quote | None = None
+    """As for sources."""
     max_dropped: Proportion = 0.01
     """The build stops if `drop` would drop a larger share of a source: a wrong column matches everywhere."""
     action: Literal["report", "drop"] = "report"
@@ -215,7 +218,7 @@ class EvaluationRecipe(Settings):
             if self.paths:
                 yield "task: the items of an eval task come from the Hub. Leave `task` or `paths` out."
             why = "not used: it says how files are read. Leave it or `task` out."
-            yield from self.refuse(("format", "text", "separator", "delimiter"), why)
+            yield from self.refuse(("format", "text", "separator", "delimiter", "quote"), why)
         elif not self.paths and self.task is None:
             yield "paths: expected at least one glob. Give it, or task."
 

@@ -31,6 +31,7 @@ from pipeline.sources.base import File, SourceError
 from pipeline.sources.files import expand_glob, name_folder
 from pipeline.sources.formats.arrow_ipc import is_file
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, compression_of, open_file
+from pipeline.sources.formats.csv_table import dialect, find_doubt, find_quoted
 from pipeline.sources.formats.detect import detect_format, is_binary, read_head
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
@@ -110,8 +111,10 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
                 return keys | {"format": "file"}, {"": [(file.name, text)]}
             return _cut(keys, [(file.name, text)])
         if keys["format"] == "csv":
-            keys["delimiter"] = max(",;\t|", key=text.partition("\n")[0].count)
-            records = csv.DictReader(io.StringIO(text, newline=""), delimiter=keys["delimiter"])
+            delimiter, data = max(",;\t|", key=text.partition("\n")[0].count), text.encode()
+            doubt = find_doubt(data, delimiter, [*find_quoted(data, delimiter, None)])
+            keys |= {"delimiter": delimiter} | ({"quote": ""} if doubt else {})
+            records = csv.DictReader(io.StringIO(text, newline=""), **dialect(delimiter, keys.get("quote")))
         else:
             records = _list_objects(text)
     texts: Texts = defaultdict(list)
@@ -166,12 +169,20 @@ def _list_rows(file: File, format_: str) -> Iterator[Any]:
     if format_ == "parquet":
         with open_parquet(file.url, file.version) as (opened, _, _):
             for batch in opened.iter_batches(_RECORDS):
-                yield from batch.to_pylist()
+                yield from _list_texts(batch)
         return
     with open_file(file.url, file.version) as raw:
         source: Any = raw
         for batch in [pa.ipc.open_file(source).get_batch(0)] if is_file(raw) else pa.ipc.open_stream(source):
-            yield from batch.slice(0, _RECORDS).to_pylist()
+            yield from _list_texts(batch.slice(0, _RECORDS))
+
+
+def _list_texts(batch: pa.RecordBatch) -> list[Any]:
+    """Return rows without dates and times, of which Python has not all."""
+    table = pa.Table.from_batches([batch])
+    while any(pa.types.is_struct(field.type) for field in table.schema):
+        table = table.flatten()
+    return table.select([i for i, kind in enumerate(table.schema.types) if not pa.types.is_temporal(kind)]).to_pylist()
 
 
 def _list_objects(text: str) -> Iterator[Any]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.clean.language import count_languages
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
 from pipeline.recipe.schema import Recipe
@@ -69,6 +70,18 @@ def test_documents_in_other_languages_are_dropped(recipe: Callable[..., Path]) -
     assert clean(load_checked_recipe(recipe()), texts) == (expected, reasons)
     assert set(reasons) >= {f"language: {name}" for name in ("de", "fr", "es", "ja")}
     assert any("score below" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    "sign",
+    ["</s>", "</s></s>", "__label__en", "__label____label__ru", "\n__label__</s>", "\0</s>", "</s>__label__de\n", "\r"],
+)
+def test_words_of_fasttext_in_a_text_say_nothing(sign: str, recipe: Callable[..., Path]) -> None:
+    loaded = load_checked_recipe(recipe('model = "lid.ftz"\nkeep = ["de", "fr", "es", "ja"]'))
+    planted = [f"{sign} {text}" for text in OTHERS]
+    planted += [text.replace("\n", f" {sign} ").replace(" ", f"\t{sign} ", 1) for text in OTHERS]
+    assert clean(loaded, planted) == ([*range(len(planted))], Counter())
+    assert count_languages(planted) == Counter(de=2, fr=2, es=2, ja=2)
 
 
 def test_scores_and_bytes_that_decide(recipe: Callable[..., Path]) -> None:

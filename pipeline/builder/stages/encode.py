@@ -68,6 +68,11 @@ def run_encode(build: RunningBuild) -> None:
         with build.stops():
             for line in (*check_encoded(source, documents, tally), *describe_undivided(source, tally.undivided)):
                 build.say(line)
+        if tally.joined:
+            build.say(
+                f"source {source.name!r}: {plural(tally.joined, 'field')} in quotes with line ends; if the quotes are "
+                'characters of the text, set quote = "", and if not, quote = \'"\''
+            )
         for line in describe_not_text(tally.not_text):
             build.say(f"source {source.name!r}: {line}.")
         if kept := add_up_kept_text(result.kept for result in own):

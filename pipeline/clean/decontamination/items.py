@@ -69,7 +69,7 @@ def _reading_keys(evaluations: tuple[EvaluationRecipe, ...]) -> dict[str, Any]:
 class EvaluationsTask(Payload):
     """The input of the task that reads the evaluation sets; plain data."""
 
-    CODE: ClassVar = (4, UNICODE_VERSION)
+    CODE: ClassVar = (5, UNICODE_VERSION)
     """Increase it, too, when documents would have other hits."""
     LIBRARIES: ClassVar = ("pyarrow",)
 
@@ -96,7 +96,7 @@ class Items:
 
 def source_of(evaluation: EvaluationRecipe) -> FilesSource:
     """Return an evaluation set as a source, whose documents are the items."""
-    given = evaluation.model_dump(include={"name", "paths", "format", "text", "separator", "delimiter"})
+    given = evaluation.model_dump(include={"name", "paths", "format", "text", "separator", "delimiter", "quote"})
     return FilesSource(weight=1.0, **given)
 
 

@@ -16,7 +16,7 @@ from pipeline.arrow_arrays import split_by_size, unwrap_mask, wrap_numbers
 from pipeline.recipe.predicates import Predicate
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import BATCH_BYTES, SourceError
-from shards.errors import plural
+from shards.errors import InputError, plural
 from shards.terminal.display import printable
 
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
@@ -47,9 +47,9 @@ def column_names(schema: pa.Schema) -> list[str]:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Return the names of columns for a message: the first twenty, none longer than an excerpt."""
+    """Return the names of columns for a message: the first twenty, none longer than an excerpt; `none` of no column."""
     shown = [printable(name[:60] + "..." * (len(name) > 60)) for name in names]
-    return ", ".join(shown[:20]) + (f" and {len(shown) - 20:,} more" if len(shown) > 20 else "")
+    return ", ".join(shown[:20] or ["none"]) + (f" and {len(shown) - 20:,} more" if len(shown) > 20 else "")
 
 
 def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
@@ -206,7 +206,7 @@ def describe_list(column: str, head: str, key: str) -> str:
 
 
 def test_predicates(
-    table: pa.Table | pa.RecordBatch, predicates: list[Predicate], written: WrittenBy | None
+    table: pa.Table | pa.RecordBatch, predicates: list[Predicate], written: WrittenBy | None, where: str
 ) -> tuple[np.ndarray, Counter[str]]:
     """Test predicates on the columns of a table of any format, one after the other.
 
@@ -214,9 +214,13 @@ def test_predicates(
         table: the columns.
         predicates: the predicates.
         written: see `WrittenBy`; None if the table's numbers are exact.
+        where: the file, for errors.
 
     Returns:
         mask: bool `(num_rows,)`, rows that hold all; and the rows rejected by each reason, each row counted once.
+
+    Raises:
+        SourceError: a text cannot be compared with a predicate's time.
     """
     import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
 
@@ -226,9 +230,11 @@ def test_predicates(
         values = take_path(table, predicate.column)
         # A row counts under the first predicate that rejects it; a null is a reason of its own.
         null = mask & unwrap_mask(pc.is_null(values))
-        passed = mask & unwrap_mask(
-            predicate.mask(values, written and partial(written, predicate.column)).fill_null(False)
-        )
+        try:
+            held = predicate.mask(values, written and partial(written, predicate.column))
+        except InputError as error:
+            raise SourceError(f"{where}: {error}") from error
+        passed = mask & unwrap_mask(held.fill_null(False))
         rejected[f"{predicate.reason}: null"] += int(null.sum())
         rejected[predicate.reason] += int(mask.sum() - passed.sum() - null.sum())
         mask = passed

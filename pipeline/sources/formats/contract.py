@@ -61,7 +61,7 @@ FORMATS = {
     "arrow": FileFormat("arrow_ipc", _COLUMNS, endings=(".arrow", ".feather"), magic=(b"ARROW1", b"\xff\xff\xff\xff")),
     "jsonl": FileFormat("jsonl", _RECORDS, endings=(".jsonl", ".ndjson")),
     "text": FileFormat("text", ("separator", "encoding"), endings=(".txt",)),
-    "csv": FileFormat("csv_table", (*_RECORDS, "delimiter"), endings=(".csv", ".tsv", ".tab", ".psv")),
+    "csv": FileFormat("csv_table", (*_RECORDS, "delimiter", "quote"), endings=(".csv", ".tsv", ".tab", ".psv")),
     "json": FileFormat("json_array", _RECORDS),
     "file": FileFormat("text", ("encoding",)),
 }

@@ -1,7 +1,8 @@
 """CSV and TSV with a header: cut where records end, read by Arrow, every value as the text that the file has.
 
 Quotes are those of RFC 4180 as Arrow reads them: a quote counts at the start of a field, and a doubled one inside is
-one quote. To cut a large file, all of it is scanned once. Memory: one block of records.
+one quote. With `quote = ""` it is a character like others; without the key, a file in which it may be one is refused.
+To cut a large file, all of it is scanned once. Memory: one block of records.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -10,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -32,13 +33,21 @@ from shards.errors import plural
 from shards.terminal.display import printable
 
 _DELIMITERS = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
+_SELDOM_IN_TEXT = "\t|"
 _EXCERPT = 60
+_CHARACTERS = 'If quotes are characters of the text, set the source\'s quote = "".'
 csv.field_size_limit(MOST_BYTES)  # the header of a file without one is its first record
+
+
+class _Form(NamedTuple):
+    delimiter: str
+    quote: str | None
+    """The source's key."""
 
 
 class _Header(NamedTuple):
     names: list[str]
-    delimiter: str
+    form: _Form
     length: int
     """Bytes of text up to the first record."""
 
@@ -48,7 +57,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     header = _read_header(source, whole)
     if not header.names:
         return []
-    reader, find_end = SpanReader(source, whole), partial(_find_end, delimiter=header.delimiter)
+    reader, find_end = SpanReader(source, whole), partial(_find_end, form=header.form)
 
     def read(raw: BinaryIO) -> Iterator[bytes]:
         return (piece for piece, _ in reader.read_cut(raw, find_end, stored=True))
@@ -62,50 +71,56 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
     Raises:
         SourceError: the header lacks a column of the recipe.
     """
-    delimiter = source.delimiter or _DELIMITERS.get(ending_of(span.name), ",")
+    form = _Form(source.delimiter or _DELIMITERS.get(ending_of(span.name), ","), source.quote)
     names, length = list[str](), 0
     with open_file(span.url, span.version) as raw:
         reader = SpanReader(source, replace(span, start=0))
-        for piece, _ in reader.read_cut(raw, partial(_find_end, delimiter=delimiter)):
+        for piece, _ in reader.read_cut(raw, partial(_find_end, form=form)):
             start = 0
             if not names:
                 text = piece.decode(UTF8, "surrogateescape")
                 lines = io.StringIO(text, newline="\n")
                 try:  # empty lines may stand before the header
-                    names = next(filter(None, csv.reader(lines, delimiter=delimiter)), [])
+                    names = next(filter(None, csv.reader(lines, **dialect(*form))), [])
                 except csv.Error as error:
                     raise SourceError(
-                        f"{span.name}: its lines end in a bare carriage return, as on old Macs; expected a line feed. "
-                        f"Convert it: tr '\\r' '\\n' < OLD > NEW."
+                        f"{span.name}: a bare carriage return is in its header, or ends its lines, as on old Macs; "
+                        "expected line feeds. Convert it: tr '\\r' '\\n' < OLD > NEW."
                     ) from error
                 if names:
-                    _check_columns(source, names, delimiter, span.name)
+                    _check_columns(source, names, form.delimiter, span.name)
                 start = len(text[: lines.tell()].encode(UTF8, "surrogateescape"))
                 length += start
             if piece[start:].strip(b"\r\n"):
-                return _Header(names, delimiter, length)
-    return _Header([], delimiter, length)
+                return _Header(names, form, length)
+    return _Header([], form, length)
+
+
+def dialect(delimiter: str, quote: str | None) -> dict[str, Any]:
+    """Return the options by which Python's `csv` reads fields."""
+    return {"delimiter": delimiter, "quoting": csv.QUOTE_NONE if quote == "" else csv.QUOTE_MINIMAL}
 
 
 def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name: str) -> None:
     refuse_twins(names, source, name)
+    keys = "`delimiter`, or `quote`" if set('"\n') & set("".join(names)) else "`delimiter`"
     for column, key in source.columns.items():
         if column in names:
             continue
         raise SourceError(
             f"{name}: no column {column!r} in its header, read with the delimiter {delimiter!r}; there are "
-            f"{list_names(names)}. Correct `{key}` or `delimiter`; or, if the file has no header, put a line with the "
+            f"{list_names(names)}. Correct `{key}` or {keys}; or, if the file has no header, put a line with the "
             "columns' names first."
         )
 
 
-def _find_quoted(data: bytes, delimiter: str) -> Iterator[tuple[int, int]]:
+def find_quoted(data: bytes, delimiter: str, quote: str | None) -> Iterator[tuple[int, int]]:
     """Yield where fields of CSV in quotes begin and end in bytes that start with a record.
 
     The end of one that the data does not close is beyond it.
     """
     before = b"\r\n" + delimiter.encode()
-    place = 0
+    place = 0 if quote != "" else len(data)
     while (first := data.find(b'"', place)) >= 0:  # much faster than a pattern
         place = first + 1
         if first and data[first - 1] not in before:
@@ -117,10 +132,55 @@ def _find_quoted(data: bytes, delimiter: str) -> Iterator[tuple[int, int]]:
         yield first, place
 
 
-def _find_end(data: bytes, delimiter: str) -> int:
+def find_doubt(data: bytes, delimiter: str, quoted: Sequence[tuple[int, int]]) -> tuple[int, str] | None:
+    """Return where quotes of CSV seem to be characters of the text, and why; None if they seem to enclose fields.
+
+    Two such quotes make one record of all between them. It shows by text after the second one, by quotes within other
+    fields, which would be in quotes then, and by what separates the swallowed fields if that is seldom in text.
+
+    Args:
+        data: bytes that start with a record.
+        delimiter: the character between two fields.
+        quoted: the places of `find_quoted`.
+    """
+    if wrong := _find_wrong(data, delimiter, quoted):
+        return wrong[0], "text follows the quote that ends a field"
+    joined = _find_joined(data, quoted)
+    if joined and data.count(b'"') > sum(data.count(b'"', *place) for place in quoted):
+        return joined[0][0], "a field in quotes goes over lines, and others have quotes within them"
+    if delimiter in _SELDOM_IN_TEXT:
+        for first, after in joined:
+            if data.find(delimiter.encode(), first, after) >= 0:
+                return first, f"a field in quotes goes over lines and holds the delimiter {delimiter!r}"
+    return None
+
+
+def _find_wrong(data: bytes, delimiter: str, quoted: Sequence[tuple[int, int]]) -> list[int]:
+    """Return where fields of CSV begin that go on after the quote which ends them."""
+    follow = b"\r\n" + delimiter.encode()
+    return [first for first, after in quoted if data[after : after + 1] not in follow]
+
+
+def _find_joined(data: bytes, quoted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the fields of CSV in quotes that hold line ends."""
+    return [place for place in quoted if data.find(b"\n", *place) >= 0]
+
+
+def _number_records(data: bytes, quoted: Sequence[tuple[int, int]], places: list[int]) -> list[int]:
+    """Return the numbers of the CSV records that hold some places; empty lines are not records."""
+    masked = bytearray(data)
+    for first, after in quoted:
+        masked[first:after] = b"q" * (after - first)
+    lines = masked.splitlines(keepends=True)
+    ends = np.cumsum([len(line) for line in lines])
+    numbers = np.cumsum([bool(line.strip(b"\r\n")) for line in lines]) - 1
+    return numbers[np.searchsorted(ends, places, "right")].tolist()
+
+
+def _find_end(data: bytes, form: _Form) -> int:
     """Return where the last whole record of CSV ends; 0 if none does."""
     end = last = 0
-    for first, after in _find_quoted(data, delimiter):
+    for first, after in find_quoted(data, *form):
         last = data.rfind(b"\n", end, first) + 1 or last
         end = after
     return data.rfind(b"\n", end) + 1 or last
@@ -134,30 +194,41 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """
     span = reader.span
     header = _read_header(reader.source, span)
-    find_end = partial(_find_end, delimiter=header.delimiter)
+    find_end = partial(_find_end, form=header.form)
     skip = header.length if span.start == 0 else 0
     with reader.open() as raw:
         for piece, whole in reader.read_cut(raw, find_end):
             data, skip = piece[skip:], max(0, skip - len(piece))
             if not data.strip(b"\r\n"):
                 continue
-            quoted = [] if whole else list(_find_quoted(data, header.delimiter))
-            if quoted and quoted[-1][1] > len(data):
+            quoted = [*find_quoted(data, *header.form)]
+            if not whole and quoted and quoted[-1][1] > len(data):
                 shown = excerpt(data[quoted[-1][0] :])
                 raise SourceError(
-                    f"{span.name}: a quote is never closed, in record {reader.row} or after it: {shown}. Is the file "
-                    "cut short? Restore it, or double the quotes that are part of the text."
+                    f"{span.name}: a quote is never closed, in record {reader.row} or after it: {shown}. {_CHARACTERS} "
+                    "If the file is cut short, restore it."
                 )
-            yield _read_block(reader, header, data)
+            if header.form.quote is None and (doubt := find_doubt(data, header.form.delimiter, quoted)):
+                place, why = doubt
+                raise SourceError(
+                    f"{span.name}: {why}, in record {reader.row} or after it: {excerpt(data[place:])}. {_CHARACTERS} "
+                    "If they enclose fields, set quote = '\"'."
+                )
+            yield _read_block(reader, header, data, quoted)
 
 
-def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
+def _read_block(reader: SpanReader, header: _Header, data: bytes, quoted: Sequence[tuple[int, int]]) -> TextBatch:
     """Return a CSV block's records that are well-formed and that the predicates keep."""
-    # Two kinds of fault: a record with too few or too many fields, and a value of another type.
+    # Three kinds of fault: a record with too few or too many fields, a wrong quote, and a value of another type.
     table, faults = _parse(reader, header, data)
     num_rows = table.num_rows + len(faults)
     records = np.delete(np.arange(num_rows), list(faults))
     bad: dict[int, str] = {}
+    if wrong := _find_wrong(data, header.form.delimiter, quoted):
+        for record, place in zip(_number_records(data, quoted, wrong), wrong, strict=True):
+            if record not in faults:
+                fault = f"text follows the quote that ends a field: {excerpt(data[place:])}"
+                bad[int(np.searchsorted(records, record))] = fault
     compared = _convert(table, {one.column: one.json_type() for one in reader.predicates}, bad)
     faults |= {int(records[place]): fault for place, fault in bad.items()}
     for record in sorted(faults):
@@ -171,7 +242,9 @@ def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
         return [_read_number(cast("bytes", value).strip()) for value in table.column(name).filter(whole).to_pylist()]
 
     compared = {name: column.filter(whole) for name, column in compared.items()}
-    return reader.finish(TextBatch(text, rows), pa.table(compared), written)
+    batch = reader.finish(TextBatch(text, rows), pa.table(compared), written)
+    batch.joined = 0 if header.form.quote else len(_find_joined(data, quoted))
+    return batch
 
 
 def _read_number(value: bytes) -> Decimal | float | None:
@@ -202,7 +275,10 @@ def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, 
             cast("Any", pa.BufferReader(data)),
             read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
             parse_options=pa_csv.ParseOptions(
-                delimiter=header.delimiter, newlines_in_values=True, invalid_row_handler=refuse
+                delimiter=header.form.delimiter,
+                quote_char=header.form.quote != "" and '"',
+                newlines_in_values=True,
+                invalid_row_handler=refuse,
             ),
             convert_options=pa_csv.ConvertOptions(
                 column_types={name: pa.large_binary() for name in wanted}, include_columns=wanted, null_values=[]

@@ -67,7 +67,14 @@ def open_parquet(url: str, version: str) -> Generator[tuple[pq.ParquetFile, Any,
             data = pa.PythonFile(cast("Any", stack.enter_context(open_file(url, version))), mode="r")
         # Of other remote files the next ranges are read ahead; one on the Hub does so itself, without the gaps.
         ahead, metadata = remote is None and not is_local(url), _read_footer(remote) if remote else None
-        file = pq.ParquetFile(data, metadata=metadata, pre_buffer=ahead, page_checksum_verification=True)
+        # INT96 is read as microseconds: in nanoseconds, years before 1677 and after 2262 would be others.
+        file = pq.ParquetFile(
+            data,
+            metadata=metadata,
+            pre_buffer=ahead,
+            page_checksum_verification=True,
+            coerce_int96_timestamp_unit="us",
+        )
         yield stack.enter_context(file), data, remote
 
 
@@ -152,7 +159,7 @@ def _read_group(reader: SpanReader, file: pq.ParquetFile, data: Any, index: int)
     if not is_kept:
         # The predicates' columns are small, the text is large: read the text only if the predicates keep a row.
         for table in _read_tables(file, data, index, list(reader.source.keep)):
-            mask, own = test_predicates(table, reader.predicates, None)
+            mask, own = test_predicates(table, reader.predicates, None, reader.span.name)
             rejected.update(own)
             rows += table.num_rows
             if is_kept := bool(mask.any()):

@@ -142,7 +142,7 @@ class SpanReader:
             written: see `test_predicates`.
         """
         if self.predicates and table is not None:
-            mask, rejected = test_predicates(table, self.predicates, written)
+            mask, rejected = test_predicates(table, self.predicates, written, self.span.name)
             batch = TextBatch(batch.text.filter(wrap_mask(mask)), batch.rows[mask], rejected)
         batch.rejected.update(self.not_read)
         batch.malformed = self._malformed
