@@ -159,7 +159,8 @@ def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> 
     twins = names.count(name)
     keys["name"] = f"{name}-{twins}" if twins > 1 else name
     for key in ("paths", "exclude"):
-        keys[key] = [path if "://" in path else os.path.relpath(path, folder) for path in keys.get(key, [])]
+        paths = [path if "://" in path else os.path.relpath(path, folder) for path in keys.get(key, [])]
+        keys[key] = [f"./{path}" if path[0] == "~" else path for path in paths]  # a name, and not a home folder
     if separator := keys.get("separator"):
         size = sum(len(text + separator) for _, text in texts[""]) / len(texts[""])
         number = round(keys["weight"] / size) if len(texts[""]) > len(dict(texts[""])) else len(files)

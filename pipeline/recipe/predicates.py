@@ -100,7 +100,8 @@ class Predicate:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        comparison, wanted = self.operator, self._values()
+        comparison = self.operator
+        wanted: list[Any] = self._values()
         if _is_time(values.type):
             values, wanted = _count_ticks(values, self._times())
         elif times := self._times():
@@ -142,9 +143,9 @@ class Predicate:
         """
         import pyarrow as pa
 
-        for zone in (None, "UTC"):  # all without a zone, or all with one
+        for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):  # all without a zone, or all with one
             try:
-                return texts.cast(pa.timestamp("us", zone)).view(pa.int64())
+                return texts.cast(kind).view(pa.int64())
             except pa.ArrowInvalid:
                 continue
         found: list[int | None] = []
@@ -217,7 +218,7 @@ def _microseconds(time: datetime.datetime) -> int:
     return (time - _EPOCH) // datetime.timedelta(microseconds=1)
 
 
-def _count_ticks(values: Any, times: list[datetime.datetime]) -> tuple[Any, list[int | Fraction]]:
+def _count_ticks(values: Any, times: list[datetime.datetime]) -> tuple[Any, list[Any]]:
     """Return a column of dates or times as whole numbers of its unit, and times as exact numbers of them."""
     import pyarrow as pa
 

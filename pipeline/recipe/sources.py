@@ -66,8 +66,8 @@ class SourceRecipe(Settings):
     """`csv`: the character between two fields; when absent, a tab for `.tsv` and `.tab`, `|` for `.psv`, else a
     comma."""
     quote: Quote | None = None
-    """`csv`: `"` if quotes enclose fields, as in RFC 4180; empty if they are characters of the text. When absent, they
-    enclose fields, and a file in which they may be characters stops the build."""
+    """`csv`: `"` if quotes enclose fields, as in RFC 4180; empty if they are characters. When absent, they enclose
+    fields, and a file that looks otherwise stops the build."""
     content: Literal["column", "software-heritage"] = "column"
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
     blob_id: Text = "blob_id"
@@ -81,7 +81,7 @@ class SourceRecipe(Settings):
     """The share of the records that may have no text. They are dropped and counted."""
     keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = Field(default_factory=dict)
     """Predicates on columns: `{ int_score = ">= 3", date = ">= 2020-01-31" }`. A row stays if all hold; none holds for
-    a null. A time without a zone is UTC; in a column of text, times look like `2020-01-31T12:00:00+01:00`."""
+    a null. A time without a zone is UTC, also in text."""
     min_bytes: SizeBytes = 1
     """Shorter documents are dropped, in bytes of UTF-8; empty ones always."""
     max_bytes: SizeBytes | None = None

@@ -112,8 +112,10 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
             return _cut(keys, [(file.name, text)])
         if keys["format"] == "csv":
             delimiter, data = max(",;\t|", key=text.partition("\n")[0].count), text.encode()
-            doubt = find_doubt(data, delimiter, [*find_quoted(data, delimiter, None)])
-            keys |= {"delimiter": delimiter} | ({"quote": ""} if doubt else {})
+            quoted = [*find_quoted(data, delimiter, None)]
+            is_open = len(head) < HEAD_BYTES and bool(quoted) and quoted[-1][1] > len(data)
+            is_sign = not is_open and not find_doubt(data, delimiter, quoted)
+            keys |= {"delimiter": delimiter} | ({} if is_sign else {"quote": ""})
             records = csv.DictReader(io.StringIO(text, newline=""), **dialect(delimiter, keys.get("quote")))
         else:
             records = _list_objects(text)
@@ -275,6 +277,7 @@ def _list_cells(place: str, left_out: dict[str, str]) -> list[tuple[str, str, li
     """Return a name, a glob and the files that it matches, for each part of a folder or for a file or a glob."""
     root = os.path.abspath(place)
     is_folder = os.path.isdir(root)
+    place = escape(place) if os.path.isfile(root) else place
     try:
         files = sorted(_walk(root, left_out), key=_name) if is_folder else expand_glob(place, left_out)
     except (*BROKEN_FILE_ERRORS, ImportError) as error:

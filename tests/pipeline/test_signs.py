@@ -3,20 +3,31 @@
 Predicates are in `test_predicates.py`, the words of fastText in `test_language.py`.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import csv
 import io
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
+from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.clean.patterns import drop_matches
+from pipeline.clean.tally import Documents, Tally
 from pipeline.sources.base import SourceError
-from tests.support.builds import build_here, call_here
+from pipeline.sources.files import list_files
+from pipeline.sources.survey import look_at
+from shards.trace.search import _match  # pyright: ignore[reportPrivateUsage]
+from tests.support.builds import call_here
 from tests.support.reading import files_source, read_batches, texts_of
 
 FOLLOWS = "text follows the quote that ends a field"
@@ -44,6 +55,8 @@ def test_quotes_of_csv_enclose_fields_or_are_characters(case: str, tmp_path: Pat
     name, records, *results = QUOTES[case]
     path = tmp_path / name
     path.write_text(("id\ttext\n" if name == "a.tsv" else "id,text\n") + records)
+    (file,) = list_files(files_source(path))
+    assert look_at(file)[0].get("quote") == ("" if isinstance(results[0], str) else None), "what `init` writes"
     for quote, result in zip((None, "", '"'), results, strict=True):
         source = files_source(path, quote=quote)
         if isinstance(result, str):
@@ -103,3 +116,72 @@ def test_signs_in_text_are_text(tmp_path: Path) -> None:
         keys: dict[str, Any] = {"a.txt": {"separator": "\0"}, "plain.tsv": {"quote": ""}}.get(path.name, {"quote": '"'})
         expected = [text for text in TEXTS if path.name != "plain.tsv" or not {*"\t\n"} & {*text}]
         assert texts_of(read_batches(files_source(path, **keys))) == expected, path.name
+
+
+def test_dates_that_python_has_not_hide_no_text(tmp_path: Path) -> None:
+    far = pa.array([2**62, None], pa.int64())
+    columns = {
+        "us": far.cast(pa.timestamp("us")),
+        "ns": far.cast(pa.timestamp("ns")),
+        "X/Y": far.cast(pa.timestamp("us", "X/Y")),
+    }
+    inner = pa.StructArray.from_arrays([pa.array(["a text", "b"]), columns["us"]], ["text", "date"])
+    table = pa.table(columns | {"day": pa.array([10**9, 1], pa.date32()), "body": inner})
+    for path, write in ((tmp_path / "a.parquet", pq.write_table), (tmp_path / "a.arrow", feather.write_feather)):
+        write(table, path)
+        keys, texts = look_at(list_files(files_source(path))[0])
+        assert (keys["text"], [text for _, text in texts["body.text"]]) == ("body.text", ["a text", "b"])
+
+
+NAMES = [
+    "~",
+    "~root",
+    "a[b]*?",
+    "**",
+    "{a}",
+    "{{ 7*7 }}",
+    "a'b\"c",
+    "a\\n",
+    "#a",
+    " a\tb\nc\x1b\x7f\u2028 ",
+    "$HOME%20",
+    "s3:a::b",
+]
+
+
+def test_signs_in_names_are_those_of_the_recipe_that_init_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        for place in (tmp_path / f"{name}.jsonl", tmp_path / name / f"{name}.jsonl"):
+            place.write_text("".join(json.dumps({"text": f"{place} {number}"}) + "\n" for number in range(9)))
+    ways = {"folders": ["."], "folder by folder": NAMES, "files": [f"{name}.jsonl" for name in NAMES]}
+    for way, given in ways.items():
+        done = call_here("init", "--out", f"{way}.toml", "--", *given, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        found = [file.url for source in load_checked_recipe(f"{way}.toml").sources for file in list_files(source)]
+        expected = {str(tmp_path / name / f"{name}.jsonl") for name in NAMES if way != "files"}
+        expected |= {str(tmp_path / f"{name}.jsonl") for name in NAMES if way != "folder by folder"}
+        assert sorted(map(os.path.normpath, found)) == sorted(expected), way
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "drops", "finds"),
+    [
+        ("^b", "b\nc", True, True),
+        ("^b", "a\nb", False, False),
+        ("b$", "a\nb", True, True),
+        ("b$", "b\nc", False, False),
+        ("(?m)^b$", "a\nb\nc", True, True),
+        ("(?m)b$", "b\r\nc", False, False),
+        (r"\Ab", "a\nb", False, False),
+        ("b$", "b\n", False, True),
+    ],
+)
+def test_anchors_are_the_ends_of_the_text(pattern: str, text: str, drops: bool, finds: bool) -> None:
+    """Of `drop_if_matches`, and of `trace`, whose help names the difference."""
+    documents = Documents(pa.array([text], pa.large_string()), np.zeros(1, np.uint32))
+    assert len(drop_matches(files_source("a", drop_if_matches=[pattern]), documents, Tally())) == (not drops)
+    assert bool(_match(re.compile(pattern), text.encode())[0]) == finds

@@ -5,7 +5,8 @@ If no document of the set has the hash, the build's work folder says why. The ex
 is found. With --json, text is exact; without it, control characters are escaped.
 
 --regex takes patterns of Python's re, in which \\b and \\w match Unicode; in a data recipe's drop_if_matches (RE2) they
-match ASCII only, and look-around is not supported. Begin a pattern with (?a) to get RE2's \\b and \\w.
+match ASCII only, and look-around is not supported. Begin a pattern with (?a) to get RE2's \\b and \\w. $ also matches
+before a line end that ends the text; RE2's does not.
 """
 
 from __future__ import annotations
