@@ -248,8 +248,12 @@ def _run_tokenizer(build: SmallBuild) -> None:
 def _change(recipe: Recipe, *, is_all: bool) -> Recipe:
     """Return the recipe of the small build: one shard of all that there is."""
     changes: dict[str, Any] = {
-        # Without `take`, whose share is known: what it leaves of the sample would tell less of the other steps.
-        "sources": [source.model_copy(update={"take": 1.0}) for source in recipe.sources],
+        # Without `take`, whose share is known: what it leaves of the sample would tell less of the other steps; and
+        # without phases, so that a source of some alone has its share of the set.
+        "sources": [
+            source.model_copy(update={"take": 1.0, "weight": source.weight or float(share)})
+            for source, share in zip(recipe.sources, Demand(recipe).shares.fractions, strict=True)
+        ],
         "mix": MixRecipe(),
         "split": SplitRecipe(),
         "shards": recipe.shards.model_copy(update={"tokens": _ONE_SHARD}),

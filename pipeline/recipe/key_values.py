@@ -96,7 +96,15 @@ def _refuse_thousands(value: Any) -> Any:
 
 
 Entries = BeforeValidator(_refuse_thousands)
-Weight = Annotated[float, Field(ge=1e-18, le=1e18)]
+
+
+def _no_tiny(value: float) -> float:
+    if 0 < value < 1e-18:
+        raise ValueError("expected 0, or a number from 1e-18")
+    return value
+
+
+Weight = Annotated[float, Field(ge=0, le=1e18), AfterValidator(_no_tiny)]
 """Within bounds in which no sum of weights overflows, and no share of one loses digits."""
 
 

@@ -307,7 +307,10 @@ class Recipe(Settings):
                     f"sources.{name}.weight: {own[name]} is less than one in {MOST_SUM_PER_WEIGHT:,} of the sum of the "
                     "weights. Give it more, or leave the source out."
                 )
-        used: set[str] = set()
+        sample = self.tokenizer.sample_weights if isinstance(self.tokenizer.sample_weights, dict) else own
+        if sample and not any(sample.values()) and self.tokenizer.file is None:
+            yield "tokenizer.sample_weights: every source has the weight 0 in the sample. Give one of them more."
+        used = set[str]() if self.mix.phases else {*exact}
         for called, phase in zip(item_names(self.mix.phases), self.mix.phases, strict=True):
             place, given = f"mix.phases.{called}.weights", phase.weights
             if are_named(self.sources) and (unknown := sorted(given.keys() - own.keys())):
@@ -317,8 +320,9 @@ class Recipe(Settings):
             used |= {name for name, weight in weights.items() if weight}
             if own and not any(weights.values()):
                 yield f"{place}: every source has the weight 0. Give one of them more."
-        for name in sorted(own.keys() - used) if self.mix.phases else ():
-            yield f"sources.{name}: every phase gives it the weight 0. Leave the source out, or give it a weight."
+        for name in sorted(own.keys() - used):
+            found = "every phase gives it the weight 0" if self.mix.phases else "its weight is 0"
+            yield f"sources.{name}: {found}. Leave the source out, or give it a weight."
 
     def sample_limits(self) -> dict[str, CleanRecipe]:
         """Return the data recipe's limits for the tokenizer's sample, by source, of presets with `when = "mix"`."""

@@ -107,7 +107,7 @@ def _list_values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 def _check_shares(manifest: Manifest) -> Faults:
     """Check what decides the manifest's shares: weights, and the phases' shares and order."""
     for source in manifest.sources:
-        if source.weight <= 0:
+        if source.weight < 0 or (source.weight == 0 and not manifest.phases):
             yield "manifest_invalid", f"source {source.name!r} has the weight {source.weight}; expected more than 0"
     names = [phase.name for phase in manifest.phases]
     # Shards of one phase follow each other, in the order of the phases.

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -12,8 +13,8 @@ import pytest
 import pipeline
 from pipeline.builder import running_build
 from pipeline.sources.selection import open_sources
-from tests.support.builds import build_here, digests
-from tests.support.recipes import write_small_recipe
+from tests.support.builds import build_here, call_here, digests
+from tests.support.recipes import source, write_recipe, write_small_recipe
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +83,25 @@ def test_what_is_refused_leaves_folders_as_they_are(recipe: Path, built: Path, t
         build_here(recipe, tmp_path / out, *options, expect=2)
     assert [path.name for path in tmp_path.rglob("*")] == ["texts", "thesis.tex"]
     assert digests(built) == before
+
+
+def test_a_source_of_weight_0_is_in_the_phases_that_name_it(tmp_path: Path) -> None:
+    notes = write_small_recipe(tmp_path).parent / "notes"
+    sources = [
+        source("early", notes / "[0-2]*.txt", format="file"),
+        source("late", notes / "3*.txt", weight=0, format="file"),
+    ]
+    phases = [{"name": "main", "share": 0.8}, {"name": "last", "share": 0.2, "weights": {"late": 3}}]
+    mix, shards = {"tokens": 2000, "phases": phases}, {"tokens": 400}
+    recipe = write_recipe(tmp_path / "r.toml", *sources, mix=mix, shards=shards, split={"val_tokens": 400})
+    build_here(recipe, tmp_path / "out")
+    assert call_here("validate", tmp_path / "out").returncode == 0
+    entries = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert [[row["requested"] for row in phase["mix"]] for phase in entries["phases"]] == [[1, 0], [0.25, 0.75]]
+    assert [row["requested"] for row in entries["mix"]] == pytest.approx([0.85, 0.15])
+    estimate = pipeline.plan_set(recipe)
+    assert [estimate.refusal, *estimate.stops] == [""]
+    assert [round(one.share, 9) for one in estimate.sources] == [0.85, 0.15]
+    # The set's own recipe makes it again.
+    build_here(tmp_path / "out/recipe.json", tmp_path / "again")
+    assert digests(tmp_path / "again") == digests(tmp_path / "out")

@@ -16,7 +16,7 @@ from pipeline.recipe.schema import Recipe, without_defaults
 from pipeline.recipe.shares import describe_weights
 from shards.config import apply_changes, item_names, read_document
 from shards.errors import InputError
-from tests.support.recipes import GOOD, faults_of
+from tests.support.recipes import GOOD
 
 
 def test_a_good_recipe(load: Any) -> None:
@@ -27,10 +27,13 @@ def test_a_good_recipe(load: Any) -> None:
     text = GOOD.replace("prose", "prose.en") + f'sample_weights = {{ "prose.en" = 1, code = 2 }}\n{phase}'
     assert load(text, "sources.prose.en.weight=2").sources[0].weight == 2
     assert load(text, "sources.prose.en.weight=0").tokenizer.sample_weights == {"code": 2}
-    # Only a change takes names out of tables.
+    # A source of weight 0 stays if a phase gives it a weight, unless a change set the 0; else tables lose its name.
     zero = text.replace("weight = 87", "weight = 0")
     assert load(zero, "sources.prose.en.weight=2").sources[0].weight == 2
-    assert "mix.phases.main.weights: no source has the name 'prose.en'" in str(faults_of(load, zero))
+    assert [source.weight for source in load(zero).sources] == [0, 3.5]
+    nowhere = load(zero.replace('weights = { "prose.en" = 1 }', 'weights = { "prose.en" = 0 }'))
+    assert [source.name for source in nowhere.sources] == ["code"]
+    assert (nowhere.tokenizer.sample_weights, nowhere.mix.phases[0].weights) == ({"code": 2}, {})
     assert recipe.tokenizer.special_tokens == ["<|endoftext|>"]
     assert (recipe.seed, recipe.mix.tokens, recipe.mix.when_short) == (1337, "max", "error")
 
