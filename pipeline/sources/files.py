@@ -27,7 +27,7 @@ from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, read_file_version, version_of_status
 from pipeline.sources.formats.contract import FORMATS, list_formats_with_columns
-from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, format_of_name
+from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, explain_unread, format_of_name
 from pipeline.sources.formats.span_reader import SpanReader
 from pipeline.sources.globs import (
     AGAIN,
@@ -166,7 +166,7 @@ def list_spans_of_file(source: SourceRecipe, file: File, unit_bytes: int | None)
     Raises:
         SourceError: the file cannot be read, or lacks a column.
     """
-    with _explain_broken(source, file.name):
+    with _explain_broken(source, file):
         # A listing of local files, and of the Hub, has their versions; others are asked for one by one.
         file = replace(file, version=file.version or read_file_version(file.url))
         if packed := describe_packed(file.name):
@@ -200,7 +200,7 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
             )
 
     reader = SpanReader(source, span)
-    with _explain_broken(source, span.name, reader):
+    with _explain_broken(source, span, reader):
         # Before and after: a file that changes meanwhile would give documents of two versions.
         check_unchanged()
         yield from contract.read_rows(reader)
@@ -208,7 +208,7 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
 
 
 @contextlib.contextmanager
-def _explain_broken(source: SourceRecipe, name: str, reader: SpanReader | None = None) -> Generator[None]:
+def _explain_broken(source: SourceRecipe, file: File | Span, reader: SpanReader | None = None) -> Generator[None]:
     """Name the place, and the remedy, of an error of a file that cannot be opened, decompressed or decoded.
 
     Raises:
@@ -216,15 +216,17 @@ def _explain_broken(source: SourceRecipe, name: str, reader: SpanReader | None =
     """
     try:
         yield
-    except InputError:  # a fault with its remedy, such as a missing package
-        raise
     except BROKEN_FILE_ERRORS as error:
+        if why := explain_unread(file, error, source.format):
+            raise SourceError(f"{file.name}: {why}.") from error
+        if isinstance(error, InputError):  # a fault with its remedy, such as a missing package
+            raise
         found, remedy = "cannot be read", remedy_of(error) or ". Restore the file, or leave it out."
         if isinstance(error, UnicodeError) and source.encoding != "utf-8":  # a file in UTF-8 has malformed records
             found = f"does not decode as {source.encoding}"
             remedy = ". Correct `encoding`, or give the file a source of its own."
         raise SourceError(
-            f"{name}{reader.place if reader else ''}: {found}: {text_of(error).rstrip('.')}{remedy}"
+            f"{file.name}{reader.place if reader else ''}: {found}: {text_of(error).rstrip('.')}{remedy}"
         ) from error
 
 

@@ -32,7 +32,7 @@ from pipeline.sources.files import expand_glob, name_folder
 from pipeline.sources.formats.arrow_ipc import is_file
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, compression_of, open_file
 from pipeline.sources.formats.csv_table import dialect, find_doubt, find_quoted
-from pipeline.sources.formats.detect import detect_format, is_binary, read_head
+from pipeline.sources.formats.detect import detect_format, explain_unread, is_binary, read_head
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
 from pipeline.sources.globs import UNREADABLE
@@ -233,7 +233,8 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
             try:
                 keys, texts = look_at(file, whole_below=WHOLE_BYTES if len(files) >= FEW_FILES else LONG_BYTES)
             except BROKEN_FILE_ERRORS as error:
-                said = UNREADABLE if isinstance(error, PermissionError) else text_of(error)
+                said = UNREADABLE if isinstance(error, PermissionError) else ""
+                said = said or explain_unread(file, error) or text_of(error)
                 # Without a verb, it is true of one file and of many.
                 said = said.removeprefix(f"{file.name}: ").removeprefix("holds ")
                 left_out[file.name] = re.split(r"\. |, which", said)[0]

@@ -16,11 +16,26 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pipeline.sources.base import File, SourceError
-from pipeline.sources.formats.byte_io import COMPRESSION, HEAD_BYTES, compression_of, open_decompressed, open_file
+from pipeline.sources.base import File, SourceError, Span
+from pipeline.sources.formats.byte_io import (
+    BROKEN_FILE_ERRORS,
+    COMPRESSION,
+    HEAD_BYTES,
+    compression_of,
+    is_local,
+    open_decompressed,
+    open_file,
+)
 from pipeline.sources.formats.contract import FORMATS
-from pipeline.sources.formats.encodings import UTF8, decode_whole, refuse_wide
-from shards.errors import shell_command
+from pipeline.sources.formats.encodings import (
+    LFS_POINTER,
+    LFS_REMEDY,
+    UTF8,
+    decode_whole,
+    find_wide_encoding,
+    refuse_wide,
+)
+from shards.errors import remedy_of, shell_command
 
 _COMPRESSED = r"(\.(gz|zst|bz2|xz))?"
 PACKED = (
@@ -45,6 +60,22 @@ _MAGIC = {
     b"\xff\xd8\xff": "an image (JPEG)",
     b"GIF8": "an image (GIF)",
 }
+_PAGE = "a page, such as a server's error: download the file again"
+_STAND_INS = {
+    LFS_POINTER: LFS_REMEDY,
+    b"-----BEGIN PGP MESSAGE": "data encrypted by PGP: decrypt it",
+    b"Salted__": "data encrypted by OpenSSL: decrypt it",
+    b"age-encryption.org": "data encrypted by age: decrypt it",
+    b"PARE": "encrypted Parquet, which is not read: decrypt it",
+    b"<!DOCTYPE": _PAGE,
+    b"<!doctype": _PAGE,
+    b"<html": _PAGE,
+    b"<?xml": _PAGE,
+}
+"""First bytes of what is found in the place of a file: what it is, and the remedy."""
+_CODEC_MAGIC = {"gzip": (b"\x1f\x8b",), "zstd": (b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18"), "bz2": (b"BZh",)}
+_WINDOW_BYTES = 1 << 27
+"""The largest window of Zstandard that is read, which takes as much memory: the library's own limit."""
 _AS_FILES = 'or say format = "file" to make each file one document'
 _JUDGED_LINES = 20
 _LEAST_TABLE_LINES = 3
@@ -139,6 +170,64 @@ def read_head(file: File, size: int = HEAD_BYTES) -> bytes:
     """Return the first bytes of a file by which its format is detected, decompressed if its name tells so."""
     with open_file(file.url, file.version) as raw:
         return open_decompressed(raw, file.name).read(size)
+
+
+def explain_unread(file: File | Span, error: BaseException, format_: str = "auto") -> str:
+    """Return why a file cannot be read, by its stored first bytes; empty if they fit its name, or cannot be read again.
+
+    Args:
+        file: the file.
+        error: what was found while it was read.
+        format_: the source's key.
+    """
+    name, head = file.name, b""
+    if remedy_of(error) or not (is_local(file.url) or isinstance(error, ValueError)):
+        return ""  # what a network has lost is not asked for again
+    try:
+        with open_file(file.url, file.version) as raw:
+            head = raw.read(HEAD_BYTES)
+    except BROKEN_FILE_ERRORS:
+        return ""
+    codec, format_ = compression_of(name), (format_of_name(name) or "") if format_ == "auto" else format_
+    own = _CODEC_MAGIC[codec] if codec else FORMATS[format_].magic if format_ else tuple(_BY_MAGIC)
+    if not head:
+        return "is empty. Restore it, or leave it out" if own and format_ else ""
+    if head.startswith(own) or head[1:].startswith(own):  # the magic of a frame of Zstandard to skip has a number first
+        if "too much memory" in str(error):
+            return _explain_window(name, head)
+        if "Dictionary mismatch" in str(error):
+            return (
+                "is compressed by Zstandard with a dictionary, which is not read. Decompress it: zstd -d -D DICTIONARY"
+            )
+        return ""
+    if what := next((what for mark, what in _STAND_INS.items() if head.startswith(mark)), ""):
+        is_text = not codec and ending_of(name) != ".json" and format_ in ("", "text", "file")
+        return "" if is_text and what == _PAGE else f"holds {what}"
+    if not codec and not format_:
+        return ""  # `detect_format` says it
+    if kind := next((kind for magic, kind in (_BY_MAGIC | _MAGIC).items() if head.startswith(magic)), ""):
+        return f"holds {kind}. Correct its name or `format`"
+    if packed := describe_packed(name, head):
+        return packed
+    if own:
+        return f"is not {codec or format_}: it begins with {head[:16]!r}. Correct its name or `format`, or restore it"
+    return (
+        "holds binary data, not text. Correct its name or `format`"
+        if is_binary(head) and not find_wide_encoding(head)
+        else ""
+    )
+
+
+def _explain_window(name: str, head: bytes) -> str:
+    """Return why a file of Zstandard with a large window is not read: the memory of a worker would be as large."""
+    import zstandard
+
+    size = zstandard.get_frame_parameters(head).window_size if head[:4] in _MAGIC else 0
+    found = f"of {size:,} bytes" if size > _WINDOW_BYTES else "of a later frame"
+    return (
+        f"its Zstandard window {found} would take as much memory; at most {_WINDOW_BYTES:,} bytes are read. Write it "
+        f"anew: zstd -d --long=31 -c {shell_command(Path(name))} | zstd -o NEW.zst"
+    )
 
 
 def _not_text(name: str, kind: str) -> SourceError:

@@ -30,6 +30,8 @@ _WIDE_MARKS = {
 }
 """Byte order marks; that of UTF-32 begins with that of UTF-16."""
 _LEAST_PRINTABLE = 0.9
+LFS_POINTER, LFS_REMEDY = b"version https://git-lfs", "a pointer of Git LFS: fetch the file by `git lfs pull`"
+"""What stands in the place of a file that is elsewhere, and the remedy."""
 _BEFORE, _AFTER = 24, 40
 """Bytes that are shown before and after a fault."""
 
@@ -118,11 +120,13 @@ def find_wide_encoding(head: bytes) -> str:
 
 
 def refuse_wide(head: bytes, name: str) -> None:
-    """Refuse a file whose bytes are read as UTF-8 and begin like UTF-16 or UTF-32.
+    """Refuse a file whose bytes are read as UTF-8 and begin like UTF-16 or UTF-32, or are a pointer of Git LFS.
 
     Raises:
         SourceError: naming the encoding.
     """
+    if head.startswith(LFS_POINTER):
+        raise SourceError(f"{name}: is {LFS_REMEDY}.")
     if found := find_wide_encoding(head):
         raise SourceError(f'{name}: seems to be text in {found}; set encoding = "{found}" for all files of a source.')
 
