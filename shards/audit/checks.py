@@ -171,7 +171,9 @@ def check_ids(totals: Totals, bits: tuple[Float64s, Float64s], *, below: int) ->
     large, too_many = is_large_enough(expected, below=MIN_EXAMPLES), len(unseen) > MAX_UNSEEN_SHARE * size
     explained = len(unseen) <= round(float(np.exp(-expected).sum()))
     verdict: Verdict = "bad" if large and too_many else "look" if not explained and (large or too_many) else "ok"
+    single = int((plain & (counts == 0) & (lengths == 1)).sum())
     summary = f"{len(unseen):,} of {plural(size, 'id')} never {_occurs(unseen)} in training"
+    summary += f", nor {'does' if single == 1 else 'do'} {plural(single, 'single byte')}" if single else ""
     if not large:
         summary += f" (up to {MAX_UNSEEN_SHARE:.0%} is fine for a set this small)"
     texts = [Finding({"id": token, "text": totals.vocabulary.spell(token)}) for token in unseen[:MAX_IDS]]

@@ -179,7 +179,8 @@ def describe_vocabulary(found: JsonObject, folder: Path) -> JsonObject:
     """Return how training uses the vocabulary, for a report: from audit.json, and its folder.
 
     Returns:
-        seen: ids that occur; `never_seen` counts those that do not, except special ids and single bytes.
+        seen: ids that occur; `never_seen` and `unseen_bytes` (single bytes) count those that do not, and `special` those
+            that are in none of the three.
         rare: ids that occur fewer than `rare_below` times; they are among `seen`.
         longest: the longest entries by bytes, without special ids: id, text, bytes and count of each. The text has lone
             surrogates for bytes that are not UTF-8.
@@ -206,8 +207,11 @@ def describe_vocabulary(found: JsonObject, folder: Path) -> JsonObject:
         for token in [*by_length, *rarest]
     }
     return {
-        "seen": int((counts > 0).sum()),
+        "ids": len(counts),
+        "seen": int(((counts > 0) & ~special).sum()),
         "never_seen": int(((counts == 0) & ~special & (lengths != 1)).sum()),
+        "unseen_bytes": int(((counts == 0) & ~special & (lengths == 1)).sum()),
+        "special": int(special.sum()),
         "rare": int(((counts > 0) & (counts < below) & ~special).sum()),
         "rare_below": below,
         "longest": [shown[token] for token in by_length if lengths[token] and not special[token]],
