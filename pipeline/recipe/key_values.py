@@ -104,8 +104,10 @@ def _no_tiny(value: float) -> float:
     return value
 
 
-Weight = Annotated[float, Field(ge=0, le=1e18), AfterValidator(_no_tiny)]
+Weight = Annotated[float, Field(ge=1e-18, le=1e18)]
 """Within bounds in which no sum of weights overflows, and no share of one loses digits."""
+SourceWeight = Annotated[float, Field(ge=0, le=1e18), AfterValidator(_no_tiny)]
+"""The same, or 0."""
 
 
 MATCH_GROUP = "the_match"

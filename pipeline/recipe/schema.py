@@ -27,8 +27,8 @@ from pipeline.recipe.key_values import (
     Proportion,
     Quote,
     SizeBytes,
+    SourceWeight,
     Text,
-    Weight,
     distinct,
     no_empty_token,
 )
@@ -79,7 +79,7 @@ class TokenizerRecipe(Settings):
     sample_bytes: SizeBytes = 10**9
     """How much text to train on, in the proportions of the mix. Documents over 1 MiB, or with over 16 KB without
     spaces, are taken in part."""
-    sample_weights: dict[str, Weight] | None = None
+    sample_weights: dict[str, SourceWeight] | None = None
     """Shares of the sources in that sample; when absent, the mix's weights."""
     sample_limits: dict[str, CleanRecipe] | None = None
     """Limits with which that sample is drawn, by source: tables like its `clean`, of presets with `when = "mix"`; when
@@ -310,7 +310,7 @@ class Recipe(Settings):
         sample = self.tokenizer.sample_weights if isinstance(self.tokenizer.sample_weights, dict) else own
         if sample and not any(sample.values()) and self.tokenizer.file is None:
             yield "tokenizer.sample_weights: every source has the weight 0 in the sample. Give one of them more."
-        used = set[str]() if self.mix.phases else {*exact}
+        used = set[str]() if self.mix.phases else {name for name, weight in own.items() if weight != 0}
         for called, phase in zip(item_names(self.mix.phases), self.mix.phases, strict=True):
             place, given = f"mix.phases.{called}.weights", phase.weights
             if are_named(self.sources) and (unknown := sorted(given.keys() - own.keys())):

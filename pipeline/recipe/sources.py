@@ -20,8 +20,8 @@ from pipeline.recipe.key_values import (
     Proportion,
     Quote,
     SizeBytes,
+    SourceWeight,
     Text,
-    Weight,
     normal_encoding,
 )
 from pipeline.recipe.paths import RecipePath
@@ -46,7 +46,7 @@ class SourceRecipe(Settings):
     """Where the documents come from."""
     license: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """The data set's licence (`odc-by`), for the report and the dataset card."""
-    weight: Weight
+    weight: SourceWeight
     """The source's share of the training tokens, relative to the other weights; 0 leaves the source out. With
     `mix.phases`: for the tokenizer's sample, and phases that do not name the source: 0 is for those that do."""
     take: Annotated[float, Field(gt=0, le=1)] = 1.0
