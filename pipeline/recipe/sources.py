@@ -48,7 +48,7 @@ class SourceRecipe(Settings):
     """The data set's licence (`odc-by`), for the report and the dataset card."""
     weight: SourceWeight
     """The source's share of the training tokens, relative to the other weights; 0 leaves the source out. With
-    `mix.phases`: for the tokenizer's sample, and phases that do not name the source: 0 is for those that do."""
+    `mix.phases`: for the tokenizer's sample, and phases that do not name the source; 0: only in those that do."""
     take: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The share of the source's documents to take, chosen by content hash: [a part of a
     source](../docs/data.md#a-part-of-a-source). Changing it re-encodes nothing."""
