@@ -48,7 +48,7 @@ class SourceRecipe(Settings):
     """The data set's licence (`odc-by`), for the report and the dataset card."""
     weight: SourceWeight
     """The source's share of the training tokens, relative to the other weights; 0 leaves the source out. With
-    `mix.phases`: for the tokenizer's sample, and phases that do not name the source; 0: only in those that do."""
+    `mix.phases`: for the tokenizer's sample, and phases that do not name the source."""
     take: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The share of the source's documents to take, chosen by content hash: [a part of a
     source](../docs/data.md#a-part-of-a-source). Changing it re-encodes nothing."""
@@ -66,8 +66,8 @@ class SourceRecipe(Settings):
     """`csv`: the character between two fields; when absent, a tab for `.tsv` and `.tab`, `|` for `.psv`, else a
     comma."""
     quote: Quote | None = None
-    """`csv`: `"` if quotes enclose fields, as in RFC 4180; empty if they are characters. When absent, they enclose
-    fields, and a file that looks otherwise stops the build."""
+    """`csv`: `"` if quotes enclose fields, empty if they are characters; when absent, a file in which that is not clear
+    stops the build."""
     content: Literal["column", "software-heritage"] = "column"
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
     blob_id: Text = "blob_id"

@@ -16,7 +16,7 @@ from pipeline.recipe.schema import Recipe, without_defaults
 from pipeline.recipe.shares import describe_weights
 from shards.config import apply_changes, item_names, read_document
 from shards.errors import InputError
-from tests.support.recipes import GOOD
+from tests.support.recipes import GOOD, faults_of
 
 
 def test_a_good_recipe(load: Any) -> None:
