@@ -179,8 +179,8 @@ def describe_vocabulary(found: JsonObject, folder: Path) -> JsonObject:
     """Return how training uses the vocabulary, for a report: from audit.json, and its folder.
 
     Returns:
-        seen: ids that occur; `never_seen` and `unseen_bytes`, of single bytes, count those that do not. `special` ids are
-            in none of them.
+        seen: ids that occur; `never_seen` and `unseen_bytes`, of single bytes, count those that do not. The
+            `special` ids are in none of them.
         rare: ids that occur fewer than `rare_below` times; they are among `seen`.
         longest: the longest entries by bytes, without special ids: id, text, bytes and count of each. The text has lone
             surrogates for bytes that are not UTF-8.
