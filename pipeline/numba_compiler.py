@@ -66,10 +66,10 @@ def find_numba_folder(sources: Path) -> str:
     return str(folder)
 
 
-def is_to_compile(sources: Path) -> bool:
-    """Return whether numba has to compile a folder of sources: this machine can keep the code, and has none yet."""
-    folder = find_numba_folder(sources)
-    return bool(folder) and next(Path(folder).rglob("*.nbc"), None) is None
+def is_to_compile(source: Path) -> bool:
+    """Return whether numba has to compile a file of sources: this machine can keep the code, and has none yet."""
+    folder = find_numba_folder(source.parent)
+    return bool(folder) and next(Path(folder).rglob(f"{source.stem}.*nbc"), None) is None
 
 
 @functools.cache

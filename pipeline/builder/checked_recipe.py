@@ -100,7 +100,7 @@ def load_checked_recipe(
     # A phase smaller than a shard is known only when all numbers are good.
     if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
         raise settings_error(where, small)
-    if any(source.clean.presets() for source in checked.sources):
+    if checked.clean.near_duplicates or any(source.clean.presets() for source in checked.sources):
         check_extra("numba")
     return pin_models(pin_entries(checked), None if allow_code else own)
 

@@ -51,8 +51,8 @@ _PRELOADED = [
 """The modules that the fork server loads, by name, since the engine knows no stage: the modules of the tasks that every
 build has many of, 0.15 s in each worker, and the libraries that they load late."""
 
-_MEASURES = "pipeline.clean.measures.families"
-"""Loads numba for 0.4 s of a core, which a recipe without presets does not need."""
+_COMPILED = ["pipeline.clean.measures.families", "pipeline.clean.measures.shingles"]
+"""Load numba for 0.4 s of a core, which a recipe without presets and near-duplicates does not need."""
 
 
 def count_cores() -> int:
@@ -130,7 +130,7 @@ class LocalExecutor(Executor):
 
         Args:
             workers: processes at most.
-            measures: whether the tasks are likely to measure documents.
+            measures: whether the tasks are likely to measure documents, or to look for near-duplicates.
 
         Raises:
             InputError: the folder for temporary files has too long a path for a socket.
@@ -138,7 +138,7 @@ class LocalExecutor(Executor):
         self._workers = workers
         self._pool: tuple[ProcessPoolExecutor, _Slots] | None = None
         if workers > 1:
-            start_server([*([_MEASURES] if measures else []), *_PRELOADED])
+            start_server([*(_COMPILED if measures else []), *_PRELOADED])
 
     @property
     def workers(self) -> int:

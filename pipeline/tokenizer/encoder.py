@@ -383,9 +383,8 @@ def _wrap(text: bytes | memoryview) -> pa.LargeStringArray:
     return wrap_texts(pa.large_string(), [text])
 
 
-@functools.lru_cache(maxsize=2)
-def load_encoder(path: str, sha256: str, task: str | None = None) -> Encoder:
-    """Return the encoder of a `tokenizer.json`; it is made once per process.
+def read_tokenizer(path: str, sha256: str, task: str | None = None) -> bytes:
+    """Return a `tokenizer.json`.
 
     Args:
         path: the file.
@@ -393,13 +392,25 @@ def load_encoder(path: str, sha256: str, task: str | None = None) -> Encoder:
         task: the address of the folder of the task that trained it; None if the recipe names the file.
 
     Raises:
-        TokenizerError: as for `Encoder`, or the file has changed.
+        TokenizerError: the file has changed.
         WorkFileDamagedError: it is a task's output and has changed.
     """
     name = Path(path).name
     text = Path(path).read_bytes() if task is None else bytes(TaskOutput(open_store(task)).read(name))
     if hashlib.sha256(text).hexdigest() != sha256:
         raise TokenizerError(f"{path}: changed while the build ran. Restore it, or run the same command again.")
+    return text
+
+
+@functools.lru_cache(maxsize=2)
+def load_encoder(path: str, sha256: str, task: str | None = None) -> Encoder:
+    """Return the encoder of a `tokenizer.json`, given as for `read_tokenizer`; it is made once per process.
+
+    Raises:
+        TokenizerError: as for `Encoder`, or the file has changed.
+        WorkFileDamagedError: as for `read_tokenizer`.
+    """
+    text = read_tokenizer(path, sha256, task)
     try:
         return Encoder(json.loads(text))
     except TokenizerError as error:

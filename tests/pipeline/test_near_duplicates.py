@@ -15,50 +15,107 @@ from hypothesis import strategies as st
 from pipeline.encode.run import Run, RunList, RunResult
 from pipeline.engine.receipts import write_receipt
 from pipeline.engine.tasks import Report, digest_of_payload
-from pipeline.mix.near_duplicates import bands, similar
+from pipeline.mix.near_duplicates import bands, normal_text, similar
 from pipeline.mix.near_duplicates import pairs as pairs_module
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandsTask, bands_digest, write_bands
 from pipeline.mix.near_duplicates.drop import SimilarDocuments, choose_dropped
+from pipeline.mix.near_duplicates.normal_text import Entries, hash_shingles
 from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, find_pairs, read_pairs
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs
+from shards.format.vocabulary import Vocabulary
 from shards.stores.store import FolderStore
-from tests.support.near_duplicates import jaccard
+from tests.support.near_duplicates import (
+    DRESSES,
+    count_characters,
+    jaccard,
+    shingles,
+    tokenize,
+    words,
+    write_scripts,
+)
 from tests.support.runs import Document, write_run
 
 
-def make_documents() -> list[list[int]]:
-    """Return documents of which many are near-duplicates, some equal and some short."""
-    generator = random.Random(0)
-    documents: list[list[int]] = []
+SCRAPS = ["a", "B", " ", "\n", "word", "WORD", "é", "e\u0301", "É", "ß", "İ", "\u0345", "ſ", "\u0323\u0307", "中", "。", "が", "か\u3099"]
+SCRAPS += ["ก่", "่", "각", "\u1100\u1161", "\u11a8", "\u00a0", "\u2001", "\u0085", "\u3000", "ﬁ", "Ω", "😀", "𝒜", "नि", "़", "\U0002f800", "\0"]
+PIECES = [scrap.encode() for scrap in SCRAPS] + [b" a", b"\xc3", b"\xb8\xad\xe4", b" word word word", b"\xcc\x81 ", b"\xe3\x80"]
+VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(255)), b"<|end|>", *PIECES], {"<|end|>": 255})
+
+
+def hash_texts(texts: list[str], seed: int = 0) -> list[tuple[list[int], int]]:
+    """Return the hashes of each text's shingles, and its characters; what tokens it has is drawn."""
+    draw = random.Random(seed)
+    tokens = [tokenize(text, draw, PIECES) for text in texts]
+    joined, lengths = np.array(sum(tokens, []), np.uint16), np.array([len(own) for own in tokens])
+    pieces = [joined[at : at + 50] for at in range(0, len(joined), 50)]
+    found: list[tuple[list[int], int]] = [([], 0) for _ in texts]
+    for first, counts, characters, hashes in hash_shingles(pieces, lengths, Entries(VOCABULARY)):
+        for place, part in enumerate(np.split(hashes, np.cumsum(counts)), first):
+            if place < first + len(counts):
+                found[place] = found[place][0] + part.tolist(), found[place][1] + int(characters[place - first])
+    return found
+
+
+def check_shingles(texts: list[str], found: list[tuple[list[int], int]]) -> None:
+    """Compare with the reference: equal shingles have equal hashes, and others have others."""
+    expected = [shingles(text) for text in texts]
+    assert [len(own) for own in expected] == [len(hashes) for hashes, _ in found]
+    assert [count_characters(text) for text in texts] == [characters for _, characters in found]
+    pairs = {pair for own, (hashes, _) in zip(expected, found, strict=True) for pair in zip(own, hashes, strict=True)}
+    assert len(pairs) == len({shingle for shingle, _ in pairs}) == len({value for _, value in pairs})
+
+
+@pytest.mark.parametrize("part_tokens", [7, 1000])
+def test_shingles_are_those_of_the_normal_form_whatever_the_tokens(
+    part_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(normal_text, "PART_TOKENS", part_tokens)
+    draw = random.Random(part_tokens)
+    texts = ["", " ", *("".join(draw.choices(SCRAPS, k=draw.choice((1, 4, 20, 90)))) for _ in range(200))]
+    texts += [dress(text) for text in write_scripts(9, 1) for dress in DRESSES.values()]
+    check_shingles(texts, hash_texts(texts))
+    assert hash_texts(texts, 1) == hash_texts(texts, 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("context", ["{}", "e\u0301{}a\u0323"])
+def test_each_character_is_folded_as_unicode_says(context: str) -> None:
+    texts = [context.format(chr(code)) for code in (*range(0xD800), *range(0xE000, 0x32000))]
+    tokens = [np.frombuffer(text.encode() + b"\xff", np.uint8) for text in texts]
+    lengths, entries = np.array([len(own) for own in tokens]), Entries(VOCABULARY)
+    parts = [part[3] for part in hash_shingles([np.concatenate(tokens)], lengths, entries)]
+    hashes = np.concatenate(parts).tolist()
+    pairs = set(zip((tuple(words(text)) for text in texts), hashes, strict=True))
+    assert len(pairs) == len({own for own, _ in pairs}) == len(set(hashes)) > 190_000
+
+
+def write_corpus(folder: Path) -> tuple[list[Run], dict[int, str]]:
+    """Write two runs, of which many documents are similar, some equal and some short; return each hash's text too."""
+    draw = random.Random(0)
+    texts: list[str] = []
     for number in range(200):
-        if number % 3 and documents:
-            document = list(generator.choice(documents))
-            for _ in range(generator.randrange(4)):
-                document[generator.randrange(len(document))] = generator.randrange(1, 900)
+        if number % 3 and texts:
+            own = draw.choice(texts).split(" ")
+            for _ in range(draw.randrange(4)):
+                own[draw.randrange(len(own))] = draw.choice(("É", "é", "中", "word\n"))
+            texts.append(draw.choice([str, *DRESSES.values()])(" ".join(own)))
         else:
-            document = [generator.randrange(1, 900) for _ in range(generator.choice((1, 3, 6, 80, 200, 400)))]
-        documents.append(document)
-    return documents
-
-
-def write_corpus(folder: Path) -> tuple[list[Run], dict[int, list[int]]]:
-    """Write two runs; return them, and the tokens of each content hash."""
-    documents = make_documents()
-    names: dict[tuple[int, ...], int] = {}
-    generator = random.Random(0)
-    hashes = [names.setdefault(tuple(document), generator.getrandbits(128)) for document in documents]
+            texts.append(" ".join(f"w{draw.randrange(900)}" for _ in range(draw.choice((1, 3, 6, 80, 200, 400)))))
+    names: dict[str, int] = {}
+    hashes = [names.setdefault(text, draw.getrandbits(128)) for text in texts]
+    tokens = [tuple(tokenize(text, draw, PIECES)) for text in texts]
     given = [
-        Document((value >> 64, value & (2**64 - 1)), len(document) + 1, (*document, 0))
-        for document, value in zip(documents, hashes, strict=True)
+        Document((value >> 64, value & (2**64 - 1)), len(own), own) for own, value in zip(tokens, hashes, strict=True)
     ]
     runs = [write_run(folder / f"run-{number}", number, given[number::2]) for number in range(2)]
-    return runs, {value: list(document) for document, value in names.items()}
+    return runs, {value: text for text, value in names.items()}
 
 
 def find_similar(folder: Path, runs: list[Run], *, ranges: int = 1, tasks: int = 1) -> dict[frozenset[int], float]:
     """Run the three stages as a build does; return the similarity of each pair of hashes."""
     listed = RunList(FolderStore(folder), runs)
     listed.write()
+    tokenizer = ("", "", None)
 
     def run(stage: str, function: Any, payload: Any) -> None:
         own = folder / stage / digest_of_payload(payload)
@@ -66,12 +123,12 @@ def find_similar(folder: Path, runs: list[Run], *, ranges: int = 1, tasks: int =
         write_receipt(own, function(own, payload, Report()))
 
     for item in runs:
-        run("bands", write_bands, BandsTask(item.place, item.dtype, 1000))
+        run("bands", write_bands, BandsTask(item.place, item.dtype, tokenizer))
     for number in range(ranges):
         run("pairs", find_pairs, PairsTask(listed.address, f"{folder}/bands", number, ranges))
     found: dict[frozenset[int], float] = {}
     for number in range(tasks):
-        task = SimilarTask(listed.address, f"{folder}/pairs", ranges, number, tasks, 1000)
+        task = SimilarTask(listed.address, f"{folder}/pairs", ranges, number, tasks, tokenizer)
         run("similar", compare_pairs, task)
         digest = digest_of_payload(task)
         for row in similar.read_similar(FolderStore(folder / "similar" / digest), 0.0).tolist():
@@ -85,10 +142,10 @@ def find_similar(folder: Path, runs: list[Run], *, ranges: int = 1, tasks: int =
 def test_similar_documents_are_found_whatever_ranges_tasks_and_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs, tokens = write_corpus(tmp_path)
-    exact = {
-        frozenset(pair): jaccard(*(tokens[digest] for digest in pair)) for pair in itertools.combinations(tokens, 2)
-    }
+    for module in (bands, similar):
+        monkeypatch.setattr(module, "load_entries", lambda *_: Entries(VOCABULARY))
+    runs, texts = write_corpus(tmp_path)
+    exact = {frozenset(pair): jaccard(*(texts[digest] for digest in pair)) for pair in itertools.combinations(texts, 2)}
     found = find_similar(tmp_path / "one", runs)
     assert found == {pair: exact[pair] for pair in found}
     alike = {pair for pair, value in exact.items() if value >= 0.9}
@@ -97,6 +154,8 @@ def test_similar_documents_are_found_whatever_ranges_tasks_and_batches(
     monkeypatch.setattr(pairs_module, "PART_PAIRS", 7)
     monkeypatch.setattr(similar, "BATCH_TOKENS", 500)
     monkeypatch.setattr(similar, "READ_BYTES", 1000)
+    for module in (bands, normal_text):
+        monkeypatch.setattr(module, "PART_TOKENS", 60)
     assert find_similar(tmp_path / "many", runs, ranges=16, tasks=4) == found
 
 
@@ -139,8 +198,8 @@ def test_a_bucket_is_paired_up_and_one_that_explodes_is_cut_and_counted(tmp_path
         rows = np.zeros(400 + (0 if number else members), BAND_DTYPE)
         rows["key"], rows["index"] = 99, np.arange(len(rows))
         rows["key"][:400] = generator.integers(0, 150, 400, np.uint64) << np.uint64(56)
-        rows["length"] = 1 + rows["index"] % 3
-        rows["length"][400:] = generator.permutation(len(rows) - 400)
+        rows["characters"] = 1 + rows["index"] % 3
+        rows["characters"][400:] = generator.permutation(len(rows) - 400)
         rows["hash"] = rows["index"] * 3 + number
         write_rows(tmp_path, run, rows)
         for row in rows.tolist():
@@ -168,7 +227,7 @@ def similar_documents(draw: st.DrawFn) -> tuple[SimilarDocuments, Any]:
     for row, (first, second) in zip(pairs, sorted(chosen), strict=True):
         row["hi_a"], row["lo_a"] = keys[first]
         row["hi_b"], row["lo_b"] = keys[second]
-        row["length_a"], row["length_b"] = lengths[first], lengths[second]
+        row["characters_a"], row["characters_b"] = lengths[first], lengths[second]
         row["jaccard"] = draw(st.sampled_from((0.8, 0.9)))
     documents = SimilarDocuments.of(pairs)
     alive = draw(st.lists(st.booleans(), min_size=len(documents.hi), max_size=len(documents.hi)))
@@ -181,7 +240,7 @@ def choose_slowly(documents: SimilarDocuments, alive: Any) -> list[tuple[int, in
     similar = {frozenset(own): value for *own, value in zip(*pairs, strict=True)}
     stay: list[int] = []
     dropped: list[tuple[int, int, float]] = []
-    for place in np.lexsort((documents.lo, documents.hi, -documents.lengths)).tolist():
+    for place in np.lexsort((documents.lo, documents.hi, -documents.characters)).tolist():
         found = [(similar[pair], other) for other in stay if (pair := frozenset((place, other))) in similar]
         if alive[place] and found:
             value, kept = max(found, key=lambda one: one[0])  # of equal ones the first
@@ -194,7 +253,7 @@ def choose_slowly(documents: SimilarDocuments, alive: Any) -> list[tuple[int, in
 CHAIN = np.zeros(9, SIMILAR_DTYPE)
 """Each document is similar to the next alone: every second one stays, and none goes for a document that goes."""
 CHAIN["hi_a"], CHAIN["hi_b"], CHAIN["jaccard"] = np.arange(9), np.arange(1, 10), 0.9
-CHAIN["length_a"], CHAIN["length_b"] = 100 - np.arange(9), 99 - np.arange(9)
+CHAIN["characters_a"], CHAIN["characters_b"] = 100 - np.arange(9), 99 - np.arange(9)
 
 
 @settings(max_examples=300)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import re
+import textwrap
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True)
@@ -16,15 +20,86 @@ class Planted:
     apart: list[tuple[int, int]]
 
 
-def shingles(tokens: Sequence[int]) -> set[tuple[int, ...]]:
-    """Return the set of 5-grams of tokens, EOS not among them; all tokens together if there are fewer."""
-    return {tuple(tokens[place : place + 5]) for place in range(max(1, len(tokens) - 4))}
+ALONE = (
+    "\u3001-\u3020\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uffdc\U00020000-\U0003347f"
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+)
+"""Signs of Chinese and Japanese; Thai, Lao, Burmese and Khmer: the inside of a class of characters."""
+_WORD = re.compile(f"[{ALONE}]|[^{ALONE}]+")
 
 
-def jaccard(first: Sequence[int], second: Sequence[int]) -> float:
-    """Return the Jaccard similarity of two documents' sets of 5-grams."""
-    a, b = shingles(first), shingles(second)
+def fold(text: str) -> str:
+    """Return a text without what its case and its composed letters say."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text's normal form: in scripts without spaces, each character."""
+    return [word for run in fold(text).split() for word in _WORD.findall(run)]
+
+
+@cache
+def shingles(text: str) -> list[tuple[str, ...]]:
+    """Return five consecutive words from each word on; all together if there are fewer."""
+    own = words(text)
+    return [tuple(own[place : place + 5]) for place in range(max(1, len(own) - 4))]
+
+
+def jaccard(first: str, second: str) -> float:
+    """Return the Jaccard similarity of two documents' sets of shingles."""
+    a, b = set(shingles(first)), set(shingles(second))
     return len(a & b) / len(a | b)
+
+
+def count_characters(text: str) -> int:
+    """Return how long a document is where the longest of similar ones stays."""
+    return sum(map(len, words(text)))
+
+
+def _wrap(text: str) -> str:
+    """Break lines at other places: at spaces, or where there are none before any letter."""
+    if text.count(" ") < len(text) / 20:
+        letters = re.findall(r"\S(?:(?!\w)\S|[\u0e30-\u0e4e\u3099])*", text)
+        return "\n".join("".join(letters[at : at + 17]) for at in range(0, len(letters), 17))
+    return textwrap.fill(" ".join(text.split()), 57)
+
+
+DRESSES: dict[str, Callable[[str], str]] = {
+    "CRLF": lambda text: text.replace("\n", "\r\n"),
+    "wrapping": _wrap,
+    "indentation": lambda text: "".join(f"\t  {line}" for line in text.splitlines(keepends=True)),
+    "two spaces": lambda text: text.replace(" ", "  "),
+    "wide spaces": lambda text: text.replace(" ", "\u2003").replace("\n", "\u2028"),
+    "capitals": str.upper,
+    "NFD": lambda text: unicodedata.normalize("NFD", text),
+    "trailing spaces": lambda text: text.replace("\n", " \t\n") + "   \n\n",
+}
+"""The same text, in another dress."""
+
+
+def write_scripts(count: int, seed: int) -> list[str]:
+    """Return texts of several scripts, each about 80 words in lines, of which no two are similar."""
+    draw = random.Random(seed)
+    letters = ["aeiounst", "àéîõüñçř", "абвгдеёжий", "αβγδέώσ", "가각한글밥", "कखगनि", "中文字母一二三四五六", "がぎぷそれなに", "กขคงน่ม้"]
+
+    def word(script: str) -> str:
+        return "".join(draw.choices(script, k=draw.randrange(2, 8))).capitalize()
+
+    def line(script: str) -> str:
+        return (" " if script < "\u0e00" or "\uac00" <= script < "\ud800" else "").join(word(script) for _ in range(9))
+
+    return ["".join(line(letters[number % len(letters)]) + "\n" for _ in range(9)) for number in range(count)]
+
+
+def tokenize(text: str, draw: random.Random, pieces: Sequence[bytes]) -> list[int]:
+    """Return tokens of a text whose ids are bytes and, from 256 on, pieces: some of those that fit, and EOS (id 255)."""
+    data, tokens = text.encode(), list[int]()
+    while data:
+        fit = [number for number, piece in enumerate(pieces, 256) if data.startswith(piece)]
+        own = draw.choice([*fit, data[0]])
+        tokens.append(own)
+        data = data[1 if own < 256 else len(pieces[own - 256]) :]
+    return [*tokens, 255]
 
 
 def change(text: str, similarity: float, generator: random.Random) -> str:

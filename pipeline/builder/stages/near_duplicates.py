@@ -5,9 +5,11 @@ from __future__ import annotations
 from pipeline.builder.records import NEAR_STAGES
 from pipeline.builder.running_build import DISK_REMEDY, RunningBuild
 from pipeline.encode.run import distinct_runs
+from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.tasks import Task, make_task
 from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
+from pipeline.mix.near_duplicates.normal_text import compile_shingles
 from shards.errors import plural
 from shards.stores.files import check_room
 
@@ -18,24 +20,26 @@ def run_near_duplicates(build: RunningBuild) -> None:
     if settings is None:
         return
     # The bands of each document: one task for each run.
-    vocab_size = build.tokenizer.vocab_size
+    tokenizer = build.tokenizer.path, build.tokenizer.file_sha256, build.tokenizer.task
     distinct = distinct_runs(build.runs)
     tasks = [
         make_task(
-            bands.BandsTask(run.place, run.dtype, vocab_size),
+            bands.BandsTask(run.place, run.dtype, tokenizer),
             run.tokens_bytes,
             run.labels[0],
         )
         for run in distinct
     ]
 
-    def check_disk(pending: list[Task]) -> None:
+    def prepare(pending: list[Task]) -> None:
         documents = {bands.bands_digest(run.digest): run.num_documents for run in distinct}
         needed = sum(documents[task.digest] for task in pending) * bands.BANDS_BYTES
         if build.work.folder is not None and needed:
             check_room([("near-duplicates", build.work.folder, needed)], DISK_REMEDY)
+        if pending and isinstance(build.driver.executor, LocalExecutor):
+            compile_shingles(build.say)
 
-    banded = build.run_stage("bands", bands.write_bands, tasks, before=check_disk).results
+    banded = build.run_stage("bands", bands.write_bands, tasks, before=prepare).results
     rows = sum(result.rows for result in banded)
 
     # Pairs of documents with an equal band: one task for each range of hashes.
@@ -61,7 +65,7 @@ def run_near_duplicates(build: RunningBuild) -> None:
     parts = similar.count_similar_tasks(found)
     tasks = [
         make_task(
-            similar.SimilarTask(runs, folder["pairs"], ranges, number, parts, vocab_size),
+            similar.SimilarTask(runs, folder["pairs"], ranges, number, parts, tokenizer),
             found * pairs.PAIR_DTYPE.itemsize // parts,
             f"part {number} of {parts}",
         )

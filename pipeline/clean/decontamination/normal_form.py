@@ -9,7 +9,7 @@
   other symbols.
 
 A word is a run of letters and digits in it; everything else separates words. In scripts without spaces, a word begins
-at each letter, and has as many letters with their marks as `_SCRIPTS` says, also across gaps: punctuation and line
+at each letter, and has as many letters with their marks as `SCRIPTS` says, also across gaps: punctuation and line
 breaks move. Such words overlap, and are the same wherever a copy begins.
 
 Words are known by their hashes: those of n-grams are polynomials modulo 2^64, and two given n-grams collide with a
@@ -57,7 +57,7 @@ _ASCII = bytes(
 """The byte that stands for a byte: capitals of ASCII are small, and its letters and digits stay; all else is a gap."""
 _ONE_BYTE = bytes(range(0x80)) + DOCUMENT_END
 """The bytes that belong to no character outside ASCII."""
-_SCRIPTS = {
+SCRIPTS = {
     2: ((0x3005, 0x3008), (0x3105, 0x3130), (0x3400, 0xA000), (0xF900, 0xFB00), (0x20000, 0x33480)),  # Chinese
     3: ((0x3041, 0x3100), (0x31F0, 0x3200), (0x1AFF0, 0x1B170)),  # kana
     # Thai, Lao, Burmese, Khmer; those of the Tai, Bali and Java.
@@ -88,10 +88,10 @@ _changes = np.zeros(0x110000, np.uint8)
 def _letters() -> UInt8s:
     """Return for each character of a script without spaces how many letters make a word, or `_MARK`; 0 for others."""
     table = np.zeros(0x110000, np.uint8)
-    for letters, ranges in _SCRIPTS.items():
+    for letters, ranges in SCRIPTS.items():
         for first, past in ranges:
             table[first:past] = letters
-            for character in range(first, past) if letters == max(_SCRIPTS) else ():
+            for character in range(first, past) if letters == max(SCRIPTS) else ():
                 if unicodedata.category(chr(character))[0] == "M":
                     table[character] = _MARK
     return table
@@ -231,10 +231,10 @@ def find_hashed_words(text: bytes) -> tuple[UInt64s, Int64s, UInt8s]:
     end = starts.searchsorted(edges)[edges.searchsorted(starts)]  # of each run's document
     kept = last < end
     (cut,) = np.nonzero(~kept)
-    for place in range(1, max(_SCRIPTS)):
+    for place in range(1, max(SCRIPTS)):
         kept[np.minimum(cut + place, end[cut] - 1)] = False
     joined = hashes.copy()
-    for size in _SCRIPTS:
+    for size in SCRIPTS:
         at = np.flatnonzero(kept & (letters == size))
         joined[at] = hash_ngrams(hashes, size, at)
     stops = np.maximum.accumulate(stops[np.minimum(last, end - 1)])

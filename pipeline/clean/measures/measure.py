@@ -33,7 +33,7 @@ def compile_measures(say: Callable[[str], None]) -> None:
     Raises:
         MissingExtraError: numba is not installed.
     """
-    if is_to_compile(Path(__file__).parent):
+    if is_to_compile(Path(__file__).with_name("families.py")):
         import pyarrow as pa
 
         say("compiling the measures, once on this machine: about 15 s")

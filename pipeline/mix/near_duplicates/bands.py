@@ -1,18 +1,14 @@
 """The bands stage: signatures of a run's documents, and their keys, sorted: a range of keys is one slice of each file.
 
 `bands.bin` has 14 rows per document, of equal documents of the run only for the first; `edges.bin` tells where each
-4096th part of the key space begins. The tokens are read from the run: encoding needs to know nothing of it, and a build
-that looks for near-duplicates later re-encodes nothing. Memory: 240 bytes per document, and a chunk of tokens.
+4096th part of the key space begins. The text is spelled from the run's tokens: encoding needs to know nothing of it, and
+a build that looks for near-duplicates later re-encodes nothing. Memory: 240 bytes per document, and a part of the text.
 Scratch: 280 bytes per document.
 
-Shingles are the 5-grams of a document's tokens, as 64-bit hashes; two documents are compared by their sets of them. EOS
-is in no shingle. A document with fewer than five tokens has one: all its tokens. Equal shingles have equal hashes;
-two different ones of a pair of documents have the same hash about once in 2^64 / (shingles of one x of the other): for
-documents of 100,000 tokens, once in two billion pairs.
-
-Two documents agree in a slot with a probability equal to the Jaccard similarity J of their sets of shingles, and have a
-band in common with 1 - (1 - J^8)^14: 0.56 at 0.7, 0.92 at 0.8, 0.988 at 0.85, 0.9996 at 0.9; the shape is FineWeb's
-(Penedo et al. 2024). A common band makes a pair a candidate; its Jaccard similarity is then computed exactly.
+Documents are compared by their sets of shingles (`normal_text`). Two agree in a slot with a probability equal to the
+Jaccard similarity J of their sets, and have a band in common with 1 - (1 - J^8)^14: 0.56 at 0.7, 0.92 at 0.8, 0.988 at
+0.85, 0.9996 at 0.9; the shape is FineWeb's (Penedo et al. 2024). A common band makes a pair a candidate; its Jaccard
+similarity is then computed exactly.
 
 Each shingle is hashed once: its hash chooses the slot and the value, and the least value of a slot stays (one
 permutation hashing, Li, Owen and Zhang 2012). An empty slot, of which short documents have many, takes the value of the
@@ -21,6 +17,7 @@ first slot with one in an order that belongs to the empty slot (optimal densific
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -32,14 +29,13 @@ from pipeline.encode.run import Run, RunsAddress
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, Payload, Report, digest_of_payload
-from shards.audit.ngrams import NO_NGRAM, finalize, hash_ngrams, token_values
+from pipeline.mix.near_duplicates.normal_text import PART_TOKENS, UNICODE_VERSION, hash_shingles, load_entries
+from shards.audit.ngrams import finalize
 from shards.format.content_hash import mark_first
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int64s, Rows, UInt32s, UInt64s, UIntegers
 
-WIDTH = 5
-"""Tokens in a shingle, as the words in FineWeb's (Penedo et al. 2024, section 3.4)."""
 BANDS = 14
 ROWS = 8
 """Slots in a band."""
@@ -47,10 +43,10 @@ SLOTS = BANDS * ROWS
 BAND_BITS = 4
 """The first bits of a key tell its band."""
 
-_EMPTY = np.uint32(2**32 - 1)
+EMPTY = np.uint32(2**32 - 1)
 _SEED = 0x6E656172
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64)
-"""One for each place of a short document or a band: odd, with well-spread bits."""
+"""One for each place of a band: odd, with well-spread bits."""
 
 
 def _fill_orders() -> Int64s:
@@ -62,78 +58,46 @@ def _fill_orders() -> Int64s:
 _ORDERS = _fill_orders()
 
 
-def hash_shingles(tokens: UIntegers, lengths: Int64s, values: UInt64s) -> tuple[UInt64s, Int64s]:
-    """Hash the shingles of documents for signatures and bands, repeated ones included.
+def add_shingles(slots: UInt32s, hashes: UInt64s, counts: Int64s) -> None:
+    """Add shingles to the slots of documents, which are `EMPTY` at first.
 
     Args:
-        tokens: whole documents, each with its EOS, one after the other.
-        lengths: tokens of each, EOS included, `(documents,)`.
-        values: a random number for each id, from `shards.audit.ngrams.token_values`.
-
-    Returns:
-        The hashes of the first document's shingles, the second's and so on, uint64 `(shingles,)`; and how many each
-        document has, at least one, `(documents,)`.
+        slots: changed, `(documents * SLOTS,)`.
+        hashes: shingles of these documents, from `hash_shingles`.
+        counts: how many each document has of them, `(documents,)`.
     """
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    hashes = hash_ngrams(tokens, starts, ends, width=WIDTH, values=values)
-    # Documents too short for a shingle are one as a whole.
-    short = np.flatnonzero(lengths <= WIDTH)
-    if len(short):
-        hashes[starts[short]] = _hash_short(tokens, starts[short], lengths[short], values)
-    return hashes[hashes != NO_NGRAM], np.maximum(lengths - WIDTH, 1)
+    # The upper half of a hash chooses the slot, the lower half is the value.
+    places = (((hashes >> np.uint64(32)) * np.uint64(SLOTS)) >> np.uint64(32)).astype(np.int64)
+    places += np.repeat(np.arange(len(counts)) * SLOTS, counts)
+    np.minimum.at(slots, places, hashes.astype(np.uint32))
 
 
-def _hash_short(
-    tokens: UIntegers,
-    starts: Int64s,
-    lengths: Int64s,
-    values: UInt64s,
-) -> UInt64s:
-    """Hash documents of fewer than `WIDTH` tokens whole, as their one shingle, `(documents,)`."""
-    places = np.arange(WIDTH - 1)
-    ids = tokens[np.minimum(starts[:, None] + places, len(tokens) - 1)]
-    inside = np.where(places < lengths[:, None] - 1, values[ids], np.uint64(0))
-    return finalize((inside * _FACTORS).sum(axis=1, dtype=np.uint64))
+def band_keys(slots: UInt32s) -> UInt64s:
+    """Return the keys of the bands of documents: equal if all slots of a band are equal.
 
-
-def band_keys(hashes: UInt64s, counts: Int64s) -> UInt64s:
-    """Return the keys of the bands of signatures: equal if all slots of a band are equal.
-
-    Memory: about 1.5 KB a document, and 20 bytes a shingle.
+    Memory: about 1.5 KB a document.
 
     Args:
-        hashes: the documents' shingles, from `hash_shingles`.
-        counts: how many each document has, at least one, `(documents,)`.
+        slots: of documents with a shingle at least, `(documents * SLOTS,)`.
 
     Returns:
         uint64 `(documents, BANDS)`: the number of the band in the first `BAND_BITS` bits, a hash in the others.
     """
-    signatures = make_signatures(hashes, counts)
-    pairs = signatures.view(np.uint64).reshape(len(counts), BANDS, ROWS // 2)
+    signatures = _fill_empty(slots.reshape(-1, SLOTS))
+    pairs = signatures.view(np.uint64).reshape(-1, BANDS, ROWS // 2)
     keys = finalize((pairs * _FACTORS).sum(axis=2, dtype=np.uint64))
     return (keys >> np.uint64(BAND_BITS)) | (np.arange(BANDS, dtype=np.uint64) << np.uint64(64 - BAND_BITS))
 
 
-def make_signatures(hashes: UInt64s, counts: Int64s) -> UInt32s:
-    """Return the documents' MinHash signatures, of which bands are made, uint32 `(documents, SLOTS)`."""
-    # The upper half of a hash chooses the slot, the lower half is the value.
-    places = (((hashes >> np.uint64(32)) * np.uint64(SLOTS)) >> np.uint64(32)).astype(np.int64)
-    places += np.repeat(np.arange(len(counts)) * SLOTS, counts)
-    slots = np.full(len(counts) * SLOTS, _EMPTY, np.uint32)
-    np.minimum.at(slots, places, hashes.astype(np.uint32))
-    return _fill_empty(slots.reshape(-1, SLOTS))
-
-
 def _fill_empty(slots: UInt32s) -> UInt32s:
     # Ask the slots of each empty one's order in turn, for all of them at once.
-    documents, empty = np.nonzero(slots == _EMPTY)
+    documents, empty = np.nonzero(slots == EMPTY)
     filled = slots.copy()
     for asked in _ORDERS.T:
         if not len(documents):
             break
         found = slots[documents, asked[empty]]
-        good = found != _EMPTY
+        good = found != EMPTY
         filled[documents[good], empty[good]] = found[good]
         documents, empty = documents[~good], empty[~good]
     return filled
@@ -144,7 +108,7 @@ EDGES_FILE = "edges.bin"
 BAND_DTYPE = np.dtype(
     [
         ("key", "<u8"),  # from `band_keys`
-        ("length", "<u4"),  # tokens of the document, EOS included
+        ("characters", "<u4"),  # of the document's words, at most 2^32 - 1
         ("hash", "<u4"),  # the first 4 bytes of its content hash, as a big-endian number
         ("index", "<u4"),  # its place in the run
     ]
@@ -155,27 +119,27 @@ EDGE_BITS = 12
 """A range of keys begins at a multiple of 2^-12 of the key space."""
 EDGE_DTYPE = np.dtype("<u8")
 
-CHUNK_TOKENS = 1 << 17
-"""Tokens whose signatures are made at once, or one longer document."""
+Tokenizer = Annotated[tuple[str, str, str | None], NOT_IN_DIGEST]
+"""The tokenizer of runs, as `load_entries` takes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BandsTask(Payload):
     """The input of one bands task; plain data."""
 
-    CODE: ClassVar = (1, WIDTH)
+    CODE: ClassVar = (2, UNICODE_VERSION)
     """Increase when a document would get other keys."""
 
     run: RunsAddress
     """The address of the folder of the task that wrote the run, whose digest covers the tokenizer."""
     dtype: Annotated[str, NOT_IN_DIGEST]
     """Of the run's tokens."""
-    vocab_size: Annotated[int, NOT_IN_DIGEST]
+    tokenizer: Tokenizer
 
 
 def bands_digest(run_digest: str) -> str:
     """Return the digest of the bands task of a run."""
-    return digest_of_payload(BandsTask(run_digest, "", 0))
+    return digest_of_payload(BandsTask(run_digest, "", ("", "", None)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -196,15 +160,19 @@ def write_bands(folder: Path, task: BandsTask, report: Report) -> BandsResult:
     """
     run = Run(task.run, 0, task.dtype)
     rows = run.read_documents(0, run.num_documents)
-    values = token_values(task.vocab_size)
-    keys = np.zeros((len(rows), BANDS), np.uint64)
+    entries = load_entries(*task.tokenizer)
+    keys, characters = np.zeros((len(rows), BANDS), np.uint64), np.zeros(len(rows), np.int64)
     done = 0
     # The keys of all documents, chunk by chunk.
-    for first, last in split_by_size(rows["length"], CHUNK_TOKENS):
-        tokens = run.read_tokens(rows[first:last])
-        keys[first:last] = band_keys(*hash_shingles(tokens, rows["length"][first:last].astype(np.int64), values))
-        done += len(tokens)
-        report(done * tokens.itemsize, done)
+    for first, last in split_by_size(rows["length"], PART_TOKENS):
+        own = rows[first:last]
+        slots = np.full(len(own) * SLOTS, EMPTY, np.uint32)
+        for start, counts, sizes, hashes in hash_shingles(_read_parts(run, own), own["length"], entries):
+            add_shingles(slots[start * SLOTS :], hashes, counts)
+            characters[first + start : first + start + len(sizes)] += sizes
+        keys[first:last] = band_keys(slots)
+        done += int(own["length"].sum())
+        report(done * np.dtype(task.dtype).itemsize, done)
 
     # Of documents with the same content the first stands for all.
     distinct = np.flatnonzero(mark_first(rows["hash_hi"], rows["hash_lo"]))
@@ -217,7 +185,7 @@ def write_bands(folder: Path, task: BandsTask, report: Report) -> BandsResult:
             documents = distinct[order]
             sorted_rows = np.zeros(len(documents), BAND_DTYPE)
             sorted_rows["key"] = own[order]
-            sorted_rows["length"] = rows["length"][documents]
+            sorted_rows["characters"] = np.minimum(characters[documents], 2**32 - 1)
             sorted_rows["hash"] = rows["hash_hi"][documents] >> np.uint64(32)
             sorted_rows["index"] = documents
             file.write(sorted_rows.view(np.uint8).data)
@@ -225,6 +193,14 @@ def write_bands(folder: Path, task: BandsTask, report: Report) -> BandsResult:
     edges = np.append(0, np.cumsum(counts)).astype(EDGE_DTYPE)
     files = {BANDS_FILE: file.facts(), EDGES_FILE: write_checksummed(folder / EDGES_FILE, edges.tobytes())}
     return BandsResult(rows=int(edges[-1]), files=files)
+
+
+def _read_parts(run: Run, rows: Rows) -> Iterator[UIntegers]:
+    """Yield the tokens of consecutive documents, `PART_TOKENS` at once."""
+    part, end = rows[:1].copy(), int(rows["start"][-1]) + int(rows["length"][-1])
+    for start in range(int(rows["start"][0]), end, PART_TOKENS):
+        part["start"], part["length"] = start, min(PART_TOKENS, end - start)
+        yield run.read_tokens(part)
 
 
 def find_range(bands: TaskOutput[Any], number: int, ranges: int) -> tuple[int, int]:

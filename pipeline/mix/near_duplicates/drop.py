@@ -38,6 +38,8 @@ class SimilarDocuments:
     lo: UInt64s
     lengths: Int64s
     """Tokens, EOS included."""
+    characters: Int64s
+    """Of their words."""
     first: Int64s
     """The place of one document of each pair, `(pairs,)`."""
     second: Int64s
@@ -52,8 +54,12 @@ class SimilarDocuments:
         new = mark_first(hi, lo)
         places = np.empty(len(order), np.int64)
         places[order] = np.cumsum(new) - 1
-        lengths = np.concatenate([pairs["length_a"], pairs["length_b"]])[order][new].astype(np.int64)
-        return cls(hi[new], lo[new], lengths, places[: len(pairs)], places[len(pairs) :], pairs["jaccard"].copy())
+        lengths, characters = (
+            np.concatenate([pairs[f"{name}_a"], pairs[f"{name}_b"]])[order][new].astype(np.int64)
+            for name in ("length", "characters")
+        )
+        first, second = np.split(places, 2)
+        return cls(hi[new], lo[new], lengths, characters, first, second, pairs["jaccard"].copy())
 
 
 def choose_dropped(documents: SimilarDocuments, alive: Bools) -> tuple[Int64s, Int64s, Float64s]:
@@ -68,7 +74,7 @@ def choose_dropped(documents: SimilarDocuments, alive: Bools) -> tuple[Int64s, I
         for each, which is longer or, if equally long, has a lower hash; and this similarity.
     """
     # Number the documents by their precedence: the longest first, of equally long ones the lowest hash.
-    order = np.lexsort((documents.lo, documents.hi, -documents.lengths))
+    order = np.lexsort((documents.lo, documents.hi, -documents.characters))
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     both = alive[documents.first] & alive[documents.second]

@@ -150,11 +150,11 @@ def _document_number(run: Integers, index: Integers) -> UInt64s:
 
 def _order_members(rows: Rows, documents: UInt64s) -> tuple[UInt64s, Int64s]:
     """Return the documents to pair, bucket by bucket, longest first, contents once; and how many each bucket has."""
-    order = np.lexsort((documents, rows["hash"], ~rows["length"], rows["key"]))
+    order = np.lexsort((documents, rows["hash"], ~rows["characters"], rows["key"]))
     rows, documents = rows[order], documents[order]
     new_key = mark_first(rows["key"], rows["key"])
     # In a bucket, equal documents are one: they have the same length and hash.
-    new = new_key | mark_first(rows["length"], rows["hash"])
+    new = new_key | mark_first(rows["characters"], rows["hash"])
     buckets = np.cumsum(new_key)[new]
     sizes = np.bincount(buckets)[1:] if len(buckets) else np.zeros(0, np.int64)
     return documents[new], sizes

@@ -1,8 +1,8 @@
-"""The similar stage: the exact Jaccard similarity of each candidate pair, from its documents' tokens and shingles.
+"""The similar stage: the exact Jaccard similarity of each candidate pair, from the shingles of its documents.
 
 A task takes the pairs of some partitions, each once, and reads the documents batch by batch. Memory: up to 350 bytes a
-pair of its partitions (measured with two documents of its own for each), and one batch of tokens, or one pair of longer
-documents.
+pair of its partitions (measured with two documents of its own for each), and one batch of tokens with 8 bytes for each
+word, or one pair of longer documents.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, RunsAddress, d
 from pipeline.engine.checksums import BLOCK_BYTES, ChecksummedWriter
 from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report
-from pipeline.mix.near_duplicates.bands import hash_shingles
+from pipeline.mix.near_duplicates.bands import Tokenizer
+from pipeline.mix.near_duplicates.normal_text import hash_shingles, load_entries
 from pipeline.mix.near_duplicates.pairs import PARTITIONS, PairsTask, distinct_pairs, pairs_digest, read_pairs
-from shards.audit.ngrams import token_values
 from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.terminal.workers import map_in_threads
@@ -49,6 +49,8 @@ SIMILAR_DTYPE = np.dtype(
         ("jaccard", "<f8"),
         ("length_a", "<u4"),  # tokens, EOS included
         ("length_b", "<u4"),
+        ("characters_a", "<u4"),  # of their words, at most 2^32 - 1
+        ("characters_b", "<u4"),
     ]
 )
 
@@ -69,7 +71,7 @@ class SimilarTask(Payload):
     """The number of this task."""
     tasks: int
     """How many tasks there are; a power of two."""
-    vocab_size: Annotated[int, NOT_IN_DIGEST]
+    tokenizer: Tokenizer
 
 
 def count_similar_tasks(pairs: int) -> int:
@@ -92,7 +94,7 @@ def compare_pairs(folder: Path, task: SimilarTask, report: Report) -> Result:
     stores = [open_store(f"{task.pairs}/{pairs_digest(task.runs, place, task.ranges)}") for place in range(task.ranges)]
     pairs = distinct_pairs(np.concatenate([read_pairs(store, begin, begin + step) for store in stores]))
     # Read and compare batch by batch: pairs of one document follow each other.
-    documents = _Documents(runs, np.unique(np.concatenate([pairs["longer"], pairs["shorter"]])), task.vocab_size)
+    documents = _Documents(runs, np.unique(np.concatenate([pairs["longer"], pairs["shorter"]])), task.tokenizer)
     longer, shorter = documents.find(pairs["longer"]), documents.find(pairs["shorter"])
     lengths = documents.rows["length"].astype(np.int64)
     tokens = 0
@@ -100,7 +102,7 @@ def compare_pairs(folder: Path, task: SimilarTask, report: Report) -> Result:
         for first, last in split_by_size(lengths[longer] + lengths[shorter], BATCH_TOKENS):
             sets = documents.read_shingles(np.unique(np.concatenate([longer[first:last], shorter[first:last]])))
             tokens += sum(map(len, sets.values()))
-            found = _compare(longer[first:last], shorter[first:last], sets, documents.rows)
+            found = _compare(longer[first:last], shorter[first:last], sets, documents)
             file.write(found.view(np.uint8).data)
             report(last * pairs.dtype.itemsize, tokens)
     return Result(files={SIMILAR_FILE: file.facts()})
@@ -110,7 +112,7 @@ def _compare(
     longer: Int64s,
     shorter: Int64s,
     sets: dict[int, UInt64s],
-    rows: Rows,
+    documents: _Documents,
 ) -> Rows:
     """Return the pairs with a similarity of at least `FLOOR`, `SIMILAR_DTYPE (similar,)`."""
     values = [jaccard(sets[a], sets[b]) for a, b in zip(longer.tolist(), shorter.tolist(), strict=True)]
@@ -120,9 +122,10 @@ def _compare(
     similar = np.zeros(len(chosen), SIMILAR_DTYPE)
     similar["jaccard"] = found[chosen]
     for letter, document in (("a", longer[chosen]), ("b", shorter[chosen])):
-        similar[f"hi_{letter}"] = rows["hash_hi"][document]
-        similar[f"lo_{letter}"] = rows["hash_lo"][document]
-        similar[f"length_{letter}"] = rows["length"][document]
+        rows = documents.rows[document]
+        for name, column in (("hi", "hash_hi"), ("lo", "hash_lo"), ("length", "length")):
+            similar[f"{name}_{letter}"] = rows[column]
+        similar[f"characters_{letter}"] = np.minimum(documents.characters[document], 2**32 - 1)
     return similar
 
 
@@ -139,10 +142,12 @@ def jaccard(first: UInt64s, second: UInt64s) -> float:
 class _Documents:
     """The documents of a task's pairs, in the order of their numbers."""
 
-    def __init__(self, runs: list[Run], numbers: UInt64s, vocab_size: int):
+    def __init__(self, runs: list[Run], numbers: UInt64s, tokenizer: tuple[str, str, str | None]):
         self._runs = runs
         self._numbers = numbers
-        self._values = token_values(vocab_size)
+        self._entries = load_entries(*tokenizer)
+        self.characters = np.zeros(len(numbers), np.int64)
+        """Of the words of each that was read."""
         self._own = (numbers >> np.uint64(32)).astype(np.int64)
         self._token_bytes = np.dtype(runs[0].dtype).itemsize if runs else 0
         self._threads = CONNECTIONS if runs and runs[0].output.store.request_bytes else 1
@@ -171,13 +176,14 @@ class _Documents:
         parts = _split(own, starts, starts + rows["length"], self._token_bytes)
         pieces = [(self._runs[own[part.start]], rows[part]) for part in parts]
         tokens = list(map_in_threads(_read_tokens, pieces, self._threads))
-        # Hash all at once, then cut into one sorted set for each document.
-        hashes, counts = hash_shingles(np.concatenate(tokens), rows["length"].astype(np.int64), self._values)
-        ends = np.cumsum(counts)
-        return {
-            place: np.unique(hashes[end - count : end])
-            for place, end, count in zip(places.tolist(), ends.tolist(), counts.tolist(), strict=True)
-        }
+        # Hash all, then make one sorted set for each document.
+        self.characters[places] = 0
+        found: list[list[UInt64s]] = [[] for _ in places]
+        for first, counts, characters, hashes in hash_shingles(tokens, rows["length"], self._entries):
+            self.characters[places[first : first + len(counts)]] += characters
+            for place, part in enumerate(np.split(hashes, np.cumsum(counts)[:-1]), first):
+                found[place].append(part)
+        return {place: np.unique(np.concatenate(parts)) for place, parts in zip(places.tolist(), found, strict=True)}
 
 
 def _split(runs: Int64s, starts: Int64s, ends: Int64s, size: int) -> list[slice]:
