@@ -162,7 +162,7 @@ def build_set(
             allow_code=allow_code,
         )
         if executor is None:
-            measures = any(source.clean.presets() for source in loaded.sources) or loaded.clean.near_duplicates is not None
+            measures = bool(loaded.clean) or any(source.clean.presets() for source in loaded.sources)
             local = LocalExecutor(workers or count_cores(), measures=measures)
             executor = stack.enter_context(contextlib.closing(local))
         check_places(out_store, work_store, loaded, probing=not dry_run)

@@ -35,10 +35,28 @@ from tests.support.near_duplicates import (
 )
 from tests.support.runs import Document, write_run
 
-
-SCRAPS = ["a", "B", " ", "\n", "word", "WORD", "é", "e\u0301", "É", "ß", "İ", "\u0345", "ſ", "\u0323\u0307", "中", "。", "が", "か\u3099"]
-SCRAPS += ["ก่", "่", "각", "\u1100\u1161", "\u11a8", "\u00a0", "\u2001", "\u0085", "\u3000", "ﬁ", "Ω", "😀", "𝒜", "नि", "़", "\U0002f800", "\0"]
-PIECES = [scrap.encode() for scrap in SCRAPS] + [b" a", b"\xc3", b"\xb8\xad\xe4", b" word word word", b"\xcc\x81 ", b"\xe3\x80"]
+SCRAPS = [
+    "a",
+    "B",
+    " ",
+    "\n",
+    "word",
+    "WORD",
+    "é",
+    "e\u0301",
+    "É",
+    "ß",
+    "İ",
+    "\u0345",
+    "ſ",
+    "\u0323\u0307",
+    "中",
+    "。",
+    "が",
+]
+SCRAPS += ["か\u3099", "ก่", "่", "각", "\u1100\u1161", "\u11a8", "\u00a0", "\u2001", "\u0085", "\u3000", "ﬁ", "Ω", "😀"]
+SCRAPS += ["𝒜", "नि", "़", "\U0002f800", "\0"]
+PIECES = [b" a", b"\xc3", b"\xb8\xad\xe4", b" word word word", b"\xcc\x81 ", b"\xe3\x80", *map(str.encode, SCRAPS)]
 VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(255)), b"<|end|>", *PIECES], {"<|end|>": 255})
 
 
@@ -46,7 +64,7 @@ def hash_texts(texts: list[str], seed: int = 0) -> list[tuple[list[int], int]]:
     """Return the hashes of each text's shingles, and its characters; what tokens it has is drawn."""
     draw = random.Random(seed)
     tokens = [tokenize(text, draw, PIECES) for text in texts]
-    joined, lengths = np.array(sum(tokens, []), np.uint16), np.array([len(own) for own in tokens])
+    joined, lengths = np.concatenate(tokens).astype(np.uint16), np.array([len(own) for own in tokens])
     pieces = [joined[at : at + 50] for at in range(0, len(joined), 50)]
     found: list[tuple[list[int], int]] = [([], 0) for _ in texts]
     for first, counts, characters, hashes in hash_shingles(pieces, lengths, Entries(VOCABULARY)):

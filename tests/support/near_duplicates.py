@@ -80,7 +80,8 @@ DRESSES: dict[str, Callable[[str], str]] = {
 def write_scripts(count: int, seed: int) -> list[str]:
     """Return texts of several scripts, each about 80 words in lines, of which no two are similar."""
     draw = random.Random(seed)
-    letters = ["aeiounst", "àéîõüñçř", "абвгдеёжий", "αβγδέώσ", "가각한글밥", "कखगनि", "中文字母一二三四五六", "がぎぷそれなに", "กขคงน่ม้"]
+    letters = ["aeiounst", "àéîõüñçř", "абвгдеёжий", "αβγδέώσ", "가각한글밥", "कखगनि"]
+    letters += ["中文字母一二三四五六", "がぎぷそれなに", "กขคงน่ม้"]
 
     def word(script: str) -> str:
         return "".join(draw.choices(script, k=draw.randrange(2, 8))).capitalize()
@@ -92,7 +93,7 @@ def write_scripts(count: int, seed: int) -> list[str]:
 
 
 def tokenize(text: str, draw: random.Random, pieces: Sequence[bytes]) -> list[int]:
-    """Return tokens of a text whose ids are bytes and, from 256 on, pieces: some of those that fit, and EOS (id 255)."""
+    """Return some tokens of a text, and EOS, 255: other ids are bytes and, from 256 on, pieces."""
     data, tokens = text.encode(), list[int]()
     while data:
         fit = [number for number, piece in enumerate(pieces, 256) if data.startswith(piece)]
@@ -105,7 +106,7 @@ def tokenize(text: str, draw: random.Random, pieces: Sequence[bytes]) -> list[in
 def change(text: str, similarity: float, generator: random.Random) -> str:
     """Replace words, far apart, so that the Jaccard similarity is about the given one."""
     words = text.split(" ")
-    changes = max(1, round(len(words) * (1 - similarity) / (1 + similarity) / 4))
+    changes = max(1, round(len(words) * (1 - similarity) / (1 + similarity) / 5))
     step = len(words) / changes
     for number in range(changes):
         place = min(len(words) - 1, int((number + generator.random() * 0.3 + 0.3) * step))

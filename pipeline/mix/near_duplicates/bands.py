@@ -1,9 +1,9 @@
 """The bands stage: signatures of a run's documents, and their keys, sorted: a range of keys is one slice of each file.
 
 `bands.bin` has 14 rows per document, of equal documents of the run only for the first; `edges.bin` tells where each
-4096th part of the key space begins. The text is spelled from the run's tokens: encoding needs to know nothing of it, and
-a build that looks for near-duplicates later re-encodes nothing. Memory: 240 bytes per document, and a part of the text.
-Scratch: 280 bytes per document.
+4096th part of the key space begins. The text is spelled from the run's tokens: encoding needs to know nothing of it,
+and a build that looks for near-duplicates later re-encodes nothing. Memory: 240 bytes per document, and a part of the
+text. Scratch: 280 bytes per document.
 
 Documents are compared by their sets of shingles (`normal_text`). Two agree in a slot with a probability equal to the
 Jaccard similarity J of their sets, and have a band in common with 1 - (1 - J^8)^14: 0.56 at 0.7, 0.92 at 0.8, 0.988 at

@@ -19,7 +19,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,7 +165,8 @@ def _normalise(blocks: UInt64s, ends: Int64s) -> tuple[UInt64s, Int64s]:
     old = b"\n".join([text[start:stop] for start, stop in stretches.tolist()])  # no line feed is in a text
     folded = unicodedata.normalize("NFC", old.decode(errors="surrogateescape")).casefold()
     new = unicodedata.normalize("NFC", folded).encode(errors="surrogateescape").split(b"\n")
-    between = [text[start:stop] for start, stop in zip([0, *stops.tolist()], [*starts.tolist(), len(text)], strict=True)]
+    edges = pairwise([0, *stretches.ravel().tolist(), len(text)])
+    between = [text[start:stop] for start, stop in edges][::2]
     normal = b"".join(chain(*zip(between, [*new, b""], strict=True)))
     growth = np.append(0, np.cumsum(np.array(list(map(len, new))) - (stops - starts)))
     blocks = _make_blocks(len(normal))
