@@ -294,8 +294,9 @@ class CleanRecipe(Settings):
 
 
 class NearDuplicatesRecipe(Settings):
-    """Documents of all sources that are nearly equal, by their 5-grams of tokens. Turning the search on re-encodes
-    nothing."""
+    """Documents of all sources that are nearly equal, by their 5-grams of words (the extra `clean`). Case, white space
+    and the tokenizer make no difference; in scripts without spaces, each character is a word. Turning the search on
+    re-encodes nothing."""
 
     enabled: bool = Field(default=True, exclude_if=bool)
     """`false` turns the table off."""

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import xxhash
 from tokenizers import Tokenizer
 
-from pipeline.arrow_arrays import split_by_size
-from pipeline.mix.near_duplicates.bands import CHUNK_TOKENS, band_keys, hash_shingles
-from shards.audit.ngrams import token_values
+from pipeline.mix.near_duplicates.bands import EMPTY, SLOTS, add_shingles, band_keys
+from pipeline.mix.near_duplicates.normal_text import Entries, hash_shingles
+from shards.format.vocabulary import read_vocabulary
 from tests.benchmarks.harness import MB, Figures, build, run_python
-from tests.benchmarks.material import VOCAB_SIZE, corpus_files, recipe_text, write_tokenizer
+from tests.benchmarks.material import corpus_files, recipe_text, write_tokenizer
 from tests.support.evidence import read_rows
 from tests.support.near_duplicates import Planted, jaccard, plant
 
@@ -36,17 +36,19 @@ def bench_near_duplicates(work: Path, quick: bool) -> Figures:
 
 
 def _bench_signatures(files: list[Path], tokenizer: Path) -> Figures:
-    """Measure shingles and signatures of about 10 MB of books; the best of three."""
+    """Measure spelling, shingles and signatures of about 10 MB of books; the best of three."""
     texts = pq.read_table(files[0], columns=["text"])["text"].to_pylist()[:1500]
     encoded = Tokenizer.from_file(str(tokenizer)).encode_batch(texts, add_special_tokens=False)
     lengths = np.array([len(item.ids) + 1 for item in encoded])
     tokens = np.array([token for item in encoded for token in [*item.ids, 0]], np.uint16)
-    edges, values = np.append(0, np.cumsum(lengths)), token_values(VOCAB_SIZE)
+    entries = Entries(read_vocabulary(tokenizer.read_bytes()))
 
     def once() -> float:
         begun = time.process_time()
-        for first, last in split_by_size(lengths, CHUNK_TOKENS):
-            band_keys(*hash_shingles(tokens[edges[first] : edges[last]], lengths[first:last], values))
+        slots = np.full(len(lengths) * SLOTS, EMPTY, np.uint32)
+        for first, counts, _, hashes in hash_shingles([tokens], lengths, entries):
+            add_shingles(slots[first * SLOTS :], hashes, counts)
+        band_keys(slots)
         return time.process_time() - begun
 
     size = sum(len(text.encode()) for text in texts) / MB
@@ -82,17 +84,14 @@ def _bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: b
     figures: Figures = {"text_mb": size / MB, "ours_s": ours_s, "datatrove_s": theirs["seconds"]}
     figures["ratio"] = theirs["seconds"] / ours_s
     for name, gone in (("ours", ours), ("datatrove", removed)):
-        figures |= _found(name, planted, gone, tokenizer)
+        figures |= _found(name, planted, gone)
     shutil.rmtree(folder)
     return figures
 
 
-def _found(name: str, planted: Planted, gone: set[str], tokenizer: Path) -> Figures:
-    encoder = Tokenizer.from_file(str(tokenizer))
-
+def _found(name: str, planted: Planted, gone: set[str]) -> Figures:
     def similar(pair: tuple[int, int]) -> float:
-        first, second = (encoder.encode(planted.documents[place], add_special_tokens=False).ids for place in pair)
-        return jaccard(first, second)
+        return jaccard(*(planted.documents[place] for place in pair))
 
     near = [pair for pair in planted.near if similar(pair) >= 0.85]
     hit = sum(any(planted.documents[place] in gone for place in pair) for pair in near)

@@ -9,6 +9,7 @@ import re
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -105,12 +106,20 @@ def test_the_standard_library_stays() -> None:
     assert "max_generated_marks" in fallen["token.py"]
 
 
-@pytest.mark.parametrize("name", ["numba", "fasttext"])
-def test_without_a_library_the_extra_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "clean"),
+    [
+        ("numba", {"gopher": {}}),
+        ("numba", {"near_duplicates": {}}),
+        ("fasttext", {"language": {"model": "lid.ftz", "keep": ["en"]}}),
+    ],
+)
+def test_without_a_library_the_extra_is_named(
+    name: str, clean: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     monkeypatch.setitem(sys.modules, name, None)
     load_checked_recipe(write_recipe(tmp_path / "r.toml", source("a", "a.jsonl")))
-    clean = {"gopher": {}} if name == "numba" else {"language": {"model": "lid.ftz", "keep": ["en"]}}
     path = write_recipe(tmp_path / "r.toml", source("a", "a.jsonl"), clean=clean)
     with pytest.raises(MissingExtraError, match=r"-m pip install .*'fasttext-predict>=\S+' 'numba>="):
         load_checked_recipe(path)

@@ -61,16 +61,24 @@ def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
     assert numba_compiler.compiled_and_kept(add_one)(1) == 2
 
 
-def test_a_build_says_what_it_compiles_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clean = {"c4": {"when": "encode", "min_sentences": "off"}}
-    recipe = write_small_recipe(tmp_path, tokenizer={"vocab_size": 260}, clean=clean)
+@pytest.mark.parametrize(
+    ("table", "what", "file"),
+    [
+        ({"c4": {"when": "encode", "min_sentences": "off"}}, "the measures", "families"),  # the mix' sample is cleaned
+        ({"near_duplicates": {}}, "the search for near-duplicates", "shingles"),
+    ],
+)
+def test_a_build_says_what_it_compiles_before(
+    table: dict[str, Any], what: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = write_small_recipe(tmp_path, tokenizer={"vocab_size": 260}, clean=table)
     # This process has the code in memory, and compiles nothing again.
     measure.measure_documents(cast("Any", pa.array(["a"], pa.large_string())), MEASURES)
 
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
     said = call_here("build", recipe, "--out", tmp_path / "first").stderr
-    assert said.index("compiling the measures, once") < said.index("mix: ")  # its sample is cleaned
-    (Path(numba_compiler.find_numba_folder(Path(measure.__file__).parent)) / "code.nbc").touch()
+    assert said.index(f"compiling {what}, once") < said.index("mix: ")
+    (Path(numba_compiler.find_numba_folder(Path(measure.__file__).parent)) / f"{file}.nbc").touch()
     said = call_here("build", recipe, "--out", tmp_path / "second").stderr
     assert "mix: " in said
     assert "compiling" not in said

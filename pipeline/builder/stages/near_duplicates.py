@@ -62,7 +62,7 @@ def run_near_duplicates(build: RunningBuild) -> None:
     found = sum(result.pairs for result in paired)
 
     # Their similarity.
-    parts = similar.count_similar_tasks(found)
+    parts = similar.count_similar_tasks(found, len(distinct))
     tasks = [
         make_task(
             similar.SimilarTask(runs, folder["pairs"], ranges, number, parts, tokenizer),

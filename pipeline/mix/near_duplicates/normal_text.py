@@ -9,7 +9,7 @@ different ones of a pair of documents have the same hash about once in 2^64 / (s
 documents of 100,000 words, once in two billion pairs.
 
 ASCII is case-folded in the vocabulary's entries, once. Python's `unicodedata` sees the other characters that change, or
-that join the one before them, with that one; the rest is compiled. Costs 6 ms per megabyte of English on one core.
+that join the one before them, with that one; the rest is compiled. Costs 5 to 8 ms per megabyte of English on one core.
 Memory: 50 bytes for each byte of `PART_TOKENS` tokens, and as much of a longer stretch without white space.
 """
 

@@ -74,9 +74,13 @@ class SimilarTask(Payload):
     tokenizer: Tokenizer
 
 
-def count_similar_tasks(pairs: int) -> int:
-    """Return how many similar tasks compare this many pairs, a power of two."""
-    return min(PARTITIONS, 1 << max(0, -(-pairs // TASK_PAIRS) - 1).bit_length())
+def count_similar_tasks(pairs: int, runs: int) -> int:
+    """Return how many similar tasks compare this many pairs, a power of two.
+
+    Two at least, unless there is one run: worker processes have loaded the compiled code, and the build has not.
+    """
+    wanted = max(-(-pairs // TASK_PAIRS), min(runs, 2))
+    return min(PARTITIONS, 1 << max(0, wanted - 1).bit_length())
 
 
 def compare_pairs(folder: Path, task: SimilarTask, report: Report) -> Result:
