@@ -31,6 +31,7 @@ from pipeline.builder.stages.evaluations import run_evaluations
 from pipeline.builder.stages.fetch import run_fetch
 from pipeline.builder.stages.mix import run_encode_and_mix
 from pipeline.builder.stages.tokenizer import run_tokenizer
+from pipeline.clean.functions.process import closing_functions
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor, LocalExecutor, count_cores
@@ -135,7 +136,7 @@ def build_set(
         prune: when the set is published, delete from the work folder what this build did not use.
         sources: by the name of a source of the recipe, its rows: dicts with the text in the source's column `text`.
             They are written once to a file in the work folder, which is then the source's path.
-        allow_code: run the functions that the recipe names, even if its file is in a set or belongs to another user.
+        allow_code: let the functions that the recipe names run, each in a process of its own.
 
     Returns:
         The set's manifest, the result of its validation, and what each stage did.
@@ -151,6 +152,7 @@ def build_set(
     out = absolute_place(out)
     out_store, work_store = (open_writable_store(place) for place in (out, work or default_work(out)))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(closing_functions())
         cache = (work_store.folder or (Path(scratch) if scratch else default_scratch())) / "cache"
         stack.enter_context(with_cache(network, cache=cache))
         loaded = load_with_rows(
@@ -275,7 +277,7 @@ def load_with_rows(
     if isinstance(recipe, Recipe):
         if sources or overrides:
             raise InputError("overrides and rows change tables. Change the Recipe: recipe.model_copy(update=...).")
-        return pin_models(recipe, None)
+        return pin_models(recipe, allow_code=allow_code)
     if sources and (not hasattr(sources, "items") or work is None):
         raise InputError(
             "sources: expected a dict of rows by the name of their source, a recipe's file, name or tables, a work "
@@ -306,7 +308,7 @@ def load_recipe(
         recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
         overrides: `KEY=VALUE` strings that change the file's keys, as `--set` does.
         progress: print on stderr what takes time, such as gathering the text of the shipped `demo`.
-        allow_code: run the functions that the recipe names, even if its file is in a set or belongs to another user.
+        allow_code: let the functions that the recipe names run, each in a process of its own.
 
     Raises:
         InputError: with every fault of the recipe and of the overrides.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.clean.datatrove import check_filter
+from pipeline.clean.functions.modules import read_function
 from pipeline.clean.language import check_model
-from pipeline.clean.python import load_function, read_function
 from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.stage_progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
@@ -57,7 +57,7 @@ def load_checked_recipe(
         overrides: `dotted.key=value` strings; paths in them are relative to the working directory.
         changes: keys and their values, as if the recipe had them.
         progress: prints a note when the text of `demo` is gathered.
-        allow_code: whether functions that the recipe names run if its file is in a set or another user's.
+        allow_code: whether functions that the recipe names may run.
 
     Returns:
         The recipe, with the SHA-256 of each block list, language model and function.
@@ -67,7 +67,6 @@ def load_checked_recipe(
         MissingExtraError: a library that cleaning needs is not installed.
     """
     folder, where, given = Path(), "recipe", copy.deepcopy(recipe) if isinstance(recipe, dict) else {}
-    own: list[Path] = []
     if not isinstance(recipe, dict):
         if Path(recipe).is_dir() and not (SHIPPED / f"{recipe}.toml").is_file():
             if (Path(recipe) / MANIFEST_FILE).is_file():
@@ -76,7 +75,6 @@ def load_checked_recipe(
             raise InputError(f"{recipe}: is a folder; `{command}` writes a recipe for its files.")
         file = find_recipe(recipe, SHIPPED)
         given, where, folder = read_document(file), str(file), file.parent
-        own.append(file)
         if file != Path(recipe):
             # A shipped recipe is found by its name, and its paths begin in the working directory.
             folder = SHIPPED_PATHS_BEGIN
@@ -102,7 +100,7 @@ def load_checked_recipe(
         raise settings_error(where, small)
     if checked.clean.near_duplicates or any(source.clean.presets() for source in checked.sources):
         check_extra("numba")
-    return pin_models(pin_entries(checked), None if allow_code else own)
+    return pin_models(pin_entries(checked), allow_code=allow_code)
 
 
 def _leave_out(data: dict[str, Any], changed: set[str]) -> None:
@@ -131,32 +129,22 @@ def _has_no_weight(source: dict[str, Any]) -> bool:
     return repr(source.get("weight")) in ("0", "0.0")  # `false`, which equals 0, is refused
 
 
-def pin_models(recipe: Recipe, own: Sequence[Path] | None = ()) -> Recipe:
+def pin_models(recipe: Recipe, *, allow_code: bool) -> Recipe:
     """Return the checked recipe with the SHA-256 of each language model's file, and with the modules of its functions.
 
     Args:
         recipe: the recipe.
-        own: files that must be the user's own, like the modules, if functions are run; None if all may run.
+        allow_code: whether its functions may run.
 
     Raises:
-        InputError: a function is not there, not as it was pinned, not the user's own, or cannot be loaded.
+        InputError: a function is not there, or not as it was pinned.
     """
     sources: list[SourceRecipe] = []
     for source in recipe.sources:
         language = source.clean.language
         if language is not None and not language.sha256:
             language = language.model_copy(update={"model": language.model.pinned(hash_file(Path(language.file)))})
-        python = [read_function(table) for table in source.clean.python or ()] or None
-        for table in python or ():
-            for path in () if own is None else (*own, *map(Path, table.modules)):
-                elsewhere = bool(own) and "/" in table.function.written
-                if elsewhere or (path.parent / MANIFEST_FILE).exists() or path.stat().st_uid not in (0, os.geteuid()):
-                    raise InputError(
-                        f"{path}: is in a set ({MANIFEST_FILE} is beside it), another user's, or names a module of "
-                        f"another folder, so {table.step} is not run. Read the module, then give --allow-code (in "
-                        "Python, allow_code=True)."
-                    )
-            load_function(table)
+        python = [read_function(table, allow_code=allow_code) for table in source.clean.python or ()] or None
         clean = source.clean.model_copy(update={"language": language, "python": python})
         sources.append(source.model_copy(update={"clean": clean}))
     return recipe.model_copy(update={"sources": sources})

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pipeline.builder.checked_recipe import pin_models
 from pipeline.builder.places import default_work
 from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_build_errors
+from pipeline.clean.functions.process import closing_functions, start_functions
 from pipeline.clean.reasons import ITEM, MEASURED, NEAR_DUPLICATE, NOT_TAKEN, describe_masked, find_reason, step_of
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
@@ -241,7 +242,7 @@ class _Inquiry:
     # Documents that were not, as far as the hash says.
 
     def _try_sources(self, text: bytes) -> None:
-        self._sources = pin_models(self._build.recipe).sources
+        self._sources = pin_models(self._build.recipe, allow_code=self._question.allow_code).sources
         formats = self._find_formats()
         wholes = [number for number, format_ in formats.items() if self._is_whole(number, format_, text)]
         if formats and not wholes:
@@ -250,7 +251,9 @@ class _Inquiry:
                 "file with the text of one; --text finds the documents that contain a text."
             )
         numbers = wholes or range(len(self._sources))
-        tried = [{"source": self._names[number]} | self._try(number, text) for number in numbers]
+        with closing_functions():
+            start_functions(self._sources[number] for number in numbers)
+            tried = [{"source": self._names[number]} | self._try(number, text) for number in numbers]
         self._data["tried"] = tried
         dropped: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
         unseen: list[str] = []

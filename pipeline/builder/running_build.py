@@ -13,6 +13,7 @@ import numpy as np
 from pipeline.builder.records import ORDER, StageForecast, StageRecords
 from pipeline.builder.stored_build import Build
 from pipeline.clean.drops import SourceDrops
+from pipeline.clean.functions.process import close_functions, start_functions
 from pipeline.clean.tally import Tally
 from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import DOCUMENT_DTYPE, MEASURES_DTYPE, RunList, token_dtype
@@ -39,6 +40,10 @@ FETCH_SCRATCH_SHARE = 0.6
 """Scratch bytes per byte of fetched text: journal and documents, compressed; 0.25 each on Python files, measured."""
 DISK_REMEDY = "Or lower mix.tokens, use --work on another disk, or delete the work folder's results of earlier recipes."
 GUESSED_DOCUMENT_BYTES = 1000  # if no footer states the number of rows
+
+
+_BEFORE_CLEANING = ORDER[: ORDER.index("encode") + 1]
+"""The stages that run functions of the recipe, or earlier than those that do."""
 
 
 class DryRunEnd(Exception):  # noqa: N818  not an error
@@ -119,6 +124,10 @@ class RunningBuild(Build):
             return StageResult([results[task.digest] for task in tasks], 0, 0.0)
 
         def prepare(pending: list[Task]) -> None:
+            if pending and name in _BEFORE_CLEANING:
+                start_functions(self.recipe.sources)
+                if self.driver.executor.workers > 1:
+                    close_functions()
             if pending and self._repeats:
                 # The first stage tells of all that follow it; each of these then says its own causes.
                 is_told = any(earlier.ran for earlier in self.stages.values())

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
-from pipeline.clean.python import ask_datatrove, installed_version, judge
+import pyarrow as pa
+
+from pipeline.clean.functions.child import Answer, answer, ask_datatrove
+from pipeline.clean.functions.modules import installed_version
+from pipeline.clean.python import ASKED_TWICE, judge
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import DatatroveFilter
 from shards.errors import import_extra
@@ -44,7 +48,13 @@ def apply(table: DatatroveFilter, documents: Documents, tally: Tally) -> Documen
         InputError: the filter raised an error.
     """
     filter_ = _open_filter(table.filter, json.dumps(table.arguments, sort_keys=True))
-    return judge(table, partial(ask_datatrove, filter_), documents, tally)
+
+    def ask(texts: pa.LargeStringArray, _: bool) -> Answer:
+        own = cast("list[str]", texts.to_pylist())
+        # One that leaves nothing of a text keeps it: what it writes is not used.
+        return answer(lambda texts: [one or None for one in ask_datatrove(filter_, texts)], own)
+
+    return judge(table, ask, documents, tally, range(len(documents) - 1, -1, -ASKED_TWICE))
 
 
 def versions() -> list[str | None]:

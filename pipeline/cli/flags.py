@@ -27,10 +27,15 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="training tokens: 1e9, 1B, 500M, 1_000_000_000 or max; reads only as much of the sources as needed",
     )
+    add_allow_code(parser)
+
+
+def add_allow_code(parser: argparse.ArgumentParser) -> None:
+    """Add the flag `--allow-code`, which lets functions of a recipe run."""
     parser.add_argument(
         "--allow-code",
         action="store_true",
-        help="run the recipe's Python functions even if another user or a set supplied it",
+        help="run the Python functions that the recipe names in [[clean.python]]; read them first",
     )
 
 

@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
         usd_per_hour=options.usd_per_hour,
         network=read_network(options),
         progress=True,
+        allow_code=options.allow_code,
     )
     out = options.out or ""
     # Disk of folders is checked as the build checks it; an object store has no limit.

@@ -100,7 +100,7 @@ class Executor(ABC):
         """End the processes."""
 
 
-def count_loss(losses: Counter[str], call: Call, how: str) -> None:
+def count_loss(losses: Counter[str], call: Call, how: str = "") -> None:
     """Count the loss of a call whose process ended.
 
     Args:
@@ -120,10 +120,7 @@ def count_loss(losses: Counter[str], call: Call, how: str) -> None:
 
 
 class LocalExecutor(Executor):
-    """Worker processes of this machine. They are started when a stage has more than one task, or for `functions`."""
-
-    functions = ""
-    """The functions of the recipe that tasks run, for messages. They may end a worker process, and not the build."""
+    """Worker processes of this machine. They are started when a stage has more than one task."""
 
     def __init__(self, workers: int, *, measures: bool = False):
         """Start to load the workers' libraries, while this process reads recipe and footers.
@@ -158,7 +155,7 @@ class LocalExecutor(Executor):
 
         Calls that were at work when a process died run again one at a time, to find the one that took it along.
         """
-        if (self.workers == 1 or len(calls) == 1) and not self.functions:
+        if self.workers == 1 or len(calls) == 1:
             from pipeline.engine.tasks import run_call
 
             for number, call in enumerate(calls):
@@ -167,11 +164,10 @@ class LocalExecutor(Executor):
         # All calls together at first; after a loss, the suspects run alone.
         ended: set[int] = set()
         losses: Counter[str] = Counter()
-        or_function = f", or {self.functions} ended it (os._exit, a crash in a library): correct that"
         while waiting := [number for number in range(len(calls)) if number not in ended]:
             suspects = [number for number in waiting if losses[calls[number].task.digest]]
             for number in self._run_in_pool(calls, suspects[:1] or waiting, ended, advance):
-                count_loss(losses, calls[number], self.functions and or_function)
+                count_loss(losses, calls[number])
 
     def _run_in_pool(self, calls: Sequence[Call], numbers: list[int], ended: set[int], advance: Advance) -> list[int]:
         """Run calls in the pool, and add to `ended`. Return those running when a process died."""

@@ -16,6 +16,7 @@ from typing import Any
 from pipeline.builder.build import AnyRecipe, RowsByName, load_with_rows
 from pipeline.builder.records import NEAR_STAGES
 from pipeline.builder.running_build import FETCH_SCRATCH_SHARE
+from pipeline.clean.functions.process import closing_functions, start_functions
 from pipeline.engine.executors import count_cores
 from pipeline.mix.index import describe_take
 from pipeline.plan.small_build import SmallBuild, SourceSample, build_sample
@@ -133,6 +134,7 @@ def plan_set(
     network: Network | None = None,
     progress: bool = False,
     sources: RowsByName | None = None,
+    allow_code: bool = False,
 ) -> Estimate:
     """Estimate what a build reads, writes, takes and costs, from footers and a small build. Keeps nothing.
 
@@ -146,6 +148,7 @@ def plan_set(
         network: how sources are read over a network; the defaults when None.
         progress: print progress on stderr.
         sources: the rows of sources, as for `build_set`. An iterator is used up: give a list, or make it anew.
+        allow_code: as for `build_set`.
 
     Returns:
         Tokens, documents and bytes of each source, seconds of each stage, and bytes of disk. Its `refusal` says why the
@@ -155,8 +158,16 @@ def plan_set(
         InputError: the recipe or the data cannot be used.
     """
     # Footers are read more than once.
-    with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache, with_cache(network, cache=Path(cache)):
-        loaded = pin_revisions(load_with_rows(recipe, sources, Path(cache), overrides=overrides, progress=progress))
+    with (
+        tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache,
+        with_cache(network, cache=Path(cache)),
+        closing_functions(),
+    ):
+        loaded = load_with_rows(
+            recipe, sources, Path(cache), overrides=overrides, progress=progress, allow_code=allow_code
+        )
+        start_functions(loaded.sources)
+        loaded = pin_revisions(loaded)
         selections = open_sources(loaded)
         with build_sample(loaded, selections, quiet=not progress) as built:
             return estimate(loaded, built, workers or count_cores(), usd_per_hour)

@@ -6,6 +6,8 @@ function of the user.
 
 from __future__ import annotations
 
+import os
+from hashlib import sha256 as hash_bytes
 from importlib.metadata import distribution
 from operator import not_
 from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
@@ -174,7 +176,11 @@ class PythonFilter(Filter):
     SHA-256 of the modules."""
     packages: list[str] = Field(default_factory=list[str])
     """Installed packages that decide what it returns: `["regex"]`. Another version encodes the source again."""
+    env: Annotated[list[Text], AfterValidator(distinct)] = Field(default_factory=list[str])
+    """Environment variables that it reads: `["LEXICON"]`. It sees no others; another value encodes the source again."""
     _modules: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
+    _environment: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
+    _is_allowed: bool = PrivateAttr(default=False)
 
     @property
     def parts(self) -> tuple[str, str, str, str]:
@@ -194,16 +200,31 @@ class PythonFilter(Filter):
         """The text of each module of a `clean` table's function, by its file."""
         return self._modules
 
-    def pinned(self, sha256: str, modules: dict[str, str], packages: list[str]) -> Self:
-        """Return the `clean` table of a Python function with its modules, their SHA-256, and its packages' versions."""
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the environment that a `clean` table's function reads, as far as they are set."""
+        return self._environment
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether a `clean` table's function may run. No file says so: the call that reads it does."""
+        return self._is_allowed
+
+    def pinned(self, sha256: str, modules: dict[str, str], packages: list[str], *, allow_code: bool) -> Self:
+        """Return the `clean` table of a Python function with all that it needs to run, and whether it may.
+
+        That are its modules, their SHA-256, its packages with their versions, and the values of its variables.
+        """
         function = self.function if self.parts[3] else self.function.pinned(sha256)
         table = self.model_copy(update={"function": function, "packages": packages})
-        table._modules = modules
+        table._modules, table._is_allowed = modules, allow_code
+        table._environment = {name: os.environ[name] for name in self.env if name in os.environ}
         return table
 
     def in_digest(self) -> dict[str, Any]:
-        """Return what of a Python function decides its result: of its module the text, not the place."""
-        return super().in_digest() | {"function": self.parts[1:]}
+        """Return what of a Python function decides its result: of its module the text, of a variable a digest."""
+        values = {name: hash_bytes(os.fsencode(value)).hexdigest() for name, value in self.environment.items()}
+        return super().in_digest() | {"function": self.parts[1:], "env": values}
 
 
 def distinct_filters(filters: list[Any]) -> list[Any]:

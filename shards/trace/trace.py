@@ -193,6 +193,8 @@ class Question:
     """The document's text, if it is known."""
     file: str = ""
     """The file that holds the text, if it is in one."""
+    allow_code: bool = False
+    """Whether functions of the build's recipe may run on the text."""
 
 
 Answer = tuple[list[str], JsonObject]

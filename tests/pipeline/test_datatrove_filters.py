@@ -115,6 +115,7 @@ def test_a_filter_of_a_module_is_a_function(recipe: Callable[..., Path]) -> None
         "def change(doc):\n    doc.text = doc.text.upper()\n    return len(doc.text) > 5 and ('?' in doc.text, 'odd')\n"
         "keep = LambdaFilter(change)\n"
     )
-    stream = DocumentStream(load_checked_recipe(path).sources[0], open_sources(load_checked_recipe(path))[0].listed)
+    loaded = load_checked_recipe(path, allow_code=True)
+    stream = DocumentStream(loaded.sources[0], open_sources(loaded)[0].listed)
     assert [documents.text.to_pylist() for _, documents in stream] == [["LONG ENOUGH?"]]
     assert stream.tally.dropped == {"mine:keep": 1, "mine:keep: odd": 1}

@@ -76,7 +76,7 @@ def test_a_task_that_is_lost_too_often_ends_the_build_and_others_do_not_count(tm
     calls = make_calls(tmp_path / "stage", [{"name": name} for name in "ab"])
     for _ in range(MAX_LOSSES - 1):
         for call in calls:
-            count_loss(losses, call, "")
+            count_loss(losses, call)
     with pytest.raises(
         RunError, match=r"stage task b: lost 3 times.*the last time: it burnt\. Finished work is kept\. Run again with"
     ):

@@ -12,7 +12,7 @@ import argparse
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from pipeline.cli.flags import add_engine, open_executor
+from pipeline.cli.flags import add_allow_code, add_engine, open_executor
 from shards.errors import plural
 from shards.terminal.arguments import parse_path
 from shards.terminal.display import JsonObject
@@ -39,6 +39,7 @@ def add_experiment(parser: argparse.ArgumentParser, file: str) -> None:
         action="store_true",
         help="train nothing; print how many trainings are missing (`ablate` builds the sets and shows their mixes)",
     )
+    add_allow_code(parser)
     add_engine(parser)
 
 
@@ -52,7 +53,8 @@ def run(options: argparse.Namespace) -> Outcome:
         from tokenmill.experiments.schema import SHIPPED, AblationConfig
 
         file = find_recipe(options.file, SHIPPED)
-        ablation = Ablation(file, load_settings(AblationConfig, file), options.out, executor, Progress())
+        config, allow_code = load_settings(AblationConfig, file), options.allow_code
+        ablation = Ablation(file, config, options.out, executor, Progress(), allow_code=allow_code)
         mix = ablation.find_mixes()
         if options.dry_run:
             return tell_missing(ablation, len(ablation.find_pending()), {"mix": mix})

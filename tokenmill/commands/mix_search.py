@@ -34,7 +34,8 @@ def run(options: argparse.Namespace) -> Outcome:
         from tokenmill.mix_search.answer import answer_search, show_tables
         from tokenmill.mix_search.search import MixSearch
 
-        search = MixSearch(find_recipe(options.file, SHIPPED), options.out, executor, Progress())
+        file, allow_code = find_recipe(options.file, SHIPPED), options.allow_code
+        search = MixSearch(file, options.out, executor, Progress(), allow_code=allow_code)
         if options.dry_run:
             ablation, left = search.find_pending()
             mixes = {arm.name: {one.name: one.weight for one in arm.recipe.sources} for arm in ablation.arms}

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.cli.flags import add_allow_code
 from shards.errors import InputError, plural
 from shards.terminal.arguments import add_found, add_set, add_workers, parse_path, whole_number
 from shards.terminal.display import JsonObject, Table, describe_shown
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="with --hash or --document: the build's work folder or its address (default: SET.work, if it is there)",
     )
+    add_allow_code(parser)
     add_workers(parser)
 
 
@@ -143,7 +145,9 @@ def _find_hash(options: argparse.Namespace) -> Outcome:
     # A work folder is asked about a document that the set lacks, and about any other if it is given.
     if not places or options.work is not None:
         file = str(options.document or "")
-        question = Question(str(options.set), shard_set.manifest_sha256, digits, options.work, text, file)
+        question = Question(
+            str(options.set), shard_set.manifest_sha256, digits, options.work, text, file, options.allow_code
+        )
         missing = "The build's work folder can say why: give it with --work. By default it is SET.work."
         lines, build = explain(question) or ([] if places else [missing], None)
     shown = [describe_found_hash(shard_set, place) for place in places]

@@ -16,9 +16,11 @@ import math
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from pipeline.builder.build import build_set
+from pipeline.clean.functions.modules import check_allowed
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
@@ -65,6 +67,8 @@ class Ablation:
         out: Path,
         executor: Executor,
         progress: Progress,
+        *,
+        allow_code: bool = False,
     ):
         """Resolve and check the arms.
 
@@ -74,6 +78,7 @@ class Ablation:
             out: the folder for all that the ablation makes.
             executor: where builds and trainings run.
             progress: shows them.
+            allow_code: whether functions of the recipes may run.
 
         Raises:
             InputError: a recipe cannot be used; with every fault.
@@ -81,10 +86,10 @@ class Ablation:
         self.config = config
         self.out = out.absolute()
         self.work = self.out / "work"
-        self._progress, self._executor = progress, executor
+        self._progress, self._executor, self._allow_code = progress, executor, allow_code
         # Trainings are tasks with receipts, in a work folder of their own.
         self.driver = Driver(open_writable_store(str(self.out / "trainings")), executor, progress)
-        self.arms = resolve_arms(file, config, self.driver.work, progress)
+        self.arms = resolve_arms(file, config, self.driver.work, progress, allow_code=allow_code)
         self.trainings = [Training(arm, seed, self._make_task(arm, seed)) for arm in self.arms for seed in config.seeds]
 
     def find_pending(self) -> list[Training]:
@@ -110,6 +115,9 @@ class Ablation:
         """
         make_folder(self.out)
         with lock_folder(self.out):
+            # Before the first of them is built.
+            unbuilt = (arm.recipe.sources for arm in self.arms if not self._kept(arm, "manifest").is_file())
+            check_allowed(chain.from_iterable(unbuilt))
             mixes = [
                 parse_json(Manifest, self._keep(arm, "manifest").read_bytes(), where=f"arm {arm.name}").mix
                 for arm in self.arms
@@ -199,17 +207,27 @@ class Ablation:
             recipe = recipe.model_copy(update={"tokenizer": given})
         self._progress.note(f"arm {arm.name}: its set in {folder}")
         try:
-            build_set(recipe, out=folder, work=self.work, executor=self._executor, progress=True)
+            build_set(
+                recipe,
+                out=folder,
+                work=self.work,
+                executor=self._executor,
+                progress=True,
+                allow_code=self._allow_code,
+            )
         except InputError as error:
             raise InputError([f"arm {arm.name}: {problem}" for problem in error.problems]) from error
         for name in ("tokenizer", "manifest"):
-            kept = self.out / f"{name}s" / f"{arm.data}.json"
+            kept = self._kept(arm, name)
             kept.parent.mkdir(exist_ok=True)
             write_text(kept, (folder / f"{name}.json").read_text())
 
+    def _kept(self, arm: Arm, name: str) -> Path:
+        return self.out / f"{name}s" / f"{arm.data}.json"
+
     def _keep(self, arm: Arm, name: str) -> Path:
         """Return the copy of a file of an arm's set; build the set if it is missing."""
-        file = self.out / f"{name}s" / f"{arm.data}.json"
+        file = self._kept(arm, name)
         if not file.is_file():
             self._build(arm)
         return file

@@ -51,7 +51,9 @@ class Arm:
         return self.train.train.tokens
 
 
-def resolve_arms(file: Path, ablation: AblationConfig, work: WritableStore, progress: Progress) -> list[Arm]:
+def resolve_arms(
+    file: Path, ablation: AblationConfig, work: WritableStore, progress: Progress, *, allow_code: bool
+) -> list[Arm]:
     """Resolve and check the arms of an ablation.
 
     Args:
@@ -59,6 +61,7 @@ def resolve_arms(file: Path, ablation: AblationConfig, work: WritableStore, prog
         ablation: what the file says.
         work: keeps the commits of sources on the Hub.
         progress: prints a note when text is gathered.
+        allow_code: whether functions of the recipes may run.
 
     Raises:
         InputError: a recipe cannot be used, with every fault of all arms; or two arms do not differ.
@@ -67,7 +70,7 @@ def resolve_arms(file: Path, ablation: AblationConfig, work: WritableStore, prog
     problems: list[str] = []
     for config in ablation.arms:
         try:
-            arms.append(_resolve(file, ablation, config, arms, work, progress))
+            arms.append(_resolve(file, ablation, config, arms, work, progress, allow_code=allow_code))
         except InputError as error:
             problems += [f"{file}: arms.{config.name}: {problem}" for problem in error.problems]
     if problems:
@@ -99,13 +102,18 @@ def _resolve(
     earlier: Sequence[Arm],
     work: WritableStore,
     progress: Progress,
+    *,
+    allow_code: bool,
 ) -> Arm:
     # The train recipe first, since it says how many tokens the set needs.
     train = load_train_recipe(locate_recipe(file, ablation.train), changes=list_changes("train", arm))
     train = _make_proxy(train, ablation)
     tokens = train.train.tokens
     recipe = load_checked_recipe(
-        locate_recipe(file, ablation.data), changes=list_changes("data", arm), progress=progress
+        locate_recipe(file, ablation.data),
+        changes=list_changes("data", arm),
+        progress=progress,
+        allow_code=allow_code,
     )
     # The set is as small as the training allows.
     if ablation.tokens is not None and "tokens" not in table_of(arm.data.get("mix")):

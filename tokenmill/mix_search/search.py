@@ -61,7 +61,7 @@ class MixSearch:
     last: Ablation | None = None
     """The comparison of the winner with the recipe's own mix; None if they are the same."""
 
-    def __init__(self, file: Path, out: Path, executor: Executor, progress: Progress):
+    def __init__(self, file: Path, out: Path, executor: Executor, progress: Progress, *, allow_code: bool = False):
         """Read the file of the mix search, and check its recipes and bounds.
 
         Args:
@@ -69,19 +69,20 @@ class MixSearch:
             out: the folder for all that the search makes.
             executor: where builds and trainings run.
             progress: shows them.
+            allow_code: whether functions of the recipe may run.
 
         Raises:
             InputError: the file or a recipe that it names cannot be used.
         """
         self.file, self.config, self.out = file, load_settings(MixSearchConfig, file), out.absolute()
-        self._executor, self._progress = executor, progress
+        self._executor, self._progress, self._allow_code = executor, progress, allow_code
         self.recipe = load_checked_recipe(locate_recipe(file, self.config.data), progress=progress)
         self.space = find_space(file, self.recipe, self.config.bounds)
         known = load_train_recipe(locate_recipe(file, self.config.train)).eval.score_names
         if faults := [*find_faults(self.config, self.recipe, self.space, known)]:
             raise settings_error(str(file), faults)
         self.target = int(find_target(self.config, self.recipe))
-        self.sizes = measure_sources(file, self.config, self.recipe, self.space, self.target)
+        self.sizes = measure_sources(file, self.config, self.recipe, self.space, self.target, allow_code=allow_code)
         self.candidates = list_candidates(self.space)
         self.own = self._open_mixes({OWN: self.space.own}).arms[0]
 
@@ -207,7 +208,7 @@ class MixSearch:
         shared = {key: getattr(self.config, key) for key in ("name", "data", "train", "tokens", "threads")}
         own = list(seeds or self.config.seeds)
         config = AblationConfig.model_construct(**shared, seeds=own, scores=[], arms=arms)
-        return Ablation(self.file, config, self.out, self._executor, self._progress)
+        return Ablation(self.file, config, self.out, self._executor, self._progress, allow_code=self._allow_code)
 
     def _open_last(self) -> Ablation:
         """Return the comparison of the winner, whose seeds are its own if the file says so."""
@@ -262,7 +263,7 @@ take within the bounds, and the part of its documents in the sets of the arms.""
 
 
 def measure_sources(
-    file: Path, config: MixSearchConfig, recipe: Recipe, space: MixSpace, target: int
+    file: Path, config: MixSearchConfig, recipe: Recipe, space: MixSpace, target: int, *, allow_code: bool
 ) -> dict[str, SourceSize]:
     """Return what each source of a search has for the real run, and the part of it that the arms take.
 
@@ -274,7 +275,8 @@ def measure_sources(
     # A plan in which each source has its greatest share of the target tells whether that is more than it has.
     sources = [one.model_copy(update={"weight": max(greatest[one.name], 1e-9)}) for one in recipe.sources]
     most = {"tokens": max(1, int(target * sum(greatest.values()))), "when_short": "shrink"}
-    planned = plan_set(recipe.model_copy(update={"sources": sources, "mix": recipe.mix.model_copy(update=most)}))
+    greatest_mix = recipe.model_copy(update={"sources": sources, "mix": recipe.mix.model_copy(update=most)})
+    planned = plan_set(greatest_mix, allow_code=allow_code)
     sizes: dict[str, SourceSize] = {}
     problems: list[str] = []
     for source, found in zip(recipe.sources, planned.sources, strict=True):

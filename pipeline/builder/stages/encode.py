@@ -88,15 +88,10 @@ def run_encode(build: RunningBuild) -> None:
 
 
 def prepare_cleaning(build: RunningBuild) -> None:
-    """Compile the presets' measures before the encode stage: its worker processes would each do so at the same time.
-
-    Tell the executor of the recipe's functions.
-    """
-    cleaning, executor = [source.clean for source in build.recipe.sources], build.driver.executor
-    if isinstance(executor, LocalExecutor):
-        executor.functions = " or ".join({table.step: "" for clean in cleaning for table in clean.python or ()})
-        if any(clean.presets() for clean in cleaning):
-            measure.compile_measures(build.say)
+    """Compile the presets' measures before the encode stage: its worker processes would each do so at the same time."""
+    is_here = isinstance(build.driver.executor, LocalExecutor)
+    if is_here and any(source.clean.presets() for source in build.recipe.sources):
+        measure.compile_measures(build.say)
 
 
 def _name_unit(source: SourceRecipe, unit: Unit) -> str:

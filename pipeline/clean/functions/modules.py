@@ -1,0 +1,124 @@
+"""A recipe's own Python functions: which modules and packages they are made of, and who allows them to run.
+
+The text of the modules is read once, before a build begins; nothing of it is run. It counts in the digests of tasks and
+travels with them: so no worker or node opens the files, and an edit changes no running build.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import decode_source
+from modulefinder import ModuleFinder
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shards.config import MAX_RECIPE_BYTES
+from shards.errors import InputError, MissingExtraError, shell_command
+from shards.stores.files import read_file
+
+if TYPE_CHECKING:
+    from pipeline.recipe.clean_recipe import PythonFilter
+    from pipeline.recipe.schema import SourceRecipe
+
+
+def read_function(table: PythonFilter, *, allow_code: bool) -> PythonFilter:
+    """Return the `clean` table of a Python function with its module and those that this imports; nothing of it is run.
+
+    Args:
+        table: the table.
+        allow_code: whether the function may run: the person has said so in this call.
+
+    Raises:
+        InputError: a module cannot be read, or is not the one that the recipe pins.
+        MissingExtraError: a package that the table names is not installed.
+    """
+    folder, module, _, sha256 = table.parts
+    try:
+        # A folder of data may have the name of an installed package.
+        data = [name for name in os.listdir(folder) if not os.path.exists(f"{folder}/{name}/__init__.py")]
+        finder = ModuleFinder([folder], excludes=[name for name in data if f"{name}.py" not in data])
+        # A syntax error in a module that it imports is only told to `msg`, which stops at it here.
+        vars(finder)["msg"] = _raise_syntax_error
+        finder.import_hook(module)
+        files = sorted(file for one in finder.modules.values() if (file := vars(one)["__file__"]))
+        found = {file: decode_source(read_file(Path(file), MAX_RECIPE_BYTES)) for file in files}
+    except (OSError, SyntaxError, ValueError, ImportError, AttributeError, RecursionError) as error:
+        raise InputError(
+            f"{folder}: cannot read the module of {table.step}: {error}. Put it there, or correct it or the recipe."
+        ) from error
+    text = json.dumps([(file.removeprefix(folder), module) for file, module in found.items()])
+    now = hashlib.sha256(text.encode()).hexdigest()
+    if sha256 not in ("", now):
+        raise InputError(
+            f"{', '.join(found)}: the SHA-256 is {now}, expected {sha256}: the function has changed. Restore it, or "
+            "build from a recipe without its SHA-256."
+        )
+    return table.pinned(now, found, pin_packages(table), allow_code=allow_code)
+
+
+def check_allowed(sources: Iterable[SourceRecipe]) -> list[PythonFilter]:
+    """Return the functions of sources, none of which has run.
+
+    Raises:
+        InputError: with each that nobody has allowed to run.
+    """
+    tables = [table for source in sources for table in source.clean.python or ()]
+    if refused := {describe_refusal(table): "" for table in tables if not table.is_allowed}:
+        raise InputError(list(refused))
+    return tables
+
+
+def describe_refusal(table: PythonFilter) -> str:
+    """Return what is said of a function that nobody has allowed to run."""
+    file, *_ = name_modules(table)[table.parts[1]]
+    return (
+        f"{file}: {table.step} is a function of the recipe, and runs only if you allow it. Read the file, then give "
+        "--allow-code (in Python, allow_code=True)."
+    )
+
+
+def name_modules(table: PythonFilter) -> dict[str, tuple[str, str]]:
+    """Return the file and the text of each module of a recipe's function, by the module's name."""
+    folder = f"{table.parts[0]}/"
+    return {
+        file.removeprefix(folder).removesuffix(".py").removesuffix("/__init__").replace("/", "."): (file, text)
+        for file, text in table.modules.items()
+    }
+
+
+def _raise_syntax_error(*said: object) -> None:
+    if "SyntaxError:" in said:
+        raise
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of a package that a filter needs; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def pin_packages(table: PythonFilter) -> list[str]:
+    """Return the packages of a recipe's function, each with the version that is installed.
+
+    Raises:
+        MissingExtraError: one is not installed, or in another version.
+    """
+    pinned: list[str] = []
+    for package in table.packages:
+        name, _, wanted = package.partition("==")
+        found = installed_version(name)
+        if found is None or wanted not in ("", found):
+            command = shell_command("pip", "install", package)
+            raise MissingExtraError(
+                f"{table.step} needs {package}; installed is {found or 'none'}. Install it: {command}"
+            )
+        pinned.append(f"{name}=={found}")
+    return pinned

@@ -1,0 +1,148 @@
+"""The processes of a recipe's functions: two for each function, in every process that cleans, each with a guard.
+
+They differ in their hash seed alone. They have few variables of the environment, one thread for numpy's products, no
+descriptors of this process, and `/` as the working directory. They end with it, and so does all that they have started.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeline.arrow_arrays import text_offsets
+from pipeline.clean.functions import child
+from pipeline.clean.functions.modules import check_allowed, describe_refusal, name_modules, pin_packages
+from shards.errors import InputError
+from shards.terminal.display import printable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipeline.recipe.clean_recipe import PythonFilter
+    from pipeline.recipe.schema import SourceRecipe
+
+_PASSED = ("HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")
+_FIXED = {"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TZ": "UTC"}
+
+
+class FunctionProcess:
+    """A process of a function."""
+
+    is_fresh = True
+    """Whether no text has been given to it."""
+
+    def __init__(self, table: PythonFilter, seed: int):
+        """Start the process and load the function; only with the hash seed 0 its prints are seen.
+
+        Raises:
+            InputError: its modules cannot be imported, or lack it.
+        """
+        own, other = socket.socketpair()
+        passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-u", child.__file__],
+            stdin=other,
+            stdout=subprocess.DEVNULL if seed else 2,
+            stderr=subprocess.DEVNULL if seed else None,
+            env=_FIXED | passed | table.environment | {"PYTHONHASHSEED": str(seed)},
+            cwd="/",
+            start_new_session=True,
+        )
+        other.close()
+        self._channel = own.makefile("rwb", 1 << 20)
+        own.close()
+        _, module, name, _ = table.parts
+        told = {"module": module, "name": name, "modules": name_modules(table)}
+        try:
+            fault = self._exchange(told)["fault"]
+        except ChildProcessError as error:
+            fault = f" cannot be imported: it {error}."
+        if fault:
+            self.close()
+            raise InputError(f"{table.step}{printable(fault)}")
+
+    def ask(self, texts: pa.LargeStringArray) -> child.Answer:
+        """Ask the function about texts.
+
+        Raises:
+            ChildProcessError: the process has ended.
+        """
+        self.is_fresh = False
+        offsets = text_offsets(texts)
+        data = memoryview(texts.buffers()[2] or b"")[offsets[0] : offsets[-1]]
+        return self._exchange(np.diff(offsets).tolist(), data)
+
+    def _exchange(self, told: object, data: bytes | memoryview = b"") -> child.Answer:
+        try:
+            self._channel.write(json.dumps(told).encode() + b"\n")
+            self._channel.write(data)
+            self._channel.flush()
+            return json.loads(self._channel.readline())
+        except (OSError, ValueError) as error:
+            status = self.close()
+            number = -status if status < 0 else 256 - status
+            how = signal.Signals(number).name if number < 65 else f"exit status {status}"
+            raise ChildProcessError(f"ended its process ({how})") from error
+
+    def close(self) -> int:
+        """End the process; return its exit status if it had ended."""
+        with suppress(OSError):
+            self._channel.close()
+        return self._process.wait()
+
+
+_open: dict[str, tuple[FunctionProcess, FunctionProcess]] = {}
+
+
+def open_function(table: PythonFilter) -> tuple[FunctionProcess, FunctionProcess]:
+    """Return the processes of a recipe's function, started once: whose verdicts count, and which checks them.
+
+    Raises:
+        InputError: nobody allowed it to run, or it cannot be loaded.
+        MissingExtraError: this node has not the packages of the driver.
+    """
+    if not table.is_allowed:
+        raise InputError(describe_refusal(table))
+    key = f"{table.function} {table.packages} {table.environment}"
+    if key not in _open:
+        pin_packages(table)
+        _open[key] = FunctionProcess(table, 0), FunctionProcess(table, 1)
+    return _open[key]
+
+
+def start_functions(sources: Iterable[SourceRecipe]) -> None:
+    """Start the processes of sources' functions, before any work.
+
+    Raises:
+        InputError: with each that nobody has allowed to run; or one cannot be loaded.
+        MissingExtraError: a package that one needs is not installed.
+    """
+    for table in check_allowed(sources):
+        open_function(table)
+
+
+@atexit.register
+def close_functions() -> None:
+    """End the processes of all functions."""
+    while _open:
+        for process in _open.popitem()[1]:
+            process.close()
+
+
+@contextmanager
+def closing_functions() -> Generator[None]:
+    """End the processes of all functions at the end of `with`."""
+    try:
+        yield
+    finally:
+        close_functions()
