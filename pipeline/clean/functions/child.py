@@ -83,6 +83,9 @@ def _make_plain(verdict: Any) -> str | list[str] | None:
     Raises:
         ValueError: it is none.
     """
+    if type(verdict) is str and verdict:  # the most frequent one first
+        verdict.encode()
+        return verdict
     verdict = _unwrap(verdict)
     if verdict is None or verdict is True:
         return None
@@ -175,14 +178,21 @@ def _load(module: str, name: str, modules: Modules) -> Any:
 
 
 def _answer_all(own: int) -> None:
-    """Load the function that the first line tells, and answer each further one: sizes of texts, whose bytes follow."""
+    """Load the function that the first line tells, and answer each further one: sizes of texts, whose bytes follow.
+
+    So do those of new texts in an answer.
+    """
     asked, replies = (os.fdopen(_CHANNEL, mode, 1 << 20, closefd=False) for mode in ("rb", "wb"))
     told = json.loads(asked.readline())
     found = _load(**told)
     reply: Answer = {"fault": found if isinstance(found, str) else ""}
     files = [file for file, _ in told["modules"].values()]
     while os.getpid() == own:  # and not a process that the function has forked
-        replies.write(json.dumps(reply, ensure_ascii=False).encode(errors="surrogatepass") + b"\n")
+        verdicts: list[Any] = reply.get("verdicts", [])
+        changed = [(index, one.encode()) for index, one in enumerate(verdicts) if type(one) is str]
+        for index, text in changed:
+            verdicts[index] = len(text)
+        replies.write(json.dumps(reply).encode() + b"\n" + b"".join(text for _, text in changed))
         replies.flush()
         texts = [str(asked.read(size), "utf-8") for size in json.loads(asked.readline())]
         reply = answer(found, texts, files)

@@ -87,7 +87,11 @@ class FunctionProcess:
             self._channel.write(json.dumps(told).encode() + b"\n")
             self._channel.write(data)
             self._channel.flush()
-            return json.loads(self._channel.readline())
+            found = json.loads(self._channel.readline())
+            for index, verdict in enumerate(found.get("verdicts", ())):
+                if isinstance(verdict, int):  # the size of a new text
+                    found["verdicts"][index] = self._channel.read(verdict).decode()
+            return found
         except (OSError, ValueError) as error:
             status = self.close()
             number = -status if status < 0 else 256 - status
