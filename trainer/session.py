@@ -29,7 +29,7 @@ from shards.errors import InputError, first_of, plural, remedy_of
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder, order_split
 from shards.stores.cache import Cache
-from shards.stores.files import atomic_open, lock_folder, write_text
+from shards.stores.files import atomic_open, lock_folder, make_folder, write_text
 from shards.stores.open import Place
 from shards.stores.store import FolderStore
 from shards.terminal.reporter import Note
@@ -189,7 +189,7 @@ def open_session(
         if rank == 0:
             check_run_folder(run)
             made = not run.exists()
-            run.mkdir(parents=True, exist_ok=True)
+            make_folder(run)
             resources.enter_context(lock_folder(run))
             if made:
                 resources.callback(_remove_empty, run)

@@ -37,6 +37,7 @@ from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor, LocalExecutor, count_cores
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.stage_progress import SHOWN_S, Progress
+from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network import Network, with_cache
@@ -285,18 +286,20 @@ def load_with_rows(
         )
     rows = sources or {}
     # With any file at first: a fault of the recipe is found before the first row is asked for.
-    files: dict[str, Any] = dict.fromkeys(rows, __file__)
+    files: dict[str, RecipePath] = dict.fromkeys(rows, RecipePath(__file__))
     while True:
         loaded = load_checked_recipe(
             recipe,
             overrides=overrides,
-            changes=[(f"sources[{name!r}]", ["sources", name, "paths"], [str(file)]) for name, file in files.items()],
+            changes=[(f"sources[{name!r}]", ["sources", name, "paths"], [file]) for name, file in files.items()],
             progress=Progress(quiet=not progress),
             allow_code=allow_code,
         )
         if work is None or __file__ not in files.values():
             return loaded
-        files = {name: write_rows(rows[name], work / "rows" / name, name) for name in rows}
+        written = {name: write_rows(rows[name], work / "rows" / name, name) for name in rows}
+        # A set's recipe.json is the same wherever its work folder is.
+        files = {name: RecipePath(str(file), f"rows/{name}/{file.name}") for name, file in written.items()}
 
 
 def load_recipe(

@@ -34,7 +34,7 @@ from shards.config import (
 from shards.errors import InputError, check_extra, shell_command
 from shards.format.manifest import MANIFEST_FILE
 from shards.stores.files import PIPE, hash_file
-from shards.stores.store import FolderStore
+from shards.stores.store import FolderStore, folder_beside
 from shards.terminal.shipped_recipes import find_recipe
 
 SHIPPED_PATHS_BEGIN = Path("recipes/data")
@@ -81,7 +81,8 @@ def load_checked_recipe(
             if file.stem == "demo":
                 gather_missing_corpus(note=(progress or Progress(quiet=True)).note)
         elif file.name == "recipe.json":
-            folder = find_recipe_folder(FolderStore(file.parent)) or file.parent
+            work = folder_beside(FolderStore(file.parent), "work")
+            folder = find_recipe_folder(FolderStore(work)) or file.parent
             # A set's own tokenizer; if the recipe had such a file, it is the same.
             if table_of(given.get("tokenizer")).get("file") == TOKENIZER_FILE:
                 own_file = os.path.relpath(file.with_name(TOKENIZER_FILE), folder)

@@ -18,13 +18,13 @@ from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError, RunError, TokenmillError
 from shards.format.manifest import COMPANION_FILES, MANIFEST_FILE
-from shards.stores.files import is_abandoned, lock_folder, unique_name
+from shards.stores.files import is_abandoned, lock_folder, make_folder, unique_name
 from shards.stores.object_store import require_abilities
 from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore
 
 _WORK_NAME = re.compile(
-    r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|cache|rows"
+    r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|cache|rows|recipe-folder"
     r"|(build|last-build|revisions|spans|stages)\.json|\..+\.tmp"
 )
 _SET_FILES = (MANIFEST_FILE, RECIPE_FILE, TOKENIZER_FILE, *COMPANION_FILES)
@@ -101,7 +101,7 @@ def hold_places(out: WritableStore, work: WritableStore) -> Generator[Callable[[
         leases: list[Lease] = []
         for store in (work, out):
             if store.folder is not None:
-                store.folder.mkdir(parents=True, exist_ok=True)
+                make_folder(store.folder)
                 if not os.access(store.folder, os.W_OK):
                     raise InputError(f"{store}: no permission to write. Choose another folder, or change its mode.")
                 stack.enter_context(lock_folder(store.folder))

@@ -17,6 +17,7 @@ from pipeline.recipe.paths import state_recipe_folder
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.tokenizer.kept_text import add_up_kept_text
 from pipeline.tokenizer.train import TOKENIZER_FILE
+from shards.errors import InputError
 from shards.format.manifest import (
     MANIFEST_FILE,
     FileEntry,
@@ -31,7 +32,7 @@ from shards.format.manifest import (
 )
 from shards.format.totals import describe_mix, describe_phase, describe_split
 from shards.format.writer import shard_file_names, shard_name
-from shards.stores.files import delete_path
+from shards.stores.files import delete_path, is_held
 from shards.stores.store import WritableStore
 
 RECIPE_FILE = "recipe.json"
@@ -45,7 +46,7 @@ def clear_output(out: WritableStore, shards: tuple[ShardPlan, ...], *, whole: bo
     # A manifest without its shards, or with others, must never be seen: it goes first.
     stale = [file.name for file in out.list() if SHARD_FILE.fullmatch(file.name) and file.name not in names]
     if stale or not whole:
-        out.delete(MANIFEST_FILE)
+        _withdraw(out)
     for name in stale:
         out.delete(name)
 
@@ -69,10 +70,10 @@ def publish(build: RunningBuild) -> Manifest:
     # A set of another recipe may have the same shards; then its manifest goes before its recipe does.
     texts = {TOKENIZER_FILE: tokenizer.text, RECIPE_FILE: recipe.to_json()}
     if any(out.find(name) is None or out.read(name) != text.encode() for name, text in texts.items()):
-        out.delete(MANIFEST_FILE)
+        _withdraw(out)
     tokenizer_file, recipe_file = (_put(out, name, text) for name, text in texts.items())
     # A recipe without relative paths is the same with absolute ones.
-    state_recipe_folder(out, None if texts[RECIPE_FILE] == recipe.to_json(as_written=False) else recipe.folder)
+    state_recipe_folder(build.work, None if texts[RECIPE_FILE] == recipe.to_json(as_written=False) else recipe.folder)
 
     # The manifest: the splits, the sources, and the mix.
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
@@ -106,9 +107,25 @@ def publish(build: RunningBuild) -> Manifest:
     return manifest
 
 
+def _withdraw(out: WritableStore) -> None:
+    """Delete the manifest of a set that changes.
+
+    Raises:
+        InputError: a training on this machine reads the set.
+    """
+    if out.folder is not None and is_held(out.folder / MANIFEST_FILE):
+        raise InputError(
+            f"{out}: a training reads this set, which this build would change. Wait until it ends, or give another "
+            "--out with the same --work: finished work is kept."
+        )
+    out.delete(MANIFEST_FILE)
+
+
 def _put(out: WritableStore, name: str, text: str) -> FileEntry:
     data = text.encode()
-    out.put(name, data)
+    # In a folder, an equal file stays: who reads it holds it, and not its name.
+    if out.folder is None or out.find(name) is None or out.read(name) != data:
+        out.put(name, data)
     return FileEntry(path=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 

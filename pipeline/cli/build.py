@@ -147,18 +147,24 @@ def show_build(report: BuildResult, out: str, work: str) -> Iterator[Part]:
     size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)
     yield f"{plural(len(manifest.shards), 'shard')}, {plural(tokens, 'token')}, {format_size(size)} in {_near(out)}"
     yield f"{plural(report.tasks_run, 'task')} ran in {report.seconds:.1f} s{_speed(report)}"
+    if not report.tasks_run and report.validation.level == "quick":
+        checked = shell_command("tokenmill", "validate", _shown(out))
+        yield f"checked: the names and sizes of files, and the manifest; `{checked}` reads their bytes"
     yield f"work folder (keep it for cheap re-runs): {_near(work)}"
     problems = first_of(report.validation.problems)
     yield from (f"error: {problem}" for problem in problems)
     if not problems:
-        places = (place if "://" in place else Path(_near(place)) for place in (out, work, out))
-        asked = zip(("report", "clean-report", "trace"), places, strict=True)
+        asked = zip(("report", "clean-report", "trace"), map(_shown, (out, work, out)), strict=True)
         page, drops_of, trace = (shell_command("tokenmill", name, place) for name, place in asked)
         yield "validated: no problems. Next:"
         yield f"  {page}                   an HTML page about the set"
         if drops:
             yield f"  {drops_of}        what each limit drops"
         yield f"  {trace} --document FILE    what happened to a document"
+
+
+def _shown(place: str) -> str | Path:
+    return place if "://" in place else Path(_near(place))
 
 
 def _near(place: str) -> str:

@@ -233,7 +233,7 @@ def _write_part(path: Path, documents: list[Docstring]) -> None:
     table, sink = pa.Table.from_pylist([document._asdict() for document in documents]), pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", row_group_size=ROW_GROUP_ROWS)
     data = sink.getvalue().to_pybytes()
-    if not path.exists() or path.read_bytes() != data:
+    if not path.is_file() or path.read_bytes() != data:
         with atomic_open(path) as file:
             file.write(data)
 

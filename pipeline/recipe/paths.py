@@ -1,7 +1,7 @@
 """The paths that a recipe names: relative to the folder of the recipe's file, wherever a command runs.
 
 Paths given by `--set` on a command line are relative to the working directory, as a person who types them expects. A
-set's recipe.json names paths as the recipe did: `pipeline.recipe.paths` says where they begin.
+set's recipe.json names paths as the recipe did: the work folder of its build says where they begin.
 """
 
 from __future__ import annotations
@@ -104,35 +104,36 @@ def _join_local(folder: Path, path: str) -> str:
     return os.path.join(folder, path)
 
 
-RECIPE_FOLDER_FILE = ".recipe-folder"
+RECIPE_FOLDER_FILE = "recipe-folder"
 
 
-def find_recipe_folder(store: Store) -> Path | None:
-    """Return the folder at which the relative paths of a set's recipe.json begin; None if nothing says it.
+def find_recipe_folder(work: Store) -> Path | None:
+    """Return the folder at which the relative paths of a set's recipe.json begin, by the work folder of its build; None
+    if that does not say it.
 
     Raises:
         OSError, InputError: the store cannot be read.
         ValueError: the file that says it is not UTF-8.
     """
     try:
-        stated = store.read(RECIPE_FOLDER_FILE).decode().rstrip("\n")
+        stated = work.read(RECIPE_FOLDER_FILE).decode().rstrip("\n")
     except FileNotFoundError:
-        return store.folder
-    return Path(os.path.normpath(os.path.join(store.folder.absolute(), stated) if store.folder else stated))
+        return None
+    return Path(os.path.normpath(os.path.join(work.folder.absolute(), stated) if work.folder else stated))
 
 
-def state_recipe_folder(store: WritableStore, folder: Path | None) -> None:
-    """State the folder that the paths of a set's recipe.json are relative to; None says that it has no such paths.
+def state_recipe_folder(work: WritableStore, folder: Path | None) -> None:
+    """State in a work folder where the relative paths of a set's recipe.json begin; None: it has none.
 
     Raises:
         OSError, InputError: the store cannot be written.
     """
     if folder is None:
-        if store.find(RECIPE_FOLDER_FILE) is not None:
-            store.delete(RECIPE_FOLDER_FILE)
+        if work.find(RECIPE_FOLDER_FILE) is not None:
+            work.delete(RECIPE_FOLDER_FILE)
         return
-    # Relative in a folder: set and files can be moved together.
-    stated = os.path.relpath(folder, store.folder.absolute()) if store.folder else os.path.abspath(folder)
+    # Relative in a folder: work folder and files can be moved together.
+    stated = os.path.relpath(folder, work.folder.absolute()) if work.folder else os.path.abspath(folder)
     content = f"{stated}\n".encode()
-    if store.find(RECIPE_FOLDER_FILE) is None or store.read(RECIPE_FOLDER_FILE) != content:
-        store.put(RECIPE_FOLDER_FILE, content)
+    if work.find(RECIPE_FOLDER_FILE) is None or work.read(RECIPE_FOLDER_FILE) != content:
+        work.put(RECIPE_FOLDER_FILE, content)

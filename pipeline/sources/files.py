@@ -42,7 +42,7 @@ from pipeline.sources.globs import (
 from pipeline.sources.network import keep_fetched
 from shards.config import item_names, list_of, table_of
 from shards.errors import InputError, first_of, remedy_of, text_of
-from shards.stores.files import PIPE
+from shards.stores.files import PIPE, no_pipe, read_file
 from shards.terminal.reporter import Note, no_note
 from shards.terminal.workers import map_in_threads
 
@@ -120,7 +120,7 @@ def _add_digest(file: File) -> File:
     """Add the digest of a local file to its version."""
     if not is_local(file.url):
         return file
-    with open(file.url, "rb") as opened:
+    with open(file.url, "rb", opener=no_pipe) as opened:
         return replace(file, version=file.version + _DIGEST + hashlib.file_digest(opened, "sha256").hexdigest())
 
 
@@ -232,6 +232,7 @@ def _explain_broken(source: SourceRecipe, file: File | Span, reader: SpanReader 
 
 _SAVED_ROWS, _SAVED_SPLITS = "state.json", "dataset_dict.json"
 """What `datasets.save_to_disk` writes beside the files with the rows, and lists these in; and beside saved splits."""
+_MOST_LIST_BYTES = 1 << 24
 _FOLDERS = {
     "a shard set": {"manifest.json", "tokenizer.json"},
     "the work folder of a build": {"stages.json", "spans.json"},
@@ -312,7 +313,7 @@ def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
 def _read_list(path: Path, key: str) -> list[Any]:
     """Return a list in a file of `datasets`; an empty one if there is none, or something else wrote the file."""
     try:
-        return list_of(table_of(json.loads(path.read_bytes())).get(key))
+        return list_of(table_of(json.loads(read_file(path, _MOST_LIST_BYTES))).get(key))
     except (OSError, ValueError):
         return []
 

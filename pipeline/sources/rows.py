@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from shards.errors import InputError
 from shards.stores.files import atomic_open, hash_file, lock_folder, make_folder
+from shards.stores.parse import check_values
 
 GROUP_BYTES = 16 << 20
 """Text of a row group, in which each row counts for `_ROW_BYTES` more."""
@@ -62,7 +63,14 @@ def _write_groups(file: BinaryIO, rows: Any, where: str) -> None:
         number += 1
         if not isinstance(row, Mapping):
             raise InputError(f"{where}: row {number:,} is {row!r:.100}; expected a dict, such as {{'text': '...'}}.")
-        size += _ROW_BYTES + sum(len(value) for value in row.values() if isinstance(value, str))
+        for value in row.values():
+            size += len(value) if isinstance(value, str) else 0
+            if isinstance(value, dict | list | tuple):
+                try:
+                    check_values(value)  # Arrow follows a value that contains itself until the process ends
+                except ValueError as error:
+                    raise InputError(f"{where}: row {number:,}: {error}, or one is in itself. Change it.") from error
+        size += _ROW_BYTES
         return size // GROUP_BYTES
 
     try:

@@ -85,7 +85,8 @@ def _find_card(options: argparse.Namespace) -> Path | None:
 
     if options.card is not None:
         if not options.card.is_file():
-            raise InputError(f"{options.card}: no such file. Correct --card.")
+            found = "is no regular file" if options.card.exists() else "no such file"
+            raise InputError(f"{options.card}: {found}. Correct --card.")
         return options.card
     card = folder_beside(FolderStore(options.set), "report") / CARD_FILE
     if not card.is_file():

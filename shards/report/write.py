@@ -29,7 +29,7 @@ from shards.format.reader import ShardSet
 from shards.format.shard import Shard, iter_documents
 from shards.format.vocabulary import Vocabulary
 from shards.report.render import Report, describe_sources, render_card, render_page, rows_of
-from shards.stores.files import atomic_open, make_folder
+from shards.stores.files import atomic_open, make_folder, read_file
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
 from shards.terminal.display import JsonObject
@@ -145,10 +145,13 @@ def _check_replaceable(out: Path) -> None:
         FileExistsError: the folder has such a file.
     """
     for name, mark in _MARKS.items():
-        if (out / name).exists() and mark not in (out / name).read_bytes():
+        if (out / name).exists() and not ((out / name).is_file() and mark in (out / name).read_bytes()):
             raise FileExistsError(
                 f"{out / name}: not written by a report, so not replaced. Give another --out, or move it."
             )
+
+
+_MOST_AUDIT_BYTES = 1 << 28
 
 
 def find_or_audit(shard_set: ShardSet, folder: Path, *, workers: int, progress: Progress = no_progress) -> JsonObject:
@@ -168,7 +171,7 @@ def is_audited(shard_set: ShardSet, folder: Path) -> bool:
     """Return whether a folder has a whole audit of this very set, for a report: audit.json is written last."""
     expected = {"manifest_sha256": shard_set.manifest_sha256, "audit_version": AUDIT_VERSION}
     try:
-        found: Any = json.loads((folder / REPORT_FILE).read_bytes())
+        found: Any = json.loads(read_file(folder / REPORT_FILE, _MOST_AUDIT_BYTES))
         fits = isinstance(found, dict) and "checks" in found and expected.items() <= found.items()
         return fits and len(read_values(folder / TOKENS_FILE, "documents")) == shard_set.vocab_size
     except (ValueError, KeyError, OSError):  # Arrow's errors of a damaged file are one of these

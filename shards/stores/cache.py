@@ -33,7 +33,7 @@ from pathlib import Path
 from threading import Event
 
 from shards.errors import InputError, set_error
-from shards.stores.files import check_own_folder, no_follow
+from shards.stores.files import make_folder, no_follow
 from shards.terminal.reporter import Advance, report
 
 MOST_DEFAULT_BYTES = 100 * 10**9
@@ -72,8 +72,7 @@ class Cache:
         self._verified: set[tuple[int, int, int]] = set()
         self._unmeasured = 0
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            check_own_folder(self.folder)
+            make_folder(self.folder)
             with self._locked():
                 if limit is None:
                     held = sum(path.stat().st_size for path in self._list_files())

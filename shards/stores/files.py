@@ -62,9 +62,11 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
     The temporary name is unique: processes that write the same file, on whatever hosts, do not disturb each other.
 
     Raises:
-        InputError: the name is that of a folder, a device or a pipe, which a file of that name would replace.
+        InputError: the name is that of a folder, a device or a pipe, which a file of that name would replace; or of
+            another user's link.
         OSError: the disk is full or not writable.
     """
+    check_no_planted_link(path)
     if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"{path}: is not a regular file, and would be replaced. Give another file.")
     temporary = path.with_name(f".{path.name}.{unique_name()}{TMP_SUFFIX}")
@@ -131,8 +133,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def hash_file(path: Path) -> str:
-    """Return the hex SHA-256 of a file on disk."""
-    with path.open("rb") as file:
+    """Return the hex SHA-256 of a regular file on disk."""
+    with open(path, "rb", opener=no_pipe) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -175,21 +177,39 @@ def _existing(folder: Path) -> Path:
 def check_own_folder(folder: Path) -> None:
     """Refuse a folder that another user has made: what is in it, such as links, would decide where files are written.
 
-    The owner is compared with that of a new file: a network's file system may give every file to one user.
-
     Raises:
-        InputError: the folder is another user's.
+        InputError: the folder is another user's, or is reached by a link that another user may have put there.
         OSError: it is not there.
     """
-    owner = folder.stat().st_uid
+    check_no_planted_link(folder)
+    _check_owner(folder, folder.stat().st_uid, folder, "belongs to another user")
+
+
+def check_no_planted_link(path: Path) -> None:
+    """Refuse a path to write to with another user's link in it, in a folder that others can write to.
+
+    Raises:
+        InputError: there is one.
+    """
+    path = path.absolute()
+    for place in (path, *path.parents):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            facts = place.lstat()
+            if stat.S_ISLNK(facts.st_mode) and place.parent.stat().st_mode & 0o022:
+                _check_owner(place, facts.st_uid, place.parent, "is a link of another user")
+
+
+def _check_owner(place: Path, owner: int, folder: Path, found: str) -> None:
+    """Refuse another user's folder or link. The owner is compared with that of a new file in a folder: a network's file
+    system may give every file to one user."""
     if owner in (0, os.geteuid()):  # an administrator's folder for all, such as /scratch
         return
     with contextlib.suppress(PermissionError), tempfile.TemporaryFile(dir=folder) as file:
         if os.fstat(file.fileno()).st_uid == owner:
             return
     raise InputError(
-        f"{folder}: belongs to another user (uid {owner}; this is {os.geteuid()}), so it is not used. Give a new "
-        "folder, or one of your own."
+        f"{place}: {found} (uid {owner}; this is {os.geteuid()}), so it is not used. Give a new folder, or one of your "
+        "own."
     )
 
 
@@ -200,6 +220,7 @@ def make_folder(folder: Path) -> None:
         InputError: it is another user's.
         OSError: it cannot be made.
     """
+    check_no_planted_link(folder)
     folder.mkdir(parents=True, exist_ok=True)
     check_own_folder(folder)
 
@@ -235,13 +256,36 @@ def lock_folder(folder: Path, *, wait: str = "") -> Generator[int]:
         os.close(descriptor)
 
 
+def hold_file(path: Path) -> int | None:
+    """Return a descriptor that marks a file on this machine as being read until it is closed; None if there is none."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):  # its file system has no such locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return descriptor
+    return None
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process of this machine holds a file by `hold_file`."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # its file system has no such locks
+            pass
+    return False
+
+
 def check_new_folder(path: Path) -> None:
     """Refuse the name of a folder to write that is taken.
 
     Raises:
         FileExistsError: by a file, or by a folder that is not empty.
-        InputError: by a folder of another user: the new one would get its rights.
+        InputError: by a folder of another user, whose rights the new one would get, or by a link of one.
     """
+    check_no_planted_link(path)
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise FileExistsError(f"{path.absolute()}: exists and is not empty. Remove it, or give another folder.")
     if path.is_dir():
@@ -266,6 +310,7 @@ def write_folder(path: Path, *, keep: bool = False) -> Generator[Path]:
         RunError: another user has moved the hidden folder away.
         OSError: the disk is full or not writable.
     """
+    check_no_planted_link(path)
     path = Path(os.path.realpath(path))  # a folder cannot be renamed to a link
     check_new_folder(path)
     path.parent.mkdir(parents=True, exist_ok=True)

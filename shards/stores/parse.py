@@ -37,8 +37,8 @@ def check_values(value: Any, depth: int = 0) -> None:
         raise ValueError(f"tables and lists are more than {MOST_DEPTH} deep in each other")
     if isinstance(value, int) and value.bit_length() > 64:
         raise ValueError("a whole number has more than 64 bits")
-    if isinstance(value, dict | list):
-        items = cast("dict[str, Any] | list[Any]", value)
+    if isinstance(value, dict | list | tuple):
+        items = cast("dict[str, Any] | list[Any] | tuple[Any, ...]", value)
         for item in items.values() if isinstance(items, dict) else items:
             check_values(item, depth + 1)
 

@@ -191,19 +191,27 @@ def _hide_main_module() -> Generator[None]:
         sys.modules["__main__"] = main
 
 
+_SERVER_FOLDER = "TOKENMILL_FORK_SERVER_FOLDER"
+"""The variable by which the fork server knows the folder to delete."""
+
+
 @contextlib.contextmanager
 def _environment_of_workers(place: str) -> Generator[None]:
     """Change this process's environment while the fork server starts; the workers inherit it."""
-    wanted = _WORKER_ENVIRONMENT | {"TOKENMILL_FORK_SERVER_FOLDER": place}
+    wanted = dict(_WORKER_ENVIRONMENT)
     if not {"", os.getcwd()} & set(sys.path):
         wanted["PYTHONSAFEPATH"] = "1"  # else Python puts the working directory first on the server's path
     added = {name: value for name, value in wanted.items() if name not in os.environ}
-    os.environ.update(added)
+    # The server deletes this folder, so no one else names it.
+    before = os.environ.get(_SERVER_FOLDER)
+    os.environ.update(added | {_SERVER_FOLDER: place})
     try:
         yield
     finally:
-        for name in added:
+        for name in (*added, _SERVER_FOLDER):
             del os.environ[name]
+        if before is not None:
+            os.environ[_SERVER_FOLDER] = before
 
 
 def _join(

@@ -15,7 +15,7 @@ import numpy as np
 from shards.errors import InputError, plural
 from shards.format.arrays import UInt8s
 from shards.format.reader import ShardSet
-from shards.stores.files import atomic_open, hash_file, no_pipe
+from shards.stores.files import atomic_open, check_no_planted_link, hash_file, no_pipe
 from shards.stores.store import check_outside
 
 _FIRST = "# Block list: "
@@ -33,6 +33,7 @@ def check_block_list(path: Path, shard_set: ShardSet) -> None:
     """
     # A search may take hours, and its result must not be lost for a path.
     folder = path.absolute().parent
+    check_no_planted_link(path)
     if path.is_dir():
         raise InputError(f"{path}: a folder; expected the name of a file. Give a name in it.")
     if not folder.is_dir():

@@ -15,7 +15,8 @@ import pytest
 import pipeline
 from pipeline.sources.network import Network
 from shards.errors import InputError
-from tests.support.builds import build_here, digests
+from shards.torch import TokenWindows
+from tests.support.builds import build_here, call_here, digests, run_program
 from tests.support.recipes import write_small_recipe
 
 
@@ -57,6 +58,49 @@ def test_a_recipe_may_be_a_dict(recipe: Path, tmp_path: Path) -> None:
         pipeline.build_set("no-recipe.toml", out=tmp_path / "set")
     with pytest.raises(InputError, match="model_copy"):
         pipeline.build_set(pipeline.load_recipe(recipe), out="set", overrides=["seed=1"])
+
+
+def test_rows_of_a_program_leave_no_path_and_do_not_hold_themselves(tmp_path: Path) -> None:
+    tables = {"name": "n", "sources": [{"name": "s", "weight": 1}], "tokenizer": {"vocab_size": 300}}
+    rows = [
+        {"text": " ".join(f"word{number * place}" for place in range(60)), "n": {"deep": [(number,)]}}
+        for number in range(40)
+    ]
+    for place in "ab":
+        pipeline.build_set(tables, sources={"s": iter(rows)}, out=tmp_path / place / "set", workers=1)
+    assert digests(tmp_path / "a/set") == digests(tmp_path / "b/set")
+    assert str(tmp_path) not in (tmp_path / "a/set/recipe.json").read_text()
+    loop: list[object] = []
+    loop.append({"again": (loop,)})
+    rows = [{"text": "a", "n": []}, {"text": "b", "n": loop}]
+    with pytest.raises(InputError, match=r"sources\['s'\]: row 2: .* 100 deep in each other, or one is in itself"):
+        pipeline.build_set(tables, sources={"s": rows}, out=tmp_path / "c", workers=1)
+
+
+def test_a_variable_of_the_environment_names_no_folder_to_delete(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/file").touch()
+    names = ("TOKENMILL_FORK_SERVER_FOLDER", "XDG_CACHE_HOME", "TOKENMILL_CACHE", "TMPDIR")
+    environment = os.environ | dict.fromkeys(names, str(tmp_path / "kept"))
+    done = run_program("build", recipe, "--out", tmp_path / "set", "--workers", "2", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "kept/file").exists()
+
+
+def test_a_build_does_not_replace_a_set_that_training_reads(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    build_here(recipe, out)
+    before = digests(out)
+    with TokenWindows(out, seq_len=8) as windows:
+        assert len(windows.read([0])["input_ids"])
+        assert "checked: the names and sizes" in call_here("build", recipe, "--out", out, "--workers", "1").stdout
+        again = build_here(recipe, out, "--set", "seed=5", expect=2)
+        assert f"{out}: a training reads this set, which this build would change" in again["stderr"]
+        assert digests(out) == before
+    assert build_here(recipe, out, "--set", "seed=5")["tasks_run"]
+    assert digests(out) != before
 
 
 PROGRAM = """

@@ -73,7 +73,7 @@ def test_a_recipe_records_the_digest_of_its_lists(tmp_path: Path, load: Load) ->
     # A set's recipe.json is elsewhere, and leads to the list.
     (tmp_path / "set").mkdir()
     (tmp_path / "set/recipe.json").write_text(recipe.to_json())
-    state_recipe_folder(FolderStore(tmp_path / "set"), tmp_path)
+    state_recipe_folder(FolderStore(tmp_path / "set.work"), tmp_path)
     assert load_checked_recipe(tmp_path / "set/recipe.json").to_json() == recipe.to_json()
     write_list(tmp_path / "a.txt", [(1, 3)])
     changed = faults_of(lambda: load_checked_recipe(tmp_path / "set/recipe.json"))

@@ -64,7 +64,8 @@ def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.M
     build_here(project / "recipes/a.toml", out)
     recorded = json.loads((out / "recipe.json").read_text())
     assert recorded["sources"][0]["paths"] == ["../texts/*.jsonl"]  # as the recipe says it
-    assert (out / RECIPE_FOLDER_FILE).read_text() == "../../recipes\n"
+    assert (project / "out/a.work" / RECIPE_FOLDER_FILE).read_text() == "../../recipes\n"
+    assert not [path for path in out.iterdir() if path.name.startswith(".")]
     for place in (project, project / "recipes", project.parent / "elsewhere"):
         monkeypatch.chdir(place)
         assert compare_with_sources(out, 50) == (50, 0)

@@ -18,7 +18,7 @@ from pipeline.engine import attempts
 from pipeline.numba_compiler import find_numba_folder
 from shards.errors import InputError, RunError
 from shards.stores.cache import Cache
-from shards.stores.files import check_own_folder, lock_folder, write_folder
+from shards.stores.files import check_own_folder, lock_folder, write_folder, write_text
 from shards.stores.object_store import open_objects
 from tests.support.builds import call_here
 from tests.support.recipes import write_small_recipe
@@ -148,6 +148,41 @@ def test_files_about_sets_and_runs_are_not_written_to_a_folder_of_the_other_user
         done = call_here(*words.split())
         assert done.returncode == 0, done.stderr
     check_mine(mine)
+
+
+def test_a_link_of_the_other_user_is_refused_as_a_final_name(
+    shared: Path, mine: Path, other: Act, good_set: Path, tmp_path: Path
+) -> None:
+    """In a folder that only this user can write to, and as root's or this user's, a link is followed as ever."""
+    other("ln -s $home/new link; ln -s $home/export.json file; ln -s $home/.. up")
+    recipe, link = write_small_recipe(tmp_path), shared / "link"
+    train = f"train {Path(__file__).parents[2]}/recipes/train/tinystories-28m.toml --shards {good_set}"
+    commands = (
+        f"build {recipe} --workers 1 --out {link}",
+        f"build {recipe} --workers 1 --out {shared}/up/set",
+        f"build {recipe} --workers 1 --out {tmp_path}/set --work {link}",
+        f"export {good_set} --to nanogpt --out {link}",
+        f"pull a/b --out {link}",
+        f"{train} --run {link}",
+        f"audit {good_set} --workers 1 --out {link}",
+        f"audit {good_set} --workers 1 --write-block-list {shared}/file",
+        f"report {good_set} --workers 1 --out {link}",
+        f"trace {good_set} --text the --out {shared}/file",
+        f"demo-corpus {link}",
+        f"init {tmp_path}/notes --out {shared}/up/r.toml",
+    )
+    ended = ((words, call_here(*words.split())) for words in commands)
+    found = [(words, done.stderr) for words, done in ended if "is a link of another user" not in done.stderr]
+    assert not found
+    for write in (lambda: write_text(shared / "file", ""), lambda: Cache(link)):
+        with pytest.raises(InputError, match="is a link of another user"):
+            write()
+    check_mine(mine)
+    assert {path.name for path in tmp_path.iterdir()} <= {"home", "notes", "recipe.toml", "set", "set.work"}
+    (mine / "new").mkdir()
+    shared.chmod(0o755)
+    assert call_here("export", good_set, "--to", "nanogpt", "--out", link).returncode == 0
+    assert (mine / "new/export.json").exists()
 
 
 def test_own_leftovers_are_removed(shared: Path) -> None:

@@ -25,7 +25,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.recipe.paths import RECIPE_FOLDER_FILE
 from shards import open_set
 from shards.stores.open import open_writable_store
 from tokenmill.__main__ import main
@@ -195,9 +194,9 @@ def run_in_terminal(command: list[str], *, columns: int) -> str:
 
 
 def digests(place: Path | str) -> dict[str, str]:
-    """Return the SHA-256 of every file of a set, but for what is stated beside it about this copy."""
+    """Return the SHA-256 of every file of a set."""
     store = open_writable_store(place)
-    names = sorted(file.name for file in store.list() if file.name != RECIPE_FOLDER_FILE)
+    names = sorted(file.name for file in store.list())
     return {name: hashlib.sha256(store.read(name)).hexdigest() for name in names}
 
 

@@ -17,12 +17,13 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.files import list_files, list_spans, read_span
 from shards import open_set
 from shards.format.content_hash import hash_document
+from shards.stores.open import open_writable_store
 
 
 def compare_with_sources(path: Path | str, count: int) -> tuple[int, int]:
     """Read `count` documents again, spread over the set; return how many were compared, and how many differ."""
     shard_set = open_set(path)
-    folder = find_recipe_folder(shard_set.store)
+    folder = find_recipe_folder(open_writable_store(f"{path}.work"))
     recipe = json.loads(shard_set.store.read(shard_set.manifest.recipe.file))
     rows = [row for shard in shard_set.shards for row in shard.documents().to_pylist()]
     chosen = rows[:: max(1, len(rows) // count)][:count]

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from pipeline.sources.base import BATCH_BYTES, File, SourceError, Span
 from pipeline.sources.formats.encodings import UTF8, decode_blocks, is_cuttable, refuse_wide
+from shards.stores.files import no_pipe
 from shards.terminal.display import printable
 
 COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
@@ -60,7 +61,7 @@ def open_file(url: str, version: str) -> Generator[BinaryIO]:
         version: its `Span.version`, by which a file on the Hub is compared with each answer.
     """
     if is_local(url):
-        with open(url, "rb") as file:
+        with open(url, "rb", opener=no_pipe) as file:
             yield file
         return
     if url.startswith("hf://"):

@@ -12,8 +12,9 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -22,9 +23,11 @@ import numpy as np
 from shards.format import codec
 from shards.format.arrays import Float64s, Int64s, Tokens
 from shards.format.document_table import read_sources
+from shards.format.manifest import MANIFEST_FILE
 from shards.format.shard import Shard
 from shards.format.windows.order import Visit, WindowOrder
 from shards.stores.cache_store import CacheStore
+from shards.stores.files import hold_file
 from shards.stores.store import reads_at_once
 from shards.terminal.workers import map_in_threads
 
@@ -57,6 +60,7 @@ class WindowReader:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="decode-ahead")
         self._last: tuple[Visit, int] | None = None
         self._forward = 0
+        self._release: Callable[[], object] | None = None
 
     def close(self) -> None:
         """Stop the decoding thread of the windows' reader and what it fetches, and free the shards."""
@@ -69,6 +73,8 @@ class WindowReader:
                 shard.store.stop_fetching()
         self._pool.shutdown()
         self._held.clear()
+        if self._release is not None:
+            self._release()
 
     def read(self, windows: Int64s) -> Tokens:
         """Return windows by their numbers, uint16 or uint32 `(len(windows), seq_len + 1)`.
@@ -80,10 +86,18 @@ class WindowReader:
         length = self.order.seq_len + 1
         out = np.empty((len(windows), length), self._shards[0].dtype)
         with self._lock:
+            self._hold_set()
             for visit, rows, starts in self.order.group_by_visit(windows):
                 out[rows] = self._hold(visit.shard).take(starts, length)
                 self._note_read(visit, int(windows[rows[0]]), int(windows[rows[-1]]))
         return out
+
+    def _hold_set(self) -> None:
+        """Mark the set as being read, so that no build on this machine replaces it, until this reader ends."""
+        folder = self._shards[0].store.folder
+        if self._release is None and folder is not None:
+            held = hold_file(folder / MANIFEST_FILE)
+            self._release = (lambda: None) if held is None else weakref.finalize(self, os.close, held)
 
     def _hold(self, index: int) -> _DecodedShard:
         """Return the tokens of a shard that windows are read from; free those that were used longest ago."""
