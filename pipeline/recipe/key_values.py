@@ -83,7 +83,7 @@ def normal_encoding(name: str) -> str:
 
 Proportion = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
-SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
+SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0, lt=1 << 63)]
 Count = BeforeValidator(parse_count)
 
 

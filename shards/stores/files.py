@@ -21,6 +21,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import weakref
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -256,25 +257,21 @@ def lock_folder(folder: Path, *, wait: str = "") -> Generator[int]:
         os.close(descriptor)
 
 
-def hold_file(path: Path) -> int | None:
-    """Return a descriptor that marks a file on this machine as being read until it is closed; None if there is none."""
+def hold_file(path: Path, holder: object) -> None:
+    """Mark a file on this machine as being read, for `is_held`, while the holder lives, if its file system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # its file system has no such locks
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return descriptor
-    return None
+        weakref.finalize(holder, os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def is_held(path: Path) -> bool:
     """Return whether a process of this machine holds a file by `hold_file`."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+    with contextlib.suppress(OSError), path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-        except OSError:  # its file system has no such locks
-            pass
     return False
 
 

@@ -82,7 +82,7 @@ def test_a_variable_of_the_environment_names_no_folder_to_delete(
 ) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/file").touch()
-    names = ("TOKENMILL_FORK_SERVER_FOLDER", "XDG_CACHE_HOME", "TOKENMILL_CACHE", "TMPDIR")
+    names = ("TOKENMILL_FORK_SERVER_FOLDER", "XDG_CACHE_HOME", "TOKENMILL_CACHE")
     environment = os.environ | dict.fromkeys(names, str(tmp_path / "kept"))
     done = run_program("build", recipe, "--out", tmp_path / "set", "--workers", "2", env=environment)
     assert done.returncode == 0, done.stderr

@@ -12,9 +12,8 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -60,7 +59,7 @@ class WindowReader:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="decode-ahead")
         self._last: tuple[Visit, int] | None = None
         self._forward = 0
-        self._release: Callable[[], object] | None = None
+        self._to_hold = shards[0].store.folder if shards else None
 
     def close(self) -> None:
         """Stop the decoding thread of the windows' reader and what it fetches, and free the shards."""
@@ -73,8 +72,6 @@ class WindowReader:
                 shard.store.stop_fetching()
         self._pool.shutdown()
         self._held.clear()
-        if self._release is not None:
-            self._release()
 
     def read(self, windows: Int64s) -> Tokens:
         """Return windows by their numbers, uint16 or uint32 `(len(windows), seq_len + 1)`.
@@ -86,18 +83,13 @@ class WindowReader:
         length = self.order.seq_len + 1
         out = np.empty((len(windows), length), self._shards[0].dtype)
         with self._lock:
-            self._hold_set()
+            if self._to_hold is not None:  # no build on this machine replaces the set while this reader lives
+                hold_file(self._to_hold / MANIFEST_FILE, self)
+                self._to_hold = None
             for visit, rows, starts in self.order.group_by_visit(windows):
                 out[rows] = self._hold(visit.shard).take(starts, length)
                 self._note_read(visit, int(windows[rows[0]]), int(windows[rows[-1]]))
         return out
-
-    def _hold_set(self) -> None:
-        """Mark the set as being read, so that no build on this machine replaces it, until this reader ends."""
-        folder = self._shards[0].store.folder
-        if self._release is None and folder is not None:
-            held = hold_file(folder / MANIFEST_FILE)
-            self._release = (lambda: None) if held is None else weakref.finalize(self, os.close, held)
 
     def _hold(self, index: int) -> _DecodedShard:
         """Return the tokens of a shard that windows are read from; free those that were used longest ago."""
