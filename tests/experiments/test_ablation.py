@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ablations import call_experiment, open_ablation, write_ablation, write_texts
+from tests.support.ablations import call_experiment, open_ablation, write_ablation, write_search, write_texts
 from tests.support.html import Html
+from tests.support.recipes import to_toml
 from trainer.metrics import last_record, read_metrics
 
 PLAIN, SUMS = {"name": "plain"}, {"name": "sums", "data": {"sources": {"sums": {"weight": 3}}}}
@@ -103,6 +104,26 @@ def test_arms_whose_mix_is_missed_are_refused(tmp_path: Path) -> None:
     said = r"arm \w+: s.*% of its set, not .*%\. Expected an error of at most a tenth of the 3\.57%"
     assert re.search(said, done.stderr)
     assert not (tmp_path / "out/runs").exists()
+
+
+@pytest.mark.parametrize("name", ["ablate", "mix-search"])
+def test_functions_run_only_if_the_call_of_an_experiment_allows_it(name: str, tmp_path: Path) -> None:
+    rule = {"python": [{"function": "rules:keep"}]}
+    file = write_ablation(tmp_path, PLAIN, {"name": "ruled", "data": {"clean": rule}})
+    if name == "mix-search":
+        file = write_search(tmp_path)
+        with (tmp_path / "data.toml").open("a") as data:
+            data.write(f"clean = {to_toml(rule)}\n")
+    out, ran = tmp_path / "out", tmp_path / "ran"
+    (tmp_path / "rules.py").write_text(f"open({str(ran)!r}, 'w').close()\ndef keep(texts): return [True] * len(texts)")
+    done = call_experiment(name, file, out, "--dry-run")
+    assert done.returncode == 2, done.stderr
+    assert "rules.py: rules:keep is a function of the recipe, and runs only if you allow it" in done.stderr
+    assert not (out / "work").exists()  # of the first arm, which has no function, either
+    assert not ran.exists()
+    done = call_experiment(name, file, out, "--dry-run", "--allow-code")
+    assert done.returncode == 0, done.stderr
+    assert ran.exists()
 
 
 def test_a_recipe_with_fewer_tokens_than_a_training_takes_is_named(
