@@ -253,7 +253,10 @@ class _Inquiry:
         numbers = wholes or range(len(self._sources))
         with closing_functions():
             start_functions(self._sources[number] for number in numbers)
-            tried = [{"source": self._names[number]} | self._try(number, text) for number in numbers]
+            try:
+                tried = [{"source": self._names[number]} | self._try(number, text) for number in numbers]
+            except InputError as error:
+                raise InputError(f"{self._question.file}: {error}") from error
         self._data["tried"] = tried
         dropped: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
         unseen: list[str] = []

@@ -54,7 +54,7 @@ def apply(table: DatatroveFilter, documents: Documents, tally: Tally) -> Documen
         # One that leaves nothing of a text keeps it: what it writes is not used.
         return answer(lambda texts: [one or None for one in ask_datatrove(filter_, texts)], own)
 
-    return judge(table, ask, documents, tally, range(len(documents) - 1, -1, -ASKED_TWICE))
+    return judge(table, table.step, ask, documents, tally, range(len(documents) - 1, -1, -ASKED_TWICE))
 
 
 def versions() -> list[str | None]:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.clean.functions.child import CORRECT, Answer
+from pipeline.clean.functions.modules import find_file
 from pipeline.clean.functions.process import close_functions, open_function
 from pipeline.clean.tally import Documents, Tally
 from shards.errors import InputError
@@ -52,7 +53,7 @@ def apply(table: PythonFilter, documents: Documents, tally: Tally) -> Documents:
             close_functions()
             return {"fault": f"{error}. {CORRECT}", "index": _find_end(table, texts, second)}
 
-    return judge(table, ask, documents, tally, again)
+    return judge(table, f"{table.step} ({find_file(table)})", ask, documents, tally, again)
 
 
 def _find_end(table: PythonFilter, texts: pa.LargeStringArray, second: bool) -> int:
@@ -67,12 +68,18 @@ def _find_end(table: PythonFilter, texts: pa.LargeStringArray, second: bool) -> 
 
 
 def judge(
-    table: PythonFilter | DatatroveFilter, ask: Ask, documents: Documents, tally: Tally, again: Sequence[int]
+    table: PythonFilter | DatatroveFilter,
+    name: str,
+    ask: Ask,
+    documents: Documents,
+    tally: Tally,
+    again: Sequence[int],
 ) -> Documents:
     """Drop and change documents as a recipe's function says, or drop them as a filter of datatrove says.
 
     Args:
         table: the table of `clean`.
+        name: what messages call the function or the filter.
         ask: asks the function, or the filter.
         documents: the documents.
         tally: what is done is added to it.
@@ -83,7 +90,7 @@ def judge(
     """
 
     def where(index: int) -> str:
-        return f"{tally.describe_row(int(documents.rows[index]))}: {table.step}"
+        return f"{tally.describe_row(int(documents.rows[index]))}: {name}"
 
     def ask_about(chosen: Sequence[int], texts: pa.LargeStringArray, *, second: bool) -> list[Any]:
         found = ask(texts, second)

@@ -214,10 +214,10 @@ def _guard(child: int) -> NoReturn:
                 os.kill(int(process), signal.SIGKILL)
         try:
             ended, status = os.waitpid(-1, 0)
-        except ChildProcessError:
+            code = os.waitstatus_to_exitcode(status) % 256 if ended == child else code
+            left = Path("/proc/thread-self/children").read_text().split()
+        except OSError:  # there are no more, or this system does not list them
             os._exit(code)
-        code = os.waitstatus_to_exitcode(status) % 256 if ended == child else code
-        left = Path("/proc/thread-self/children").read_text().split()
 
 
 def main() -> None:

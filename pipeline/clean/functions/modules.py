@@ -76,11 +76,15 @@ def check_allowed(sources: Iterable[SourceRecipe]) -> list[PythonFilter]:
 
 def describe_refusal(table: PythonFilter) -> str:
     """Return what is said of a function that nobody has allowed to run."""
-    file, *_ = name_modules(table)[table.parts[1]]
     return (
-        f"{file}: {table.step} is a function of the recipe, and runs only if you allow it. Read the file, then give "
-        "--allow-code (in Python, allow_code=True)."
+        f"{find_file(table)}: {table.step} is a function of the recipe, and runs only if you allow it. Read the "
+        "file, then give --allow-code (in Python, allow_code=True)."
     )
+
+
+def find_file(table: PythonFilter) -> str:
+    """Return the file of a recipe's function."""
+    return name_modules(table)[table.parts[1]][0]
 
 
 def name_modules(table: PythonFilter) -> dict[str, tuple[str, str]]:
