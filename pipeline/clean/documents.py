@@ -64,7 +64,7 @@ class DocumentStream:
                     self.tally.drops.count_rows(batch.rejected)
                 if batch.undivided is not None:
                     self.tally.note_undivided([span.name + batch.undivided])
-                self.tally.joined += batch.joined
+                self.tally.odd_quotes += batch.odd_quotes
                 shown = self.tally.malformed
                 shown += batch.malformed[: SHOWN_MALFORMED - len(shown)]
                 places = batch.rows.astype(np.uint64) | np.uint64(index << _SPAN_SHIFT)

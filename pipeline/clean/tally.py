@@ -113,8 +113,8 @@ class Tally:
     """Some malformed records, each with its file, place and fault."""
     undivided: list[str] = field(default_factory=list[str])
     """Some text files in which the separator never occurs, one more than are shown."""
-    joined: int = 0
-    """Fields of CSV in quotes that hold line ends, which may be swallowed records."""
+    odd_quotes: int = 0
+    """As in `TextBatch`."""
     not_text: NotText = field(default_factory=dict[str, tuple[int, str]])
     """What is not text in some documents that no step drops."""
 
@@ -128,7 +128,7 @@ class Tally:
             total.shown += part.shown
             total.malformed += part.malformed[: SHOWN_MALFORMED - len(total.malformed)]
             total.note_undivided(part.undivided)
-            total.joined += part.joined
+            total.odd_quotes += part.odd_quotes
             add_not_text(total.not_text, part.not_text)
         return total
 

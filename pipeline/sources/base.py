@@ -161,8 +161,8 @@ class TextBatch:
     undivided: str | None = None
     """For a text file in which the separator never occurs: what it has instead, the separator with other line ends;
     empty if that does not occur, and the file is of some size. None for all others."""
-    joined: int = 0
-    """Fields of CSV in quotes that hold line ends, if the source does not say that quotes enclose fields."""
+    odd_quotes: int = 0
+    """Fields of CSV in quotes that go on after them or, if the source does not say what quotes are, hold line ends."""
     read_bytes: int = 0
     """For a span of bytes: its stored bytes up to the end of this batch, of a compressed file about."""
 

@@ -10,7 +10,6 @@ encoding `GUESSED`, or `UNKNOWN` if their text looks wrong in that.
 from __future__ import annotations
 
 import codecs
-import csv
 import io
 import itertools
 import json
@@ -31,7 +30,7 @@ from pipeline.sources.base import File, SourceError
 from pipeline.sources.files import expand_glob, name_folder
 from pipeline.sources.formats.arrow_ipc import is_file
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, compression_of, open_file
-from pipeline.sources.formats.csv_table import dialect, find_doubt, find_quoted
+from pipeline.sources.formats.csv_table import Form, QuotedFields
 from pipeline.sources.formats.detect import detect_format, explain_unread, is_binary, read_head
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
@@ -112,11 +111,12 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
             return _cut(keys, [(file.name, text)])
         if keys["format"] == "csv":
             delimiter, data = max(",;\t|", key=text.partition("\n")[0].count), text.encode()
-            quoted = [*find_quoted(data, delimiter, None)]
-            is_open = len(head) < HEAD_BYTES and bool(quoted) and quoted[-1][1] > len(data)
-            is_sign = not is_open and not find_doubt(data, delimiter, quoted)
-            keys |= {"delimiter": delimiter} | ({} if is_sign else {"quote": ""})
-            records = csv.DictReader(io.StringIO(text, newline=""), **dialect(delimiter, keys.get("quote")))
+            quoted = QuotedFields(Form(delimiter), data)
+            is_open = len(head) < HEAD_BYTES and any(after > len(data) for _, after in quoted.places[-1:])
+            keys |= {"delimiter": delimiter} | ({"quote": ""} if is_open or quoted.judge(data)[2] else {})
+            lines = Form(delimiter, keys.get("quote")).read(io.StringIO(text, newline=""))
+            names = next(lines, [])
+            records = (dict(zip(names, line, strict=False)) for line in lines)
         else:
             records = _list_objects(text)
     texts: Texts = defaultdict(list)

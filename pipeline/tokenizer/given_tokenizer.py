@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pipeline.recipe.schema import BOS_TEXTS
+from pipeline.sources.formats.detect import find_stand_in
 from shards.errors import InputError, plural, remedy_of
 from shards.format.tokenizer_json import (
     Spelling,
@@ -233,6 +234,10 @@ def _find_wrong_ids(data: dict[str, Any]) -> list[str]:
 
 def _describe_kind(path: Path, content: bytes) -> str:
     """Return what a file given as tokenizer is if it is none, and how to make one of it; empty if that is not known."""
+    if what := find_stand_in(content):
+        return f"holds {what}."
+    if not content.strip():
+        return "is empty. Restore it, or train one."
     try:
         data = json.loads(content)
     except (ValueError, RecursionError):

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 
+import pipeline
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.clean.patterns import drop_matches
 from pipeline.clean.tally import Documents, Tally
@@ -29,6 +30,7 @@ from pipeline.sources.survey import look_at
 from shards.trace.search import _match  # pyright: ignore[reportPrivateUsage]
 from tests.support.builds import call_here
 from tests.support.reading import files_source, read_batches, texts_of
+from tests.support.recipes import source
 
 FOLLOWS = "text follows the quote that ends a field"
 SPLIT = "1 field, expected 2"
@@ -39,10 +41,10 @@ QUOTES: dict[str, tuple[str, str, Any, Any, Any]] = {
         '0\t"Yes one\n1\ttwo\n2\t"three\n',
         FOLLOWS,
         ['"Yes one', "two", '"three'],
-        FOLLOWS,
+        ["Yes one\n1\ttwo\n2\tthree"],
     ),
-    "in one": ("a.csv", '0,"a" b\n1,c\n', FOLLOWS, ['"a" b', "c"], FOLLOWS),
-    "escaped": ("a.csv", '0,"say \\"hi\\" now"\n', FOLLOWS, ['"say \\"hi\\" now"'], FOLLOWS),
+    "in one": ("a.csv", '0,"a" b\n1,c\n', FOLLOWS, ['"a" b', "c"], ["a b", "c"]),
+    "escaped": ("a.csv", '0,"say \\"hi\\" now"\n', FOLLOWS, ['"say \\"hi\\" now"'], ['say \\hi\\" now"']),
     "at the ends of records": ("a.tsv", '0\t"a\n1\tb"\n', "holds the delimiter '\\\\t'", ['"a', 'b"'], ["a\n1\tb"]),
     "and inches": ("a.csv", '0,5" pipe\n1,"two\nlines"\n', "others have quotes", SPLIT, ['5" pipe', "two\nlines"]),
     "not closed": ("a.csv", '0,a\n1,"b\n2,c\n', 'never closed.* quote = ""', ["a", '"b', "c"], "never closed"),
@@ -65,16 +67,19 @@ def test_quotes_of_csv_enclose_fields_or_are_characters(case: str, tmp_path: Pat
         else:
             batches = read_batches(source)
             assert texts_of(batches) == result
-            joined = quote is None and any("\n" in text for text in result)
-            assert sum(batch.joined for batch in batches) == joined
+            odd = {None: any("\n" in text for text in result), "": False, '"': results[0] == FOLLOWS}
+            assert sum(batch.odd_quotes for batch in batches) == odd[quote]
 
 
-def test_records_with_wrong_quotes_are_malformed_if_quotes_enclose_fields(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text('id,text\n\n0,a\n\r\n1,"b" c\n2,"d\n\ne"\n3,"x"y\n4\n5,f\n')
-    (batch,) = read_batches(files_source(path, quote='"', max_malformed=0.9))
-    assert (texts_of([batch]), batch.rows.tolist()) == (["a", "d\n\ne", "f"], [0, 2, 5])
-    assert [fault.partition(": ")[2][:8] for fault in batch.malformed] == ["record 1", "record 3", "record 4"]
+@pytest.mark.parametrize(
+    ("quote", "field", "said"), [(None, "a\nb", "line ends. If"), ('"', 'a" b"', "text after them")]
+)
+def test_fields_that_quotes_may_have_spoilt_are_said(quote: str | None, field: str, said: str, tmp_path: Path) -> None:
+    text = "".join(f'{n},"note {n} {"word " * n}{field}"\n'.replace('b""', 'b"') for n in range(40))
+    (tmp_path / "a.csv").write_text(f"n,text\n{text}")
+    given = source("s", tmp_path / "a.csv", **({"quote": quote} if quote else {}))
+    notes = pipeline.plan_set({"name": "a", "sources": [given], "tokenizer": {"vocab_size": 270}}).notes
+    assert any(f"40 fields in quotes with {said}" in note for note in notes), notes
 
 
 SIGNS = [

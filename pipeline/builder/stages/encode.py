@@ -68,11 +68,10 @@ def run_encode(build: RunningBuild) -> None:
         with build.stops():
             for line in (*check_encoded(source, documents, tally), *describe_undivided(source, tally.undivided)):
                 build.say(line)
-        if tally.joined:
-            build.say(
-                f"source {source.name!r}: {plural(tally.joined, 'field')} in quotes with line ends; if the quotes are "
-                'characters of the text, set quote = "", and if not, quote = \'"\''
-            )
+        if tally.odd_quotes:
+            what = "text after them, whose quotes are lost" if source.quote else "line ends"
+            remedy = 'If quotes are characters of the text, set quote = ""; if not, quote = \'"\'.'
+            build.say(f"source {source.name!r}: {plural(tally.odd_quotes, 'field')} in quotes with {what}. {remedy}")
         for line in describe_not_text(tally.not_text):
             build.say(f"source {source.name!r}: {line}.")
         if kept := add_up_kept_text(result.kept for result in own):

@@ -11,11 +11,11 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
-from functools import partial
-from typing import Any, BinaryIO, NamedTuple, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,9 @@ from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import plural
 from shards.terminal.display import printable
 
+if TYPE_CHECKING:
+    from pipeline.arrow_arrays import Int64s
+
 _DELIMITERS = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
 _SELDOM_IN_TEXT = "\t|"
 _EXCERPT = 60
@@ -39,15 +42,22 @@ _CHARACTERS = 'If quotes are characters of the text, set the source\'s quote = "
 csv.field_size_limit(MOST_BYTES)  # the header of a file without one is its first record
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
+    """How the fields of CSV are written."""
+
     delimiter: str
-    quote: str | None
+    quote: str | None = None
     """The source's key."""
+
+    def read(self, lines: io.StringIO) -> Iterator[list[str]]:
+        """Yield the records of lines as Python's `csv` reads them."""
+        quoting = csv.QUOTE_NONE if self.quote == "" else csv.QUOTE_MINIMAL
+        return csv.reader(lines, delimiter=self.delimiter, quoting=quoting)
 
 
 class _Header(NamedTuple):
     names: list[str]
-    form: _Form
+    form: Form
     length: int
     """Bytes of text up to the first record."""
 
@@ -57,7 +67,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     header = _read_header(source, whole)
     if not header.names:
         return []
-    reader, find_end = SpanReader(source, whole), partial(_find_end, form=header.form)
+    reader, find_end = SpanReader(source, whole), QuotedFields(header.form).find_end
 
     def read(raw: BinaryIO) -> Iterator[bytes]:
         return (piece for piece, _ in reader.read_cut(raw, find_end, stored=True))
@@ -71,17 +81,17 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
     Raises:
         SourceError: the header lacks a column of the recipe.
     """
-    form = _Form(source.delimiter or _DELIMITERS.get(ending_of(span.name), ","), source.quote)
+    form = Form(source.delimiter or _DELIMITERS.get(ending_of(span.name), ","), source.quote)
     names, length = list[str](), 0
     with open_file(span.url, span.version) as raw:
         reader = SpanReader(source, replace(span, start=0))
-        for piece, _ in reader.read_cut(raw, partial(_find_end, form=form)):
+        for piece, _ in reader.read_cut(raw, QuotedFields(form).find_end):
             start = 0
             if not names:
                 text = piece.decode(UTF8, "surrogateescape")
                 lines = io.StringIO(text, newline="\n")
                 try:  # empty lines may stand before the header
-                    names = next(filter(None, csv.reader(lines, **dialect(*form))), [])
+                    names = next(filter(None, form.read(lines)), [])
                 except csv.Error as error:
                     raise SourceError(
                         f"{span.name}: a bare carriage return is in its header, or ends its lines, as on old Macs; "
@@ -94,11 +104,6 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
             if piece[start:].strip(b"\r\n"):
                 return _Header(names, form, length)
     return _Header([], form, length)
-
-
-def dialect(delimiter: str, quote: str | None) -> dict[str, Any]:
-    """Return the options by which Python's `csv` reads fields."""
-    return {"delimiter": delimiter, "quoting": csv.QUOTE_NONE if quote == "" else csv.QUOTE_MINIMAL}
 
 
 def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name: str) -> None:
@@ -114,7 +119,7 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
         )
 
 
-def find_quoted(data: bytes, delimiter: str, quote: str | None) -> Iterator[tuple[int, int]]:
+def _find_quoted(data: bytes, delimiter: str, quote: str | None) -> Iterator[tuple[int, int]]:
     """Yield where fields of CSV in quotes begin and end in bytes that start with a record.
 
     The end of one that the data does not close is beyond it.
@@ -132,58 +137,52 @@ def find_quoted(data: bytes, delimiter: str, quote: str | None) -> Iterator[tupl
         yield first, place
 
 
-def find_doubt(data: bytes, delimiter: str, quoted: Sequence[tuple[int, int]]) -> tuple[int, str] | None:
-    """Return where quotes of CSV seem to be characters of the text, and why; None if they seem to enclose fields.
+class QuotedFields:
+    """The fields of CSV in quotes, of bytes that start with a record."""
 
-    Two such quotes make one record of all between them. It shows by text after the second one, by quotes within other
-    fields, which would be in quotes then, and by what separates the swallowed fields if that is seldom in text.
+    def __init__(self, form: Form, data: bytes = b""):
+        """Find them in some bytes; of others, `find_end` does it."""
+        self._form = form
+        self.places = [*_find_quoted(data, *form)]
 
-    Args:
-        data: bytes that start with a record.
-        delimiter: the character between two fields.
-        quoted: the places of `find_quoted`.
-    """
-    if wrong := _find_wrong(data, delimiter, quoted):
-        return wrong[0], "text follows the quote that ends a field"
-    joined = _find_joined(data, quoted)
-    if joined and data.count(b'"') > sum(data.count(b'"', *place) for place in quoted):
-        return joined[0][0], "a field in quotes goes over lines, and others have quotes within them"
-    if delimiter in _SELDOM_IN_TEXT:
-        for first, after in joined:
-            if data.find(delimiter.encode(), first, after) >= 0:
-                return first, f"a field in quotes goes over lines and holds the delimiter {delimiter!r}"
-    return None
+    def find_end(self, data: bytes) -> int:
+        """Find them in these bytes, and return where the last whole record ends; 0 if none does."""
+        self.places, stop = [*_find_quoted(data, *self._form)], len(data)
+        for first, after in reversed(self.places):
+            if end := data.rfind(b"\n", after, stop) + 1:
+                return end
+            stop = first
+        return data.rfind(b"\n", 0, stop) + 1
 
+    def judge(self, data: bytes, skip: int = 0) -> tuple[Int64s, Int64s, str]:
+        """Return where fields begin that go on after the quote, or that hold line ends; and why quotes may be text.
 
-def _find_wrong(data: bytes, delimiter: str, quoted: Sequence[tuple[int, int]]) -> list[int]:
-    """Return where fields of CSV begin that go on after the quote which ends them."""
-    follow = b"\r\n" + delimiter.encode()
-    return [first for first, after in quoted if data[after : after + 1] not in follow]
+        Two quotes of the text make one record of all between them. It shows by text after the second one, by quotes
+        within other fields, which would be in quotes then, and by what separates the swallowed fields if that is
+        seldom in text.
 
+        Args:
+            data: some of the bytes.
+            skip: where they begin.
+        """
+        places = np.fromiter(chain.from_iterable(self.places), np.int64, 2 * len(self.places)).reshape(-1, 2) - skip
+        places = places[(places[:, 0] >= 0) & (places[:, 0] < len(data))]
+        text, (first, after), delimiter = np.frombuffer(data, np.uint8), places.T, self._form.delimiter
+        follow = text[np.minimum(after, len(data) - 1)]
+        wrong = first[(after < len(data)) & ~np.isin(follow, [*b"\r\n", ord(delimiter)])]
 
-def _find_joined(data: bytes, quoted: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the fields of CSV in quotes that hold line ends."""
-    return [place for place in quoted if data.find(b"\n", *place) >= 0]
+        def count(character: str) -> Int64s:
+            held = np.flatnonzero(text == ord(character))
+            return np.searchsorted(held, after) - np.searchsorted(held, first)
 
-
-def _number_records(data: bytes, quoted: Sequence[tuple[int, int]], places: list[int]) -> list[int]:
-    """Return the numbers of the CSV records that hold some places; empty lines are not records."""
-    masked = bytearray(data)
-    for first, after in quoted:
-        masked[first:after] = b"q" * (after - first)
-    lines = masked.splitlines(keepends=True)
-    ends = np.cumsum([len(line) for line in lines])
-    numbers = np.cumsum([bool(line.strip(b"\r\n")) for line in lines]) - 1
-    return numbers[np.searchsorted(ends, places, "right")].tolist()
-
-
-def _find_end(data: bytes, form: _Form) -> int:
-    """Return where the last whole record of CSV ends; 0 if none does."""
-    end = last = 0
-    for first, after in find_quoted(data, *form):
-        last = data.rfind(b"\n", end, first) + 1 or last
-        end = after
-    return data.rfind(b"\n", end) + 1 or last
+        joined, why = count("\n") > 0, ""
+        if len(wrong):
+            why = "text follows the quote that ends a field"
+        elif joined.any() and data.count(b'"') > count('"').sum():
+            why = "a field in quotes goes over lines, and others have quotes within them"
+        elif delimiter in _SELDOM_IN_TEXT and (joined & (count(delimiter) > 0)).any():
+            why = f"a field in quotes goes over lines and holds the delimiter {delimiter!r}"
+        return wrong, first[joined], why
 
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
@@ -194,41 +193,40 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """
     span = reader.span
     header = _read_header(reader.source, span)
-    find_end = partial(_find_end, form=header.form)
+    quote, quoted = header.form.quote, QuotedFields(header.form)
     skip = header.length if span.start == 0 else 0
     with reader.open() as raw:
-        for piece, whole in reader.read_cut(raw, find_end):
-            data, skip = piece[skip:], max(0, skip - len(piece))
+        for piece, whole in reader.read_cut(raw, quoted.find_end):
+            data, begin, skip = piece[skip:], skip, max(0, skip - len(piece))
             if not data.strip(b"\r\n"):
                 continue
-            quoted = [*find_quoted(data, *header.form)]
-            if not whole and quoted and quoted[-1][1] > len(data):
-                shown = excerpt(data[quoted[-1][0] :])
+            if not whole:  # what was left of bytes that came before
+                quoted, begin = QuotedFields(header.form, data), 0
+            if not whole and quoted.places and quoted.places[-1][1] > len(data):
+                shown = excerpt(data[quoted.places[-1][0] :])
                 raise SourceError(
                     f"{span.name}: a quote is never closed, in record {reader.row} or after it: {shown}. {_CHARACTERS} "
                     "If the file is cut short, restore it."
                 )
-            if header.form.quote is None and (doubt := find_doubt(data, header.form.delimiter, quoted)):
-                place, why = doubt
+            wrong, joined, why = quoted.judge(data, begin)
+            if why and quote is None:
+                shown = excerpt(data[[*wrong, *joined][0] :])
                 raise SourceError(
-                    f"{span.name}: {why}, in record {reader.row} or after it: {excerpt(data[place:])}. {_CHARACTERS} "
-                    "If they enclose fields, set quote = '\"'."
+                    f"{span.name}: {why}, in record {reader.row} or after it: {shown}. {_CHARACTERS} If they enclose "
+                    "fields, set quote = '\"'."
                 )
-            yield _read_block(reader, header, data, quoted)
+            batch = _read_block(reader, header, data)
+            batch.odd_quotes = len(wrong if quote else joined)
+            yield batch
 
 
-def _read_block(reader: SpanReader, header: _Header, data: bytes, quoted: Sequence[tuple[int, int]]) -> TextBatch:
+def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
     """Return a CSV block's records that are well-formed and that the predicates keep."""
-    # Three kinds of fault: a record with too few or too many fields, a wrong quote, and a value of another type.
+    # Two kinds of fault: a record with too few or too many fields, and a value of another type.
     table, faults = _parse(reader, header, data)
     num_rows = table.num_rows + len(faults)
     records = np.delete(np.arange(num_rows), list(faults))
     bad: dict[int, str] = {}
-    if wrong := _find_wrong(data, header.form.delimiter, quoted):
-        for record, place in zip(_number_records(data, quoted, wrong), wrong, strict=True):
-            if record not in faults:
-                fault = f"text follows the quote that ends a field: {excerpt(data[place:])}"
-                bad[int(np.searchsorted(records, record))] = fault
     compared = _convert(table, {one.column: one.json_type() for one in reader.predicates}, bad)
     faults |= {int(records[place]): fault for place, fault in bad.items()}
     for record in sorted(faults):
@@ -242,9 +240,7 @@ def _read_block(reader: SpanReader, header: _Header, data: bytes, quoted: Sequen
         return [_read_number(cast("bytes", value).strip()) for value in table.column(name).filter(whole).to_pylist()]
 
     compared = {name: column.filter(whole) for name, column in compared.items()}
-    batch = reader.finish(TextBatch(text, rows), pa.table(compared), written)
-    batch.joined = 0 if header.form.quote else len(_find_joined(data, quoted))
-    return batch
+    return reader.finish(TextBatch(text, rows), pa.table(compared), written)
 
 
 def _read_number(value: bytes) -> Decimal | float | None:

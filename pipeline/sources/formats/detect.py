@@ -180,7 +180,7 @@ def explain_unread(file: File | Span, error: BaseException, format_: str = "auto
         error: what was found while it was read.
         format_: the source's key.
     """
-    name, head = file.name, b""
+    name = file.name
     if remedy_of(error) or not (is_local(file.url) or isinstance(error, ValueError)):
         return ""  # what a network has lost is not asked for again
     try:
@@ -196,11 +196,9 @@ def explain_unread(file: File | Span, error: BaseException, format_: str = "auto
         if "too much memory" in str(error):
             return _explain_window(name, head)
         if "Dictionary mismatch" in str(error):
-            return (
-                "is compressed by Zstandard with a dictionary, which is not read. Decompress it: zstd -d -D DICTIONARY"
-            )
+            return "needs a dictionary of Zstandard, which is not read. Decompress it: zstd -d -D DICTIONARY"
         return ""
-    if what := next((what for mark, what in _STAND_INS.items() if head.startswith(mark)), ""):
+    if what := find_stand_in(head):
         is_text = not codec and ending_of(name) != ".json" and format_ in ("", "text", "file")
         return "" if is_text and what == _PAGE else f"holds {what}"
     if not codec and not format_:
@@ -211,11 +209,13 @@ def explain_unread(file: File | Span, error: BaseException, format_: str = "auto
         return packed
     if own:
         return f"is not {codec or format_}: it begins with {head[:16]!r}. Correct its name or `format`, or restore it"
-    return (
-        "holds binary data, not text. Correct its name or `format`"
-        if is_binary(head) and not find_wide_encoding(head)
-        else ""
-    )
+    is_text = find_wide_encoding(head) or not is_binary(head)
+    return "" if is_text else "holds binary data, not text. Correct its name or `format`"
+
+
+def find_stand_in(head: bytes) -> str:
+    """Return what is found in the place of a file, by its first bytes, and the remedy; empty for other files."""
+    return next((what for mark, what in _STAND_INS.items() if head.startswith(mark)), "")
 
 
 def _explain_window(name: str, head: bytes) -> str:
