@@ -267,7 +267,7 @@ def hold_file(path: Path, holder: object) -> None:
 
 def is_held(path: Path) -> bool:
     """Return whether a process of this machine holds a file by `hold_file`."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(OSError), open(path, "rb", opener=no_pipe) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
