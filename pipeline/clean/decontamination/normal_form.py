@@ -97,7 +97,7 @@ def _letters() -> UInt8s:
     return table
 
 
-def _find_characters(text: bytes) -> tuple[Int64s, Int64s, UInt32s]:
+def find_characters(text: bytes) -> tuple[Int64s, Int64s, UInt32s]:
     """Return the characters outside ASCII: the first byte of each, one past its last, and its code point."""
     data = np.frombuffer(text, np.uint8)
     starts = np.flatnonzero((data >= 0xC0) & (data < DOCUMENT_END[0]))
@@ -116,7 +116,7 @@ def normalise(text: bytes) -> tuple[bytes, Int64s]:
         HTML entities that other characters, or none, replace: the first byte of each in the text, one past its last,
         and the bytes of the replacement, `(edits, 3)`.
     """
-    starts, stops, characters = _find_characters(text)
+    starts, stops, characters = find_characters(text)
     for one in np.unique(characters[_changes[characters] == 0]).tolist():
         normal = _normalise_character(one)
         is_gap = normal and not normal.strip(GAP)
@@ -213,7 +213,7 @@ def find_hashed_words(text: bytes) -> tuple[UInt64s, Int64s, UInt8s]:
     begins = inside & ~np.append(False, inside[:-1])
     # In scripts without spaces, each letter begins a run, and so does what is of another script and follows one.
     letters = np.ones(len(data), np.uint8)
-    firsts, nexts, characters = _find_characters(text)
+    firsts, nexts, characters = find_characters(text)
     own = _letters()[characters]
     letters[firsts] = np.maximum(own, 1)
     begins[nexts[own > 0]] |= inside[nexts[own > 0]]

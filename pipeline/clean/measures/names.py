@@ -26,11 +26,6 @@ HEAD_LINES = 5
 ENCODED_RUN_BYTES = 64
 """A run of the letters of base64 or hex counts from this length: Lozhkov et al. 2024 (StarCoder2 and The Stack v2)."""
 
-SHINGLE_WORDS = 5
-"""Consecutive words by which documents are compared for near-duplicates: Penedo et al. 2024, section 3.4."""
-WHITE, ALONE, MOVES = 1, 2, 4
-"""Kinds of characters: white space; a word of its own; what NFC or case folding changes, or joins to those before."""
-
 FAMILIES: dict[str, tuple[str, ...]] = {
     "words": (
         "words",

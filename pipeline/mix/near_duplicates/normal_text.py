@@ -8,9 +8,9 @@ A shingle is five consecutive words. A document with fewer has one: all its word
 different ones of a pair of documents have the same hash about once in 2^64 / (shingles of one x of the other): for
 documents of 100,000 words, once in two billion pairs.
 
-ASCII is case-folded in the vocabulary's entries, once. Python's `unicodedata` sees the other characters that change, or
-that join the one before them, with that one; the rest is compiled. Costs 5 to 8 ms per megabyte of English on one core.
-Memory: 50 bytes for each byte of `PART_TOKENS` tokens, and as much of a longer stretch without white space.
+ASCII is folded in the vocabulary's entries, once; of the other characters, Python's `unicodedata` sees those that change
+or that join the one before them, with that one. Costs about 8 ms per megabyte of English on one core. Memory: 50 bytes
+for each byte of `PART_TOKENS` tokens, or of a longer stretch without white space.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline.arrow_arrays import spread
 from pipeline.clean import measures
-from pipeline.clean.decontamination.normal_form import SCRIPTS
-from pipeline.clean.measures.names import ALONE, MOVES, SHINGLE_WORDS, WHITE
+from pipeline.clean.decontamination.normal_form import DOCUMENT_END, SCRIPTS, find_characters, hash_ngrams
 from pipeline.numba_compiler import is_to_compile
 from pipeline.tokenizer.encoder import read_tokenizer
 from shards.errors import check_extra
@@ -40,42 +40,41 @@ UNICODE_VERSION = unicodedata.unidata_version
 """Another version of Unicode may fold other letters."""
 PART_TOKENS = 1 << 17
 """Tokens that are spelled at once."""
-_BLOCK = 8
-"""Bytes in a number of an entry."""
+_WIDTH = 5
+"""Words in a shingle, as in FineWeb's (Penedo et al. 2024, section 3.4)."""
+_END = DOCUMENT_END[0]
 _ASCII = bytes(
-    ord(" ") if chr(byte).isspace() and byte < 0x80 else byte + 32 if 0x41 <= byte <= 0x5A else byte
+    byte if byte >= 0x80 else 0x20 if chr(byte).isspace() else byte + 32 if chr(byte).isupper() else byte
     for byte in range(256)
 )
-"""The byte that stands for a byte: white space is a space, and capitals are small."""
+"""The byte that stands for a byte: white space of ASCII is a space, and its capitals are small."""
 _CHANGING = ((0x80, 0x3400), (0xA000, 0xAE4C), (0xF900, 0x20000), (0x2F800, 0x2FA20))
 """Where the characters are that NFC or case folding changes, or that join those before them; of Hangul's syllables, as
 many as have all of its vowels and ends."""
 _PUNCTUATION = ((0x3001, 0x3041), (0xFF01, 0xFFE7))
 """Signs of Chinese and Japanese, and full-width forms: no white space is between them and letters."""
+_ALONE, _MOVES = 1, 2
+"""Kinds of characters: a word of its own; what NFC or case folding changes, or joins to the character before it."""
+_NEAR = 32
+"""Stretches that are so many bytes apart are normalised as one: each costs 0.5 µs."""
 
 
 class Entries:
-    """The entries of a vocabulary, with ASCII in normal form; a special token is white space: it ends a document."""
+    """The entries of a vocabulary, with ASCII in normal form; a special token is white space."""
 
     def __init__(self, vocabulary: Vocabulary):
-        special = {*vocabulary.special.values()}
-        entries = [
-            b" " if number in special else entry.translate(_ASCII) for number, entry in enumerate(vocabulary.entries)
-        ]
-        self.lengths = np.array(list(map(len, entries)), np.int64)
-        counts = -(-self.lengths // _BLOCK)
-        self.edges = np.append(0, np.cumsum(counts))
-        """Where the numbers of each entry begin, `(entries + 1,)`."""
-        self.blocks = np.frombuffer(b"".join(entry + bytes(-len(entry) % _BLOCK) for entry in entries), "<u8")
-        """The bytes of entries, eight to a number."""
-        self.sizes = np.full(len(self.blocks), _BLOCK)
-        """The bytes that each number has."""
-        own = counts > 0
-        self.sizes[self.edges[1:][own] - 1] = (self.lengths - _BLOCK * (counts - 1))[own]
-        firsts = np.array([ord(entry[:4].decode(errors="replace")[:1] or "a") for entry in entries])
-        kinds = find_kinds()[firsts]
-        self.begins = (kinds == WHITE) | (kinds == ALONE)
-        """Whether an entry begins with the end of a word, whatever comes before it, `(entries,)`."""
+        entries = [entry.translate(_ASCII) for entry in vocabulary.entries]
+        for number in vocabulary.special.values():
+            entries[number] = b" "
+        self.end = len(entries)
+        """The number of the last one, which ends a document."""
+        entries.append(DOCUMENT_END)
+        self.bytes = np.frombuffer(b"".join(entries), np.uint8)
+        self.edges = np.cumsum([0, *map(len, entries)])
+        """Where each entry begins and ends in `bytes`, `(entries + 1,)`."""
+        self.lengths = np.diff(self.edges)
+        self.begins = np.array([entry.startswith(b" ") for entry in entries])
+        """Which ones begin with white space: there, a word has ended."""
 
 
 @lru_cache(maxsize=1)
@@ -85,20 +84,17 @@ def load_entries(path: str, sha256: str, task: str | None) -> Entries:
 
 
 @cache
-def find_kinds() -> UInt8s:
+def _find_kinds() -> UInt8s:
     """Return the kind of each character, by its code point; 0 if it has none. Capitals of ASCII do not occur."""
-    kinds = np.zeros(1 << 21, np.uint8)
+    kinds = np.zeros(0x110000, np.uint8)
     for first, past in (*_PUNCTUATION, *chain(*SCRIPTS.values())):
-        kinds[first:past] = ALONE
-    characters = [chr(code) for first, past in _CHANGING for code in range(first, past)]
-    for one in characters:
+        kinds[first:past] = _ALONE
+    for one in (chr(code) for first, past in _CHANGING for code in range(first, past)):
         if not unicodedata.is_normalized("NFD", one):
             # What a character is composed of, its first part aside, may join what is before.
-            kinds[list(map(ord, unicodedata.normalize("NFD", one)[1:]))] |= MOVES
+            kinds[list(map(ord, unicodedata.normalize("NFD", one)[1:]))] |= _MOVES
         if one.casefold() != one or unicodedata.combining(one) or not unicodedata.is_normalized("NFC", one):
-            kinds[ord(one)] |= MOVES
-    for one in filter(str.isspace, [" ", *characters]):
-        kinds[ord(one)] = WHITE
+            kinds[ord(one)] |= _MOVES
     return kinds
 
 
@@ -119,10 +115,10 @@ def hash_shingles(
     """
     from pipeline.clean.measures.shingles import hash_words, spell  # loads compiled code
 
-    kinds, ends = find_kinds(), np.cumsum(lengths, dtype=np.int64)
-    last = np.zeros(SHINGLE_WORDS + 1, np.uint64)
+    ends = np.cumsum(lengths, dtype=np.int64)
     waiting: list[UIntegers] = []
-    done = read = 0
+    last = np.zeros(0, np.uint64)
+    done = read = first = 0
     for tokens in (piece[at : at + PART_TOKENS] for piece in pieces for at in range(0, len(piece), PART_TOKENS)):
         # A part ends where a word does, or at the end of all.
         read += len(tokens)
@@ -135,43 +131,60 @@ def hash_shingles(
             cut = int(places[-1])
         waiting[-1] = tokens[:cut]
         part, waiting = np.concatenate(waiting, dtype=np.uint32), [tokens[cut:]]
-        past = done + len(part)
-        first, after = np.searchsorted(ends, [done, past], "right").tolist()
-        stops = np.unique(np.append(ends[first:after], past)) - done
-        done = past
-        # Spell it, and hash its words.
-        blocks = _make_blocks(int(entries.lengths[part].sum()))
-        edges = spell(part, stops, entries.blocks, entries.edges, entries.sizes, blocks)
-        blocks, edges = _normalise(blocks, edges)
-        hashes, sums = np.empty(int(edges[-1]) // 2 + len(edges) + 1, np.uint64), np.empty((len(edges), 2), np.int64)
-        made = hash_words(blocks, edges, after - first, kinds, last, hashes, sums)
+        if not len(part):
+            continue
+        own = ends[first : np.searchsorted(ends, done + len(part), "right")]
+        part[own - done - 1] = entries.end
+        done += len(part)
+        text = np.empty(int(entries.lengths[part].sum()), np.uint8)
+        spell(part, entries.bytes, entries.edges, text)
+        text = _normalise(text)
+        stops = np.flatnonzero(text == _END)
+        if len(stops) == 0 or stops[-1] + 1 < len(text):
+            stops = np.append(stops, len(text))
+        keys, sums = np.empty(len(text) // 2 + 1, np.uint64), np.empty((len(stops), 2), np.int64)
+        keys = np.append(last, keys[: hash_words(text, stops, keys, sums)])
         counts, characters = sums.T
-        yield first, counts, characters, hashes[:made]
+        counts[0] += len(last)
+        # A document that goes on takes its last words along; one that has ended has a shingle of few words, too.
+        past = np.cumsum(counts)
+        missing = np.maximum(_WIDTH - counts, 0)
+        missing[len(own) :] = 0
+        last = keys[past[-1] - min(_WIDTH, counts[-1]) :] if len(own) < len(stops) else last[:0]
+        if missing.any():
+            keys = np.insert(keys, np.repeat(past, missing), 0)
+            counts += missing
+        shingles = np.maximum(counts - _WIDTH + 1, 0)
+        begins = spread(np.cumsum(counts) - counts, shingles)
+        yield first, shingles, characters, hash_ngrams(keys, _WIDTH)[begins]
+        first += len(own)
 
 
-def _make_blocks(size: int) -> UInt64s:
-    return np.zeros(size // _BLOCK + 3, np.uint64)  # as the compiled code reads behind the end
-
-
-def _normalise(blocks: UInt64s, ends: Int64s) -> tuple[UInt64s, Int64s]:
-    """Return spelled documents in normal form, and one past the last byte of each."""
-    from pipeline.clean.measures.shingles import find_moving
-
-    stretches = find_moving(blocks, ends, find_kinds())
-    if not len(stretches):
-        return blocks, ends
-    text = blocks.view(np.uint8)[: ends[-1]].tobytes()
-    starts, stops = stretches.T
-    old = b"\n".join([text[start:stop] for start, stop in stretches.tolist()])  # no line feed is in a text
-    folded = unicodedata.normalize("NFC", old.decode(errors="surrogateescape")).casefold()
-    new = unicodedata.normalize("NFC", folded).encode(errors="surrogateescape").split(b"\n")
-    edges = pairwise([0, *stretches.ravel().tolist(), len(text)])
-    between = [text[start:stop] for start, stop in edges][::2]
-    normal = b"".join(chain(*zip(between, [*new, b""], strict=True)))
-    growth = np.append(0, np.cumsum(np.array(list(map(len, new))) - (stops - starts)))
-    blocks = _make_blocks(len(normal))
-    blocks.view(np.uint8)[: len(normal)] = np.frombuffer(normal, np.uint8)
-    return blocks, ends + growth[np.searchsorted(stops, ends, "right")]
+def _normalise(text: UInt8s) -> UInt8s:
+    """Return spelled documents in normal form; characters that are words have white space around them."""
+    data = text.tobytes()
+    try:
+        starts, stops, characters = find_characters(data)
+    except UnicodeDecodeError:  # the tokenizer lacks bytes
+        data = DOCUMENT_END.join([part.decode(errors="replace").encode() for part in data.split(DOCUMENT_END)])
+        starts, stops, characters = find_characters(data)
+    if len(moves := np.flatnonzero(_find_kinds()[characters] & _MOVES)):
+        # Each goes with the character before it in its document, and with those nearby.
+        adjoins = np.append(0, stops)[moves] == starts[moves]
+        begins = np.where(adjoins, np.append(0, starts)[moves], np.maximum(starts[moves] - 1, 0))
+        text, stops = np.frombuffer(data, np.uint8), stops[moves]
+        begins = np.where(text[begins] == _END, starts[moves], begins)
+        own = np.searchsorted(np.flatnonzero(text == _END), begins)
+        new = np.append(True, (begins[1:] > stops[:-1] + _NEAR) | (own[1:] > own[:-1]))
+        stretches = np.stack([begins[new], stops[np.append(new[1:], True)]], axis=1)
+        parts = [data[start:stop] for start, stop in pairwise([0, *stretches.ravel().tolist(), len(data)])]
+        old = b"\n".join(parts[1::2]).decode(errors="surrogateescape")  # no line feed is in a part
+        folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", old).casefold())
+        parts[1::2] = folded.encode(errors="surrogateescape").split(b"\n")
+        data = b"".join(parts)
+        starts, stops, characters = find_characters(data)
+    alone = _find_kinds()[characters] & _ALONE > 0
+    return np.insert(np.frombuffer(data, np.uint8), np.append(starts[alone], stops[alone]), _ASCII[0x20])
 
 
 def compile_shingles(say: Callable[[str], None]) -> None:
