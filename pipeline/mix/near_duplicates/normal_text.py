@@ -8,8 +8,8 @@ A shingle is five consecutive words. A document with fewer has one: all its word
 different ones of a pair of documents have the same hash about once in 2^64 / (shingles of one x of the other): for
 documents of 100,000 words, once in two billion pairs.
 
-ASCII is folded in the vocabulary's entries, once; of the other characters, Python's `unicodedata` sees those that change
-or that join the one before them, with that one. Costs about 8 ms per megabyte of English on one core. Memory: 50 bytes
+ASCII is folded in the vocabulary's entries, once. Of the other characters, `unicodedata` sees those that change, or
+that join the one before them, with that one. Costs about 8 ms per megabyte of English on one core. Memory: 50 bytes
 for each byte of `PART_TOKENS` tokens, or of a longer stretch without white space.
 """
 
