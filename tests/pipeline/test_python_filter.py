@@ -234,7 +234,7 @@ FUNCTIONS: list[tuple[str, int | str]] = [
     ("import os\ndef keep(t): return os.write(200, b'garbage') and t", f"row 0: {ENDED}"),
     ("import sys\ndef keep(t): return [sys.stdout.close() or sys.stdin.read() == '' for _ in t[:1]] * len(t)", 101),
     ("def keep(t): return print('x' * 10**7) or t", 101),
-    ("import json\njson.dumps = None\ndef keep(t): return t", f"rules:keep cannot be imported: it {ENDED[24:]}"),
+    ("import json\njson.dumps = None\ndef keep(t): return t", f"rules:keep cannot be imported: it {ENDED[25:]}"),
     ("import signal\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\ndef keep(t): return t", 101),
     # It starts others, which stay.
     ("import os\ndef keep(t): return os.fork() and t or t", 101),
