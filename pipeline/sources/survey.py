@@ -31,7 +31,7 @@ from pipeline.sources.files import expand_glob, name_folder
 from pipeline.sources.formats.arrow_ipc import is_file
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, compression_of, open_file
 from pipeline.sources.formats.csv_table import Form, QuotedFields
-from pipeline.sources.formats.detect import detect_format, explain_unread, is_binary, read_head
+from pipeline.sources.formats.detect import detect_format, explain_unread, find_stand_in, is_binary, read_head
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
 from pipeline.sources.globs import UNREADABLE
@@ -85,6 +85,8 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
     # A recipe gives the format of compressed text whose name does not, so the name counts without its `.gz`.
     named = replace(file, name=os.path.splitext(file.name)[0]) if compression_of(file.name) else file
     keys: Keys = {"format": detect_format(named, encoding or UTF8, head)} | ({"encoding": encoding} if encoding else {})
+    if keys["format"] in ("jsonl", "json", "csv") and (what := find_stand_in(head)):
+        raise SourceError(f"{file.name}: holds {what}")
     if keys["format"] in ("parquet", "arrow"):
         records = _list_rows(file, keys["format"])
     else:
