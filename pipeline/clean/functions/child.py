@@ -20,6 +20,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -171,7 +172,7 @@ def _load(module: str, name: str, modules: Modules) -> Any:
     try:
         found: Any = getattr(import_module(module), name, None)
         if hasattr(found, "filter") and hasattr(found, "run"):  # a filter of datatrove
-            return lambda texts: ask_datatrove(found, texts)
+            return partial(ask_datatrove, found)
         return found if callable(found) else f": {module}.py has no function {name!r}. Add it, or correct the recipe."
     except BaseException as error:  # noqa: BLE001  (code of others)
         return f" cannot be imported: {_describe_error(error, [file for file, _ in modules.values()])}."
@@ -195,7 +196,7 @@ def _answer_all(own: int) -> None:
         replies.write(json.dumps(reply).encode() + b"\n" + b"".join(text for _, text in changed))
         replies.flush()
         texts = [str(asked.read(size), "utf-8") for size in json.loads(asked.readline())]
-        reply = answer(found, texts, files)
+        reply = answer(found, texts, files)  # pyright: ignore[reportArgumentType]
 
 
 def _guard(child: int) -> NoReturn:

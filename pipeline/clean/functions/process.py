@@ -51,7 +51,7 @@ class FunctionProcess:
         passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-u", child.__file__],
-            stdin=other,
+            stdin=other.fileno(),
             stdout=subprocess.DEVNULL if seed else 2,
             stderr=subprocess.DEVNULL if seed else None,
             env=_FIXED | passed | table.environment | {"PYTHONHASHSEED": str(seed)},
