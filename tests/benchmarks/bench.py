@@ -52,7 +52,7 @@ GOALS = {
     "audit memory_ratio": "at most 1.15",
     "memory worker_ratio": "at most 1.15",
     "memory command_ratio": "at most 1.15",
-    "near_duplicates signatures_ms_mb": "at most 8",
+    "near_duplicates signatures_ms_mb": "at most 15",
     "near_duplicates ratio": "at least 20",
     "near_duplicates ours_recall": "at least 0.98",
     "near_duplicates ours_dropped_of_apart": "at most 0",
