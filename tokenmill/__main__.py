@@ -21,6 +21,7 @@ import importlib.util
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -143,15 +144,37 @@ def help_text() -> str:
 _interrupts: list[int] = []
 """The signals that have interrupted this process."""
 
+_IMPORT_S = 60.0
+"""How long an interrupt waits for the end of an import at most."""
+_AGAIN_S = 0.01
+_first_told: list[float] = []
+"""When an interrupt came in the middle of an import, by `time.monotonic`."""
+
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    if frame is not None and "importlib" in frame.f_code.co_filename:
-        # Python would keep the lock of imports for ever, and threads would wait for it: again in 0.01 s.
-        signal.signal(signal.SIGALRM, _interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
-        return
+    """Interrupt the program, but not inside an import: that would keep the lock of imports, at which threads wait for
+    ever, or leave half of a module; and libraries catch it there, or end the process."""
+    _first_told.append(time.monotonic())
+    while frame is not None:
+        if "importlib" in frame.f_code.co_filename and time.monotonic() < _first_told[0] + _IMPORT_S:
+            _interrupt_again()
+            return
+        frame = frame.f_back
     _interrupts.append(number)
     raise KeyboardInterrupt
+
+
+def _interrupt_again() -> None:
+    signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
+
+def _tell_ignored(ignored: sys.UnraisableHookArgs) -> None:
+    """Interrupt again if Python ignores it, as in `__del__`; report any other error there as Python does."""
+    if ignored.exc_type is KeyboardInterrupt:
+        _interrupt_again()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def find_clashes() -> list[str]:
@@ -209,6 +232,7 @@ def run() -> NoReturn:
         print("\n".join(f"error: {clash}" for clash in clashes), file=sys.stderr)
         sys.exit(COULD_NOT_RUN)
     os.environ["PYTHONSAFEPATH"] = "1"  # processes that this one starts: Python would put the working directory first
+    sys.unraisablehook = _tell_ignored
     signal.signal(signal.SIGTERM, _interrupt)  # so that it, too, leaves no worker behind
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by `nohup`
         signal.signal(signal.SIGINT, _interrupt)
