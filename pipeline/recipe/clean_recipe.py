@@ -223,8 +223,8 @@ class PythonFilter(Filter):
 
     def in_digest(self) -> dict[str, Any]:
         """Return what of a Python function decides its result: of its module the text, of a variable a digest."""
-        values = {name: hash_bytes(os.fsencode(value)).hexdigest() for name, value in self.environment.items()}
-        return super().in_digest() | {"function": self.parts[1:], "env": values}
+        given = {name: hash_bytes(os.fsencode(value)).hexdigest() for name, value in self.environment.items()}
+        return super().in_digest() | {"function": self.parts[1:], "env": {name: given.get(name) for name in self.env}}
 
 
 def distinct_filters(filters: list[Any]) -> list[Any]:

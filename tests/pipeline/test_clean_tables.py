@@ -108,7 +108,7 @@ PRESETS = {preset.name for preset in Preset.__subclasses__()}
 OTHER: dict[str, Any] = {
     "enabled": False, "when": "mix", "action": "drop", "kinds": ["email"], "model": "other.ftz", "keep": ["fr"],
     "min_score": 0.1, "first_bytes": 7, "filter": "C4ParagraphFilter", "arguments": {"a": 1}, "function": "a:b",
-    "packages": ["c"],
+    "packages": ["c"], "env": ["D"],
 }  # fmt: skip
 """Another value of each key of a table but limits, which may all be "off"."""
 

@@ -13,7 +13,8 @@ _installed: list[bool] = []
 
 
 def _note(event: str, arguments: tuple[object, ...]) -> None:
-    if event == "open" and isinstance(arguments[0], str | bytes):  # a number is a file that is open already
+    # A number is a file that is open already. Without a mode it is of `os.open`, which an `opener` of `open` calls.
+    if event == "open" and isinstance(arguments[0], str | bytes) and arguments[1] is not None:
         for opened in _lists:
             opened.append(os.fsdecode(arguments[0]))
 
@@ -22,7 +23,7 @@ def _note(event: str, arguments: tuple[object, ...]) -> None:
 def record_opened() -> Generator[list[str]]:
     """Yield a list that grows by the path of every file that this process opens in the block, in any thread.
 
-    Files that Arrow's C++ code opens are not in it.
+    Files that Arrow's C++ code or `os.open` opens are not in it.
     """
     if not _installed:
         sys.addaudithook(_note)  # a hook cannot be removed
