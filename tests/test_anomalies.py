@@ -1,4 +1,4 @@
-"""A signal at the n-th import or system call, the n-th call that fails, too little memory: a command ends as promised.
+"""A signal at the n-th import or system call, or the n-th call that fails: a command ends as promised.
 
 The same command then does the rest, and its result is that of a command that was left alone. strace plants the calls.
 """
@@ -8,22 +8,22 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.support.ablations import TRAIN, write_ablation
-from tests.support.builds import build_here, call_here
+from tests.support.builds import build_here
 
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
-POINTS = 15
-"""Of each kind of moment, spread over commands and calls; `make test-exhaustive` takes every one."""
+POINTS = 5
+"""Of each command and kind of moment; `make test-exhaustive` takes every one."""
 pytestmark = pytest.mark.long
 
 COMMANDS = {
@@ -68,25 +68,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("made")
     write_ablation(folder, train={"eval": {"every_steps": 4}, "train": TRAIN["train"] | {"steps": 6}})
     build_here(folder / "data.toml", folder / "set")
-    assert (
-        call_here("train", folder / "train.toml", "--shards", folder / "set", "--run", folder / "run").returncode == 0
-    )
-    results = {}
-    for name, command in COMMANDS.items():
-        done = start(command, folder, folder / name)
+    found = Made(folder, {})
+    for name in COMMANDS:
+        done = start(name, found, folder / name)
         assert done.returncode == 0, done.stderr
-        results[name] = read_result(folder / name)
-    return Made(folder, results)
+        found.results[name] = read_result(folder / name)
+    return found
 
 
-def start(command: str, made: Path, out: Path, *before: str, **options: int) -> subprocess.CompletedProcess[str]:
+def start(name: str, made: Made, out: Path, *program: str) -> subprocess.CompletedProcess[str]:
     """Run a command, or a program that is given its words; it has four minutes."""
     out.mkdir(exist_ok=True)
-    words = command.format(made=made, out=out).split()
-    given = [*(before or (sys.executable, "-m", "tokenmill")), *words]
-    memory = options.get("memory")
-    limit = (lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory))) if memory else None
-    return subprocess.run(given, capture_output=True, text=True, timeout=240, check=False, preexec_fn=limit)
+    words = COMMANDS[name].format(made=made.folder, out=out).split()
+    given = [*(program or (sys.executable, "-m", "tokenmill")), *words]
+    return subprocess.run(given, capture_output=True, text=True, timeout=240, check=False)
 
 
 def read_result(out: Path) -> dict[str, str]:
@@ -98,21 +93,20 @@ def read_result(out: Path) -> dict[str, str]:
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(names.items())}
 
 
-def choose(seed: str, counts: dict[str, int]) -> list[tuple[str, int]]:
-    """Return kinds with the number of one of their calls, from 1 on; some of each kind, or all."""
+def choose(counts: dict[str, int]) -> list[tuple[str, int]]:
+    """Return kinds of calls, each with the number of one, from 1 on; some of each kind, or all."""
     if EXHAUSTIVE:
         return [(kind, number + 1) for kind, count in counts.items() for number in range(count)]
-    chance = random.Random(seed)
-    kinds = [kind for kind, count in counts.items() if count]
+    chance, kinds = random.Random(1), [kind for kind, count in counts.items() if count]
     return [(kind, chance.randrange(counts[kind]) + 1) for kind in (kinds * POINTS)[:POINTS]]
 
 
-def expect_rest(name: str, made: Made, out: Path, where: str) -> None:
+def expect_rest(name: str, made: Made, out: Path) -> None:
     """Run a command again, unless it had ended but for what it says: its result is whole."""
     if read_result(out) != made.results[name]:
-        again = start(COMMANDS[name], made.folder, out)
-        assert again.returncode == 0, (where, again.stderr)
-        assert read_result(out) == made.results[name], where
+        again = start(name, made, out)
+        assert again.returncode == 0, again.stderr
+        assert read_result(out) == made.results[name]
     shutil.rmtree(out)
 
 
@@ -124,63 +118,44 @@ def strace(calls: str, inject: str = "", output: str = "/dev/null") -> list[str]
 
 
 needs_strace = pytest.mark.skipif(
-    not shutil.which("strace") or subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], check=False).returncode,
+    not shutil.which("strace")
+    or subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], check=False).returncode != 0,
     reason="strace may not trace here",
 )
 
 
-def test_a_signal_at_an_import_ends_a_command(made: Made, tmp_path: Path) -> None:
-    counted, counts = tmp_path / "count", {}
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_signal_at_an_import_ends_a_command(name: str, made: Made, tmp_path: Path) -> None:
+    counted = tmp_path / "count"
 
-    def run(name: str, at: int, sent: int, out: Path) -> subprocess.CompletedProcess[str]:
+    def run(at: int, sent: int, out: Path) -> subprocess.CompletedProcess[str]:
         counted.write_text("")
-        program = (sys.executable, "-c", AT_IMPORT, str(at), str(sent), str(counted))
-        return start(COMMANDS[name], made.folder, out, *program)
+        return start(name, made, out, sys.executable, "-c", AT_IMPORT, str(at), str(sent), str(counted))
 
-    for name in COMMANDS:
-        assert run(name, 0, 0, tmp_path / "all").returncode == 0
-        counts[name] = int(counted.read_text())
-    for number, (name, at) in enumerate(choose("imports", counts)):
+    assert run(0, 0, tmp_path / "all").returncode == 0
+    for number, (_, at) in enumerate(choose({"": int(counted.read_text())})):
         sent = (signal.SIGTERM, signal.SIGINT)[number % 2]
-        where, out = f"{name}: {sent.name} at import {at} of {counts[name]}", tmp_path / "out"
-        done = run(name, at, sent, out)
-        check_ended(done, where, {130, 128 + sent})
-        expect_rest(name, made, out, where)
+        done = run(at, sent, tmp_path / "out")
+        check_ended(done, f"{sent.name} at import {at}", {130, 128 + sent})
+        expect_rest(name, made, tmp_path / "out")
 
 
 @needs_strace
-def test_a_signal_at_a_system_call_ends_a_command(made: Made, tmp_path: Path) -> None:
-    calls = "%file,%desc,mmap,munmap"
-    counts = {name: count_calls(calls, command, made, tmp_path / name) for name, command in COMMANDS.items()}
-    for name, at in choose("calls", counts):
-        where, out = f"{name}: SIGTERM at call {at} of {counts[name]}", tmp_path / "out"
-        done = start(COMMANDS[name], made.folder, out, *strace(calls, f"signal=SIGTERM:when={at}"))
-        check_ended(done, where, {130, 143, -signal.SIGTERM})
-        expect_rest(name, made, out, where)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_signal_at_a_system_call_ends_a_command(name: str, made: Made, tmp_path: Path) -> None:
+    for calls, at in choose(count_calls(name, ["%file,%desc,mmap,munmap"], made, tmp_path)):
+        done = start(name, made, tmp_path / "out", *strace(calls, f"signal=SIGTERM:when={at}"))
+        check_ended(done, f"SIGTERM at call {at}", {130, 143, -signal.SIGTERM})
+        expect_rest(name, made, tmp_path / "out")
 
 
 @needs_strace
-def test_a_system_call_that_fails_ends_a_command(made: Made, tmp_path: Path) -> None:
-    counts = {
-        f"{name} {calls}": count_calls(calls, command, made, tmp_path / name)
-        for name, command in COMMANDS.items()
-        for calls in FAILING
-    }
-    for kind, at in choose("failures", counts):
-        name, calls = kind.split()
-        where, out = f"{name}: {FAILING[calls]} of call {at} of {counts[kind]}, {calls}", tmp_path / "out"
-        done = start(COMMANDS[name], made.folder, out, *strace(calls, f"error={FAILING[calls]}:when={at}"))
-        check_ended(done, where, {1, 2})
-        expect_rest(name, made, out, where)
-
-
-def test_too_little_memory_ends_a_command(made: Made, tmp_path: Path) -> None:
-    for number in range(20):
-        name = list(COMMANDS)[number % len(COMMANDS)]
-        where, out = f"{name}: {number}", tmp_path / "out"
-        done = start(COMMANDS[name], made.folder, out, memory=(200 + 100 * number) << 20)
-        check_ended(done, where, {1, 2})
-        expect_rest(name, made, out, where)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_system_call_that_fails_ends_a_command(name: str, made: Made, tmp_path: Path) -> None:
+    for calls, at in choose(count_calls(name, FAILING, made, tmp_path)):
+        done = start(name, made, tmp_path / "out", *strace(calls, f"error={FAILING[calls]}:when={at}"))
+        check_ended(done, f"{FAILING[calls]} of call {at} of {calls}", {1, 2})
+        expect_rest(name, made, tmp_path / "out")
 
 
 def check_ended(done: subprocess.CompletedProcess[str], where: str, statuses: set[int]) -> None:
@@ -189,10 +164,12 @@ def check_ended(done: subprocess.CompletedProcess[str], where: str, statuses: se
     assert done.returncode in statuses | {0}, (where, done.returncode, done.stderr)
 
 
-def count_calls(calls: str, command: str, made: Made, out: Path) -> int:
-    """Return how many system calls of a kind the main thread of a command makes."""
-    done = start(command, made.folder, out, *strace(calls, output=str(out.with_suffix(".calls"))))
-    assert done.returncode == 0, done.stderr
-    shutil.rmtree(out)
-    threads = [line.split()[0] for line in out.with_suffix(".calls").read_text().splitlines()]
-    return threads.count(threads[0]) if threads else 0
+def count_calls(name: str, kinds: Iterable[str], made: Made, folder: Path) -> dict[str, int]:
+    """Return how many system calls of each kind the main thread of a command makes."""
+    counts = dict[str, int]()
+    for number, calls in enumerate(kinds):
+        done = start(name, made, folder / str(number), *strace(calls, output=str(folder / "calls")))
+        assert done.returncode == 0, done.stderr
+        threads = [line.split()[0] for line in (folder / "calls").read_text().splitlines()]
+        counts[calls] = threads.count(threads[0]) if threads else 0
+    return counts

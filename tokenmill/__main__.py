@@ -154,13 +154,13 @@ _first_told: list[float] = []
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Interrupt the program, but not inside an import: that would keep the lock of imports, at which threads wait for
     ever, or leave half of a module; and libraries catch it there, or end the process."""
+    _interrupts.append(number)  # whatever else goes wrong while it waits: the workers may have been interrupted, too
     _first_told.append(time.monotonic())
     while frame is not None:
         if "importlib" in frame.f_code.co_filename and time.monotonic() < _first_told[0] + _IMPORT_S:
             _interrupt_again()
             return
         frame = frame.f_back
-    _interrupts.append(number)
     raise KeyboardInterrupt
 
 
@@ -249,6 +249,7 @@ def run() -> NoReturn:
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         exit_status = main(arguments)
+        signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:  # what tells of it is not imported yet
         print("error: interrupted", file=sys.stderr)
         exit_status = 128 + signal.SIGINT
