@@ -24,6 +24,8 @@ from tests.support.builds import build_here
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
 POINTS = 5
 """Of each command and kind of moment; `make test-exhaustive` takes every one."""
+DOING = 0.95
+"""A signal is sent in this part of a command: behind it, all is done."""
 pytestmark = pytest.mark.long
 
 COMMANDS = {
@@ -48,12 +50,15 @@ sys.addaudithook(hook)
 run()
 """
 FAILING = {
-    "write,pwrite64": "ENOSPC",
-    "fsync,fdatasync": "EIO",
-    "rename,renameat,renameat2": "EIO",
-    "mkdir,mkdirat": "ENOSPC",
+    "write": "ENOSPC",
+    "pwrite64": "ENOSPC",
+    "fsync": "EIO",
+    "rename": "EIO",
+    "mkdir": "ENOSPC",
 }
-"""System calls of a kind, and the error of one of them."""
+"""System calls, each with the error of one of them. strace counts those of each name by themselves."""
+CALLS = ["openat", "read", "newfstatat", "mmap", "lseek"]
+"""System calls at which a signal is sent."""
 
 
 class Made(NamedTuple):
@@ -114,7 +119,7 @@ def strace(calls: str, inject: str = "", output: str = "/dev/null") -> list[str]
     """Return the command line that plants what happens at system calls of any thread, or writes them to a file."""
     plan = ["-e", f"inject={calls}:{inject}"] if inject else []
     program = [sys.executable, "-m", "tokenmill"]
-    return ["strace", "-f", "--seccomp-bpf", "-qq", "-e", f"trace={calls}", *plan, "-o", output, *program]
+    return ["strace", "-f", "-qq", "-e", f"trace={calls}", *plan, "-o", output, *program]
 
 
 needs_strace = pytest.mark.skipif(
@@ -133,7 +138,7 @@ def test_a_signal_at_an_import_ends_a_command(name: str, made: Made, tmp_path: P
         return start(name, made, out, sys.executable, "-c", AT_IMPORT, str(at), str(sent), str(counted))
 
     assert run(0, 0, tmp_path / "all").returncode == 0
-    for number, (_, at) in enumerate(choose({"": int(counted.read_text())})):
+    for number, (_, at) in enumerate(choose({"": int(DOING * int(counted.read_text()))})):
         sent = (signal.SIGTERM, signal.SIGINT)[number % 2]
         done = run(at, sent, tmp_path / "out")
         check_ended(done, f"{sent.name} at import {at}", {130, 128 + sent})
@@ -143,9 +148,10 @@ def test_a_signal_at_an_import_ends_a_command(name: str, made: Made, tmp_path: P
 @needs_strace
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_signal_at_a_system_call_ends_a_command(name: str, made: Made, tmp_path: Path) -> None:
-    for calls, at in choose(count_calls(name, ["%file,%desc,mmap,munmap"], made, tmp_path)):
+    counts = count_calls(name, CALLS, made, tmp_path)
+    for calls, at in choose({calls: int(DOING * count) for calls, count in counts.items()}):
         done = start(name, made, tmp_path / "out", *strace(calls, f"signal=SIGTERM:when={at}"))
-        check_ended(done, f"SIGTERM at call {at}", {130, 143, -signal.SIGTERM})
+        check_ended(done, f"SIGTERM at call {at} of {calls}", {130, 143, -signal.SIGTERM})
         expect_rest(name, made, tmp_path / "out")
 
 
@@ -154,14 +160,16 @@ def test_a_signal_at_a_system_call_ends_a_command(name: str, made: Made, tmp_pat
 def test_a_system_call_that_fails_ends_a_command(name: str, made: Made, tmp_path: Path) -> None:
     for calls, at in choose(count_calls(name, FAILING, made, tmp_path)):
         done = start(name, made, tmp_path / "out", *strace(calls, f"error={FAILING[calls]}:when={at}"))
-        check_ended(done, f"{FAILING[calls]} of call {at} of {calls}", {1, 2})
+        check_ended(
+            done, f"{FAILING[calls]} of call {at} of {calls}", {0, 1, 2}
+        )  # 0: what could not be written is a message
         expect_rest(name, made, tmp_path / "out")
 
 
 def check_ended(done: subprocess.CompletedProcess[str], where: str, statuses: set[int]) -> None:
-    """Check that a command has said why it ended, if it has not gone on to its end."""
+    """Check how a command has ended, and that it is no accident."""
     assert "Traceback" not in done.stderr, (where, done.stderr)
-    assert done.returncode in statuses | {0}, (where, done.returncode, done.stderr)
+    assert done.returncode in statuses, (where, done.returncode, done.stderr)
 
 
 def count_calls(name: str, kinds: Iterable[str], made: Made, folder: Path) -> dict[str, int]:

@@ -141,23 +141,21 @@ def help_text() -> str:
     return "\n".join(lines) + "\n\n" + EXAMPLES
 
 
-_interrupts: list[int] = []
-"""The signals that have interrupted this process."""
+_interrupts: list[float] = []
+"""When signals interrupted this process, by `time.monotonic`."""
 
 _IMPORT_S = 60.0
 """How long an interrupt waits for the end of an import at most."""
 _AGAIN_S = 0.01
-_first_told: list[float] = []
-"""When an interrupt came in the middle of an import, by `time.monotonic`."""
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _interrupt(_number: int, frame: FrameType | None) -> None:
     """Interrupt the program, but not inside an import: that would keep the lock of imports, at which threads wait for
     ever, or leave half of a module; and libraries catch it there, or end the process."""
-    _interrupts.append(number)  # whatever else goes wrong while it waits: the workers may have been interrupted, too
-    _first_told.append(time.monotonic())
+    # At once: what goes wrong while it waits is its doing, since it may have ended the workers.
+    _interrupts.append(time.monotonic())
     while frame is not None:
-        if "importlib" in frame.f_code.co_filename and time.monotonic() < _first_told[0] + _IMPORT_S:
+        if "importlib" in frame.f_code.co_filename and _interrupts[-1] < _interrupts[0] + _IMPORT_S:
             _interrupt_again()
             return
         frame = frame.f_back
