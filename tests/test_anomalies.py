@@ -1,4 +1,4 @@
-"""A signal at the n-th import or system call, or the n-th call that fails: a command ends as promised.
+"""A signal at the n-th import or system call, the n-th call that fails, little memory: a command ends as promised.
 
 The same command then does the rest, and its result is that of a command that was left alone. strace plants the calls.
 """
@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,9 +31,11 @@ pytestmark = pytest.mark.long
 COMMANDS = {
     "build": "build {made}/data.toml --workers 1 --out {out}/set --json",
     "export": "export {made}/set --to nanogpt --out {out}/there --json",
+    "export-model": "export-model {made}/run --to hf --out {out}/model --json",
+    "push": "push {made}/set tester/set --threads 1 --json",
     "train": "train {made}/train.toml --shards {made}/set --run {out}/run --json",
 }
-"""Each with what it writes below `{out}`."""
+"""Each with what it writes below `{out}`, or to the Hub."""
 AT_IMPORT = """
 import os, signal, sys
 from tokenmill.__main__ import run
@@ -59,26 +61,33 @@ FAILING = {
 """System calls, each with the error of one of them. strace counts those of each name by themselves."""
 CALLS = ["openat", "read", "newfstatat", "mmap", "lseek"]
 """System calls at which a signal is sent."""
+MEMORY_STEPS = [int(2 ** (25 + step / 2)) for step in range(20)]
+"""Bytes of addresses that a command may have: from those without which Python does not start to more than enough."""
 
 
 class Made(NamedTuple):
-    """What the commands read, and what they write if they are left alone."""
+    """What the commands read, where they write, and what they write if they are left alone."""
 
     folder: Path
+    hub: Hub
     results: dict[str, dict[str, str]]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     folder = tmp_path_factory.mktemp("made")
     write_ablation(folder, train={"eval": {"every_steps": 4}, "train": TRAIN["train"] | {"steps": 6}})
     build_here(folder / "data.toml", folder / "set")
-    found = Made(folder, {})
-    for name in COMMANDS:
-        done = start(name, found, folder / name)
-        assert done.returncode == 0, done.stderr
-        found.results[name] = read_result(folder / name)
-    return found
+    with Hub(store=folder / "store") as hub:
+        found = Made(folder, hub, {})
+        for name in sorted(COMMANDS, reverse=True):  # a model is exported after it was trained
+            done = start(name, found, folder / name)
+            assert done.returncode == 0, done.stderr
+            found.results[name] = read_result(name, found, folder / name)
+            if name == "train":
+                (folder / name / "run").rename(folder / "run")
+            forget(found, folder / name)
+        yield found
 
 
 def start(name: str, made: Made, out: Path, *program: str) -> subprocess.CompletedProcess[str]:
@@ -86,11 +95,15 @@ def start(name: str, made: Made, out: Path, *program: str) -> subprocess.Complet
     out.mkdir(exist_ok=True)
     words = COMMANDS[name].format(made=made.folder, out=out).split()
     given = [*(program or (sys.executable, "-m", "tokenmill")), *words]
-    return subprocess.run(given, capture_output=True, text=True, timeout=240, check=False)
+    hub = {"HF_ENDPOINT": made.hub.url, "HF_TOKEN": WRITER, "HF_HUB_DISABLE_XET": "1"}
+    return subprocess.run(given, env=os.environ | hub, capture_output=True, text=True, timeout=240, check=False)
 
 
-def read_result(out: Path) -> dict[str, str]:
+def read_result(name: str, made: Made, out: Path) -> dict[str, str]:
     """Return the SHA-256 of the files that a command writes, but of those that hold times."""
+    if name == "push":
+        snapshots = [repo.snapshots[repo.refs["main"]] for repo in made.hub.repos.values()]
+        return {path: entry.sha256 for snapshot in snapshots for path, entry in snapshot.files.items()}
     files = [path for path in out.rglob("*") if path.is_file() and ".work" not in str(path.relative_to(out))]
     if (out / "run").exists():
         files = [path for path in files if path.name == "model.safetensors"]
@@ -108,11 +121,19 @@ def choose(counts: dict[str, int]) -> list[tuple[str, int]]:
 
 def expect_rest(name: str, made: Made, out: Path) -> None:
     """Run a command again, unless it had ended but for what it says: its result is whole."""
-    if read_result(out) != made.results[name]:
+    if read_result(name, made, out) != made.results[name]:
         again = start(name, made, out)
         assert again.returncode == 0, again.stderr
-        assert read_result(out) == made.results[name]
+        assert read_result(name, made, out) == made.results[name]
+    forget(made, out)
+
+
+def forget(made: Made, out: Path) -> None:
+    """Remove what a command has written."""
     shutil.rmtree(out)
+    made.hub.repos.clear()
+    for path in (made.folder / "store").iterdir():
+        path.unlink()
 
 
 def strace(calls: str, inject: str = "", output: str = "/dev/null") -> list[str]:
@@ -164,6 +185,17 @@ def test_a_system_call_that_fails_ends_a_command(name: str, made: Made, tmp_path
             done, f"{FAILING[calls]} of call {at} of {calls}", {0, 1, 2}
         )  # 0: what could not be written is a message
         expect_rest(name, made, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_with_little_memory_says_so(name: str, made: Made, tmp_path: Path) -> None:
+    steps = MEMORY_STEPS if EXHAUSTIVE else [*random.Random(2).sample(MEMORY_STEPS[:-1], POINTS - 1), MEMORY_STEPS[-1]]
+    for most in steps:
+        limited = ("sh", "-c", f'ulimit -v {most >> 10}; exec "$@"', "sh", sys.executable)
+        if subprocess.run([*limited, "-c", "import pydantic"], capture_output=True, check=False).returncode == 0:
+            done = start(name, made, tmp_path / "out", *limited, "-m", "tokenmill")
+            check_ended(done, f"{most:,} bytes of memory", {0, 1, 2, -signal.SIGABRT} if most < max(steps) else {0})
+            expect_rest(name, made, tmp_path / "out")
 
 
 def check_ended(done: subprocess.CompletedProcess[str], where: str, statuses: set[int]) -> None:

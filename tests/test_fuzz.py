@@ -16,7 +16,7 @@ import pytest
 from tests.support.fuzz.cases import KINDS
 
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
-CASES = int(os.environ.get("TOKENMILL_FUZZ_CASES", "5000" if EXHAUSTIVE else "250"))
+CASES = int(os.environ.get("TOKENMILL_FUZZ_CASES", "5000" if EXHAUSTIVE else "125"))
 SEED = os.environ.get("TOKENMILL_FUZZ_SEED", "1")
 
 

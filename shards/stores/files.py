@@ -314,19 +314,19 @@ def write_folder(path: Path, *, keep: bool = False) -> Generator[Path]:
     with _lock_staging(path, keep=keep) as (staging, descriptor):
         try:
             yield staging
-            # All of it is on disk before the folder gets its name, and the rights of any new folder.
+            # The name is given by one call, so that a kill leaves no empty folder of it; its rights are those of any new
+            # one, or of the empty one that has the name.
+            check_new_folder(path)
+            with contextlib.suppress(FileExistsError):  # left by a kill
+                os.mkdir(".rights", dir_fd=descriptor)
+            mode = (os.stat(path) if path.exists() else os.stat(".rights", dir_fd=descriptor)).st_mode & 0o7777
+            os.rmdir(".rights", dir_fd=descriptor)
             for folder, _, _ in os.walk(staging):
                 sync_folder(Path(folder))
-            path.mkdir(exist_ok=True)
-            check_own_folder(path)
             if not _is_private(staging, descriptor):
                 raise RunError(f"{staging}: another user has replaced this folder. Write where others cannot.")
-            os.fchmod(descriptor, path.stat().st_mode & 0o7777)
-            try:
-                staging.rename(path)
-            except OSError:
-                path.rmdir()
-                raise
+            os.fchmod(descriptor, mode)
+            staging.rename(path)
         except BaseException:
             if not keep and _is_private(staging, descriptor):
                 shutil.rmtree(staging, ignore_errors=True)

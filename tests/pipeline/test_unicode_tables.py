@@ -76,8 +76,9 @@ def test_the_list_of_letters_is_what_the_libraries_differ_in() -> None:
 def test_the_list_of_marks_has_what_the_libraries_normalize_differently() -> None:
     tokenizer, known = make_tokenizer("gpt2", nfc=True), listed(LETTERS) | listed(MARKS)
     found: set[str] = set()
+    some = [c for c in code_points() if not "\U00020100" < c < "\U0002f800"]  # of ideographs that compose with nothing
     for context in NFC_CONTEXTS:
-        texts = {context.format(c): c for c in code_points() if c not in "\u0301\u0307\u0327\u0334"}
+        texts = {context.format(c): c for c in some if c not in "\u0301\u0307\u0327\u0334"}
         found |= {texts[text] for text in find_different(tokenizer, list(texts))}
     assert len(found) > 100
     assert found <= known

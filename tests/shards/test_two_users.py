@@ -195,6 +195,17 @@ def test_own_leftovers_are_removed(shared: Path) -> None:
     assert [path.name for path in shared.iterdir()] == ["out"]
 
 
+def test_no_moment_gives_a_folder_its_name_before_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(_: Path, target: Path) -> None:
+        assert not target.exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", end)
+    with pytest.raises(KeyboardInterrupt), write_folder(tmp_path / "out") as folder:
+        (folder / "file").touch()
+    assert not list(tmp_path.iterdir())
+
+
 def test_work_cache_scratch_and_code_in_a_folder_of_the_other_user(
     shared: Path, mine: Path, other: Act, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _PASSED = ("HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")
+ANSWER_S = 3600.0
+"""A function that takes longer for an answer is taken for one that never gives it."""
 _FIXED = {"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TZ": "UTC"}
 
 
@@ -59,6 +61,7 @@ class FunctionProcess:
             start_new_session=True,
         )
         other.close()
+        own.settimeout(ANSWER_S)
         self._channel = own.makefile("rwb", 1 << 20)
         own.close()
         _, module, name, _ = table.parts
@@ -75,7 +78,7 @@ class FunctionProcess:
         """Ask the function about texts.
 
         Raises:
-            ChildProcessError: the process has ended.
+            ChildProcessError: the process has ended, or never answers.
         """
         self.is_fresh = False
         offsets = text_offsets(texts)
@@ -96,7 +99,8 @@ class FunctionProcess:
             status = self.close()
             number = -status if status < 0 else 256 - status
             how = signal.Signals(number).name if number < 65 else f"exit status {status}"
-            raise ChildProcessError(f"ended its process ({how})") from error
+            ended = "gave no answer in an hour" if isinstance(error, TimeoutError) else f"ended its process ({how})"
+            raise ChildProcessError(ended) from error
 
     def close(self) -> int:
         """End the process; return its exit status if it had ended."""

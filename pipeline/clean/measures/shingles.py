@@ -1,4 +1,4 @@
-"""The words of documents that are given as tokens: spelled as text, and hashed.
+"""The words of documents in the normal form of near-duplicates, hashed.
 
 Compiled for `pipeline.mix.near_duplicates.normal_text`, which makes shingles of them.
 """
@@ -12,18 +12,8 @@ from pipeline.clean.measures.words import find_words
 from pipeline.numba_compiler import compiled_and_kept
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, UInt32s, UInt64s
+    from pipeline.arrow_arrays import Int64s, UInt64s
     from pipeline.clean.measures.characters import Bytes
-
-
-@compiled_and_kept
-def spell(tokens: UInt32s, entries: Bytes, edges: Int64s, text: Bytes) -> None:
-    """Fill in the bytes of tokens; those of an id are what is between two of the edges in `entries`."""
-    at = 0
-    for token in tokens:
-        for place in range(edges[token], edges[token + 1]):
-            text[at] = entries[place]
-            at += 1
 
 
 @compiled_and_kept

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from pipeline.arrow_arrays import spread
+from pipeline.arrow_arrays import spread, text_offsets, wrap_texts
 from pipeline.clean import measures
 from pipeline.clean.decontamination.normal_form import DOCUMENT_END, SCRIPTS, find_characters, hash_ngrams
 from pipeline.numba_compiler import is_to_compile
@@ -69,10 +70,7 @@ class Entries:
         self.end = len(entries)
         """The number of the last one, which ends a document."""
         entries.append(DOCUMENT_END)
-        self.bytes = np.frombuffer(b"".join(entries), np.uint8)
-        self.edges = np.cumsum([0, *map(len, entries)])
-        """Where each entry begins and ends in `bytes`, `(entries + 1,)`."""
-        self.lengths = np.diff(self.edges)
+        self.bytes = wrap_texts(pa.large_binary(), entries)
         self.begins = np.array([entry.startswith(b" ") for entry in entries])
         """Which ones begin with white space: there, a word has ended."""
 
@@ -113,7 +111,7 @@ def hash_shingles(
         of each document in all parts together; the characters of their words, `(some,)`; and the hashes of the
         shingles, document by document.
     """
-    from pipeline.clean.measures.shingles import hash_words, spell  # loads compiled code
+    from pipeline.clean.measures.shingles import hash_words  # loads compiled code
 
     ends = np.cumsum(lengths, dtype=np.int64)
     waiting: list[UIntegers] = []
@@ -136,9 +134,8 @@ def hash_shingles(
         own = ends[first : np.searchsorted(ends, done + len(part), "right")]
         part[own - done - 1] = entries.end
         done += len(part)
-        text = np.empty(int(entries.lengths[part].sum()), np.uint8)
-        spell(part, entries.bytes, entries.edges, text)
-        text = _normalise(text)
+        spelled = entries.bytes.take(pa.array(part))
+        text = _normalise(bytes(memoryview(spelled.buffers()[2] or b"")[: text_offsets(spelled)[-1]]))
         stops = np.flatnonzero(text == _END)
         if len(stops) == 0 or stops[-1] + 1 < len(text):
             stops = np.append(stops, len(text))
@@ -160,15 +157,15 @@ def hash_shingles(
         first += len(own)
 
 
-def _normalise(text: UInt8s) -> UInt8s:
+def _normalise(data: bytes) -> UInt8s:
     """Return spelled documents in normal form; characters that are words have white space around them."""
-    data = text.tobytes()
     try:
         starts, stops, characters = find_characters(data)
     except UnicodeDecodeError:  # the tokenizer lacks bytes
         data = DOCUMENT_END.join([part.decode(errors="replace").encode() for part in data.split(DOCUMENT_END)])
         starts, stops, characters = find_characters(data)
-    if len(moves := np.flatnonzero(_find_kinds()[characters] & _MOVES)):
+    kinds = _find_kinds()[characters]
+    if len(moves := np.flatnonzero(kinds & _MOVES)):
         # Each goes with the character before it in its document, and with those nearby.
         adjoins = np.append(0, stops)[moves] == starts[moves]
         begins = np.where(adjoins, np.append(0, starts)[moves], np.maximum(starts[moves] - 1, 0))
@@ -182,7 +179,9 @@ def _normalise(text: UInt8s) -> UInt8s:
         folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", old).casefold())
         parts[1::2] = folded.encode(errors="surrogateescape").split(b"\n")
         data = b"".join(parts)
-        starts, stops, characters = find_characters(data)
+    if not (kinds & _ALONE).any():  # no other character becomes one
+        return np.frombuffer(data, np.uint8).copy()
+    starts, stops, characters = find_characters(data)
     alone = _find_kinds()[characters] & _ALONE > 0
     return np.insert(np.frombuffer(data, np.uint8), np.append(starts[alone], stops[alone]), _ASCII[0x20])
 
