@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import wrap_texts
+from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.errors import plural
 from shards.format.tokenizer_json import Spelling
@@ -80,7 +80,7 @@ class KeptCounter:
         """
         spelling, data = self._spelling, memoryview(documents.data)
         # The bytes of all tokens, end to end, and where those of each document end.
-        taken = self._entries.take(pa.array(ids))
+        taken = self._entries.take(wrap_numbers(pa.uint32(), ids))
         starts = np.frombuffer(taken.buffers()[1], np.int64)[taken.offset :][: len(ids) + 1]
         values = taken.buffers()[2]
         joined = values.to_pybytes() if values is not None else b""

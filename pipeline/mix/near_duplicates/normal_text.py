@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import spread, text_offsets, wrap_texts
+from pipeline.arrow_arrays import spread, text_offsets, wrap_numbers, wrap_texts
 from pipeline.clean import measures
 from pipeline.clean.decontamination.normal_form import DOCUMENT_END, SCRIPTS, find_characters, hash_ngrams
 from pipeline.numba_compiler import is_to_compile
@@ -134,7 +134,7 @@ def hash_shingles(
         own = ends[first : np.searchsorted(ends, done + len(part), "right")]
         part[own - done - 1] = entries.end
         done += len(part)
-        spelled = entries.bytes.take(pa.array(part))
+        spelled = entries.bytes.take(wrap_numbers(pa.uint32(), part))
         text = _normalise(bytes(memoryview(spelled.buffers()[2] or b"")[: text_offsets(spelled)[-1]]))
         stops = np.flatnonzero(text == _END)
         if len(stops) == 0 or stops[-1] + 1 < len(text):
