@@ -146,7 +146,7 @@ _REMEDIES = {
 
 
 _NO_MEMORY = re.compile(
-    r"cannot allocate memory|os error 12\)|malloc of size|bad_alloc|not enough memory|can't start new thread"
+    r"cannot allocate memory|os error 12\)|malloc (of size|failure)|bad_alloc|not enough memory|can't start new thread"
     "|launch worker thread|ThreadPoolBuildError|failed to map segment from shared object$",
     re.IGNORECASE,
 )

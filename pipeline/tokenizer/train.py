@@ -271,6 +271,7 @@ def _order_by_frequency(tokenizer: str, size: int, sample_path: Path, *, first: 
         The old id of each new one, from `first` on. Of equally frequent entries, the one with the smaller old id comes
         first in the order of bytes.
     """
+    import awkward  # noqa: F401  # pyright: ignore[reportUnusedImport]  # gigatoken gives lists if memory is too small for it
     import gigatoken
 
     encoder: Any = gigatoken.Tokenizer.from_json(tokenizer)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
-from shards.errors import TokenmillError
+from shards.errors import TokenmillError, lacks_memory
 from shards.stores.retry import (
     TRANSIENT_STATUSES,
     Result,
@@ -193,6 +193,8 @@ def hub_errors(what: str) -> Generator[None]:
         kind = f"{type(cause).__name__}: {said}"
         passing: dict[str, Any] | None = None
         match cause:
+            case _ if lacks_memory(cause):
+                raise cause from error
             case RevisionNotFoundError():
                 told = f"there is no such revision. {say_token()}."
             case GatedRepoError():
