@@ -140,7 +140,7 @@ _REMEDIES = {
     errno.EPERM: "This user has no permission. Change the permissions or the owner, or run as another user",
     errno.ENOMEM: "No memory is left, of the machine or of a limit (ulimit -v, a container). End other programs, raise "
     "the limit, or use fewer workers",
-    errno.ENOSPC: "The disk is full, of bytes or of files (df -h, df -i). Free some and run the same command again",
+    errno.ENOSPC: "The disk is full. Free some space or files (df -h, df -i) and run the same command again",
     errno.EDQUOT: "The disk quota is used up. Free some space and run the same command again",
 }
 
