@@ -106,6 +106,7 @@ class FunctionProcess:
         """End the process; return its exit status if it had ended."""
         with suppress(OSError):
             self._channel.close()
+        self._process.send_signal(signal.SIGCONT)  # a function may have stopped the guard
         return self._process.wait()
 
 
