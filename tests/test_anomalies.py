@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +26,7 @@ from tests.support.servers.hub import Hub
 from tests.support.servers.hub_writes import WRITER
 
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
-POINTS = 5
+POINTS = 3
 """Of each command and kind of moment; `make test-exhaustive` takes every one."""
 DOING = 0.95
 """A signal is sent in this part of a command: behind it, all is done."""
@@ -118,7 +120,7 @@ def choose(counts: dict[str, int]) -> list[tuple[str, int]]:
     if EXHAUSTIVE:
         return [(kind, number + 1) for kind, count in counts.items() for number in range(count)]
     chance, kinds = random.Random(1), [kind for kind, count in counts.items() if count]
-    return [(kind, chance.randrange(counts[kind]) + 1) for kind in (kinds * POINTS)[:POINTS]]
+    return [(kind, chance.randrange(counts[kind]) + 1) for kind in chance.sample(kinds * POINTS, POINTS)]
 
 
 def expect_rest(name: str, made: Made, out: Path) -> None:
@@ -210,10 +212,9 @@ def check_ended(done: subprocess.CompletedProcess[str], where: str, statuses: se
 
 def count_calls(name: str, kinds: Iterable[str], made: Made, folder: Path) -> dict[str, int]:
     """Return how many system calls of each kind the main thread of a command makes."""
-    counts = dict[str, int]()
-    for number, calls in enumerate(kinds):
-        done = start(name, made, folder / str(number), *strace(calls, output=str(folder / "calls")))
-        assert done.returncode == 0, done.stderr
-        threads = [line.split()[0] for line in (folder / "calls").read_text().splitlines()]
-        counts[calls] = threads.count(threads[0]) if threads else 0
-    return counts
+    done = start(name, made, folder / "counted", *strace(",".join(kinds), output=str(folder / "calls")))
+    assert done.returncode == 0, done.stderr
+    forget(made, folder / "counted")
+    calls = re.findall(r"^(\d+) +(\w+)\(", (folder / "calls").read_text(), re.MULTILINE)
+    counts = Counter(kind for thread, kind in calls if thread == calls[0][0])
+    return {kind: counts[kind] for kind in kinds}
