@@ -177,6 +177,7 @@ def remedy_of(error: BaseException) -> str:
 
 _PATH_REMEDIES = {
     errno.EEXIST: "A file has the name of the folder to write. Remove it, or give another path",
+    errno.ELOOP: "A link of the path leads to itself. Correct or remove it",
     errno.EISDIR: "A folder has the name of the file to write. Give another path",
     errno.ENAMETOOLONG: "Give a shorter path",
     errno.ENOENT: "Correct the path. If it is to be written: nothing can be made there; choose another place",

@@ -34,6 +34,7 @@ from shards.config import (
 from shards.errors import InputError, check_extra, shell_command
 from shards.format.manifest import MANIFEST_FILE
 from shards.stores.files import PIPE, hash_file
+from shards.stores.parse import check_values
 from shards.stores.store import FolderStore, folder_beside
 from shards.terminal.shipped_recipes import find_recipe
 
@@ -66,8 +67,14 @@ def load_checked_recipe(
         InputError: with every fault, including globs that match nothing and block lists that cannot be read.
         MissingExtraError: a library that cleaning needs is not installed.
     """
-    folder, where, given = Path(), "recipe", copy.deepcopy(recipe) if isinstance(recipe, dict) else {}
-    if not isinstance(recipe, dict):
+    folder, where, given = Path(), "recipe", {}
+    if isinstance(recipe, dict):
+        try:
+            check_values(recipe)
+        except ValueError as error:
+            raise settings_error(where, [str(error)]) from error
+        given = copy.deepcopy(recipe)
+    else:
         if Path(recipe).is_dir() and not (SHIPPED / f"{recipe}.toml").is_file():
             if (Path(recipe) / MANIFEST_FILE).is_file():
                 raise InputError(f"{recipe}: is a shard set; its recipe is {Path(recipe) / 'recipe.json'}.")

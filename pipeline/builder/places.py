@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from pipeline.builder.publish import RECIPE_FILE, SHARD_FILE
@@ -81,7 +82,7 @@ def _check_output(out: WritableStore, recipe: Recipe) -> None:
 
 def _is_within(work: WritableStore, out: WritableStore) -> bool:
     if work.folder is not None and out.folder is not None:
-        return work.folder.resolve().is_relative_to(out.folder.resolve())
+        return Path(os.path.realpath(work.folder)).is_relative_to(os.path.realpath(out.folder))
     return f"{work}/".startswith(f"{out}/")
 
 

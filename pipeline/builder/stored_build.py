@@ -164,7 +164,7 @@ def _read(work: WritableStore) -> dict[str, Any] | None:
     """
     try:
         return unseal(work.read(BUILD_FILE))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
         raise WorkFileDamagedError(str(work), BUILD_FILE, str(error)) from error

@@ -31,6 +31,7 @@ from pipeline.sources.formats.detect import describe_packed, detect_format, endi
 from pipeline.sources.formats.span_reader import SpanReader
 from pipeline.sources.globs import (
     AGAIN,
+    BROKEN,
     HIDDEN,
     SPECIAL,
     UNREADABLE,
@@ -297,7 +298,9 @@ def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
         try:
             status = os.stat(path)
         except OSError:
-            continue  # a broken link, or gone meanwhile
+            if os.path.islink(path):  # and not gone meanwhile
+                left_out[os.path.abspath(path)] = BROKEN
+            continue
         if stat.S_ISDIR(status.st_mode):
             continue
         folder, separator, base = path.rpartition(os.sep)

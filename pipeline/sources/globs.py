@@ -20,6 +20,7 @@ _SHOWN = 5
 HIDDEN = "hidden; to read hidden files, write the dot in the glob: `.hidden/*`"
 SPECIAL = "a pipe, a socket or a device is not read"
 AGAIN = "a link to a folder that is read already"
+BROKEN = "a broken link"
 UNREADABLE = "cannot be read: Permission denied"
 
 LeftOut = dict[str, str]

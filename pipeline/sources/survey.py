@@ -30,11 +30,11 @@ from pipeline.sources.base import File, SourceError
 from pipeline.sources.files import expand_glob, name_folder
 from pipeline.sources.formats.arrow_ipc import is_file
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, compression_of, open_file
-from pipeline.sources.formats.csv_table import Form, QuotedFields
+from pipeline.sources.formats.csv_table import OLD_MAC, Form, QuotedFields
 from pipeline.sources.formats.detect import detect_format, explain_unread, find_stand_in, is_binary, read_head
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
-from pipeline.sources.globs import UNREADABLE
+from pipeline.sources.globs import BROKEN, UNREADABLE
 from shards.errors import InputError, text_of
 
 MOST_LOOKED_AT = 4096
@@ -116,6 +116,8 @@ def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
             quoted = QuotedFields(Form(delimiter), data)
             is_open = len(head) < HEAD_BYTES and any(after > len(data) for _, after in quoted.places[-1:])
             keys |= {"delimiter": delimiter} | ({"quote": ""} if is_open or quoted.judge(data)[2] else {})
+            if "\r" in text.partition("\n")[0].rstrip("\r"):
+                raise SourceError(f"{file.name}: {OLD_MAC}")
             lines = Form(delimiter, keys.get("quote")).read(io.StringIO(text, newline=""))
             names = next(lines, [])
             records = (dict(zip(names, line, strict=False)) for line in lines)
@@ -310,7 +312,7 @@ def _walk(root: str, left_out: dict[str, str]) -> Iterator[File]:
             continue
         for path in [os.path.join(folder, name) for name in below + names]:
             if os.path.islink(path) and not os.path.exists(path):
-                left_out[path] = "a broken link"
+                left_out[path] = BROKEN
             elif os.path.islink(path) and os.path.isdir(path):
                 left_out[path] = "a link, not followed; name its target if that is elsewhere"
         left_out.update({os.path.join(folder, name): "hidden folder" for name in below if name.startswith(".")})

@@ -283,7 +283,8 @@ def check_new_folder(path: Path) -> None:
         InputError: by a folder of another user, whose rights the new one would get, or by a link of one.
     """
     check_no_planted_link(path)
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+    is_loop = os.path.islink(os.path.realpath(path))
+    if path.is_file() or is_loop or (path.is_dir() and any(path.iterdir())):
         raise FileExistsError(f"{path.absolute()}: exists and is not empty. Remove it, or give another folder.")
     if path.is_dir():
         check_own_folder(path)
@@ -314,8 +315,8 @@ def write_folder(path: Path, *, keep: bool = False) -> Generator[Path]:
     with _lock_staging(path, keep=keep) as (staging, descriptor):
         try:
             yield staging
-            # The name is given by one call, so that a kill leaves no empty folder of it; its rights are those of any new
-            # one, or of the empty one that has the name.
+            # The name is given by one call, so that a kill leaves no empty folder of it. The rights are those of any
+            # new folder, or of the empty one that has the name.
             check_new_folder(path)
             with contextlib.suppress(FileExistsError):  # left by a kill
                 os.mkdir(".rights", dir_fd=descriptor)

@@ -244,7 +244,7 @@ def folder_beside(store: Store, ending: str) -> Path:
     """
     if store.folder is None:
         raise InputError(f"{store}: is not a folder, so nothing is written next to it. Give a folder with --out.")
-    whole = store.folder.resolve()
+    whole = Path(os.path.realpath(store.folder))
     return whole.with_name(f"{whole.name}.{ending}")
 
 
@@ -256,7 +256,7 @@ def check_outside(out: Path, store: Store) -> None:
     """
     if out.is_dir():
         check_own_folder(out)
-    if store.folder is not None and out.resolve().is_relative_to(store.folder.resolve()):
+    if store.folder is not None and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(store.folder)):
         raise InputError(f"{out}: inside the set's own folder, which may hold only the set. Give another.")
 
 

@@ -129,7 +129,7 @@ def call_command(name: str, module_name: str, arguments: Sequence[str]) -> int:
     # The address of a remote set is checked when it is opened.
     place = getattr(options, "set", None)
     if isinstance(place, Path) and not place.is_dir():
-        what = "is a file" if place.is_file() else "no such folder"
+        what = "is no folder" if os.path.lexists(place) else "no such folder"
         raise InputError(f"{place}: {what}. Give the folder that contains manifest.json.")
     outcome = module.run(options)
     if isinstance(outcome, int):  # the command has printed what it found, as it found it

@@ -293,7 +293,7 @@ def test_a_function_does_no_more_than_to_answer_or_to_fail(code: str, expected: 
 def test_a_function_that_never_answers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.clean.functions.process.ANSWER_S", 0.5)
     given = pin(tmp_path, "import time\ndef keep(t):\n while 'text 3' in t: time.sleep(1)\n return t")
-    with pytest.raises(InputError, match="row 3: .* gave no answer in an hour"):
+    with pytest.raises(InputError, match=r"row 3: .* gave no answer in an hour"):
         clean(given)
 
 

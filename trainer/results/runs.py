@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -92,7 +93,8 @@ def read_run(folder: Path) -> TrainingRun:
     """
     for name in (METRICS_FILE, RUN_FILE, TOKENIZER_FILE):
         if not (folder / name).is_file():
-            raise InputError(f"{folder / name}: is missing. Expected the folder of a training run.")
+            found = "is no regular file" if os.path.lexists(folder / name) else "is missing"
+            raise InputError(f"{folder / name}: {found}. Expected the folder of a training run.")
     records, unreadable = read_lines(folder)
     recipe = load_train_recipe(folder / RECIPE_FILE)
     if not records:

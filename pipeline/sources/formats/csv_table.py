@@ -39,6 +39,10 @@ _DELIMITERS = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
 _SELDOM_IN_TEXT = "\t|"
 _EXCERPT = 60
 _CHARACTERS = 'If quotes are characters of the text, set the source\'s quote = "".'
+OLD_MAC = (
+    "a bare carriage return is in its header, or ends its lines, as on old Macs; expected line feeds. Convert it: "
+    "tr '\\r' '\\n' < OLD > NEW."
+)
 csv.field_size_limit(MOST_BYTES)  # the header of a file without one is its first record
 
 
@@ -93,10 +97,7 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
                 try:  # empty lines may stand before the header
                     names = next(filter(None, form.read(lines)), [])
                 except csv.Error as error:
-                    raise SourceError(
-                        f"{span.name}: a bare carriage return is in its header, or ends its lines, as on old Macs; "
-                        "expected line feeds. Convert it: tr '\\r' '\\n' < OLD > NEW."
-                    ) from error
+                    raise SourceError(f"{span.name}: {OLD_MAC}") from error
                 if names:
                     _check_columns(source, names, form.delimiter, span.name)
                 start = len(text[: lines.tell()].encode(UTF8, "surrogateescape"))
