@@ -148,6 +148,8 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         odd += [f"texts/{number % 20}/{number}.txt"] if number % 9 == 5 else []
         data = f"{text}\ncafé\xa0!".encode("cp1252" if number % 9 == 5 else "utf-8", "ignore")
         path.write_bytes(data.center(200_000 * (number == 14), b"."))
+    odd.append("texts/3/end.txt")
+    (tmp_path / odd[-1]).write_bytes("Only the last: café".encode("cp1252"))
     (tmp_path / "texts/0/sjis.txt").write_bytes("日本語の文。".encode("sjis"))  # keeps no other file from being read
     for recipe, given in (("a.toml", "texts"), ("b.toml", "texts/**/*.txt")):
         assert call_here("init", given, given, "--out", recipe, cwd=tmp_path).returncode == 0
