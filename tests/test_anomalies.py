@@ -26,8 +26,8 @@ from tests.support.servers.hub import Hub
 from tests.support.servers.hub_writes import WRITER
 
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
-POINTS = 3
-"""Of each command and kind of moment; `make test-exhaustive` takes every one."""
+POINTS = {"build": 5, "export": 3, "export-model": 1, "push": 3, "train": 2}
+"""Of each command and kind of moment; `make test-exhaustive` takes every one. What loads torch takes long."""
 DOING = 0.95
 """A signal is sent in this part of a command: behind it, all is done."""
 pytestmark = pytest.mark.long
@@ -115,12 +115,12 @@ def read_result(name: str, made: Made, out: Path) -> dict[str, str]:
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(names.items())}
 
 
-def choose(counts: dict[str, int]) -> list[tuple[str, int]]:
-    """Return kinds of calls, each with the number of one, from 1 on; some of each kind, or all."""
+def choose(name: str, counts: dict[str, int]) -> list[tuple[str, int]]:
+    """Return kinds of calls of a command, each with the number of one, from 1 on: some, or all."""
     if EXHAUSTIVE:
         return [(kind, number + 1) for kind, count in counts.items() for number in range(count)]
-    chance, kinds = random.Random(1), [kind for kind, count in counts.items() if count]
-    return [(kind, chance.randrange(counts[kind]) + 1) for kind in chance.sample(kinds * POINTS, POINTS)]
+    chance, kinds = random.Random(name), [kind for kind, count in counts.items() if count]
+    return [(kind, chance.randrange(counts[kind]) + 1) for kind in chance.sample(kinds * POINTS[name], POINTS[name])]
 
 
 def expect_rest(name: str, made: Made, out: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_signal_at_an_import_ends_a_command(name: str, made: Made, tmp_path: P
         return start(name, made, out, sys.executable, "-c", AT_IMPORT, str(at), str(sent), str(counted))
 
     assert run(0, 0, tmp_path / "all").returncode == 0
-    for number, (_, at) in enumerate(choose({"": int(DOING * int(counted.read_text()))})):
+    for number, (_, at) in enumerate(choose(name, {"": int(DOING * int(counted.read_text()))})):
         sent = (signal.SIGTERM, signal.SIGINT)[number % 2]
         done = run(at, sent, tmp_path / "out")
         check_ended(done, f"{sent.name} at import {at}", {130, 128 + sent})
@@ -174,7 +174,7 @@ def test_a_signal_at_an_import_ends_a_command(name: str, made: Made, tmp_path: P
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_signal_at_a_system_call_ends_a_command(name: str, made: Made, tmp_path: Path) -> None:
     counts = count_calls(name, CALLS, made, tmp_path)
-    for calls, at in choose({calls: int(DOING * count) for calls, count in counts.items()}):
+    for calls, at in choose(name, {calls: int(DOING * count) for calls, count in counts.items()}):
         done = start(name, made, tmp_path / "out", *strace(calls, f"signal=SIGTERM:when={at}"))
         check_ended(done, f"SIGTERM at call {at} of {calls}", {130, 143, -signal.SIGTERM})
         expect_rest(name, made, tmp_path / "out")
@@ -183,7 +183,7 @@ def test_a_signal_at_a_system_call_ends_a_command(name: str, made: Made, tmp_pat
 @needs_strace
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_system_call_that_fails_ends_a_command(name: str, made: Made, tmp_path: Path) -> None:
-    for calls, at in choose(count_calls(name, FAILING, made, tmp_path)):
+    for calls, at in choose(name, count_calls(name, FAILING, made, tmp_path)):
         done = start(name, made, tmp_path / "out", *strace(calls, f"error={FAILING[calls]}:when={at}"))
         check_ended(
             done, f"{FAILING[calls]} of call {at} of {calls}", {0, 1, 2}
