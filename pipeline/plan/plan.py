@@ -17,6 +17,7 @@ from pipeline.builder.build import AnyRecipe, RowsByName, load_with_rows
 from pipeline.builder.records import NEAR_STAGES
 from pipeline.builder.running_build import FETCH_SCRATCH_SHARE
 from pipeline.clean.functions.process import closing_functions, start_functions
+from pipeline.clean.reasons import describe_change, describe_drops
 from pipeline.engine.executors import count_cores
 from pipeline.mix.index import describe_take
 from pipeline.plan.small_build import SmallBuild, SourceSample, build_sample
@@ -327,10 +328,11 @@ def _refusal(demand: Demand, built: SmallBuild) -> str:
         if sample.selection.has_more:
             continue
         if not sample.drops.left.tokens:
-            name = sample.selection.source.name
+            name, reasons = sample.selection.source.name, sample.drops.dropped()
+            why = describe_drops(reasons, sum(reasons.values())) or "there were none"
             faults.append(
-                f"source {name!r}: cleaning left no documents of its sample. Change what drops them, or leave it out: "
-                f"--set sources.{name}.weight=0"
+                f"source {name!r}: cleaning left no documents of its sample: {why}. {describe_change(reasons)}, or "
+                f"leave the source out: --set sources.{name}.weight=0"
             )
         elif fault := demand.validation_fault(s, int(SURE * sample.tokens), how_sure="about "):
             faults.append(fault)

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 MOST_DEPTH = 100
 """How deep tables and lists may be in each other. Python's parser takes memory by the square of the parts of a key."""
-_MOST_CHARACTERS = 10_000
-"""Most characters of a number, which take a hundred times their size, or of a key."""
+_MOST_CHARACTERS = 4_000
+"""Most characters of a number, which takes a hundred times their size and of which Python reads 4,300, or of a key."""
 _QUOTED = re.compile(
     r'"""(?:[^"\\]++|\\.|"(?!""))*+"""|\'\'\'.*?\'\'\'|"(?:[^"\\\n]++|\\.)*+"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
 )
