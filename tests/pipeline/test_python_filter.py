@@ -303,8 +303,9 @@ def test_nothing_that_a_function_started_outlives_a_build(
     rule: Path, whole: Built, tmp_path: Path, workers: str, number: int
 ) -> None:
     pids = tmp_path / "pids"
-    begin = "import os, subprocess, time\nsleep = subprocess.Popen(['setsid', 'sleep', '99']).pid\n"
+    begin = "import os, signal, subprocess, time\nsleep = subprocess.Popen(['setsid', 'sleep', '99']).pid\n"
     note = f"print(os.getpid(), os.getppid(), sleep, file=open({str(pids)!r}, 'a'), flush=True)\n"
+    note += "os.kill(os.getppid(), signal.SIGSTOP)\n"  # what ends the others is stopped
     (tmp_path / "rules.py").write_text(f"{begin}{note}def keep(t): time.sleep(99)")
     (tmp_path / "b.jsonl").write_text('{"text": "another"}\n')
     sources = [source(name, f"{name}.jsonl") for name in "ab"]

@@ -225,12 +225,13 @@ def main() -> None:
     """Fork, and be the guard, or load the function and ask it."""
     libc, guard = ctypes.CDLL(None), os.getpid()
     libc.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: what its parent leaves below this process becomes its child
+    libc.prctl(1, signal.SIGCONT)  # PR_SET_PDEATHSIG: the guard goes on, which a function may have stopped
     child = os.fork()
     if child:
         _guard(child)
     try:
         os.setsid()
-        libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        libc.prctl(1, signal.SIGKILL)
         os.dup2(0, _CHANNEL, inheritable=False)
         os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         if os.getppid() == guard:
