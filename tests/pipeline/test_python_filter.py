@@ -233,6 +233,8 @@ FUNCTIONS: list[tuple[str, int | str]] = [
     ("import os\ndef keep(t): return os.closerange(0, 21) or t", 101),
     ("import os\ndef keep(t): return os.closerange(0, 999) or t", f"row 0: {ENDED} (exit status 1)"),
     ("import os\ndef keep(t): return os.write(200, b'garbage') and t", f"row 0: {ENDED}"),
+    ("import os\ndef keep(t): return os.write(200, b'{\"verdicts\": [null]}\\n') and t", f"row 0: {ENDED}"),
+    ("import os\ndef keep(t): return os.write(200, b'[3]\\n') and t", f"row 0: {ENDED}"),
     ("import sys\ndef keep(t): return [sys.stdout.close() or sys.stdin.read() == '' for _ in t[:1]] * len(t)", 101),
     ("def keep(t): return print('x' * 10**7) or t", 101),
     ("import json\njson.dumps = None\ndef keep(t): return t", f"rules:keep cannot be imported: it {ENDED[25:]}"),

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sized
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -85,7 +85,7 @@ class FunctionProcess:
         data = memoryview(texts.buffers()[2] or b"")[offsets[0] : offsets[-1]]
         return self._exchange(np.diff(offsets).tolist(), data)
 
-    def _exchange(self, told: object, data: bytes | memoryview = b"") -> child.Answer:
+    def _exchange(self, told: Sized, data: bytes | memoryview = b"") -> child.Answer:
         try:
             self._channel.write(json.dumps(told).encode() + b"\n")
             self._channel.write(data)
@@ -94,8 +94,10 @@ class FunctionProcess:
             for index, verdict in enumerate(found.get("verdicts", ())):
                 if isinstance(verdict, int):  # the size of a new text
                     found["verdicts"][index] = self._channel.read(verdict).decode()
+            if "fault" not in found and len(found["verdicts"]) != len(told):
+                raise ValueError("an answer to another question")  # the function writes to the socket
             return found
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             status = self.close()
             number = -status if status < 0 else 256 - status
             how = signal.Signals(number).name if number < 65 else f"exit status {status}"
