@@ -9,7 +9,7 @@ different ones of a pair of documents have the same hash about once in 2^64 / (s
 documents of 100,000 words, once in two billion pairs.
 
 ASCII is folded in the vocabulary's entries, once. Of the other characters, `unicodedata` sees those that change, or
-that join the one before them, with that one. Costs about 8 ms per megabyte of English on one core. Memory: 50 bytes
+that join the one before them, with that one. Costs about 18 ms per megabyte of English on one core. Memory: 50 bytes
 for each byte of `PART_TOKENS` tokens, or of a longer stretch without white space.
 """
 
