@@ -185,9 +185,8 @@ def test_a_signal_at_a_system_call_ends_a_command(name: str, made: Made, tmp_pat
 def test_a_system_call_that_fails_ends_a_command(name: str, made: Made, tmp_path: Path) -> None:
     for calls, at in choose(name, count_calls(name, FAILING, made, tmp_path)):
         done = start(name, made, tmp_path / "out", *strace(calls, f"error={FAILING[calls]}:when={at}"))
-        check_ended(
-            done, f"{FAILING[calls]} of call {at} of {calls}", {0, 1, 2}
-        )  # 0: what could not be written is a message
+        # 0: what could not be written is a message.
+        check_ended(done, f"{FAILING[calls]} of call {at} of {calls}", {0, 1, 2})
         expect_rest(name, made, tmp_path / "out")
 
 

@@ -110,8 +110,8 @@ def test_the_code_of_the_pages_is_code(page: Path, language: str, code: str) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_tour_of_the_guide_runs_as_written(tmp_path: Path) -> None:
-    """On a folder of text files and JSON lines, the code of this Python; but with fewer steps of training."""
+def test_the_tour_of_the_guide_runs(tmp_path: Path) -> None:
+    """As written but for fewer steps of training; on the code of this Python, as text files and JSON lines."""
     notes, posts = tmp_path / "my-files/notes", tmp_path / "my-files/posts.jsonl"
     notes.mkdir(parents=True)
     texts = [path.read_text(encoding="utf-8") for path in sorted(Path(json.__file__).parents[1].glob("*.py"))]

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from pipeline.builder.publish import RECIPE_FILE, SHARD_FILE
@@ -19,7 +18,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError, RunError, TokenmillError
 from shards.format.manifest import COMPANION_FILES, MANIFEST_FILE
-from shards.stores.files import is_abandoned, lock_folder, make_folder, unique_name
+from shards.stores.files import is_abandoned, is_within, lock_folder, make_folder, unique_name
 from shards.stores.object_store import require_abilities
 from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore
@@ -82,7 +81,7 @@ def _check_output(out: WritableStore, recipe: Recipe) -> None:
 
 def _is_within(work: WritableStore, out: WritableStore) -> bool:
     if work.folder is not None and out.folder is not None:
-        return Path(os.path.realpath(work.folder)).is_relative_to(os.path.realpath(out.folder))
+        return is_within(work.folder, out.folder)
     return f"{work}/".startswith(f"{out}/")
 
 

@@ -146,14 +146,12 @@ class Encoder:
 
         from pipeline.arrow_arrays import split_by_size, text_offsets
 
-        if text.nbytes <= PIECE_BYTES:
-            return self._encode_batch(text)
         sizes = np.diff(text_offsets(text))
+        most = PIECE_BYTES if self._fast is None else _TOGETHER_BYTES
+        if sizes.sum() <= most and sizes.max(initial=0) <= PIECE_BYTES:
+            return self._encode_batch(text)
         parts: list[UInt32s] = []
         lengths = [np.zeros(1, np.int64)]
-        most = PIECE_BYTES if self._fast is None else _TOGETHER_BYTES
-        if text.nbytes <= most and sizes.max() <= PIECE_BYTES:
-            return self._encode_batch(text)
         for first, last in split_by_size(np.where(sizes > PIECE_BYTES, most + 1, sizes), most):
             if sizes[first] > PIECE_BYTES:
                 pieces = self._encode_long(text[first:last])

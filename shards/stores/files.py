@@ -214,6 +214,11 @@ def _check_owner(place: Path, owner: int, folder: Path, found: str) -> None:
     )
 
 
+def is_within(path: Path, folder: Path) -> bool:
+    """Return whether a path is a folder or in it, whatever links lead there; a link to itself leads nowhere."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder to write files to, unless it is there already.
 

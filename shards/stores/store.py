@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
 from shards.errors import InputError, set_error
-from shards.stores.files import atomic_open, check_own_folder, sync_folder
+from shards.stores.files import atomic_open, check_own_folder, is_within, sync_folder
 
 READS_AT_ONCE = 16
 """Small files that are read at the same time from a store with costly requests."""
@@ -256,7 +256,7 @@ def check_outside(out: Path, store: Store) -> None:
     """
     if out.is_dir():
         check_own_folder(out)
-    if store.folder is not None and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(store.folder)):
+    if store.folder is not None and is_within(out, store.folder):
         raise InputError(f"{out}: inside the set's own folder, which may hold only the set. Give another.")
 
 

@@ -227,6 +227,7 @@ FUNCTIONS: list[tuple[str, int | str]] = [
     ),
     ("import os\ndef keep(t): os.kill(os.getpid(), 9)", f"row 0: {ENDED} (SIGKILL)"),
     ("import os\ndef keep(t): os.kill(os.getpid(), 19)", f"row 0: {ENDED} (SIGKILL)"),
+    ("import os\ndef keep(t): os.kill(os.getpid(), 40)", f"row 0: {ENDED} (exit status 216)"),
     ("import os\nos._exit(4)", "rules:keep cannot be imported: it ended its process (exit status 4)."),
     ("import os\ndef keep(t): return os.kill(os.getppid(), 15) or t", 101),
     ("import os\ndef keep(t): return os.kill(os.getppid(), 19) or t", 101),
@@ -293,9 +294,9 @@ def test_a_function_does_no_more_than_to_answer_or_to_fail(code: str, expected: 
 
 
 def test_a_function_that_never_answers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.clean.functions.process.ANSWER_S", 0.5)
+    monkeypatch.setattr("pipeline.clean.functions.process.ANSWER_S", 1)
     given = pin(tmp_path, "import time\ndef keep(t):\n while 'text 3' in t: time.sleep(1)\n return t")
-    with pytest.raises(InputError, match=r"row 3: .* gave no answer in an hour"):
+    with pytest.raises(InputError, match=r"row 3: .* gave no answer in 1 s"):
         clean(given)
 
 

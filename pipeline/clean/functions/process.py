@@ -100,9 +100,9 @@ class FunctionProcess:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             status = self.close()
             number = -status if status < 0 else 256 - status
-            how = signal.Signals(number).name if number < 65 else f"exit status {status}"
-            ended = "gave no answer in an hour" if isinstance(error, TimeoutError) else f"ended its process ({how})"
-            raise ChildProcessError(ended) from error
+            how = signal.Signals(number).name if number in {*signal.Signals} else f"exit status {status}"
+            late = isinstance(error, TimeoutError) and f"gave no answer in {ANSWER_S:,.0f} s"
+            raise ChildProcessError(late or f"ended its process ({how})") from error
 
     def close(self) -> int:
         """End the process; return its exit status if it had ended."""
