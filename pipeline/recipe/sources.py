@@ -59,6 +59,9 @@ class SourceRecipe(Settings):
     """Column of the text; dots descend into structs."""
     separator: Text | None = None
     """The text between two documents of a text file, which needs it."""
+    join_bytes: Annotated[SizeBytes, Field(le=1 << 20)] | None = None
+    """With `separator`: shorter parts are joined, with the separators between them, to documents of at least so many
+    bytes."""
     encoding: Annotated[str, AfterValidator(normal_encoding)] = "utf-8"
     """The encoding of all text files of the source: `latin-1`, `windows-1252`, `utf-16`, or another name that Python
     knows."""
@@ -134,6 +137,8 @@ class SourceRecipe(Settings):
             yield from self.refuse(("blob_id", "max_missing"), why)
         else:
             yield from self.refuse(("text",), "the text comes from `content`, not from a column. Leave it out.")
+        if self.separator is None:
+            yield from self.refuse(("join_bytes",), "without `separator`, no file has parts. Leave it out.")
         if isinstance(self.separator, str) and isinstance(self.encoding, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             try:
                 self.separator.encode(self.encoding)

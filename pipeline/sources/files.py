@@ -386,9 +386,9 @@ def _check_keys(source: SourceRecipe | EvaluationRecipe, glob: str, files: list[
         remedy = 'Give `separator`, or format = "file" for one document per file'
         yield f"separator: required to cut {cut[0]!r} into documents. {remedy}"
     read_as = ", or as ".join(sorted({found or "its content says" for found in formats.values()}))
-    for key, format_ in (("separator", "text"), ("delimiter", "csv"), ("quote", "csv")):
+    for key, format_ in (("separator", "text"), ("join_bytes", "text"), ("delimiter", "csv"), ("quote", "csv")):
         used = any(found in FORMATS and key in FORMATS[found].keys for found in formats.values())
-        if getattr(source, key) is not None and not used:
+        if getattr(source, key, None) is not None and not used:
             yield (
                 f"{key}: only files that are read as {format_} use it; {glob!r} is "
                 f"read as {read_as}. Leave `{key}` out, or give these files a source of their own"

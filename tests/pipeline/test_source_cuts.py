@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pipeline.sources import files
 from pipeline.sources.formats import byte_io as blocks
 from pipeline.sources.formats import contract, parquet
+from pipeline.sources.formats import text as text_files
 from tests.support.builds import temporary_folder
 from tests.support.reading import files_source, list_spans_of, texts_of
 
@@ -74,6 +75,29 @@ def test_text(sizes: Any, text: str, separator: str, batch_bytes: int, unit_byte
         path.write_bytes(text.encode())
         texts, _ = read_cut(path, separator=separator)
         assert texts == split(text, separator)
+
+
+@settings(max_examples=200)
+@given(st.text("ab\n", min_size=1, max_size=300), st.sampled_from(["\n\n", "\n", "ab"]), SIZES, st.integers(1, 16))
+@example("a\n\n\n" * 30, "\n\n", 3, 5)
+@example("a" * 60 + "\n\nb\n\nc", "\n\n", 4, 5)
+def test_joined_parts(sizes: Any, text: str, separator: str, batch_bytes: int, least: int) -> None:
+    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_files, "JOIN_CELL_BYTES", 16)
+        path = Path(folder, "a.txt")
+        path.write_text(text)
+        found: list[list[str]] = []
+        for unit_bytes in (16, 48, 1 << 20):
+            sizes(batch_bytes, unit_bytes)
+            found.append(read_cut(path, separator=separator, join_bytes=least)[0])
+    documents = found[-1]
+    # However the file is cut, and nothing of it is lost.
+    assert found[0] == found[1] == documents
+    assert separator.join(split(text, separator)) == separator.join(documents)
+    # A short document is the last one, or the first of a cell, after a part that reaches far into it.
+    begins = [0, *itertools.accumulate(len(document) + len(separator) for document in documents)]
+    for before, (begin, end) in zip([-1, *begins], itertools.pairwise(begins[:-1]), strict=False):
+        assert end - begin >= least or (before // 16 != begin // 16 and begin % 16 + least > 16)
 
 
 TEXTS = st.text('ab",\\[]{}\n\u00e9 ', max_size=9)

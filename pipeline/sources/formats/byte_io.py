@@ -214,11 +214,11 @@ def find_boundaries(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int)
     """Yield offsets in bytes just after a separator, near every `unit_bytes` of a plain file."""
     margin = len(separator) - 1
     target = last = 0
-    while (target := max(target + unit_bytes, last)) < size:
+    while (target := max(target, last) // unit_bytes * unit_bytes + unit_bytes) < size:
         # The bytes before the target show whether an occurrence overlaps an earlier one.
         offset = max(0, target - margin)
         window = b""
-        while (found := _first_certain(window, separator, max(margin, target - offset))) < 0:
+        while (found := first_certain(window, separator, max(margin, target - offset))) < 0:
             raw.seek(offset + len(window))
             more = raw.read(_WINDOW_BYTES)
             if not more:
@@ -242,7 +242,7 @@ def last_end(data: bytes, separator: bytes) -> int:
     return last + len(separator)
 
 
-def _first_certain(window: bytes, separator: bytes, start: int) -> int:
+def first_certain(window: bytes, separator: bytes, start: int) -> int:
     """Return the first separator in bytes from `start` on that no earlier one overlaps: every split takes it."""
     found = window.find(separator, start)
     while found >= 0 and window.find(separator, max(0, found - len(separator) + 1)) < found:

@@ -60,7 +60,7 @@ FORMATS = {
     "parquet": FileFormat("parquet", _COLUMNS, endings=(".parquet",), magic=(b"PAR1",)),
     "arrow": FileFormat("arrow_ipc", _COLUMNS, endings=(".arrow", ".feather"), magic=(b"ARROW1", b"\xff\xff\xff\xff")),
     "jsonl": FileFormat("jsonl", _RECORDS, endings=(".jsonl", ".ndjson")),
-    "text": FileFormat("text", ("separator", "encoding"), endings=(".txt",)),
+    "text": FileFormat("text", ("separator", "join_bytes", "encoding"), endings=(".txt",)),
     "csv": FileFormat("csv_table", (*_RECORDS, "delimiter", "quote"), endings=(".csv", ".tsv", ".tab", ".psv")),
     "json": FileFormat("json_array", _RECORDS),
     "file": FileFormat("text", ("encoding",)),
