@@ -11,14 +11,12 @@ from __future__ import annotations
 import contextlib
 import glob as globbing
 import hashlib
-import json
 import os
 import posixpath
 import stat
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pipeline.recipe.paths import RecipePath, explain_path
 from pipeline.recipe.schema import EvaluationRecipe, Recipe
@@ -39,11 +37,13 @@ from pipeline.sources.globs import (
     count_links,
     describe_left_out,
     find_paths,
+    name_some,
 )
+from pipeline.sources.marks import DELTA, SAVED_SPLITS, find_marked, list_saved, name_folder, read_list
 from pipeline.sources.network import keep_fetched
-from shards.config import item_names, list_of, table_of
+from shards.config import item_names, list_of
 from shards.errors import InputError, first_of, remedy_of, text_of
-from shards.stores.files import PIPE, no_pipe, read_file
+from shards.stores.files import PIPE, no_pipe
 from shards.terminal.reporter import Note, no_note
 from shards.terminal.workers import map_in_threads
 
@@ -55,10 +55,15 @@ _LIST_FILES = 64
 """Most files that a thread takes at a time. Taken one by one, small local files cost twice the time, measured."""
 
 
-def list_files(source: SourceRecipe, note: Note = no_note) -> list[File]:
+def list_files(source: SourceRecipe, note: Note = no_note, *, with_splits: bool = False) -> list[File]:
     """List a source's files in order, without opening one; a note says what its globs leave out.
 
     Files of globs are sorted by name, which is relative to their common folder.
+
+    Args:
+        source: the source.
+        note: is called with each line.
+        with_splits: whether test and validation splits are read, as an evaluation set's items are.
 
     Raises:
         SourceError: the files cannot be listed.
@@ -71,7 +76,8 @@ def list_files(source: SourceRecipe, note: Note = no_note) -> list[File]:
     try:
         # A file that several globs match is one file.
         left_out = LeftOut()
-        files = {file.name: file for glob in source.paths for file in expand_glob(glob, left_out)}
+        listed = [(glob, file) for glob in source.paths for file in expand_glob(glob, left_out)]
+        files = {file.name: file for _, file in listed}
         if len(source.paths) > 1:
             _leave_out_twins(files, left_out)
         said = left_out.keys() - files.keys()
@@ -79,6 +85,13 @@ def list_files(source: SourceRecipe, note: Note = no_note) -> list[File]:
             for file in expand_glob(glob, {}):
                 files.pop(file.name, None)
                 said.discard(file.name)
+        globs = {file.name: glob for glob, file in listed if file.name in files}
+        marked = find_marked(globs, with_splits=with_splits)
+        if tables := [why for why in marked.values() if why.startswith(DELTA)]:
+            raise ValueError(tables[0])
+        files = {name: file for name, file in files.items() if name not in marked}
+        left_out |= marked
+        said |= marked.keys()
         if source.verify:
             files = {file.name: file for file in map_in_threads(_add_digest, [*files.values()], LIST_THREADS)}
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
@@ -88,8 +101,9 @@ def list_files(source: SourceRecipe, note: Note = no_note) -> list[File]:
         ) from error
     if not files:
         without = f"without {source.exclude} " if source.exclude else ""
+        why = "".join(f" ({line})" for line in describe_left_out(left_out)) if marked else ""
         raise SourceError(
-            f"source {source.name!r}: {source.paths} {without}no longer match any file. "
+            f"source {source.name!r}: {source.paths} {without}no longer match any file{why}. "
             f"Restore the files, or correct {'`paths` or `exclude`' if source.exclude else '`paths`'}."
         )
     folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})
@@ -155,9 +169,16 @@ def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None =
     parts = [files[start : start + size] for start in range(0, len(files), size)]
     found = map_in_threads(lambda part: list(map(spans_of, part)), parts, LIST_THREADS)
     listed = [item for part in found for item in part]
-    faults = [item for item in listed if isinstance(item, str)]
+    faults: dict[str, list[str]] = {}
+    for file, item in zip(files, listed, strict=True):
+        if isinstance(item, str):
+            faults.setdefault(item.removeprefix(file.name), []).append(file.name)
     if faults:
-        raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in first_of(faults)))
+        lines = [
+            f"source {source.name!r}: {first}{fault}" + (f" The same applies to {name_some(more)}." if more else "")
+            for fault, (first, *more) in faults.items()
+        ]
+        raise SourceError("\n".join(first_of(lines)))
     return [span for item in listed if isinstance(item, list) for span in item]
 
 
@@ -231,24 +252,6 @@ def _explain_broken(source: SourceRecipe, file: File | Span, reader: SpanReader 
         ) from error
 
 
-_SAVED_ROWS, _SAVED_SPLITS = "state.json", "dataset_dict.json"
-"""What `datasets.save_to_disk` writes beside the files with the rows, and lists these in; and beside saved splits."""
-_MOST_LIST_BYTES = 1 << 24
-_FOLDERS = {
-    "a shard set": {"manifest.json", "tokenizer.json"},
-    "the work folder of a build": {"stages.json", "spans.json"},
-    "a training run": {"recipe.json", "metrics.jsonl"},
-    "an audit": {"audit.json", "tokens.parquet"},
-    "a report": {".report", "index.html", "README.md"},
-}
-"""Kinds of folders that hold no text of a source, and of each the names by which it is known."""
-
-
-def name_folder(names: set[str]) -> str:
-    """Return which of the known kinds of folders has files of these names; empty if none has."""
-    return next((kind for kind, marks in _FOLDERS.items() if marks <= names), "")
-
-
 def expand_glob(glob: str, left_out: LeftOut) -> list[File]:
     """List the files that a source's glob matches, without folders, sorted by name. A name is an absolute path.
 
@@ -288,8 +291,8 @@ def expand_glob(glob: str, left_out: LeftOut) -> list[File]:
 def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
     """Yield the local files that a glob matches; of a folder of `datasets.save_to_disk`, those with its rows."""
     glob = os.path.expanduser(glob)
-    if rows := _read_list(Path(glob, _SAVED_ROWS), "_data_files"):
-        found = [(os.path.join(glob, str(table_of(file).get("filename"))), False) for file in rows]
+    if rows := list_saved(glob):
+        found = [(os.path.join(glob, name), False) for name in rows]
     else:
         found = find_paths(os.path.join(glob, "*") if os.path.basename(glob) == "**" else glob, left_out)
     # One call of the system for each file, as there may be many.
@@ -313,14 +316,6 @@ def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
         yield File(path, _check_name(name), status.st_size, version_of_status(status))
 
 
-def _read_list(path: Path, key: str) -> list[Any]:
-    """Return a list in a file of `datasets`; an empty one if there is none, or something else wrote the file."""
-    try:
-        return list_of(table_of(json.loads(read_file(path, _MOST_LIST_BYTES))).get(key))
-    except (OSError, ValueError):
-        return []
-
-
 def _explain_folder(glob: str, path: str) -> str:
     """Say what to write for a source's path that is a folder, a pipe or a device; empty if it is none."""
     # What is a folder needs a glob; what `datasets` saved as several splits needs the name of one.
@@ -333,10 +328,10 @@ def _explain_folder(glob: str, path: str) -> str:
     elif not os.path.isdir(path := os.path.expanduser(path)):
         is_pipe = os.path.exists(path) and not os.path.isfile(path)
         return f"{glob!r} is {PIPE}. Write its contents to a file." if is_pipe else ""
-    elif splits := _read_list(Path(path, _SAVED_SPLITS), "splits"):
+    elif splits := read_list(Path(path, SAVED_SPLITS), "splits"):
         named = f"{', '.join(map(str, splits))}). Name one: {str(Path(glob, str(splits[0])))!r}"
         return f"{glob!r} is a folder of saved splits ({named}."
-    elif kind := name_folder({*os.listdir(path)}):
+    elif kind := name_folder(path):
         return f"{glob!r} is {kind}, which holds no text of a source. Name the files of text."
     return f"{glob!r} is a folder. Give a glob over its files, such as {glob.rstrip('/') + '/**/*'!r}."
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import posixpath
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from glob import has_magic
+from pathlib import Path
 
 from shards.terminal.display import printable
 
 _SHOWN = 5
 HIDDEN = "hidden; to read hidden files, write the dot in the glob: `.hidden/*`"
 SPECIAL = "a pipe, a socket or a device is not read"
-AGAIN = "a link to a folder that is read already"
+AGAIN = "a link to a folder that is read already or lies above"
 BROKEN = "a broken link"
 UNREADABLE = "cannot be read: Permission denied"
 
@@ -86,6 +88,8 @@ def _walk(folders: Iterable[Found], left_out: LeftOut) -> Iterator[Found]:
     real, links, hidden = deque[str](), deque[str](), deque[str]()
     for folder, is_hidden in folders:
         (hidden if is_hidden else real).append(folder)
+    # A link may lead to a folder above the given ones, and so to all of the disk.
+    above = {parent for folder in real for parent in Path(os.path.realpath(folder)).parents}
     seen = set[tuple[int, int]]()
     while queue := real or links or hidden:
         folder = queue.popleft()
@@ -97,7 +101,8 @@ def _walk(folders: Iterable[Found], left_out: LeftOut) -> Iterator[Found]:
             if isinstance(error, PermissionError) and queue is not hidden:
                 left_out[folder] = UNREADABLE
             continue  # or a file, a broken link, or gone meanwhile
-        if (facts.st_dev, facts.st_ino) in seen:
+        is_above = queue is not real and Path(os.path.realpath(folder)) in above
+        if is_above or (facts.st_dev, facts.st_ino) in seen:
             if queue is links:
                 left_out[folder] = AGAIN
             continue
@@ -113,7 +118,19 @@ def _walk(folders: Iterable[Found], left_out: LeftOut) -> Iterator[Found]:
 
 def describe_left_out(left_out: LeftOut) -> Iterator[str]:
     """Yield what is left out, by name, a line for each reason."""
-    for why in sorted({*left_out.values()}):
-        names = sorted(name for name in left_out if left_out[name] == why)
-        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-        yield f"left out: {', '.join(map(printable, names[:_SHOWN]))}{more}: {why}"
+    names: dict[str, list[str]] = {}
+    for name in sorted(left_out):
+        names.setdefault(left_out[name], []).append(name)
+    yield from (f"left out: {name_some(names[why])}: {why}" for why in sorted(names))
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Return the first of some names, and of many more how many there are and a glob that has them."""
+    shown = ", ".join(map(printable, names[:_SHOWN]))
+    if len(names) <= _SHOWN:
+        return shown
+    folder = posixpath.commonpath(names)
+    endings = {posixpath.splitext(name)[1] for name in names}
+    glob = posixpath.join(folder, "**/*") + (endings.pop() if len(endings) == 1 else "")
+    where = f" ({printable(glob)})" if glob != "**/*" else ""
+    return f"{shown} and {len(names) - _SHOWN:,} more{where}"

@@ -306,7 +306,7 @@ def _list_cells(place: str, left_out: dict[str, str]) -> list[tuple[str, str, li
 def _walk(root: str, left_out: dict[str, str]) -> Iterator[File]:
     """Yield the files of a folder and of those below, without following links to folders."""
     for folder, below, names in os.walk(root, onerror=lambda error: left_out.update({error.filename: UNREADABLE})):
-        if what := name_folder({*names, os.path.splitext(folder)[1]}):
+        if what := name_folder(folder):
             left_out[folder] = what
             below.clear()
             continue

@@ -35,6 +35,7 @@ from shards.audit.checks import (
     check_not_text,
     check_overlap,
     check_special,
+    check_splits,
     concentration,
 )
 from shards.audit.concentrated_documents import Concentrated, find_concentrated
@@ -59,7 +60,7 @@ SAMPLED_VAL_TOKENS = 1 << 20
 CONTEXT_TOKENS = 64
 """Tokens decoded on each side of an example."""
 
-AUDIT_VERSION = 7
+AUDIT_VERSION = 8
 """The version in audit.json. A report repeats an audit of another version."""
 
 REPORT_FILE = "audit.json"
@@ -135,6 +136,7 @@ def audit(
         check_bytes_per_token(totals),
         check_lengths(totals),
         check_not_text(shard_set),
+        check_splits(shard_set),
     ]
     concentrated = None
     if block_list:

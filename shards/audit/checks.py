@@ -47,6 +47,7 @@ from shards.audit.rules import (
     expected_id_counts,
     is_large_enough,
 )
+from shards.audit.split_names import find_splits, has_split_word
 from shards.errors import plural
 from shards.format.arrays import Bools, Float64s, Int64s
 from shards.format.reader import ShardSet
@@ -312,6 +313,31 @@ def check_not_text(shard_set: ShardSet) -> Check:
     lines = [f"{name}: {line}" for name, found in looked.items() for line in describe_not_text(found)]
     summary = "almost no HTML, end-of-line hyphens, page or mail headers, or chats"
     return Check("not_text", "look" if lines else "ok", ". ".join(lines) or summary)
+
+
+def check_splits(shard_set: ShardSet) -> Check:
+    """Check whether documents come from files whose names are those of a test or validation split, by source."""
+    found: dict[str, dict[str, tuple[int, int, None]]] = defaultdict(dict)
+    for number, shard in enumerate(shard_set.shards):
+        first = 0
+        for batch in iter_documents(shard, ["source", "unit"]):
+            units, sources = batch.column("unit"), batch.column("source")
+            pairs = np.stack([np.from_dlpack(sources.indices), np.from_dlpack(units.indices)])
+            pairs, rows = np.unique(pairs, axis=1, return_index=True)
+            for source, unit, row in zip(*pairs.tolist(), rows.tolist(), strict=True):
+                name = units.dictionary[unit].as_py().rpartition("@")[0]
+                if has_split_word(name) or "train" in name.lower():
+                    found[sources.dictionary[source].as_py()].setdefault(name, (number, first + row, None))
+            first += batch.num_rows
+    findings = [
+        Finding({"source": source, "file": name}, found[source][name])
+        for source in sorted(found)
+        for name in sorted(find_splits(found[source]))
+    ]
+    files = f"{plural(len(findings), 'file')} named like a test or validation split, such as "
+    summary = "no file is named like a test or validation split"
+    summary = f"{files}{findings[0].values['file']} of {findings[0].values['source']}" if findings else summary
+    return Check("splits", "look" if findings else "ok", summary, findings[:MAX_DOCUMENTS])
 
 
 def check_overlap(totals: Totals, val_rate: int) -> Check:

@@ -133,6 +133,7 @@ RULES = (
         f"a source's documents and in two at least. Looked at: {LOOKED_AT_DOCUMENTS} documents of {LOOKED_AT_SHARDS} "
         "shards.",
     ),
+    ("splits", "Worth a look: documents of files whose names are those of a test or validation split (`test.jsonl`)."),
 )
 """Each check's rule in a sentence or two, in the order of the report."""
 

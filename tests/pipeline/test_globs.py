@@ -62,7 +62,7 @@ def test_links_that_lead_up_are_followed_once(folder: Path) -> None:
     assert notes == [
         "files of s: left out: b/pipe.txt, null.txt: a pipe, a socket or a device is not read",
         f"files of s: left out: .f/g.txt, b/c/.e.txt: {HIDDEN}",
-        f"left out: {', '.join(names)}: a link to a folder that is read already",
+        f"left out: {', '.join(names)}: a link to a folder that is read already or lies above",
     ]
 
 
@@ -89,7 +89,7 @@ def test_each_part_of_a_glob_follows_links_once(
     notes: list[str] = []
     assert [file.url.removeprefix("./") for file in list_files(files_source(*written.split()), notes.append)] == [found]
     assert notes[0].count(", ") == min(links, 5) - 1, notes
-    assert links <= 5 or f" and {links - 5} more: a link to a folder that is read already" in notes[0]
+    assert links <= 5 or f" and {links - 5} more" in notes[0]
 
 
 def test_what_this_user_cannot_read_is_said() -> None:

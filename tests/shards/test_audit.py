@@ -1,6 +1,7 @@
 """The audit: counts against plain ones, and each fault planted and found."""
 
 import dataclasses
+import itertools
 import json
 import re
 import shutil
@@ -111,6 +112,20 @@ def test_concentration_is_what_its_definition_says(small_plan, tmp_path):
         assert table["source_bits"][token] == pytest.approx(source_bits, abs=1e-9)
 
 
+def test_files_named_like_a_test_split_are_told(small_plan, tmp_path):
+    names = ("a/train.txt", "a/test.txt", "testimony.txt", "b/valid.csv")
+    for documents in small_plan.documents["train"]:
+        units = (f"{name}@1#file" for name in itertools.cycle(names))
+        documents[:] = [dataclasses.replace(one, unit=unit) for one, unit in zip(documents, units, strict=False)]
+    check = write(small_plan, tmp_path).check("splits")
+    assert check.verdict == "look"
+    assert check.summary.endswith("named like a test or validation split, such as a/test.txt of code")
+    found = {(row.values["source"], row.values["file"]) for row in check.findings}
+    assert found <= {(source, name) for source in ("code", "prose") for name in (names[1], names[3])}
+    assert {name for _, name in found} == {names[1], names[3]}
+    assert {row.shown[0]["unit"].partition("@")[0] for row in check.findings} == {names[1], names[3]}
+
+
 def test_a_set_without_faults_and_its_lengths_by_source(good_audit, plan):
     everything = split_documents(plan, "train") + split_documents(plan, "val")
     for row in good_audit.check("lengths").findings:
@@ -119,7 +134,7 @@ def test_a_set_without_faults_and_its_lengths_by_source(good_audit, plan):
         assert (row.values["longest"], row.values["mean"]) == (lengths.max(), round(lengths.mean(), 1))
         assert row.values["p50"] == pytest.approx(np.median(lengths), rel=0.03)
         assert sum(row.values["histogram"].values()) == len(lengths)
-    for name in ("special_ids", "lengths", "rare"):
+    for name in ("special_ids", "lengths", "rare", "splits"):
         check = good_audit.check(name)
         assert check.verdict == "ok", check.summary
     assert good_audit.check("validation_overlap").findings == []

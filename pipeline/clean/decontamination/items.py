@@ -121,7 +121,7 @@ def make_items_task(recipe: Recipe) -> EvaluationsTask:
     for one in recipe.evaluations:
         with _own_words(one):
             source = None if one.task else source_of(one)
-            spans[one.name] = tuple(list_spans(source, list_files(source))) if source else ()
+            spans[one.name] = tuple(list_spans(source, list_files(source, with_splits=True))) if source else ()
     return EvaluationsTask(tuple(recipe.evaluations), spans)
 
 

@@ -1,0 +1,81 @@
+"""Which files are a test or validation split, by their names and those of the files beside them.
+
+A file or folder is one if its name becomes a sibling's when `train` replaces its word for a split (`en/test.txt` beside
+`en/train.txt`, `split=dev/` beside `split=train/`), and a file of records if its name has nothing but the word
+(`test-00000-of-00002.parquet`). Words are whole: `testimony.txt` and `latest/` are none. Source code is none either:
+`eval.py` beside `train.py` is a program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+_WORDS = r"(?<![^\W\d_])(?:{})(?![^\W\d_])"
+_SPLIT = re.compile(
+    _WORDS.format("test|testing|val|valid|validation|dev|eval|evaluation|held[-_. ]?out"), re.IGNORECASE
+)
+_TRAIN = re.compile(_WORDS.format("train|training"), re.IGNORECASE)
+_NUMBER = re.compile(r"(?<![^\W_])(?=[a-f]*\d)[0-9a-f]+(?![^\W_])|\d+|" + _WORDS.format("of"))
+"""Of one of several files: its number, how many there are, a digest."""
+_RECORDS = re.compile(r"\.(jsonl?|ndjson|csv|tsv|tab|psv|parquet|arrow|feather)$")
+_COMPRESSED = re.compile(r"\.(gz|zst|bz2|xz)$")
+_CODE = re.compile(
+    r"(?i)\.(pyi?|pyx|ipynb|sh|bash|c|cc|cpp|cu|hpp|h|m|js|mjs|tsx?|jsx|java|go|rs|rb|lua|jl|r|scala|kt|swift|php|pl)$"
+)
+_PAGE = re.compile(r"(?i)\.(md|rst|html?|svg|ya?ml|toml|cfg|ini|conf)$")
+
+
+def has_split_word(name: str) -> bool:
+    """Return whether a name has a word for a test or validation split."""
+    return _SPLIT.search(name) is not None
+
+
+def find_splits(names: Collection[str]) -> dict[str, str]:
+    """Return the names of files that belong to a test or validation split, each with the file or folder that is it.
+
+    Args:
+        names: of files that are read together, with their folders.
+    """
+    paths, files = set[str](), {*names}
+    for path in files:
+        while path and path not in paths:
+            paths.add(path)
+            path = path.rpartition("/")[0]
+    trained = {_place(path, _TRAIN.sub("train", _base(path))) for path in paths if _TRAIN.search(_base(path))}
+    splits = {path for path in paths if has_split_word(_base(path)) and _is_split(path, path in files, trained)}
+    found: dict[str, str] = {}
+    for name in files if splits else ():
+        end = 0
+        while end >= 0 and name not in found:
+            end = name.find("/", end + 1)
+            if (path := name if end < 0 else name[:end]) in splits and not _CODE.search(name):
+                found[name] = path
+    return found
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _place(path: str, base: str) -> tuple[str, ...]:
+    """Return a path's folder and the words of a name there, without numbers and how it is compressed."""
+    return path.rpartition("/")[0], *re.findall(r"[^\W\d_]+", _NUMBER.sub(" ", _COMPRESSED.sub("", base.lower())))
+
+
+def _is_split(path: str, is_file: bool, trained: Collection[tuple[str, ...]]) -> bool:
+    base = _base(path)
+    records = _RECORDS.search(_COMPRESSED.sub("", base.lower())) if is_file else None
+    if is_file and _PAGE.search(base):
+        return False
+    if _place(path, _SPLIT.sub(" ", base))[1:] == ((records[1],) if records else ("split",)):
+        return True
+    return any(place in trained for place in _list_siblings(path, base, records))
+
+
+def _list_siblings(path: str, base: str, records: re.Match[str] | None) -> Iterator[tuple[str, ...]]:
+    """Yield the places that a training split beside a path could have."""
+    for word in _SPLIT.finditer(base):
+        yield _place(path, f"{base[: word.start()]}train{base[word.end() :]}")
+        if records:  # test_matched.tsv is of train.tsv
+            yield _place(path, f"{base[: word.start()]}train{records[0]}")

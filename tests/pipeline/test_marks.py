@@ -1,0 +1,98 @@
+"""What is no text of a source: test splits in six layouts and more, companions, folders of other programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.sources.base import SourceError
+from pipeline.sources.files import list_files
+from tests.support.builds import call_here
+from tests.support.reading import files_source
+
+LAYOUTS = {
+    "one file a split": "train.jsonl | test.jsonl dev.jsonl",
+    "shards": "data/train-00000-of-00002.parquet data/train-00001-of-00002.parquet | data/test-00000-of-00001.parquet "
+    "data/validation-00000-of-00001-a09b74b3ef9c3b56.parquet",
+    "a word inside": "wiki.train.tokens ARC-Easy-Train.jsonl | wiki.valid.tokens ARC-Easy-Dev.jsonl",
+    "versions": "train-v2.0.json train.tsv | dev-v2.0.json test_matched.tsv",
+    "folders": "en/train/a.txt de/training/b.md | en/validation/a.txt de/held-out/b.md",
+    "partitions": "split=train/0.parquet | split=test/0.parquet",
+    "saved": "s/train/a.txt s/rest/a.txt s/dataset_dict.json | s/eval_hard/a.txt",
+    "alone": "rows.csv | Test.csv.gz x/split=dev/0.csv",
+    "none": "testimony.txt latest/a.txt contest.csv tests/a.txt train/eval.py evaluation/a.py eval.py train.py "
+    "test.html train.html test.txt |",
+}
+"""Files that are read, and after the bar those that are not."""
+
+
+def write_tree(folder: Path, names: str) -> None:
+    for name in names.split():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"This is {name}.\n" * 20)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_text_of_a_split_is_read(layout: str, tmp_path: Path) -> None:
+    """By text; a file that is named itself is read, and so are the items of an evaluation set."""
+    train, _, held = LAYOUTS[layout].partition("|")
+    write_tree(tmp_path, f"{train} {held}")
+    said: list[str] = []
+    source = files_source(tmp_path / "**/*")
+    texts = {Path(file.url).read_text() for file in list_files(source, said.append)}
+    assert texts == {f"This is {name}.\n" * 20 for name in train.split()}
+    assert [line for line in said if "a test or validation split, left out" not in line] == []
+    assert sum(name.rpartition("/")[2] in line for line in said for name in held.split()) == len(held.split())
+    assert len(list_files(source, with_splits=True)) == len(f"{train} {held}".split())
+    for name in held.split():
+        for spelled in (name, f"{name}*"):
+            assert [file.url for file in list_files(files_source(tmp_path / spelled))] == [str(tmp_path / name)]
+
+
+def test_what_other_programs_write_is_left_out_and_said(tmp_path: Path) -> None:
+    write_tree(tmp_path, "a.txt a.txt~ #a.txt# a.txt.bak a.orig b/Thumbs.db b/~$d.docx ~ a~b.txt")
+    write_tree(tmp_path, "set/manifest.json set/tokenizer.json set/deep/c.txt saved/one.arrow saved/cache-1.arrow")
+    (tmp_path / "saved/state.json").write_text(json.dumps({"_data_files": [{"filename": "one.arrow"}]}))
+    said: list[str] = []
+    (tmp_path / "up").symlink_to("..")
+    (tmp_path / "root").symlink_to("/")
+    files = list_files(files_source(tmp_path / "**/*"), said.append)
+    assert [file.name for file in files] == ["a.orig", "a.txt", "a~b.txt", "saved/one.arrow", "~"]
+    assert said == [
+        "files of s: left out: set/deep/c.txt, set/manifest.json, set/tokenizer.json: a shard set",
+        "files of s: left out: #a.txt#, a.txt.bak, a.txt~, b/Thumbs.db, b/~$d.docx: an editor's backup, or written by "
+        "the system",
+        "files of s: left out: saved/cache-1.arrow, saved/state.json: beside the rows that `datasets` saved",
+        f"left out: {tmp_path}/root, {tmp_path}/up: a link to a folder that is read already or lies above",
+    ]
+    for name in ("../a.txt", f"{tmp_path}/a.txt", "link.arrow"):
+        (tmp_path / "saved/state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        (tmp_path / "saved/link.arrow").unlink(missing_ok=True)
+        (tmp_path / "saved/link.arrow").symlink_to("../a.txt")
+        for glob in ("saved", "saved/*.arrow", "**/*.arrow"):
+            with pytest.raises(SourceError, match="which is not a file of its folder"):
+                list_files(files_source(tmp_path / glob))
+
+
+def test_a_delta_table_is_refused(tmp_path: Path) -> None:
+    write_tree(tmp_path, "table/_delta_log/0.json table/day=1/0.parquet a.parquet")
+    for glob in ("table/day=1/*.parquet", "**/*"):
+        with pytest.raises(SourceError, match=r"a Delta table, whose files.*python -c .*write_dataset.*as Parquet"):
+            list_files(files_source(tmp_path / glob))
+    assert len(list_files(files_source(tmp_path / "**/*", exclude=[f"{tmp_path}/table/**/*"]))) == 1
+
+
+def test_equal_faults_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(5000):
+        (tmp_path / f"data/{number:04}.parquet").write_text("version https://git-lfs.github.com/spec/v1\noid")
+    (tmp_path / "r.toml").write_text(
+        'name = "r"\n[[sources]]\nname = "s"\npaths = ["data/*"]\nweight = 1\n[tokenizer]\nvocab_size = 300\n'
+        "[mix]\ntokens = 9\n"
+    )
+    for command in ("plan r.toml", "build r.toml --out out"):
+        (line,) = call_here(*command.split(), cwd=tmp_path).stderr.splitlines()
+        assert line.startswith("error: source 's': 0000.parquet: holds a pointer of Git LFS: fetch the file")
+        assert line.endswith(" 0005.parquet and 4,994 more (**/*.parquet).")
