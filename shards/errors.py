@@ -128,6 +128,7 @@ EXTRAS = {
     "safetensors": "train",
     "scipy": "experiments",
     "torch": "train",
+    "trafilatura": "html",
     "wandb": "wandb",
 }
 """Packages that come with an extra of the distribution, by import name, and with which extra."""

@@ -228,7 +228,7 @@ def test_every_library_is_a_dependency_or_comes_with_an_extra() -> None:
     extras["clean"].add("fasttext")  # of fasttext-predict
     assert all(package in extras[extra] for package, extra in EXTRAS.items())
     assert _third_party_imports("shards") <= always | extras["torch"]  # in shards.torch alone: lint-imports checks it
-    of_pipeline = always.union(*(extras[extra] for extra in ("clean", "datatrove", "hub", "ray")))
+    of_pipeline = always.union(*(extras[extra] for extra in ("clean", "datatrove", "html", "hub", "ray")))
     assert _third_party_imports("pipeline") <= of_pipeline
     assert _third_party_imports("trainer") <= always | extras["train"] | {"transformers", "accelerate", "tensorboard"}
 

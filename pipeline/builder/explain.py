@@ -34,7 +34,8 @@ from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import SourceError, TextBatch
 from pipeline.sources.files import list_files, list_spans_of_file
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local
-from pipeline.sources.formats.encodings import decode_whole
+from pipeline.sources.formats.contract import FORMATS
+from pipeline.sources.formats.whole_file import take_text
 from shards.errors import InputError, plural
 from shards.format.content_hash import hash_document
 from shards.format.manifest import BLOCK_LIST_REASON
@@ -78,11 +79,11 @@ def _find_work(question: Question) -> WritableStore | None:
     return work if work.find(BUILD_FILE) is not None else None
 
 
-def _decode(text: bytes, encoding: str) -> bytes:
-    """Return a text as UTF-8; what is not in the encoding at all, as bytes that are not."""
+def _decode(text: bytes, encoding: str, format_: str = "file") -> bytes:
+    """Return a text as UTF-8; what is not in the encoding or format at all, as bytes that are not."""
     try:
-        return decode_whole(text, encoding)
-    except UnicodeError:
+        return take_text(format_, text, encoding)
+    except (LookupError, RecursionError, TypeError, ValueError):
         return b"\xff"
 
 
@@ -254,7 +255,10 @@ class _Inquiry:
         with closing_functions():
             start_functions(self._sources[number] for number in numbers)
             try:
-                tried = [{"source": self._names[number]} | self._try(number, text) for number in numbers]
+                tried = [
+                    {"source": self._names[number]} | self._try(number, text, formats.get(number, "file"))
+                    for number in numbers
+                ]
             except InputError as error:
                 raise InputError(f"{self._question.file}: {error}") from error
         self._data["tried"] = tried
@@ -292,18 +296,18 @@ class _Inquiry:
     def _is_whole(self, source: int, format_: str, text: bytes) -> bool:
         """Return whether a source takes the text of a file as one document."""
         recipe = self._sources[source]
-        return format_ == "file" or (
+        return FORMATS[format_].module == "whole_file" or (
             format_ == "text" and (recipe.separator or "").encode() not in _decode(text, recipe.encoding)
         )
 
-    def _try(self, source: int, text: bytes) -> dict[str, Any]:
+    def _try(self, source: int, text: bytes, format_: str) -> dict[str, Any]:
         """Explain a text in a source's encoding: put it through the cleaning; if its hash changes, look for that.
 
         Returns:
             What happened, as JSON values.
         """
         recipe, tally = self._sources[source], Tally()
-        text = _decode(text, recipe.encoding)
+        text = _decode(text, recipe.encoding, format_)
         batch = TextBatch(pa.array([text], pa.large_binary()), np.zeros(1, np.uint32))
         documents, masked = clean_batch(recipe, batch, tally), dict(sorted(tally.masked.items()))
         if not len(documents):
@@ -320,8 +324,8 @@ class _Inquiry:
             how = [f"changed by clean.{label}" for label in tally.edited if label.startswith("python.")]
             how += [f"masked ({describe_masked(masked)})"] * bool(masked)
             self._lines.append(
-                f"{recipe.name}: this text: {' and '.join(how) or f'decoded from {recipe.encoding}'}, and then has the "
-                f"hash {digest}"
+                f"{recipe.name}: this text: {' and '.join(how) or f'read as {format_} in {recipe.encoding}'}, and then "
+                f"has the hash {digest}"
             )
             if copies := self._search(digest):
                 return tried | self._describe_copies(copies, "  ")

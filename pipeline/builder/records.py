@@ -144,6 +144,7 @@ def name_parts(payloads: Iterable[Payload]) -> dict[str, str]:
             for span in json.loads(value):
                 # The file alone: what part of it a task reads, and how, the keys say.
                 add(f"{name}{_FILE}{span['name']}", "{url} {version} {revision}".format_map(span))
+                add("code", span.get("libraries", {}))
         elif isinstance(value, dict):
             for key, inner in cast("dict[str, Any]", value).items():
                 add(f"{name}.{key}" if name else key, inner)

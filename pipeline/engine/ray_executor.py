@@ -45,7 +45,7 @@ _NODE_DIED = "its node died"
 _PACKAGES = ("tokenmill", "awkward", "gigatoken", "numpy", "pyarrow", "tokenizers", "xxhash", "zstandard")
 """The packages whose version can change the bytes that a task writes."""
 
-_EXTRA_PACKAGES = ("datasets", "datatrove", "fasttext-predict", "numba", "spacy")
+_EXTRA_PACKAGES = ("datasets", "datatrove", "fasttext-predict", "numba", "spacy", "trafilatura", "lxml")
 """The same, of packages that only some recipes need. A node without one is refused when a task needs it."""
 
 _SETTINGS = ("HF_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION")

@@ -156,7 +156,7 @@ Patterns = Annotated[list[Annotated[str, AfterValidator(check_pattern)]], AfterV
 Delimiter = Annotated[str, in_form(r"[\x01-\x7f]", 'one ASCII character, such as ";"')]
 """One ASCII character."""
 Quote = Literal['"', ""]
-FormatName = Literal["auto", "parquet", "arrow", "jsonl", "json", "csv", "text", "file"]
+FormatName = Literal["auto", "parquet", "arrow", "jsonl", "json", "csv", "text", "html", "ipynb", "file"]
 """The formats of files; `pipeline/sources/formats/contract.py` has the table of them."""
 Name = Annotated[
     str,

@@ -8,17 +8,20 @@ A batch is a few megabytes of text in Arrow buffers; documents never become sepa
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from json.encoder import encode_basestring as _quote
 from typing import TYPE_CHECKING, Any, Literal
+from unicodedata import unidata_version
 
 import xxhash
 
 from pipeline.engine.tasks import JsonText
-from shards.errors import InputError, plural
+from shards.errors import InputError, check_extra, plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,11 +48,24 @@ ALLOW = "; or allow some such records by `max_malformed`"
 SHOWN_MALFORMED = 3
 """Number of malformed records kept per unit, and shown when the build stops."""
 
+_LIBRARIES = {"html": ("trafilatura", "lxml", "lxml_html_clean", "jusText")}
+"""By format, the libraries whose versions decide the text of its files; Python's decides what is a printable letter."""
+
 SpanKind = Literal["rg", "b", "file"]
 
 
 class SourceError(InputError):
     """Data that cannot be read as the recipe says. The message names the file, the fault and the remedy."""
+
+
+@functools.cache
+def _versions(format_: str) -> str:
+    """Return the part of a span's JSON about the libraries that read its format; none for most formats."""
+    if format_ not in _LIBRARIES:
+        return ""
+    check_extra("trafilatura")
+    found = {library: version(library) for library in _LIBRARIES[format_]} | {"unicode": unidata_version}
+    return f'"libraries":{json.dumps(found)},'
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +126,8 @@ class Span:
         rows = "null" if self.rows is None else self.rows
         revision = "null" if self.revision is None else _quote(self.revision)
         return (
-            f'{{"format":{_quote(self.format)},"kind":"{self.kind}","name":{_quote(self.name)},"revision":{revision},'
+            f'{{"format":{_quote(self.format)},"kind":"{self.kind}",{_versions(self.format)}"name":{_quote(self.name)},'
+            f'"revision":{revision},'
             f'"rows":{rows},"start":{self.start},"stop":{self.stop},"stored_bytes":{self.stored_bytes},'
             f'"text_bytes":{self.text_bytes},"url":{_quote(url)},"version":{_quote(self.version)}}}'
         )

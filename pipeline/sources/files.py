@@ -42,7 +42,7 @@ from pipeline.sources.globs import (
 from pipeline.sources.marks import DELTA, SAVED_SPLITS, find_marked, list_saved, name_folder, read_list
 from pipeline.sources.network import keep_fetched
 from shards.config import item_names, list_of
-from shards.errors import InputError, first_of, remedy_of, text_of
+from shards.errors import InputError, MissingExtraError, first_of, remedy_of, text_of
 from shards.stores.files import PIPE, no_pipe
 from shards.terminal.reporter import Note, no_note
 from shards.terminal.workers import map_in_threads
@@ -238,10 +238,12 @@ def _explain_broken(source: SourceRecipe, file: File | Span, reader: SpanReader 
     """
     try:
         yield
+    except MissingExtraError:
+        raise
     except BROKEN_FILE_ERRORS as error:
         if why := explain_unread(file, error, source.format):
             raise SourceError(f"{file.name}: {why}.") from error
-        if isinstance(error, InputError):  # a fault with its remedy, such as a missing package
+        if isinstance(error, InputError):  # a fault with its remedy
             raise
         found, remedy = "cannot be read", remedy_of(error) or ". Restore the file, or leave it out."
         if isinstance(error, UnicodeError) and source.encoding != "utf-8":  # a file in UTF-8 has malformed records

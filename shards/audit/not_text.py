@@ -75,7 +75,7 @@ def _is_chat(text: str) -> bool:
 
 _EXTRACTOR = "as extractors of PDF such as `pymupdf4llm` do"
 KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
-    "HTML": (_is_html, "Extract the text of the pages, as the script in docs/data.md does with trafilatura"),
+    "HTML": (_is_html, 'Extract the text of the pages, as `format = "html"` does for files'),
     "words hyphenated at line ends": (_is_hyphenated, f"Join the lines, {_EXTRACTOR}"),
     "headers of pages": (_has_page_numbers, f"Leave them out, {_EXTRACTOR}"),
     "headers of mail": (

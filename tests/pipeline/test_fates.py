@@ -464,7 +464,7 @@ def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path
     assert trace(tmp_path / "set", "--hash", "ab" * 16, "--json")["build"]["answer"] == "never seen"
     shutil.copy(tmp_path / "old.txt", tmp_path / "copy.txt")
     told = trace(tmp_path / "set", "--document", str(tmp_path / "copy.txt")).stdout
-    for part in ("not valid UTF-8; above max_malformed = 0", "decoded from iso8859-1", "#file row 0: in the set"):
+    for part in ("not valid UTF-8; above max_malformed = 0", "read as file in iso8859-1", "#file row 0: in the set"):
         assert part in told
     # The work folder of another build of the set: it says so.
     note = tmp_path / "set.work" / BUILD_FILE

@@ -63,7 +63,9 @@ FORMATS = {
     "text": FileFormat("text", ("separator", "join_bytes", "encoding"), endings=(".txt",)),
     "csv": FileFormat("csv_table", (*_RECORDS, "delimiter", "quote"), endings=(".csv", ".tsv", ".tab", ".psv")),
     "json": FileFormat("json_array", _RECORDS),
-    "file": FileFormat("text", ("encoding",)),
+    "html": FileFormat("whole_file", ("encoding",), endings=(".html", ".htm", ".xhtml")),
+    "ipynb": FileFormat("whole_file", endings=(".ipynb",)),
+    "file": FileFormat("whole_file", ("encoding",)),
 }
 """All formats, by their names in recipes."""
 

@@ -199,7 +199,7 @@ def explain_unread(file: File | Span, error: BaseException, format_: str = "auto
             return "needs a dictionary of Zstandard, which is not read. Decompress it: zstd -d -D DICTIONARY"
         return ""
     if what := find_stand_in(head):
-        is_text = not codec and ending_of(name) != ".json" and format_ in ("", "text", "file")
+        is_text = not codec and ending_of(name) != ".json" and "keep" not in FORMATS.get(format_, FORMATS["file"]).keys
         return "" if is_text and what == _PAGE else f"holds {what}"
     if not codec and not format_:
         return ""  # `detect_format` says it

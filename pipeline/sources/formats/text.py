@@ -1,4 +1,4 @@
-"""Text files: cut at separators and streamed in blocks, or one document each, such as source code and Markdown."""
+"""Text files that are cut at separators and streamed in blocks."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
@@ -8,10 +8,8 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
@@ -26,9 +24,7 @@ JOIN_CELL_BYTES = 4 << 20
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
-    """Cut a text file after separators; a compressed one is one span, and so is one document, also if it is empty."""
-    if whole.format == "file":
-        return [replace(whole, kind="file", rows=1)]
+    """Cut a text file after separators; a compressed one is one span."""
     if not source.separator:
         raise SourceError(f"{whole.name}: is read as text, which needs `separator`. Give it, or set `format`.")
     if source.join_bytes and source.encoding != UTF8:  # places in its text are not those in the file
@@ -41,11 +37,6 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
 
     source, span = reader.source, reader.span
-    if span.kind == "file":
-        with reader.open() as raw:
-            text = b"".join(piece for piece, _ in reader.read_cut(raw, lambda data: 0))
-        yield TextBatch(wrap_texts(pa.large_binary(), [text]), np.zeros(1, np.uint32))
-        return
     separator = source.separator or ""
     pattern: Any = separator.encode()
     with reader.open() as raw:
