@@ -111,22 +111,11 @@ def load_checked_recipe(
     return pin_models(pin_entries(checked), allow_code=allow_code)
 
 
-def _leave_out(data: dict[str, Any], changed: set[str]) -> None:
-    """Leave the sources of weight 0 out of a recipe, of tables by source, too.
-
-    One that a phase gives a weight stays, unless a change set its weight to 0: messages give that as a remedy.
-    """
-    section = table_of(data.get("tokenizer"))
-    phases = [table_of(table_of(one).get("weights")) for one in list_of(table_of(data.get("mix")).get("phases"))]
-    named = {name for weights in phases for name, weight in weights.items() if weight} - changed
-    left = _names_without_weight(data) - named
-    if sources := list_of(data.get("sources")):
-        data["sources"] = [
-            one for one in sources if not _has_no_weight(table_of(one)) or str(table_of(one).get("name")) in named
-        ]
-    for table in (section.get("sample_weights"), section.get("sample_limits"), *phases):
-        for name in left:
-            table_of(table).pop(name, None)
+def _leave_out(data: dict[str, Any], names: set[str]) -> None:
+    """Take sources whose weight a change has set to 0 out of the phases, too: messages give that as a remedy."""
+    for phase in list_of(table_of(data.get("mix")).get("phases")):
+        for name in names:
+            table_of(table_of(phase).get("weights")).pop(name, None)
 
 
 def _names_without_weight(data: dict[str, Any]) -> set[str]:

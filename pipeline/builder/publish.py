@@ -82,7 +82,7 @@ def publish(build: RunningBuild) -> Manifest:
         split: describe_split((entry for entry in shards if entry.split == split), names, tokens)
         for split, tokens in requested.items()
     }
-    demand = Demand(recipe)
+    demand = Demand(recipe, plan.weights)
     manifest = Manifest(
         name=recipe.name,
         dtype=dtype_for(tokenizer.vocab_size),
@@ -154,7 +154,7 @@ def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
     unread = build.selections[index].unread()
     return SourceEntry(
         name=source.name,
-        weight=float(source.weight),
+        weight=build.plan.weights[index],
         revision=source.pinned_revision or documents,
         tokens_available=drops.left.tokens,
         documents_available=drops.left.documents,

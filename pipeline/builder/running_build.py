@@ -221,7 +221,7 @@ class RunningBuild(Build):
         if self.out.folder is not None:
             sizes = [sum(unit.text_bytes for unit in own) for own in self.units]
             taken = [size * source.take for size, source in zip(sizes, recipe.sources, strict=True)]
-            grant = Demand(recipe).grant([size / LEAST_BYTES_PER_TOKEN for size in taken])
+            grant = Demand(recipe, taken).grant([size / LEAST_BYTES_PER_TOKEN for size in taken])
             tokens = grant.train_tokens + recipe.split.val_tokens
             documents = tokens * LEAST_BYTES_PER_TOKEN / GUESSED_DOCUMENT_BYTES
             output = int(tokens * token_bytes * COMPRESSED_SHARE + documents * ROW_BYTES)

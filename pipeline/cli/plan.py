@@ -127,18 +127,15 @@ def _source_row(source: SourceEstimate) -> dict[str, Any]:
 
 
 def _lines(recipe: Recipe, estimate: Estimate) -> Iterator[str]:
-    from pipeline.recipe.shares import describe_weights
-
     yield (
         f"about {estimate.train_tokens:,} training and {plural(estimate.val_tokens, 'validation token')} in "
         f"{plural(estimate.shards, 'shard')}"
     )
-    if estimate.most_tokens is not None:
+    if estimate.most_tokens is not None and recipe.has_weights:
         yield f"limited by {estimate.scarcest} to about {estimate.most_tokens:,} training tokens at these weights"
         total = sum(source.tokens for source in estimate.sources)
         if not estimate.phases and not any(source.has_more for source in estimate.sources):
-            weights = describe_weights(recipe, [source.tokens for source in estimate.sources])
-            yield f"weights that use all {total:,} tokens once: {weights}"
+            yield f"without weights, the set has all {total:,} tokens once"
     for source in estimate.sources:
         yield from _source_lines(recipe, source, estimate.val_tokens)
     if sampled := [source.name for source in estimate.sources if source.is_sample]:

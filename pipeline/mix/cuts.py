@@ -30,11 +30,11 @@ from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.contamination import Findings, find_contamination
 from pipeline.mix.evidence import write_evidence
-from pipeline.mix.index import Axis, Cut, Index, open_limits
+from pipeline.mix.index import FAR_OFF, Axis, Cut, Index, open_limits
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from pipeline.mix.near_duplicates.drop import SimilarPairs, drop_near_duplicates
 from pipeline.recipe.schema import Recipe
-from pipeline.recipe.shares import Demand, describe_weights
+from pipeline.recipe.shares import Demand
 from shards.errors import InputError, plural
 from shards.terminal.display import printable
 
@@ -132,10 +132,10 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
         InputError: a source is too small for the validation split, or for the mix when `when_short` is "error".
     """
     # Validation takes the beginning of each axis.
-    demand = Demand(recipe)
     axes = [Axis(index, source) for source in range(len(recipe.sources))]
+    demand = Demand(recipe, [axis.total for axis in axes])
     has_more = has_more or (False,) * len(axes)
-    _check_validation(demand, axes, [drops.dropped() for drops in index.drops], has_more)
+    notes = _check_validation(demand, axes, [drops.dropped() for drops in index.drops], has_more)
     val_cuts, _ = _cut_shards(
         [demand.val_shards],
         [axis.total for axis in axes],
@@ -143,9 +143,17 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
     )
     starts = [cuts[-1][1] for cuts in val_cuts]
 
+    lacks = {s: demand.val_tokens(s) - start.tokens for s, start in enumerate(starts)}
+    far_off = FAR_OFF * recipe.split.val_tokens
+    if few := [s for s, tokens in lacks.items() if tokens > (far_off if starts[s].tokens else 0)]:
+        listed = ", ".join(f"{lacks[s]:,} of {recipe.sources[s].name!r}" for s in few)
+        notes.append(f"validation lacks tokens, because the next document would be most of the source: {listed}")
+
     # Training takes what is left, in shards of equal size in each phase.
     available = [axis.total - start.tokens for axis, start in zip(axes, starts, strict=True)]
-    total, notes = _grant_tokens(demand, available, has_more)
+    demand = Demand(recipe, available)
+    total, granted = _grant_tokens(demand, available, has_more)
+    notes += granted
     for key, tokens in (("split.val_tokens", recipe.split.val_tokens), ("mix.tokens", total)):
         if tokens and not any(demand.shares.of(s, tokens) for s in range(len(axes))):
             raise InputError(f"{key}: {tokens:,} gives no source a whole token. Ask for at least {len(axes):,}.")
@@ -191,7 +199,7 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
         f"{plural(use.documents, 'document')} dropped"
         for use in lists
     )
-    return MixPlan((*train, *val), tuple(requested), tuple(epochs), total, tuple(notes), lists)
+    return MixPlan((*train, *val), tuple(requested), tuple(epochs), total, demand.weights, tuple(notes), lists)
 
 
 def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> _Cuts:
@@ -207,24 +215,29 @@ def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> _Cu
 
 def _check_validation(
     demand: Demand, axes: list[Axis], dropped: list[dict[str, int]], has_more: tuple[bool, ...]
-) -> None:
+) -> list[str]:
+    """Refuse sources of which too little is left; return notes on those of a mix without weights that give nothing."""
     faults: list[str] = []
-    for s, (source, axis) in enumerate(zip(demand.recipe.sources, axes, strict=True)):
-        if has_more[s]:
+    notes: list[str] = []
+    recipe = demand.recipe
+    for s, (source, axis) in enumerate(zip(recipe.sources, axes, strict=True)):
+        if has_more[s] or source.weight == demand.shares.fractions[s] == 0:
             continue
         # Say which steps took all documents.
         if axis.total == 0:
             reasons = dropped[s]
             why = describe_drops(reasons, sum(reasons.values())) or "there were none"
+            said = f"source {source.name!r}: cleaning left no documents: {why}"
+            notes.append(f"{said}. It gives the set nothing")
             faults.append(
-                f"source {source.name!r}: cleaning left no documents: {why}; `tokenmill clean-report` shows some. "
-                f"{describe_change(reasons)}, or leave the source out: --set sources.{source.name}.weight=0"
+                f"{said}; `tokenmill clean-report` shows some. {describe_change(reasons)}, or leave the source out: "
+                f"--set sources.{source.name}.weight=0"
             )
-            continue
-        if fault := demand.validation_fault(s, axis.total):
+        elif fault := demand.validation_fault(s, axis.total):
             faults.append(fault)
-    if faults:
+    if faults and (recipe.has_weights or len(faults) > len(notes) or not any(axis.total for axis in axes)):
         raise InputError("\n".join(faults))
+    return notes
 
 
 def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ...]) -> tuple[int, list[str]]:
@@ -236,14 +249,17 @@ def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ..
     # Less than was asked for: name the source that bounds it.
     if total == wanted or grant.scarcest is None:
         return total, []
+    if not demand.recipe.has_weights:
+        asked = "" if wanted == "max" else f", not {wanted:,}"
+        return total, [f"{plural(total, 'training token')}{asked}: all that the sources have, each document once"]
     scarce = demand.recipe.sources[grant.scarcest].name
     if wanted == "max":
         more = f" in {plural(demand.passes, 'epoch')}" if demand.passes > 1 else ""
         is_plain = demand.passes == 1 and not demand.recipe.mix.phases
         if is_plain and (unused := 1 - total / sum(available)) > SHOWN_UNUSED:
-            weights = describe_weights(demand.recipe, available)
             more = (
-                f"; {unused:.0%} of the tokens stay unused at these weights. To use all, add to this command: {weights}"
+                f"; {unused:.0%} of the tokens stay unused at these weights. To use all, leave out every source's "
+                "`weight`"
             )
         return total, [f"{plural(total, 'training token')}, the most that {scarce!r} allows{more}"]
     return total, [f"shrunk from {wanted:,} to {plural(total, 'training token')}: {scarce!r} is too small"]
@@ -299,6 +315,8 @@ def _cut_split(axis: Axis, start: Cut, targets: list[int], *, last: int) -> _Cut
         last: the index of the target that ends the source's part of the split; later targets are equal to it.
     """
     length = axis.total - start.tokens
+    if not length:
+        return [(0, start) for _ in targets]
     # Walk along the axis: each pass over it is an epoch.
     cuts: _Cuts = []
     for number, target in enumerate(targets):

@@ -318,13 +318,15 @@ class Axis:
         return self.cut(target, up=True)
 
     def validation_cut(self, target: int, *, val_tokens: int) -> Cut:
-        """Return the end on the axis of a source's validation, after at least one document.
+        """Return the end on the axis of a source's validation, if possible after at least one document.
 
         It is the nearest boundary if `last_cut` exceeds the target by more than `FAR_OFF` of `val_tokens`, the tokens
-        asked of all sources; else `last_cut`.
+        asked of all sources; else `last_cut`. It is below the target, maybe before the first document, if a long
+        document would make it most of the source.
         """
         last, nearest = self.last_cut(target, 0), self.cut(target)
-        return nearest if nearest.tokens and last.tokens - target > FAR_OFF * val_tokens else last
+        found = nearest if nearest.tokens and last.tokens - target > FAR_OFF * val_tokens else last
+        return self.cut(target, down=True) if found.tokens > max(target, self.total // 2) else found
 
     def _longest_before(self, tokens: int) -> int:
         part = bisect.bisect_right(self.cumulative, tokens) - 1
@@ -336,7 +338,7 @@ class Axis:
             longest = max(longest, int(np.diff(edges[: np.searchsorted(edges, tokens) + 1]).max(initial=0)))
         return longest
 
-    def cut(self, target: int, *, up: bool = False) -> Cut:
+    def cut(self, target: int, *, up: bool = False, down: bool = False) -> Cut:
         """Return the document boundary nearest to `target` tokens, the upper one of a tie; `up`: none below."""
         if target <= 0:
             return Cut(0, FIRST_HASH)
@@ -348,8 +350,8 @@ class Axis:
         edges = self._edges
         after = int(np.searchsorted(edges, target, "left"))
         # The boundary below, if it is nearer and may be taken; else the one above.
-        down = not up and after > 0 and target - edges[after - 1] < edges[after] - target
-        nearest = after - 1 if down else after
+        down |= not up and after > 0 and target - edges[after - 1] < edges[after] - target
+        nearest = after - 1 if down and edges[after] > target else after
         if nearest == len(edges) - 1:  # the partition's end: any key up to the next document's hash denotes it
             return Cut(int(edges[nearest]), (HashRange(part + 1, self._index.bits).start, 0))
         return Cut(int(edges[nearest]), (int(self._hi[nearest]), int(self._lo[nearest])))

@@ -40,6 +40,8 @@ class MixPlan:
     """How often the most repeated training document of each source occurs."""
     train_tokens: int
     """Training tokens requested, after `when_short` was applied."""
+    weights: tuple[float, ...]
+    """Of the sources: the recipe's, or without these the tokens that each has for training."""
     notes: tuple[str, ...]
     """Messages for the user, such as that the set was shrunk or a source repeated."""
     block_lists: tuple[BlockListEntry, ...] = ()

@@ -186,8 +186,8 @@ def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: floa
     Raises:
         SourceError: a file cannot be read.
     """
-    demand = Demand(recipe)
-    grant = demand.grant(_available(demand, built))
+    demand, available = _demand_of(recipe, built)
+    grant = demand.grant(available)
     train = grant.train_tokens
     for s, sample in enumerate(built.sources):
         # A source with more to read is read further, as the build does after a mix that came out short.
@@ -219,16 +219,17 @@ def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: floa
             *(note for note in built.said if not note.startswith("mix: ")),
         ),
         stops=tuple(built.stopped),
-        refusal=_refusal(demand, built),
+        refusal=_refusal(recipe, built),
     )
 
 
-def _available(demand: Demand, built: SmallBuild, *, margin: float = 1.0) -> list[float | None]:
-    """Return the tokens that each source offers to training by the plan; None for one that has more."""
-    return [
-        None if sample.selection.has_more else margin * sample.tokens - demand.val_tokens(s)
-        for s, sample in enumerate(built.sources)
-    ]
+def _demand_of(recipe: Recipe, built: SmallBuild, *, margin: float = 1.0) -> tuple[Demand, list[float | None]]:
+    """Return the plan's demand, and the tokens that each source offers to training; None for one that has more."""
+    found = [margin * sample.tokens for sample in built.sources]
+    demand = Demand(recipe, found)
+    left = [tokens - demand.val_tokens(s) for s, tokens in enumerate(found)]
+    is_read = [not sample.selection.has_more for sample in built.sources]
+    return Demand(recipe, left), [own if read else None for own, read in zip(left, is_read, strict=True)]
 
 
 def _estimate_source(demand: Demand, number: int, sample: SourceSample, train: int) -> SourceEstimate:
@@ -321,11 +322,12 @@ def _scratch_bytes(recipe: Recipe, sources: Sequence[SourceEstimate], built: Sma
     return int(runs + between * _read_growth(sources, built) + fetched + downloads)
 
 
-def _refusal(demand: Demand, built: SmallBuild) -> str:
+def _refusal(recipe: Recipe, built: SmallBuild) -> str:
     """Return the plan's reason to refuse a recipe even if the sources have `SURE` times as many tokens as measured."""
+    demand, available = _demand_of(recipe, built, margin=SURE)
     faults: list[str] = []
     for s, sample in enumerate(built.sources):
-        if sample.selection.has_more:
+        if sample.selection.has_more or sample.selection.is_left_out or not recipe.has_weights:
             continue
         if not sample.drops.left.tokens:
             name, reasons = sample.selection.source.name, sample.drops.dropped()
@@ -338,6 +340,7 @@ def _refusal(demand: Demand, built: SmallBuild) -> str:
             faults.append(fault)
     if faults:
         return "\n".join(faults)
-    if not demand.grant(_available(demand, built, margin=SURE)).fault:
+    if not demand.grant(available).fault:
         return ""
-    return demand.grant(_available(demand, built)).fault
+    demand, available = _demand_of(recipe, built)
+    return demand.grant(available).fault

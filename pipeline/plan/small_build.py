@@ -200,7 +200,8 @@ def build_sample(recipe: Recipe, selections: list[Selection], *, quiet: bool = T
     """
     started = time.perf_counter()
     size = sum(selection.text_bytes for selection in selections)
-    wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
+    shares = Demand(recipe, [selection.text_bytes for selection in selections]).shares.fractions
+    wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in shares]
     if not quiet:
         part = "all" if size <= sum(wanted) else f"{format_size(sum(wanted))} of"
         say(f"plan: a trial build on {part} {format_size(size)} of text")
@@ -247,12 +248,14 @@ def _run_tokenizer(build: SmallBuild) -> None:
 
 def _change(recipe: Recipe, *, is_all: bool) -> Recipe:
     """Return the recipe of the small build: one shard of all that there is."""
+    shares = Demand(recipe).shares.fractions if recipe.has_weights else [source.weight for source in recipe.sources]
+    weights = [source.weight or (share and float(share)) for source, share in zip(recipe.sources, shares, strict=True)]
     changes: dict[str, Any] = {
         # Without `take`, whose share is known: what it leaves of the sample would tell less of the other steps; and
         # without phases, so that a source of some alone has its share of the set.
         "sources": [
-            source.model_copy(update={"take": 1.0, "weight": source.weight or float(share)})
-            for source, share in zip(recipe.sources, Demand(recipe).shares.fractions, strict=True)
+            source.model_copy(update={"take": 1.0, "weight": weight})
+            for source, weight in zip(recipe.sources, weights, strict=True)
         ],
         "mix": MixRecipe(),
         "split": SplitRecipe(),

@@ -299,7 +299,18 @@ class Recipe(Settings):
 
     def _check_weights(self) -> Iterator[str]:
         """Yield the sources whose weight leaves them next to nothing of the mix, or of a phase."""
-        own = {source.name: source.weight for source in self.sources if are_named([source])}
+        given = {source.name: source.weight for source in self.sources if are_named([source])}
+        if self.has_weights and (without := [name for name, weight in given.items() if weight is None]):
+            with_one = next(name for name, weight in given.items() if weight)
+            yield (
+                f"sources: {', '.join(map(repr, without))} {'has' if len(without) == 1 else 'have'} no weight, and "
+                f"{with_one!r} has one. Give every source a weight, or none: then all text is in the set once."
+            )
+        why = "needs weights: without them, all text is in the set once. Leave it out, or give every source a weight"
+        for key, table in (("mix.phases", self.mix.phases), ("mix.when_short", self.mix.when_short == "repeat")):
+            if table and not self.has_weights and given:
+                yield f"{key}: {why}."
+        own = {name: 1 if weight is None else weight for name, weight in given.items()}
         exact = {name: Fraction(str(weight)) for name, weight in own.items() if weight > 0}
         for name, weight in exact.items():
             if weight * MOST_SUM_PER_WEIGHT < sum(exact.values()):
@@ -310,19 +321,20 @@ class Recipe(Settings):
         sample = self.tokenizer.sample_weights if isinstance(self.tokenizer.sample_weights, dict) else own
         if sample and not any(sample.values()) and self.tokenizer.file is None:
             yield "tokenizer.sample_weights: every source has the weight 0 in the sample. Give one of them more."
-        used = set[str]() if self.mix.phases else {name for name, weight in own.items() if weight != 0}
+        if own and not exact and not self.mix.phases:
+            yield "sources: every source has the weight 0. Give one of them more, or leave `weight` out."
         for called, phase in zip(item_names(self.mix.phases), self.mix.phases, strict=True):
-            place, given = f"mix.phases.{called}.weights", phase.weights
-            if are_named(self.sources) and (unknown := sorted(given.keys() - own.keys())):
+            place = f"mix.phases.{called}.weights"
+            if are_named(self.sources) and (unknown := sorted(phase.weights.keys() - own.keys())):
                 yield f"{place}: no source has the name {', '.join(map(repr, unknown))}; expected some of {[*own]}"
             # A source that a phase does not name keeps its own weight.
-            weights = {name: given.get(name, weight) for name, weight in own.items()}
-            used |= {name for name, weight in weights.items() if weight}
-            if own and not any(weights.values()):
+            if own and not any(phase.weights.get(name, weight) for name, weight in own.items()):
                 yield f"{place}: every source has the weight 0. Give one of them more."
-        for name in sorted(own.keys() - used):
-            found = "every phase gives it the weight 0" if self.mix.phases else "its weight is 0"
-            yield f"sources.{name}: {found}. Leave the source out, or give it a weight."
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the recipe gives weights to its sources, by themselves or in phases; 0 alone leaves a source out."""
+        return any(source.weight for source in self.sources) or all(source.weight == 0 for source in self.sources)
 
     def sample_limits(self) -> dict[str, CleanRecipe]:
         """Return the data recipe's limits for the tokenizer's sample, by source, of presets with `when = "mix"`."""

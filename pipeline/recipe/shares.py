@@ -7,6 +7,9 @@
 With phases, a source's share of the set is the sum over the phases of phase share x source's share in the phase. It
 decides what is asked, allowed and held out for validation; the shares of each phase decide what its shards hold.
 
+Without weights, all text is in the set once: for validation, a source's weight is its tokens, for training, those that
+are left. Then every source allows the same set, of all of them.
+
 The selection of files, the disk check, the estimate and the mix all use these rules, so that they agree to the token.
 Fractions are exact: errors of rounding are never added up.
 """
@@ -34,7 +37,7 @@ class Shares:
     def fractions(self) -> tuple[Fraction, ...]:
         """The shares of the sources, one fraction each; they add up to 1."""
         exact = [Fraction(str(weight)) for weight in self.weights]
-        return tuple(weight / sum(exact) for weight in exact)
+        return tuple(weight / (sum(exact) or 1) for weight in exact)
 
     def of(self, source: int, total: int) -> int:
         """Return the source's share of a total, rounded down."""
@@ -69,18 +72,23 @@ class Grant:
     """Why the recipe must be refused, with the remedy; empty if it need not be."""
 
 
-def describe_weights(recipe: Recipe, tokens: Sequence[int]) -> str:
-    """Return the flags that set a recipe's weights to the shares of the tokens that its sources have."""
-    pairs = zip(recipe.sources, tokens, strict=True)
-    return " ".join(f"--set sources.{source.name}.weight={100 * own / sum(tokens):.4g}" for source, own in pairs)
-
-
 class Demand:
     """The tokens that a recipe needs from its sources, EOS included."""
 
-    def __init__(self, recipe: Recipe):
+    def __init__(self, recipe: Recipe, found: Sequence[float] | None = None):
+        """State the demand of a recipe.
+
+        Args:
+            recipe: the recipe.
+            found: the weights of the sources of a recipe without weights: what they have; all the same when None.
+        """
         self.recipe = recipe
-        self.phases = _list_phases(recipe)
+        given = [1 if source.weight is None else source.weight for source in recipe.sources]
+        if found and not recipe.has_weights:
+            given = [own and have for own, have in zip(given, found, strict=True)]
+        self.weights = tuple(map(float, given))
+        """Of the sources, as the recipe or `found` gives them."""
+        self.phases = _list_phases(recipe, self.weights)
         """The phases in order; one without a name if the recipe has none."""
         self.shares = _add_phases(self.phases)
         """The shares of the sources in the whole set."""
@@ -108,7 +116,7 @@ class Demand:
 
     def last_phase(self, source: int) -> int:
         """Return the index of the last phase that needs documents of a source."""
-        return max(p for p, phase in enumerate(self.phases) if phase.shares.fractions[source])
+        return max((p for p, phase in enumerate(self.phases) if phase.shares.fractions[source]), default=0)
 
     def train_targets(self, source: int, train_tokens: int, shards: Sequence[int]) -> list[int]:
         """Return the running targets of a source's share: `sum(shards) + 1` numbers from 0 to its training tokens.
@@ -163,12 +171,12 @@ class Demand:
 
     def _grant(self, available: Sequence[float | None]) -> Grant:
         mix = self.recipe.mix
-        # A source that was not read to its end bounds nothing yet.
-        limits = {s: self.limit(s, tokens) for s, tokens in enumerate(available) if tokens is not None}
+        # A source that was not read to its end bounds nothing yet, and one without a share never does.
+        shares = self.shares.fractions
+        limits = {s: self.limit(s, own) for s, own in enumerate(available) if own is not None and shares[s]}
         scarcest = min(limits, key=lambda source: limits[source], default=None)
         if scarcest is None:
-            assert mix.tokens != "max"  # every source is then read whole
-            return Grant(mix.tokens, None, None)
+            return Grant(0 if mix.tokens == "max" else mix.tokens, None, None)
         most = limits[scarcest]
         if most <= 0:
             name = self.recipe.sources[scarcest].name
@@ -188,6 +196,9 @@ class Demand:
 
     def _shortage(self, wanted: int, most: int, short: dict[int, float]) -> str:
         """Return why the sources lack tokens for `wanted` training tokens; `short` holds those that are too small."""
+        if not self.recipe.has_weights:
+            found = f"mix.tokens: {wanted:,}; the sources have {plural(most, 'training token')} in all. "
+            return f'{found}Ask for at most that, or set mix.when_short to "shrink".'
         more = "more files" if all(self.recipe.sources[s].take == 1 for s in short) else "a larger `take`"
         remedies = [f"Ask for at most {plural(most, 'token')}", f"give the scarce sources less weight or {more}"]
         too_small = "the sources are too small"
@@ -210,6 +221,8 @@ class Demand:
 
 def small_phases(recipe: Recipe, train_tokens: int) -> list[str]:
     """Return a fault for each phase whose share of the training tokens is smaller than a shard."""
+    if not recipe.mix.phases:
+        return []
     shard_tokens = recipe.shards.tokens
     phases = zip(recipe.mix.phases, Demand(recipe).phase_tokens(train_tokens), strict=False)
     return [
@@ -221,8 +234,8 @@ def small_phases(recipe: Recipe, train_tokens: int) -> list[str]:
     ]
 
 
-def _list_phases(recipe: Recipe) -> tuple[Phase, ...]:
-    own = {source.name: source.weight for source in recipe.sources}
+def _list_phases(recipe: Recipe, weights: Sequence[float]) -> tuple[Phase, ...]:
+    own = {source.name: weight for source, weight in zip(recipe.sources, weights, strict=True)}
     phases: Sequence[PhaseRecipe | None] = recipe.mix.phases or [None]
     return tuple(
         Phase(

@@ -46,9 +46,10 @@ class SourceRecipe(Settings):
     """Where the documents come from."""
     license: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """The data set's licence (`odc-by`), for the report and the dataset card."""
-    weight: SourceWeight
-    """The source's share of the training tokens, relative to the other weights; 0 leaves the source out. With
-    `mix.phases`: for the tokenizer's sample, and phases that do not name the source."""
+    weight: SourceWeight | None = None
+    """The source's share of the training tokens, relative to the other weights; 0 leaves the source out. If no source
+    has one, all text is in the set once. With `mix.phases`: for the tokenizer's sample, and phases that do not name the
+    source."""
     take: Annotated[float, Field(gt=0, le=1)] = 1.0
     """The share of the source's documents to take, chosen by content hash: [a part of a
     source](../docs/data.md#a-part-of-a-source). Changing it re-encodes nothing."""

@@ -344,6 +344,8 @@ def check_globs(recipe: Recipe, folder: Path) -> Iterator[str]:
     listed = {"sources": recipe.sources, "evaluations": recipe.evaluations}
     for section, tables in listed.items():
         for name, source in zip(item_names(tables), tables, strict=True):
+            if getattr(source, "weight", 1) == 0:
+                continue  # the set does not need its files
             for key in ("paths", "exclude"):
                 for glob in list_of(getattr(source, key, None)):
                     if not isinstance(glob, RecipePath):

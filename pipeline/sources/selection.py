@@ -131,7 +131,14 @@ class Selection:
     """The parts of one source that are read: `units`. Grows by `take`."""
 
     def __init__(
-        self, index: int, source: SourceRecipe, *, seed: int, tokens: int | None, kept: SpanCache | None = None
+        self,
+        index: int,
+        source: SourceRecipe,
+        *,
+        seed: int,
+        tokens: int | None,
+        kept: SpanCache | None = None,
+        is_left_out: bool = False,
     ):
         """List the files to select from, and only the spans that are needed.
 
@@ -141,15 +148,21 @@ class Selection:
             seed: the recipe's seed.
             tokens: tokens that the source must give to all splits together; None for all it has.
             kept: lists the spans of files.
+            is_left_out: whether the set takes nothing of the source; the tokenizer's sample may.
 
         Raises:
             SourceError: a file cannot be read, or does not fit the recipe.
         """
-        self.index, self.source = index, source
+        self.index, self.source, self.is_left_out = index, source, is_left_out
         self._list_spans = kept.list_spans if kept else list_spans
         self.left_out: list[str] = []
         """What the source's globs leave out, for a person."""
-        self.files: list[File] = list_files(source, self.left_out.append)
+        self.files: list[File] = []
+        try:
+            self.files = list_files(source, self.left_out.append)
+        except SourceError:
+            if not is_left_out:
+                raise
         # Small sources are read whole: cutting them costs more than it saves, and their order stays that of the files.
         small = source.content == "column" and sum(file.stored_bytes for file in self.files) <= WHOLE_BYTES
         self.whole = tokens is None or small  # a small file may name millions of others
@@ -160,7 +173,9 @@ class Selection:
         self._listed: dict[str, list[Span]] = {}  # by file name
         self._taken = 0  # parts in the seeded order
         self._unit_bytes = None
-        if tokens is None or self.whole:
+        if is_left_out:
+            self.whole = True
+        elif tokens is None or self.whole:
             self.units = make_units(index, self._list(self.files))
         else:
             # The text must be as dense as text gets for these parts to suffice; the mix asks for more if it is not.
@@ -241,6 +256,9 @@ class Selection:
         """Return the selection's first groups of files with `SAMPLE_SPREAD` times this much text, or all, in order.
 
         The result does not depend on the number of tokens requested, except for where text and jsonl files are cut.
+
+        Raises:
+            SourceError: a file cannot be read, or does not fit the recipe.
         """
         if self.sampled is not None:
             return self.sampled
@@ -305,15 +323,20 @@ def open_sources(recipe: Recipe, kept: SpanCache | None = None) -> list[Selectio
     """
     # All sources are opened, so that one message has the faults of all.
     demand = Demand(recipe)
+    shares = demand.shares.fractions
+    # Without weights, what a source gives is known when all are read; a source alone gives everything.
+    wanted = recipe.mix.tokens if recipe.has_weights or max(shares) == 1 else "max"
     selections: list[Selection] = []
     faults: list[str] = []
     for index, source in enumerate(recipe.sources):
-        tokens = None if recipe.mix.tokens == "max" else demand.tokens(index, recipe.mix.tokens)
+        tokens = None if wanted == "max" else demand.tokens(index, wanted)
+        left_out = not shares[index]
         try:
-            selections.append(Selection(index, source, seed=recipe.seed, tokens=tokens, kept=kept))
+            own = Selection(index, source, seed=recipe.seed, tokens=tokens, kept=kept, is_left_out=left_out)
+            selections.append(own)
         except SourceError as error:
             faults.append(str(error))
-    faults = faults or [*_find_small(demand, selections)]
+    faults = faults or _find_small(demand, selections)
     if faults:
         raise SourceError("\n".join(faults))
     return selections
@@ -323,7 +346,7 @@ def _find_small(demand: Demand, selections: list[Selection]) -> list[str]:
     """Find sources that are empty or certainly too small: each token takes a byte at least, or is a document's EOS."""
     faults: list[str] = []
     for index, selection in enumerate(selections):
-        if selection.has_more:
+        if selection.has_more or selection.is_left_out:
             continue
         name = selection.source.name
         rows = [span.rows for unit in selection.units for span in unit.spans]
@@ -332,6 +355,6 @@ def _find_small(demand: Demand, selections: list[Selection]) -> list[str]:
         most += sum(row for row in rows if row is not None) if None not in rows else most
         if not most:
             faults.append(f"source {name!r}: its files hold no document. Correct `paths`.")
-        elif fault := demand.validation_fault(index, most, how_sure="at most "):
+        elif demand.recipe.has_weights and (fault := demand.validation_fault(index, most, how_sure="at most ")):
             faults.append(fault)
-    return faults
+    return faults if demand.recipe.has_weights or len(faults) == len(selections) else []

@@ -107,8 +107,8 @@ def _list_values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 def _check_shares(manifest: Manifest) -> Faults:
     """Check what decides the manifest's shares: weights, and the phases' shares and order."""
     for source in manifest.sources:
-        if source.weight < 0 or (source.weight == 0 and not manifest.phases):
-            yield "manifest_invalid", f"source {source.name!r} has the weight {source.weight}; expected more than 0"
+        if source.weight < 0:
+            yield "manifest_invalid", f"source {source.name!r} has the weight {source.weight}; expected 0 or more"
     names = [phase.name for phase in manifest.phases]
     # Shards of one phase follow each other, in the order of the phases.
     train = [shard for shard in manifest.shards if shard.split == "train"]

@@ -156,11 +156,22 @@ def check_mix_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Pro
         phases = manifest.phases if split == "train" else []
         # The shards of a set with phases have the shares of their phase, not those of the set.
         alone = [] if phases else shards
-        problems += _check_part(split, shards, alone, manifest.mix, entry.requested_tokens, longest)
+        mix = _mix_of_all(manifest) if split == "val" else manifest.mix
+        problems += _check_part(split, shards, alone, mix, entry.requested_tokens, longest)
         for phase in phases:
             own = [shard for shard in shards if shard.phase == phase.name]
             problems += _check_part(f"phase {phase.name!r}", own, own, phase.mix, phase.requested_tokens, longest)
     return problems
+
+
+def _mix_of_all(manifest: Manifest) -> list[MixEntry]:
+    """Return the mix of validation: if the weights are what training has of all text, the shares of all text."""
+    held = manifest.splits["val"].sources
+    available = {source.name: source.tokens_available for source in manifest.sources}
+    if any(source.weight != available[source.name] - held[source.name].tokens for source in manifest.sources):
+        return manifest.mix
+    total = sum(available.values())
+    return [row.model_copy(update={"requested": available[row.source] / total}) for row in manifest.mix]
 
 
 def _check_part(

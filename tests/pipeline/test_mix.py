@@ -150,6 +150,44 @@ def test_properties_of_any_plan(
         assert any(used), "some source binds, and all of it is used"
 
 
+@settings(max_examples=60, phases=[Phase.explicit, Phase.generate])
+@given(CORPORA, CUTS, st.one_of(st.just("max"), st.integers(50, 5000)), st.sampled_from([0, 1, 30, 300]), st.booleans())
+def test_without_weights_all_text_is_used_once(
+    sources: list[list[Document]], cuts: list[list[int]], tokens: Any, val_tokens: int, left_out: bool
+) -> None:
+    weights = [0 if left_out and source else None for source in range(len(sources))]
+    recipe = make_recipe(weights, val_tokens=val_tokens, shard_tokens=200, tokens=tokens, when_short="shrink")
+    sources = [own if weight is None else [] for weight, own in zip(weights, sources, strict=True)]
+    with temporary_folder() as folder:
+        runs = write_runs(Path(folder), sources, cuts)
+        try:
+            plan, index = plan_of(recipe, runs)
+        except InputError:  # all are too small for validation
+            assume(False)
+        placed = place_documents(plan, runs, index)
+    kept = keep_first(sources)
+    train = [item for (split, _), items in placed.items() if split == "train" for item in items]
+    val = [item for (split, _), items in placed.items() if split == "val" for item in items]
+    check_documents(plan, kept, train, val, 1)
+    have = [sum(document.length for document in own) for own in kept]
+    held_out = [sum(length for of, _, _, length in val if of == source) for source in range(len(kept))]
+    assert plan.weights == tuple(own - out for own, out in zip(have, held_out, strict=True))
+    empty = [source for source, own in enumerate(have) if not own and weights[source] is None]
+    assert [note for note in plan.notes if "gives the set nothing" in note] == [
+        f"source 's{source}': cleaning left no documents: there were none. It gives the set nothing" for source in empty
+    ]
+    if tokens == "max" or plan.train_tokens < tokens:
+        assert plan.train_tokens == sum(plan.weights)
+        assert len(train) + len(val) == sum(map(len, kept))
+    shares = [Fraction(weight) / int(sum(plan.weights)) for weight in plan.weights]
+    longest = [max((document.length for document in own), default=0) for own in kept]
+    check_shares([placed[name] for name in placed if name[0] == "train"], shares, Fraction(plan.train_tokens), longest)
+    shares = [Fraction(own, sum(have)) for own in have]
+    check_shares([placed[name] for name in placed if name[0] == "val"], shares, Fraction(val_tokens), longest)
+    for own, out, share in zip(have, held_out, shares, strict=True):
+        assert out <= max(own // 2, share * val_tokens)
+
+
 def check_documents(
     plan: MixPlan, kept: list[list[Document]], train: list[Placed], val: list[Placed], most: int
 ) -> None:
@@ -407,7 +445,7 @@ def test_repeat_is_exact(tmp_path: Path) -> None:
     assert len(times) == 50
     assert plan.notes == ("3,000 training tokens, the most that 's0' allows in 3 epochs",)
     (note,) = plan_of(make_recipe([50, 50], tokens="max"), runs)[0].notes
-    assert note.endswith("To use all, add to this command: --set sources.s0.weight=2.439 --set sources.s1.weight=97.56")
+    assert note.endswith("To use all, leave out every source's `weight`")
     phases = [{"name": "a", "share": 0.5}, {"name": "b", "share": 0.5}]
     (note,) = plan_of(make_recipe([50, 50], tokens="max", phases=phases, shard_tokens=500), runs)[0].notes
     assert note.endswith("the most that 's0' allows")

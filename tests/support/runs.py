@@ -116,7 +116,9 @@ def write_runs(
     return runs
 
 
-def make_recipe(weights: list[float], *, val_tokens: int = 0, shard_tokens: int = 1000, **mix: object) -> Recipe:
+def make_recipe(
+    weights: Sequence[float | None], *, val_tokens: int = 0, shard_tokens: int = 1000, **mix: object
+) -> Recipe:
     """Return a recipe of sources called s0, s1, ..."""
     return Recipe.model_validate(
         {

@@ -78,8 +78,11 @@ def run_encode(build: RunningBuild) -> None:
             build.say(describe_kept(source.name, kept))
             with build.stops():
                 check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
+    # Without weights, the mix says which sources give nothing.
+    if any(run.num_documents for run in build.runs) and not recipe.has_weights:
+        return
     for source, selection, tally, own in zip(recipe.sources, build.selections, build.tallies, encoded, strict=True):
-        if not selection.has_more and not any(result.documents for result in own):
+        if not selection.has_more and not selection.is_left_out and not any(result.documents for result in own):
             reasons = tally.dropped
             why = describe_drops(reasons, reasons.total()) or "there were none"
             with build.stops():

@@ -9,8 +9,9 @@ from pipeline.builder.stages.encode import prepare_cleaning
 from pipeline.clean.reasons import describe_drops
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import Task, make_task
-from pipeline.recipe.schema import Recipe
-from pipeline.recipe.shares import Shares
+from pipeline.recipe.shares import Demand
+from pipeline.sources.base import SourceError, Span
+from pipeline.sources.selection import Selection
 from pipeline.tokenizer import sample, train
 from pipeline.tokenizer.given_tokenizer import read_encoder_file
 from shards.errors import plural
@@ -83,7 +84,7 @@ def _note_kept_sample(build: RunningBuild, result: train.TokenizerResult) -> dic
         The keys of the recipe's tokenizer with which the same sample is drawn again.
     """
     recipe, weights, used = build.recipe, result.sample_weights, result.sample_limits
-    if weights != _weights(recipe):
+    if weights != _weights(build):
         build.note(
             f"tokenizer: kept as trained, on a sample with weights {weights}. "
             "Set tokenizer.sample_weights to train another."
@@ -104,8 +105,12 @@ def _note_kept_sample(build: RunningBuild, result: train.TokenizerResult) -> dic
     return {"sample_weights": weights, "sample_limits": used or None}
 
 
-def _weights(recipe: Recipe) -> dict[str, float]:
-    return recipe.tokenizer.sample_weights or {source.name: source.weight for source in recipe.sources}
+def _weights(build: RunningBuild) -> dict[str, float]:
+    """Return the weights of the sources in the sample; those of a mix without weights are bytes of text."""
+    found = [float(selection.text_bytes) for selection in build.selections]
+    weights = Demand(build.recipe, found if len(found) > 1 else None).weights
+    given = dict(zip((source.name for source in build.recipe.sources), weights, strict=True))
+    return build.recipe.tokenizer.sample_weights or given
 
 
 def _make_task(build: RunningBuild) -> Task:
@@ -116,18 +121,27 @@ def _make_task(build: RunningBuild) -> Task:
     drawn from the text that was fetched.
     """
     recipe = build.recipe
-    weights = tuple(_weights(recipe)[source.name] for source in recipe.sources)
-    shares = Shares(weights)
+    weights = tuple(_weights(build)[source.name] for source in recipe.sources)
     spans = {
-        selection.source.name: tuple(selection.sample_spans(shares.of(s, recipe.tokenizer.sample_bytes)))
+        selection.source.name: tuple(_sample_spans(selection, recipe.tokenizer.sample_bytes))
         if selection.source.content == "column"
-        else tuple(span for unit in build.units[s] for span in unit.spans)
-        for s, selection in enumerate(build.selections)
+        else tuple(span for unit in own for span in unit.spans)
+        for selection, own in zip(build.selections, build.units, strict=True)
     }
     payload = sample.TokenizerTask(
         recipe.tokenizer, tuple(recipe.sources), spans, weights, recipe.seed, recipe.sample_limits()
     )
     return make_task(payload, sum(sample.sample_budgets(payload)))
+
+
+def _sample_spans(selection: Selection, sample_bytes: int) -> list[Span]:
+    """Return the spans that the sample is drawn from, whatever the weights; none of files that a set does not need."""
+    try:
+        return selection.sample_spans(sample_bytes)
+    except SourceError:
+        if not selection.is_left_out:
+            raise
+        return []
 
 
 def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, sample.Drawn]) -> None:
