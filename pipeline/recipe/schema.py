@@ -321,7 +321,7 @@ class Recipe(Settings):
         sample = self.tokenizer.sample_weights if isinstance(self.tokenizer.sample_weights, dict) else own
         if sample and not any(sample.values()) and self.tokenizer.file is None:
             yield "tokenizer.sample_weights: every source has the weight 0 in the sample. Give one of them more."
-        if own and not exact and not self.mix.phases:
+        if own and all(weight == 0 for weight in own.values()) and not self.mix.phases:
             yield "sources: every source has the weight 0. Give one of them more, or leave `weight` out."
         for called, phase in zip(item_names(self.mix.phases), self.mix.phases, strict=True):
             place = f"mix.phases.{called}.weights"

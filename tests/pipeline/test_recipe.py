@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.key_values import parse_size
 from pipeline.recipe.schema import Recipe, without_defaults
-from pipeline.recipe.shares import describe_weights
 from shards.config import apply_changes, item_names, read_document
 from shards.errors import InputError
 from tests.support.recipes import GOOD, faults_of
@@ -22,18 +20,14 @@ from tests.support.recipes import GOOD, faults_of
 def test_a_good_recipe(load: Any) -> None:
     recipe = load()
     assert [(source.name, source.weight) for source in recipe.sources] == [("prose", 87.0), ("code", 3.5)]
-    assert [source.name for source in load(GOOD, "sources.prose.weight=0").sources] == ["code"]
+    assert [source.weight for source in load(GOOD, "sources.prose.weight=0").sources] == [0, 3.5]
     phase = '[[mix.phases]]\nname = "main"\nshare = 1.0\nweights = { "prose.en" = 1 }\n'
     text = GOOD.replace("prose", "prose.en") + f'sample_weights = {{ "prose.en" = 1, code = 2 }}\n{phase}'
     assert load(text, "sources.prose.en.weight=2").sources[0].weight == 2
-    assert load(text, "sources.prose.en.weight=0").tokenizer.sample_weights == {"code": 2}
-    # A source of weight 0 stays if a phase gives it a weight, unless a change set the 0; else tables lose its name.
-    zero = text.replace("weight = 87", "weight = 0")
-    assert load(zero, "sources.prose.en.weight=2").sources[0].weight == 2
-    assert [source.weight for source in load(zero).sources] == [0, 3.5]
-    nowhere = load(zero.replace('weights = { "prose.en" = 1 }', 'weights = { "prose.en" = 0 }'))
-    assert [source.name for source in nowhere.sources] == ["code"]
-    assert (nowhere.tokenizer.sample_weights, nowhere.mix.phases[0].weights) == ({"code": 2}, {})
+    # A change that sets a weight to 0 leaves the source out of the phases, too, and keeps it in the tokenizer's sample.
+    zero = load(text, "sources.prose.en.weight=0")
+    assert (zero.tokenizer.sample_weights, zero.mix.phases[0].weights) == ({"prose.en": 1, "code": 2}, {})
+    assert load(text.replace("weight = 87", "weight = 0")).mix.phases[0].weights == {"prose.en": 1}
     assert recipe.tokenizer.special_tokens == ["<|endoftext|>"]
     assert (recipe.seed, recipe.mix.tokens, recipe.mix.when_short) == (1337, "max", "error")
 
@@ -68,9 +62,8 @@ def test_flags_of_weights_name_each_source(names: str, load: Any) -> None:
     table = '[[sources]]\nname = "{}"\npaths = ["{{folder}}/*.py"]\nweight = 9\n'
     text = 'name = "n"\ntokenizer.vocab_size = 300\n' + "".join(map(table.format, names.split()))
     tokens = [2, 3, 5][: len(names.split())]
-    flags = shlex.split(describe_weights(load(text), tokens))
-    again = load(text, *flags[1::2])
-    assert [round(source.weight * sum(tokens) / 100, 2) for source in again.sources] == tokens
+    flags = [f"sources.{name}.weight={own}" for name, own in zip(names.split(), tokens, strict=True)]
+    assert [source.weight for source in load(text, *flags).sources] == tokens
 
 
 def test_a_number_is_a_name_or_the_place_of_what_has_none(load: Any) -> None:
