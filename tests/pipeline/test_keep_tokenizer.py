@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from shards.format.reader import open_set
 from tests.support.builds import build_here, digests, real_documents
 from tests.support.recipes import overrides, source, write_recipe
 
@@ -59,5 +60,8 @@ def test_other_weights_keep_the_tokenizer_and_the_sets_own_recipe_has_its_sample
     assert json.loads((out / "recipe.json").read_text())["tokenizer"]["sample_weights"] == {"same": 1, "growing": 1}
     build_here(out / "recipe.json", tmp_path / "again")
     assert digests(tmp_path / "again") == digests(out)
+    without = build_here(recipe, out, *overrides("sources.growing.weight=0"))
+    assert (without["ran"]["tokenizer"], without["ran"]["encode"]) == (0, 0)
+    assert [source.tokens_available > 0 for source in open_set(out).manifest.sources] == [True, False]
     build_here(recipe, tmp_path / "anew", *weight)
     assert (tmp_path / "anew/tokenizer.json").read_bytes() != (out / "tokenizer.json").read_bytes()

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.builder.clean_report import read_clean_report
+from shards.format.reader import open_set
 from shards.stores.open import open_writable_store
 from tests.support.builds import (
     Built,
@@ -55,7 +56,7 @@ def small(recipe: Path, expected: dict[str, str]) -> Built:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Return a set whose encode stage is long enough to be hit: of 4 files of 10 MB."""
+    """Return a set without weights whose encode stage is long enough to be hit: of 4 files of 10 MB."""
     folder = tmp_path_factory.mktemp("large")
     write_corpus(folder)
     for part in range(4):
@@ -63,8 +64,17 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Built:
         table = pa.table({"text": texts, "score": [3] * len(texts)})
         pq.write_table(table, folder / f"prose-big-{part}.parquet", row_group_size=500)
     recipe = folder / "recipe.toml"
-    recipe.write_text(recipe_text(folder, weights="98 1 1", shard_tokens="500_000", vocab_size="2000"))
-    return Built(recipe, folder / "set", run_build(recipe, folder / "set"))
+    text = recipe_text(folder, when_short='"error"', shard_tokens="500_000", vocab_size="2000")
+    recipe.write_text(re.sub("weight = .*\n", "", text))
+    built = Built(recipe, folder / "set", run_build(recipe, folder / "set"))
+    # All that cleaning left is in the set once, to the document.
+    manifest = open_set(built.out).manifest
+    held = {split: entry.sources for split, entry in manifest.splits.items()}
+    for source in manifest.sources:
+        train, val = held["train"][source.name], held["val"][source.name]
+        assert (source.weight, source.tokens_available) == (train.tokens, train.tokens + val.tokens)
+        assert source.documents_available == train.documents + val.documents
+    return built
 
 
 @pytest.fixture
@@ -191,6 +201,7 @@ WAYS: dict[str, tuple[str, str, str, Callable[[Path, str, str, Fixture], None]]]
     "killed over a bucket": ("small", "bucket", "bucket", killed_over_a_store),
     "Azure": ("small", "container", "container", by_two_processes),
     "Ray": ("whole", "disk", "disk", on_ray),
+    "Ray without weights": ("large", "disk", "disk", on_ray),
     "Ray over requests that fail": ("small", "bucket", "bucket", on_ray_over_requests_that_fail),
     "Slurm": ("small", "disk", "disk", on_slurm),
 }
