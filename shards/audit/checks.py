@@ -311,7 +311,7 @@ def check_not_text(shard_set: ShardSet) -> Check:
             text = shard_set.vocabulary.decode_document(tokens).decode("utf-8", "replace")
             look_for_not_text(looked[row["source"]], text, f"{row['unit']} row {row['row']}")
     lines = [f"{name}: {line}" for name, found in looked.items() for line in describe_not_text(found)]
-    summary = "almost no HTML, end-of-line hyphens, page or mail headers, or chats"
+    summary = "almost nothing but prose and code: no HTML, chats, logs, mojibake and the like"
     return Check("not_text", "look" if lines else "ok", ". ".join(lines) or summary)
 
 

@@ -1,4 +1,4 @@
-"""What is not text among documents: HTML, words hyphenated at line ends, headers of pages or of mail, chat records.
+"""What is not text among documents: HTML and other markup, mojibake, logs, subtitles, mail, chats, encoded data.
 
 Nothing is changed or dropped. The rules are strict: of prose, mathematics and source code they name at most one
 document in a thousand. About 0.2 ms a document, of which only the beginning counts.
@@ -39,7 +39,13 @@ _TURN = re.compile(
 )
 _CHAT = re.compile(r"(?:(?:<s>|<\|begin_of_text\|>)\s*)?(?:<\||\[INST)|\[?\s*\{")
 _MAIL = re.compile(r"(?i)(?:From .*\n)?(?:[A-Z][\w-]*:.*\n(?:[ \t].*\n)*)*?(?:Message-ID|MIME-Version|Received):")
-_NUMBERED = re.compile(r"(?m)^([^\d\n]{0,60})(\d{1,4})((?:[^\d\n].{0,60})?)$")
+_ASKS = re.compile(r"\n(?:<bos>)?(?:### Instruction:|<start_of_turn>user|(?:Human|User|USER):\s)")
+_ANSWERS = re.compile(r"### Response:|<start_of_turn>model|\b(?:Assistant|ASSISTANT|AI|Bot):\s")
+_NUMBERED = re.compile(r"\n([^\d\n]{0,60}+)(\d{1,4}+)((?:[^\d\n].{0,60}+)?+)(?=\n)")  # two thirds of the time of all
+_MOJIBAKE = re.compile(r"[ÂÃÐÑ][\x80-\xbf‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ€]|â€[\x9c\x9dœ™¦“”˜]")
+_ESCAPE = re.compile(r"\\r?\\?n(?![a-z])")
+_WIKI_LINK = re.compile(r"\[\[(?:[A-Z]|\w+:)[^\[\]\n]{1,200}\]\]")
+_BASE64 = re.compile(r"[\w+/]{300}")
 
 
 def _is_html(text: str) -> bool:
@@ -59,7 +65,7 @@ def _is_hyphenated(text: str) -> bool:
 
 def _has_page_numbers(text: str) -> bool:
     pages: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-    for found in _NUMBERED.finditer(text):
+    for found in _NUMBERED.finditer(f"\n{text}\n"):
         pages[found[1], found[3]].append((found.start(), int(found[2])))
     # The number grows by one from page to page, and pages are about as long as each other.
     for own in pages.values():
@@ -70,9 +76,34 @@ def _has_page_numbers(text: str) -> bool:
 
 
 def _is_chat(text: str) -> bool:
+    if _ASKS.search(f"\n{text}"):
+        return _ANSWERS.search(text) is not None
     return _CHAT.match(text.lstrip()) is not None and len(_TURN.findall(text)) >= 2
 
 
+def _is_escaped(text: str) -> bool:
+    found = len(_ESCAPE.findall(text)) if "\\n" in text else 0
+    return text.startswith(("b'", 'b"')) or (found >= 4 and found > text.count("\n"))
+
+
+def _is_wikitext(text: str) -> bool:
+    marks = ("\n==", "'''", "{{")
+    return "[[" in text and any(mark in text for mark in marks) and len(_WIKI_LINK.findall(text)) >= 3
+
+
+def _lines_begin(pattern: str, *, least: int, of_lines: float) -> Callable[[str], bool]:
+    """Return a test: so many lines of a text, and this share of them, begin so."""
+    lines = re.compile(rf"\n(?:{pattern})")
+
+    def test(text: str) -> bool:
+        found = len(lines.findall(f"\n{text}"))
+        return found >= least and found > of_lines * text.count("\n")
+
+    return test
+
+
+_is_base64 = _lines_begin(r"[A-Za-z0-9+/]{60,76}={0,2}\r?(?=\n)|M[ -`]{60}\r?(?=\n)", least=4, of_lines=0.5)
+_PANDOC = "Convert the files, as `pandoc -f {} -t plain` does"
 _EXTRACTOR = "as extractors of PDF such as `pymupdf4llm` do"
 KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
     "HTML": (_is_html, 'Extract the text of the pages, as `format = "html"` does for files'),
@@ -85,6 +116,37 @@ KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
     "chat records": (
         _is_chat,
         "Write each conversation as one text, in the form that the model will see (docs/data.md has a command)",
+    ),
+    "mojibake": (
+        lambda text: any(map(text.__contains__, "ÂÃÐÑâ")) and len(_MOJIBAKE.findall(text)) >= 3,
+        "Decode the files in the encoding that they have, or repair the text, as `ftfy` does",
+    ),
+    "literal \"\\n\" or b'...'": (
+        _is_escaped,
+        "Decode what a program has written so, as Python's `ast.literal_eval` does",
+    ),
+    "RTF": (lambda text: text.startswith("{\\rtf"), _PANDOC.format("rtf")),
+    "wikitext": (_is_wikitext, _PANDOC.format("mediawiki")),
+    "troff": (
+        _lines_begin(r"[.']\\\"|\.(?:[A-Z][A-Za-z]?|br|sp)(?: |\n)", least=4, of_lines=0.1),
+        _PANDOC.format("man"),
+    ),
+    "subtitles": (
+        _lines_begin(r"(?:\d+:)?\d\d:\d\d[,.]\d{3} --> ", least=3, of_lines=0.1),
+        "Join the lines without their numbers and times",
+    ),
+    "base64 or uuencode": (
+        lambda text: _BASE64.match(text) is not None or _is_base64(text),
+        "Decode what is text, and leave out the rest",
+    ),
+    "logs": (
+        _lines_begin(
+            r"(?:[a-z][a-z-]*+ )?[\[<]?(?:\d{4}[-/]\d\d[-/]\d\d[T ,]\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|"
+            r"\d+\.\d+\.\d+\.\d+ \S+ \S+ \[| *\d+\.\d{6}\] )",
+            least=5,
+            of_lines=0.5,
+        ),
+        "Leave them out, unless the model is to write such lines",
     ),
 }
 """Each kind of what is not text: how a document is told, and the remedy."""

@@ -129,7 +129,7 @@ RULES = (
     ),
     (
         "not_text",
-        f"Worth a look: HTML, words hyphenated at line ends, headers of pages or mail, or chats in {SHARE_TOLD:.1%} of "
+        f"Worth a look: HTML, chats, logs, mojibake or another kind of what is not prose in {SHARE_TOLD:.1%} of "
         f"a source's documents and in two at least. Looked at: {LOOKED_AT_DOCUMENTS} documents of {LOOKED_AT_SHARDS} "
         "shards.",
     ),

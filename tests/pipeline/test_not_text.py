@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import html
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.sources.globs import HIDDEN
@@ -51,11 +54,39 @@ def as_mail(text: str) -> str:
     return f"From me@here Sat Nov 28\r\nTo: you\r\nReceived-SPF: none\r\n\tat all\r\nmime-version: 1.0\r\n\r\n{text}"
 
 
+def each_line(form: str) -> Callable[[str], str]:
+    return lambda text: "\n".join(form.format(n % 60, line) for n, line in enumerate(text.splitlines() * 6))
+
+
+ESCAPED, ENCODED = "literal \"\\n\" or b'...'", "base64 or uuencode"
 WAYS = [
     *((way, "HTML") for way in (as_page, as_fragment, as_entities)),
     *((as_columns, HYPHENS), (as_pages, HEADERS), (as_chat, "chat records"), (as_template, "chat records")),
     (as_mail, "headers of mail"),
+    (lambda text: f"{text} “Déjà vu” – café".encode().decode("cp1252", "ignore"), "mojibake"),
+    *((lambda text: repr(f"{text}\n\n" * 5), ESCAPED), (lambda text: repr(text.encode()), ESCAPED)),
+    (lambda text: f"{{\\rtf1\\ansi {text}}}", "RTF"),
+    (lambda text: f"'''A'''\n== Sea ==\n[[Sea]], [[File:a.png]], [[Port|harbour]]\n{text}", "wikitext"),
+    (each_line(".SH {}\n{}\n.br"), "troff"),
+    *(
+        (each_line(f"{hour}00:{{:02}}{mark}000 --> 00:59.000\n{{}}\n"), "subtitles")
+        for hour, mark in (("00:", ","), ("", "."))
+    ),
+    (lambda text: base64.encodebytes(text.encode()).decode(), ENCODED),
+    (lambda text: base64.b64encode(text.encode()).decode(), ENCODED),
+    (lambda text: "begin 644 a\n" + "".join(map(as_uuencoded, re.findall(".{45}", text * 3))), ENCODED),
+    *(
+        (each_line(form), "logs")
+        for form in ("2026-01-02T03:04:{:02}Z {}", "Jan  2 03:04:{:02} host {}", "[    0.0000{:02}] {}")
+    ),
+    (lambda text: f"Below is an instruction.\n\n### Instruction:\nGo on.\n\n### Response:\n{text}", "chat records"),
+    (lambda text: f"<start_of_turn>user\nGo on.<end_of_turn>\n<start_of_turn>model\n{text}", "chat records"),
+    (lambda text: f"Human: Go on.\n\nAssistant: {text}", "chat records"),
 ]
+
+
+def as_uuencoded(part: str) -> str:
+    return binascii.b2a_uu(part.encode()[:45]).decode()
 
 
 def find_kinds(text: str) -> list[str]:
