@@ -85,7 +85,7 @@ class SourceRecipe(Settings):
     """The share of the records that may have no text. They are dropped and counted."""
     keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = Field(default_factory=dict)
     """Predicates on columns: `{ int_score = ">= 3", date = ">= 2020-01-31" }`. A row stays if all hold; none holds for
-    a null. A time without a zone is UTC, also in text."""
+    a null. A time without a zone is UTC, also in text. Folders such as `year=2020/` (Hive) are columns, too."""
     min_bytes: SizeBytes = 1
     """Shorter documents are dropped, in bytes of UTF-8; empty ones always."""
     max_bytes: SizeBytes | None = None

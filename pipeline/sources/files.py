@@ -14,6 +14,7 @@ import hashlib
 import os
 import posixpath
 import stat
+from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from pipeline.recipe.sources import FilesSource, HubSource, SourceRecipe
 from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, read_file_version, version_of_status
+from pipeline.sources.formats.columns import read_path_columns, test_path
 from pipeline.sources.formats.contract import FORMATS, list_formats_with_columns
 from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, explain_unread, format_of_name
 from pipeline.sources.formats.span_reader import SpanReader
@@ -42,7 +44,7 @@ from pipeline.sources.globs import (
 from pipeline.sources.marks import DELTA, SAVED_SPLITS, find_marked, list_saved, name_folder, read_list
 from pipeline.sources.network import keep_fetched
 from shards.config import item_names, list_of
-from shards.errors import InputError, MissingExtraError, first_of, remedy_of, text_of
+from shards.errors import InputError, MissingExtraError, first_of, plural, remedy_of, text_of
 from shards.stores.files import PIPE, no_pipe
 from shards.terminal.reporter import Note, no_note
 from shards.terminal.workers import map_in_threads
@@ -71,7 +73,7 @@ def list_files(source: SourceRecipe, note: Note = no_note, *, with_splits: bool 
     if isinstance(source, HubSource):
         from pipeline.sources import hub  # with the Hub's libraries, which take a second
 
-        return hub.list_files(source)
+        return _leave_out_by_paths(source, hub.list_files(source), note)
     assert isinstance(source, FilesSource)
     try:
         # A file that several globs match is one file.
@@ -112,7 +114,27 @@ def list_files(source: SourceRecipe, note: Note = no_note, *, with_splits: bool 
         note(f"files of {source.name}: {line}")
     for line in describe_left_out(folders):
         note(line)  # without the source: several may meet the same folders
-    return [replace(file, name=_relative(name, folder)) for name, file in sorted(files.items())]
+    listed_files = [replace(file, name=_relative(name, folder)) for name, file in sorted(files.items())]
+    return _leave_out_by_paths(source, listed_files, note)
+
+
+def _leave_out_by_paths(source: SourceRecipe, files: list[File], note: Note) -> list[File]:
+    """Leave out the files of a source that `keep` rejects by the columns of their paths.
+
+    Raises:
+        SourceError: none is left.
+    """
+    if not source.keep:
+        return files
+    folders = {file.url.rpartition("/")[0]: file.url for file in files}
+    rejected = {folder: why for folder, path in folders.items() if (why := test_path(source, path))}
+    counts = Counter(rejected.get(file.url.rpartition("/")[0], "") for file in files)
+    kept = counts.pop("", 0)
+    for why, count in sorted(counts.items()):
+        note(f"files of {source.name}: left out by their folders: {plural(count, 'file')}: {why}")
+    if files and not kept:
+        raise SourceError(f"source {source.name!r}: `keep` rejects all files by their folders: {', '.join(counts)}.")
+    return [file for file in files if file.url.rpartition("/")[0] not in rejected]
 
 
 def _leave_out_twins(files: dict[str, File], left_out: LeftOut) -> None:
@@ -393,7 +415,7 @@ def _check_keys(source: SourceRecipe | EvaluationRecipe, glob: str, files: list[
                 f"read as {read_as}. Leave `{key}` out, or give these files a source of their own"
                 + (f', or set format = "{format_}"' if None in formats.values() else "")
             )
-    if isinstance(source, SourceRecipe) and source.keep:
+    if isinstance(source, SourceRecipe) and not source.keep.keys() <= read_path_columns(files[0].url).keys():
         for name in [name for name, found in formats.items() if found and "keep" not in FORMATS[found].keys][:1]:
             yield f"keep: {name!r} has no columns; predicates need {list_formats_with_columns()}"
 

@@ -17,6 +17,7 @@ import pytest
 
 from pipeline.recipe.predicates import parse_predicate
 from pipeline.sources.base import SourceError
+from pipeline.sources.files import list_files
 from tests.support.reading import files_source, read_batches, texts_of
 
 JSON = "json"
@@ -132,3 +133,34 @@ def test_dates_of_int96_beyond_those_of_nanoseconds_are_compared(tmp_path: Path)
     ):
         batches = read_batches(files_source(tmp_path / "a.parquet", keep={"date": condition}))
         assert texts_of(batches) == [f"text {year}" for year in held]
+
+
+PARTS = {
+    "year=2019/lang=en/a.jsonl": 10,
+    "year=2020/lang=en/a.jsonl": 20,
+    "year=2020/lang=pt%2FBR/a.jsonl": 30,
+    "year=2021/lang=__HIVE_DEFAULT_PARTITION__/a.jsonl": 40,
+    "year=2021/lang=en/notes=no.txt": 50,
+}
+"""A table in Hive's layout: files, and the text of each."""
+
+
+@pytest.mark.parametrize(
+    ("keep", "kept", "said"),
+    [
+        ({"year": ">= 2020"}, "20 30 40 50", ["1 file: not year >= 2020"]),
+        ({"year": [2019, 2021]}, "10 40 50", ["2 files: not year in (2019, 2021)"]),
+        ({"lang": "== 'pt/BR'"}, "30", ["3 files: not lang == pt/BR", "1 file: not lang == pt/BR: null"]),
+        ({"year": "< 2021", "score": "> 10"}, "20 30", ["2 files: not year < 2021"]),
+    ],
+)
+def test_folders_of_hive_are_columns(tmp_path: Path, keep: Any, kept: str, said: list[str]) -> None:
+    for name, score in PARTS.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        record = {"text": f"{score}", "score": score, "year": 1}
+        (tmp_path / name).write_text(f"{score}" if "txt" in name else json.dumps(record))
+    source = files_source(tmp_path / "**/*.*", keep=keep, separator="\n")
+    notes: list[str] = []
+    list_files(source, notes.append)
+    assert notes == [f"files of s: left out by their folders: {line}" for line in said]
+    assert texts_of(read_batches(source)) == kept.split()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, TypeVar, cast
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 _Table = TypeVar("_Table", pa.Table, pa.RecordBatch)
 WrittenBy = Callable[[str], Sequence[Any]]
 """Returns the numbers of a column as a text has them, of which the table has the next floats."""
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 RAW_TYPES = {
     pa.string(): pa.binary(),
     pa.large_string(): pa.large_binary(),
@@ -203,6 +205,41 @@ def describe_list(column: str, head: str, key: str) -> str:
     return (
         f"{found}, such as the messages of a chat; a record has one text, and one value to test. {remedy} by `{key}`."
     )
+
+
+def read_path_columns(path: str) -> dict[str, str | None]:
+    """Return the columns, and their values, that a path's folders state, as in `year=2020/lang=en/a.parquet` (Hive)."""
+    pairs = (folder.partition("=") for folder in path.split("/")[:-1])
+    return {key: None if value == _HIVE_NULL else unquote(value) for key, equals, value in pairs if equals}
+
+
+def without_path_columns(source: SourceRecipe, path: str) -> SourceRecipe:
+    """Return the source for a file whose path states columns: these were tested when files were listed."""
+    stated = read_path_columns(path) if source.keep else {}
+    keep = {column: condition for column, condition in source.keep.items() if column not in stated}
+    return source if len(keep) == len(source.keep) else source.model_copy(update={"keep": keep})
+
+
+def test_path(source: SourceRecipe, path: str) -> str:
+    """Return the reason for which `keep` rejects all rows of a file by the columns of its path; empty if it does not.
+
+    Raises:
+        SourceError: a value is of another type than the predicate's.
+    """
+    stated = read_path_columns(path)
+    for predicate in source.predicates if stated else ():
+        if predicate.column not in stated:
+            continue
+        value = stated[predicate.column]
+        try:
+            values = pa.array([value], pa.large_string()).cast(predicate.json_type())
+        except pa.ArrowInvalid as error:
+            misfit = predicate.describe_misfit(pa.string())
+            raise SourceError(f"{path}: the folder's {misfit}, as it holds {value!r}. Correct `keep`.") from error
+        _, rejected = test_predicates(pa.table({predicate.column: values}), [predicate], None, path)
+        if rejected:
+            return next(iter(rejected))
+    return ""
 
 
 def test_predicates(

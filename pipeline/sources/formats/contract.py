@@ -26,7 +26,7 @@ from typing import Any
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, compression_of
-from pipeline.sources.formats.columns import measure_texts
+from pipeline.sources.formats.columns import measure_texts, without_path_columns
 from pipeline.sources.formats.encodings import UTF8, text_per_byte
 from pipeline.sources.formats.span_reader import SpanReader, too_long
 from shards.errors import plural
@@ -82,7 +82,7 @@ def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | N
     Raises:
         SourceError: the file is broken, lacks a column, or has a format that does not use a key of the source.
     """
-    name = file.name
+    name, source = file.name, without_path_columns(source, file.url)
     _refuse_unused(source, name, format_)
     # The stated text is an estimate: of a compressed file, by how much text compresses.
     size = int(file.version.partition(" ")[0])

@@ -26,7 +26,7 @@ from pipeline.sources.base import (
     describe_place,
 )
 from pipeline.sources.formats.byte_io import last_end, open_file, read_blocks, read_text_blocks
-from pipeline.sources.formats.columns import WrittenBy, take_path, test_predicates
+from pipeline.sources.formats.columns import WrittenBy, take_path, test_predicates, without_path_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,9 +39,9 @@ class SpanReader:
 
     def __init__(self, source: SourceRecipe, span: Span):
         """Begin to read a span, of which nothing has been read."""
-        self.source, self.span = source, span
-        self.predicates = source.predicates
-        self.columns = list(source.columns)
+        self.source, self.span = without_path_columns(source, span.url), span
+        self.predicates = self.source.predicates
+        self.columns = list(self.source.columns)
         self.not_read: Counter[str] = Counter()
         self.row = 0
         """The number of the next row, in the formats that count their rows by `number_rows`."""
