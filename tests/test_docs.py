@@ -111,7 +111,7 @@ def test_the_code_of_the_pages_is_code(page: Path, language: str, code: str) -> 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_tour_of_the_guide_runs(tmp_path: Path) -> None:
-    """As written but for fewer steps of training; on the code of this Python, as text files and JSON lines."""
+    """As written but for a shorter training; on the code of this Python, as text files and JSON lines."""
     notes, posts = tmp_path / "my-files/notes", tmp_path / "my-files/posts.jsonl"
     notes.mkdir(parents=True)
     texts = [path.read_text(encoding="utf-8") for path in sorted(Path(json.__file__).parents[1].glob("*.py"))]
@@ -120,13 +120,14 @@ def test_the_tour_of_the_guide_runs(tmp_path: Path) -> None:
     posts.write_text("".join(json.dumps({"id": 1, "body": text}) + "\n" for text in texts[1::2]), encoding="utf-8")
     tour = re.findall(
         r"^```sh\n(.*?)^```", (ROOT / "docs/guide.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )[0].replace("--set 'eval.sets=[]'", "--set 'eval.sets=[]' --set phases=[] --set train.steps=20")
+    )[0].replace("--write model.toml", "--write model.toml --hours 0.003 --steps 2")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         ["sh", "-ec", tour], cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert "wrote recipe.toml" in done.stdout
+    assert "wrote model.toml" in done.stdout
     assert list(tmp_path.glob("out/mine-run/checkpoints/step-*"))
 
 

@@ -178,7 +178,7 @@ def open_session(
     # Check the set and the machine.
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     train = recipe.train
-    shard_set = _open_valid_set(place, cache)
+    shard_set = open_valid_set(place, cache)
     vocab_size = recipe.model.vocab_size or shard_set.vocab_size
     device = choose_device(train.device)
     precision = choose_precision(train.precision, device)
@@ -194,7 +194,7 @@ def open_session(
             if made:
                 resources.callback(_remove_empty, run)
         found = find_newest_checkpoint(run, say) if start is None else find_resume_start(run, start, say)
-        order = _plan_windows(shard_set, recipe, ranks, say)
+        order = plan_windows(shard_set, recipe, ranks, say)
         if found is not None:
             recipe = check_resume_fits(found, recipe, shard_set, say)
         # Wait until the other ranks have read theirs, too: corrupt checkpoints will have other names.
@@ -236,7 +236,8 @@ def _remove_empty(run: Path) -> None:
         run.rmdir()
 
 
-def _open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
+def open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
+    """Open a set, or refuse what quick validation finds, and what cannot be read."""
     try:
         if isinstance(place, Path):
             shard_set, problems = check_files(FolderStore(place))
@@ -255,7 +256,7 @@ def _open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
     return shard_set
 
 
-def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Note) -> WindowOrder:
+def plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Note) -> WindowOrder:
     """Return the session's order of windows; refuse too small splits, and batches and vocabularies that do not fit."""
     seq_len, batch, micro_batch = recipe.train.seq_len, recipe.train.global_batch, recipe.train.micro_batch
     train, val = (shard_set.splits.get(split, ()) for split in ("train", "val"))

@@ -122,9 +122,9 @@ def _add_number(parser: argparse.ArgumentParser, flag: str, about: str) -> None:
     parser.add_argument(flag, type=positive_number, default=cores, metavar="N", help=f"{about} (default: one per core)")
 
 
-def add_recipe(parser: argparse.ArgumentParser, about: str, example: str) -> None:
+def add_recipe(parser: argparse.ArgumentParser, about: str, example: str, *, nargs: str | None = None) -> None:
     """Add the shared arguments RECIPE and `--set`, as `options.recipe` and `options.overrides`."""
-    parser.add_argument("recipe", type=parse_path, metavar="RECIPE", help=about)
+    parser.add_argument("recipe", type=parse_path, nargs=nargs, metavar="RECIPE", help=about)
     add_overrides(parser, example)
 
 

@@ -22,7 +22,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from shards.errors import RunError, plural
 from shards.format.manifest import dtype_for
 from shards.format.writer import write_token_set
-from shards.terminal.display import JsonObject, say
+from shards.terminal.display import JsonObject
 from shards.torch import TokenWindows
 from trainer.device import choose_device
 from trainer.recipe import TrainRecipe
@@ -93,7 +93,7 @@ def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> JsonObject:
     # Take the steps.
     stop = steps_in_all * train.global_batch
     with (
-        closing(open_session(recipe, shards, shards.with_name("run"), say=say)) as session,
+        closing(open_session(recipe, shards, shards.with_name("run"), say=lambda line: None)) as session,
         open_training_windows(session.shard_set, train, stop=stop) as windows,
     ):
         records = take_our_steps(session, windows, steps_in_all, mark)
