@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pipeline.plan.plan import Estimate, SourceEstimate
     from pipeline.recipe.schema import Recipe
 
+_SHOWN_LINES = 12
 _EXAMPLES = 3
 """Lines of examples that are shown of a message; `--json` has all."""
 
@@ -49,6 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="USD",
         help="price of all rented machines together: also estimate the cost",
     )
+    parser.add_argument(
+        "--show",
+        nargs="?",
+        const=3,
+        default=0,
+        type=positive_number,
+        metavar="N",
+        help="print the first N documents of each source (3) as they would be encoded, after reading and cleaning",
+    )
     add_network(parser)
 
 
@@ -68,6 +80,7 @@ def run(options: argparse.Namespace) -> int:
         network=read_network(options),
         progress=True,
         allow_code=options.allow_code,
+        show=options.show,
     )
     out = options.out or ""
     # Disk of folders is checked as the build checks it; an object store has no limit.
@@ -107,7 +120,22 @@ def _print_plan(recipe: Recipe, estimate: Estimate) -> None:
             for name, share in phase["sources"].items()
         ]
     )
-    print_lines(list(_lines(recipe, estimate)))
+    print_lines([*_lines(recipe, estimate), *_shown_lines(estimate)])
+
+
+def _shown_lines(estimate: Estimate) -> Iterator[str]:
+    """Yield the documents to show, each with its place, cut to `_SHOWN_LINES` lines of the terminal."""
+    width = shutil.get_terminal_size().columns - 3  # the margin, and what ends a line
+    for one in estimate.shown:
+        yield ""
+        if "dropped" in one:
+            yield f"{one['source']}: no document to show: {one['dropped'] or 'there are no records'}"
+            continue
+        yield f"{one['source']}: {one['file']} {one['part']} row {one['row']}"
+        pieces = re.findall(rf"[^\n]{{1,{width}}}\n?|\n", one["text"])[:_SHOWN_LINES]
+        yield from (f"  {piece.removesuffix(chr(10))}" for piece in pieces)
+        if more := one["characters"] - sum(map(len, pieces)):
+            yield f"  ... {plural(more, 'more character')}"
 
 
 def _source_row(source: SourceEstimate) -> dict[str, Any]:

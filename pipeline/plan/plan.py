@@ -8,14 +8,15 @@ link keeps its speed; waiting for the nodes of a cluster is not included.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.builder.build import AnyRecipe, RowsByName, load_with_rows
 from pipeline.builder.records import NEAR_STAGES
 from pipeline.builder.running_build import FETCH_SCRATCH_SHARE
+from pipeline.clean.documents import DocumentStream
 from pipeline.clean.functions.process import closing_functions, start_functions
 from pipeline.clean.reasons import describe_change, describe_drops
 from pipeline.engine.executors import count_cores
@@ -42,6 +43,7 @@ START_S = 1.0
 """Seconds to start processes and load libraries."""
 MIX_S_PER_DOCUMENT = 1e-6
 """CPU seconds of the one mix task: 0.42e-6 without measures of cleaning, 1.8e-6 with all of them, measured."""
+SHOWN_CHARACTERS = 4096
 _ARCHIVED_SHARE = 0.3
 """Bytes that a byte of text takes in Software Heritage's archive: gzip on source code."""
 
@@ -119,6 +121,9 @@ class Estimate:
     """Why the build would stop, judged by the sample."""
     refusal: str
     """Why the build would certainly refuse the recipe; empty if it may accept it."""
+    shown: tuple[dict[str, Any], ...] = ()
+    """The first documents of each source, if asked for: `source`, `file`, `part`, `row`, how many `characters` the text
+    has, and `text`, its first `SHOWN_CHARACTERS`. Of a source that has none, `source` and why in `dropped`."""
 
     def disk_needs(self, work: Path | None, out: Path | None) -> list[tuple[str, Path, int]]:
         """Return the plan's disk needs of scratch and set for `check_room`, with a margin; None stands for a store."""
@@ -136,6 +141,7 @@ def plan_set(
     progress: bool = False,
     sources: RowsByName | None = None,
     allow_code: bool = False,
+    show: int = 0,
 ) -> Estimate:
     """Estimate what a build reads, writes, takes and costs, from footers and a small build. Keeps nothing.
 
@@ -150,6 +156,7 @@ def plan_set(
         progress: print progress on stderr.
         sources: the rows of sources, as for `build_set`. An iterator is used up: give a list, or make it anew.
         allow_code: as for `build_set`.
+        show: so many documents of each source are shown as they would be encoded.
 
     Returns:
         Tokens, documents and bytes of each source, seconds of each stage, and bytes of disk. Its `refusal` says why the
@@ -171,7 +178,25 @@ def plan_set(
         loaded = pin_revisions(loaded)
         selections = open_sources(loaded)
         with build_sample(loaded, selections, quiet=not progress) as built:
-            return estimate(loaded, built, workers or count_cores(), usd_per_hour)
+            found = estimate(loaded, built, workers or count_cores(), usd_per_hour)
+            shown = (one for number in range(len(built.sources) if show else 0) for one in _show(built, number, show))
+            return replace(found, shown=tuple(shown))
+
+
+def _show(built: SmallBuild, number: int, count: int) -> Iterator[dict[str, Any]]:
+    """Yield the first documents of a source's sample after cleaning; if there is none, why."""
+    source, spans = built.recipe.sources[number], [span for unit in built.units[number] for span in unit.spans]
+    stream, shown = DocumentStream(source, spans), 0
+    for indices, documents in stream:
+        for index in range(min(count - shown, len(documents))):
+            span, text = spans[int(indices[index])], str(documents.text[index])
+            place = {"source": source.name, "file": span.name, "part": span.part, "row": int(documents.rows[index])}
+            yield place | {"characters": len(text), "text": text[:SHOWN_CHARACTERS]}
+            shown += 1
+        if shown == count:
+            return
+    if not shown:
+        yield {"source": source.name, "dropped": describe_drops(stream.tally.dropped, stream.tally.dropped.total())}
 
 
 def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: float | None = None) -> Estimate:

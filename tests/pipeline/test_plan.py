@@ -282,3 +282,28 @@ def test_a_source_of_few_documents_is_warned_of(twice: Path, tmp_path: Path, mon
     built = call_here("build", recipe, "--out", tmp_path / "set", "--set", "split.val_tokens=100").stdout
     assert re.search(r"warning: validation takes \d+\.\d% of few \(1 of 4 documents\), more than 5%", built)
     assert "warning: validation deviates from the mix by over 1% for first, because it holds" in built
+
+
+SHOWN = {
+    "long": ("One\x1b[2J line.\n" * 40, [*["  One\\x1b[2J line."] * 12, "  ... 392 more characters"]),
+    "wide": ("y" * 5000, [*["  " + "y" * 77] * 12, "  ... 4,076 more characters"]),
+    "cleaned": ("Write to someone@mail.org.\n\nNow.", ["  Write to nobody@example.org.", "  ", "  Now."]),
+    "short": ("short", []),
+}
+
+
+def test_documents_are_shown_as_they_would_be_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, (text, _) in SHOWN.items():
+        write_texts(tmp_path / f"{name}.jsonl", ["tiny", text, *(f"{text} {number}" for number in range(30))])
+    sources = [source(name, f"{name}.jsonl", clean={"personal_data": {}}, min_bytes=20) for name in SHOWN]
+    recipe = write_recipe(tmp_path / "r.toml", *sources)
+    printed = call_here("plan", recipe, "--show", "1").stdout
+    for name, (_, lines) in SHOWN.items():
+        place = f"{name}: {name}.jsonl b0-{(tmp_path / f'{name}.jsonl').stat().st_size} row 1"
+        if not lines:
+            place = f"{name}: no document to show: 32 of 32 records are dropped (shorter than min_bytes: 32)"
+        assert "\n".join(["", place, *lines, ""]) in printed
+    shown = json.loads(call_here("plan", recipe, "--show", "--json").stdout)["shown"]
+    assert [one["row"] for one in shown if "row" in one] == [1, 2, 3] * 3
+    assert [(one["characters"], len(one["text"])) for one in shown[3:5]] == [(5000, 4096), (5002, 4096)]
