@@ -155,8 +155,10 @@ def _source_row(source: SourceEstimate) -> dict[str, Any]:
 
 
 def _lines(recipe: Recipe, estimate: Estimate) -> Iterator[str]:
+    least, most = estimate.least_train_tokens, estimate.most_train_tokens
+    bounds = f" ({least:,} to {most:,})" if least < most else ""
     yield (
-        f"about {estimate.train_tokens:,} training and {plural(estimate.val_tokens, 'validation token')} in "
+        f"about {estimate.train_tokens:,}{bounds} training and {plural(estimate.val_tokens, 'validation token')} in "
         f"{plural(estimate.shards, 'shard')}"
     )
     if estimate.most_tokens is not None and recipe.has_weights:

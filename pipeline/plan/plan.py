@@ -21,7 +21,7 @@ from pipeline.clean.functions.process import closing_functions, start_functions
 from pipeline.clean.reasons import describe_change, describe_drops
 from pipeline.engine.executors import count_cores
 from pipeline.mix.index import describe_take
-from pipeline.plan.small_build import SmallBuild, SourceSample, build_sample
+from pipeline.plan.small_build import WITHIN, SmallBuild, SourceSample, build_sample
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.hub import pin_revisions
@@ -31,8 +31,6 @@ from pipeline.tokenizer.train import find_trainer
 
 DISK_MARGIN = 1.1
 """Factor on the estimate of disk space, which is within 10%."""
-SURE = 1.1
-"""A source may have this many times the tokens measured. A plan refuses a recipe only if even these are too few."""
 TRAIN_S = 2.0
 TRAIN_S_PER_BYTE = {"gigatoken": 8e-9, "tokenizers": 0.24e-6}
 """Training a BPE of 32 K entries on prose, by what trains it, measured. Technical text takes twice as long. The small
@@ -97,6 +95,9 @@ class Estimate:
     """In order: `name`, `share`, `tokens`, `shards`, and the shares of the `sources`, by name; empty if the recipe has
     none."""
     train_tokens: int
+    least_train_tokens: int
+    most_train_tokens: int
+    """The range of `train_tokens`, which is wide where copies outside the sample are not known."""
     most_tokens: int | None
     """Training tokens that the sources allow at these weights; None if no source is read whole."""
     scarcest: str | None
@@ -214,6 +215,8 @@ def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: floa
     demand, available = _demand_of(recipe, built)
     grant = demand.grant(available)
     train = grant.train_tokens
+    bounds = zip(*(sample.tokens_range for sample in built.sources), strict=True)
+    granted = [own.grant(left).train_tokens for own, left in (_demand_of(recipe, built, found) for found in bounds)]
     for s, sample in enumerate(built.sources):
         # A source with more to read is read further, as the build does after a mix that came out short.
         needed = demand.tokens(s, train) + sample.longest_tokens
@@ -227,8 +230,10 @@ def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: floa
         sources=sources,
         phases=_estimate_phases(demand, train),
         train_tokens=train,
+        least_train_tokens=min(*granted, train),
+        most_train_tokens=max(*granted, train),
         most_tokens=grant.limit,
-        scarcest=None if grant.scarcest is None else recipe.sources[grant.scarcest].name,
+        scarcest=recipe.sources[grant.scarcest].name if grant.scarcest is not None and recipe.has_weights else None,
         val_tokens=recipe.split.val_tokens,
         shards=sum(demand.phase_shards(train)) + demand.val_shards,
         scratch_bytes=_scratch_bytes(recipe, sources, built),
@@ -248,9 +253,15 @@ def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: floa
     )
 
 
-def _demand_of(recipe: Recipe, built: SmallBuild, *, margin: float = 1.0) -> tuple[Demand, list[float | None]]:
-    """Return the plan's demand, and the tokens that each source offers to training; None for one that has more."""
-    found = [margin * sample.tokens for sample in built.sources]
+def _demand_of(recipe: Recipe, built: SmallBuild, found: Sequence[float] = ()) -> tuple[Demand, list[float | None]]:
+    """Return the plan's demand, and the tokens that each source offers to training; None for one that has more.
+
+    Args:
+        recipe: the data recipe.
+        built: what the small build has shown.
+        found: the tokens of each source; those that are expected if empty.
+    """
+    found = found or [sample.tokens for sample in built.sources]
     demand = Demand(recipe, found)
     left = [tokens - demand.val_tokens(s) for s, tokens in enumerate(found)]
     is_read = [not sample.selection.has_more for sample in built.sources]
@@ -348,8 +359,8 @@ def _scratch_bytes(recipe: Recipe, sources: Sequence[SourceEstimate], built: Sma
 
 
 def _refusal(recipe: Recipe, built: SmallBuild) -> str:
-    """Return the plan's reason to refuse a recipe even if the sources have `SURE` times as many tokens as measured."""
-    demand, available = _demand_of(recipe, built, margin=SURE)
+    """Return the plan's reason to refuse a recipe even if the sources have as many tokens as they can have."""
+    demand, available = _demand_of(recipe, built, [(1 + WITHIN) * sample.tokens for sample in built.sources])
     faults: list[str] = []
     for s, sample in enumerate(built.sources):
         if sample.selection.has_more or sample.selection.is_left_out or not recipe.has_weights:
@@ -361,7 +372,7 @@ def _refusal(recipe: Recipe, built: SmallBuild) -> str:
                 f"source {name!r}: cleaning left no documents of its sample: {why}. {describe_change(reasons)}, or "
                 f"leave the source out: --set sources.{name}.weight=0"
             )
-        elif fault := demand.validation_fault(s, int(SURE * sample.tokens), how_sure="about "):
+        elif fault := demand.validation_fault(s, int((1 + WITHIN) * sample.tokens), how_sure="about "):
             faults.append(fault)
     if faults:
         return "\n".join(faults)

@@ -25,6 +25,7 @@ from pipeline.builder.stages.mix import run_mix
 from pipeline.builder.stages.near_duplicates import run_near_duplicates
 from pipeline.builder.stages.tokenizer import run_tokenizer
 from pipeline.clean.drops import SourceDrops
+from pipeline.clean.reasons import DUPLICATE, NEAR_DUPLICATE, step_of
 from pipeline.encode.encode import EncodeResult
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor
@@ -55,6 +56,8 @@ PART_BYTES = 1 << 20
 SAMPLE_BYTES = 24 << 20
 """Text of all sources, divided by their shares."""
 LEAST_SOURCE_BYTES = 4 << 20
+WITHIN = 0.1
+"""How far the tokens of a sample, scaled up, are from those of the source at most, but for copies."""
 _FEW_ENTRIES = 2048
 _ONE_SHARD = 1 << 62
 _NOT_BY_BYTES = ("start_s", "check_s")
@@ -97,6 +100,20 @@ class SourceSample:
     def tokens(self) -> int:
         """The tokens that the source is expected to offer to the mix."""
         return int(self.drops.left.tokens * self.selection.source.take * self.scale)
+
+    @property
+    def tokens_range(self) -> tuple[float, float]:
+        """The fewest and the most tokens that the source offers to the mix.
+
+        A sample that is a part f of the source has both of two copies with the probability f. So if d is the share of
+        copies in it, a document has 1 + 2 d / f copies on average; d is taken as high as chance would still allow.
+        """
+        if self.is_all:
+            return self.tokens, self.tokens
+        copies = sum(n for reason, n in self.drops.dropped().items() if step_of(reason) in (DUPLICATE, NEAR_DUPLICATE))
+        most_copies = copies + 3 + 2 * copies**0.5
+        repeated = 1 + 2 * self.scale * most_copies / max(1, self.drops.left.documents + copies)
+        return self.tokens * (1 - WITHIN) / repeated, self.tokens * (1 + WITHIN)
 
 
 @dataclass

@@ -181,6 +181,31 @@ def test_the_plan_of_a_small_corpus_is_its_build(twice: Path, tmp_path: Path) ->
     assert sorted(twice.parent.iterdir()) == before
 
 
+@pytest.mark.parametrize("copies", [1, 2, 6])
+def test_the_range_of_a_plan_holds_whatever_a_sample_has_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copies: int
+) -> None:
+    for name, value in (
+        ("SAMPLE_BYTES", 1 << 17),
+        ("LEAST_SOURCE_BYTES", 1 << 17),
+        ("PARTS", 2),
+        ("PART_BYTES", 1 << 16),
+    ):
+        monkeypatch.setattr(small_build, name, value)
+    texts = [f"{text} {number}" for number, text in enumerate(real_documents()) for _ in range(copies)]
+    random.Random(3).shuffle(texts)
+    for part in range(12):
+        write_texts(tmp_path / f"{part}.jsonl", texts[part::12])
+    own = {"name": "copied", "paths": ["*.jsonl"]}
+    recipe = write_recipe(tmp_path / "r.toml", own, tokenizer={"vocab_size": 600}, shards={"tokens": 1 << 20})
+    found = plan_set(recipe)
+    build_here(recipe, tmp_path / "set")
+    (built,) = Manifest.model_validate_json((tmp_path / "set/manifest.json").read_bytes()).sources
+    assert found.sources[0].is_sample
+    assert 0 < found.least_train_tokens < built.weight < found.most_train_tokens
+    assert f"({found.least_train_tokens:,} to {found.most_train_tokens:,}) training" in call_here("plan", recipe).stdout
+
+
 @pytest.mark.parametrize("too_many", ["--tokens=150_000", "--set=split.val_tokens=150_000"])
 def test_a_plan_that_is_sure_ends_as_the_build(twice: Path, tmp_path: Path, too_many: str) -> None:
     build = call_here("build", twice, "--out", tmp_path / "set", too_many)
