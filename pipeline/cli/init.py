@@ -1,18 +1,20 @@
 """Inspect files, and write a commented recipe that builds a shard set from them. Edit it as needed.
 
-Takes folders, files, globs and Hub datasets (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Only the heads and
-tails of long files are read. Files that hold no text are left out and counted. Files that are not UTF-8 are read as
-cp1252 if their text then looks right; otherwise their source is commented out, as is a source of HTML among others.
+Takes folders, files, globs and Hub datasets (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Like files of a
+folder are one source. What is not read (test splits, images, mail, chats) is left out and counted. Files that are not
+UTF-8 are read as cp1252 if their text then looks right. `plan` and `build` take the recipe as it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator
-from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,14 +25,23 @@ from shards.terminal.display import printable
 from shards.terminal.program import Outcome
 
 if TYPE_CHECKING:
+    from pipeline.clean.tally import Tally
     from pipeline.sources.survey import Found, Keys
-    from shards.audit.not_text import NotText
 
+READ_BYTES = 1 << 26
+"""Text of a source that is read as a build does, to count its documents and to find malformed records."""
+_MOST_FILES = {"file": 64, "html": 32}
+"""Files of it, each read in part; `survey` has decoded the text files."""
 _BYTES_PER_TOKEN = 4
 _MOST_VAL_TOKENS = 5_000_000
-_LEAST_VOCABULARY = 270
+_LEAST_VOCABULARY, _MOST_VOCABULARY = 257, 1 << 16
+_BYTES_PER_ENTRY = 8
+"""Compressed bytes of text for each entry: prose offers twice as many entries."""
 _MOST_OF_A_HEADER = 40
 """Characters; a longer name of a column looks like text."""
+_MOST_DECISIONS = 5
+_USUAL = re.compile("an image|binary|empty$|hidden|PDF|a pipe|link|backup|beside the rows|no document|a copy")
+"""What is left out and hardly anybody would read; it is said last."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,12 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a folder, file or glob, or hf://datasets/OWNER/NAME")
     about = "the recipe to write (default: recipe.toml)"
     parser.add_argument("--out", type=parse_path, default=Path("recipe.toml"), metavar="FILE", help=about)
+    parser.add_argument("--verbose", action="store_true", help="print all notes, not only the most important ones")
 
 
 def run(options: argparse.Namespace) -> Outcome:
     """Write a recipe, and return what was found and the next commands."""
     from pipeline.sources.globs import describe_left_out
-    from pipeline.sources.survey import GUESSED, MOST_LOOKED_AT, UNKNOWN, survey
+    from pipeline.sources.survey import FEW_DOCUMENTS, survey
     from shards.stores.files import check_own_folder, write_text
 
     out: Path = options.out
@@ -54,40 +66,112 @@ def run(options: argparse.Namespace) -> Outcome:
     if os.path.lexists(out):
         raise InputError(f"{out}: already exists and is not overwritten. Give another file by --out, or delete it.")
     check_own_folder(folder)
-    found += map(_look_at_hub, hub)
-    unread: list[Found] = []
-    for source in [*found]:
-        said = f"not UTF-8, nor {GUESSED}" if source[0].get("encoding") == UNKNOWN else ""
-        if said or (_is_mostly_html(source) and len(found) > 1):
-            remedy = "give it their encoding" if said else "extract their text first (docs/data.md has a script)"
-            why = f"{said or 'HTML'}; the recipe has a source for them, commented out: {remedy}"
-            left_out |= {file.name: why for file in source[1]}
-            unread.append(source)
-            found.remove(source)
+    counted = [_count(one, left_out) for one in [*found, *map(_look_at_hub, hub)]]
+    sources = [source for source in counted if source.documents]
     lines = [*describe_left_out({os.path.relpath(name): why for name, why in left_out.items()})]
-    if sum(len(files) for _, files, _ in found) > MOST_LOOKED_AT:
-        lines.append(f"looked at {MOST_LOOKED_AT:,} files, and at all files like one that is not UTF-8")
-    if not found + unread:
+    if not sources:
         raise InputError([f"no text in {', '.join(options.paths)}", *lines])
+    _name(sources, folder)
+    # Validation takes whole documents.
+    few = sum(source.documents for source in sources) < FEW_DOCUMENTS
+    notes = [f"fewer than {FEW_DOCUMENTS} documents are no validation split: split.val_tokens = 0"] if few else []
+    usual = [line for line in lines if _USUAL.search(line)]
+    notes += [line for line in lines if line not in usual]
+    notes += [line for source in sources for line in _notice(source)] + usual
+    shown = notes if options.verbose else notes[:_MOST_DECISIONS]
+    shown += [f"{len(notes) - len(shown):,} more with --verbose"] if len(shown) < len(notes) else []
     name = _make_name(Path(os.path.abspath(options.paths[0])).stem)
-    names: list[str] = []
-    rows = [_finish(source, names, folder, lines) for source in found]
-    for source in unread:
-        _finish(source, names, folder, [])
-    recipe = "\n".join(_write(name, found, unread, lines)) + "\n"
+    recipe = "\n".join(_write(name, sources, shown, has_validation=not few)) + "\n"
     write_text(out, recipe.encode("utf-8", "replace").decode().replace("\x7f", "\\u007f"))
-    made, train = f"out/{name}", ("--run", f"out/{name}-run", "--set", "eval.sets=[]")
-    asked = (("plan", out), ("build", out, "--out", made), ("audit", made), ("train", "demo", "--shards", made, *train))
+    made, model = f"out/{name}", f"{name}-model.toml"
+    asked = (
+        ("plan", out),
+        ("build", out, "--out", made),
+        ("audit", made),
+        ("fit", "--shards", made, "--write", model),
+        ("train", model, "--shards", made, "--run", f"{made}-run"),
+    )
     commands = [shell_command("tokenmill", *words) for words in asked]
-    data = {"recipe": str(out), "sources": rows, "notes": lines, "commands": commands}
-    return Outcome(data, [rows, *lines, f"wrote {out}. Read it, then run:", *commands])
+    rows = [_describe(source) for source in sources]
+    data = {"recipe": str(out), "sources": rows, "notes": notes, "commands": commands}
+    return Outcome(data, [rows, *shown, f"wrote {out}. Read it, then run:", *commands])
+
+
+@dataclass(slots=True)
+class _Source:
+    """A source, and what a build reads of it."""
+
+    found: Found
+    keys: Keys
+    texts: list[tuple[str, str]]
+    """The first, each with the name of its file."""
+    tally: Tally
+    """What was dropped of the part that was read."""
+    share: float
+    """How large that part is."""
+    documents: int
+    text_bytes: int
+
+
+def _count(found: Found, left_out: dict[str, str]) -> _Source:
+    """Read some of a source as a build does: count its documents, and leave out the files that cannot be read."""
+    from pipeline.clean.documents import DocumentStream
+    from pipeline.clean.reasons import NULL
+    from pipeline.clean.steps import name_invalid
+    from pipeline.clean.tally import Tally
+    from pipeline.recipe.sources import MAX_NULL, FilesSource
+    from pipeline.sources.base import MALFORMED
+    from pipeline.sources.files import list_spans_of_file
+    from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS
+    from pipeline.sources.survey import explain_left_out, write_globs
+    from shards.audit.not_text import CHATS, KINDS, MAIL
+
+    keys, is_hub = found.keys, "kind" in found.keys
+    given = {key: value for key, value in keys.items() if key not in ("kind", "repo", "config", "split", "revision")}
+    source = FilesSource.model_validate(given | {"name": "s", "paths": ["x"], "weight": 1.0, "max_malformed": 1.0})
+    sampled = found.files[:: -(-len(found.files) // (1 if is_hub else _MOST_FILES.get(keys["format"], 1 << 12)))]
+    read, documents, text_bytes, tallies = 0.0, 0, 0, list[Tally]()
+    for file in sampled:
+        named = file if is_hub else replace(file, name=os.path.relpath(file.name))
+        try:
+            spans = list_spans_of_file(source, named, None)
+            stream = DocumentStream(source, spans, most_bytes=READ_BYTES // len(sampled))
+            text_bytes += sum(own.text.nbytes for _, own in stream)
+        except BROKEN_FILE_ERRORS as error:
+            left_out[file.name] = explain_left_out(named, error)
+            continue
+        tallies.append(stream.tally)
+        documents += stream.documents
+        read += file.stored_bytes * stream.stated_bytes / max(1, sum(span.text_bytes for span in spans))
+    tally = Tally.sum(tallies)
+    files = [file for file in found.files if file.name not in left_out]
+    for kind in (CHATS, MAIL):
+        if 2 * tally.not_text.get(kind, (0, ""))[0] > tally.not_text.get("", (0, ""))[0]:
+            left_out |= {file.name: f"{kind}: {KINDS[kind][1]}" for file in files}
+            documents = 0
+    if not documents:
+        left_out |= {file.name: "no document" for file in files if file.name not in left_out}
+    elif not is_hub:
+        found.files = files
+        write_globs(found)
+    share = min(1.0, read / max(1, sum(file.stored_bytes for file in files))) or 1.0
+    number = len(files) if keys["format"] == "file" else round(documents / share)
+    # What stops a build by default is allowed where it was found, or may be in what was not read.
+    records = max(1, documents + tally.dropped.total())
+    malformed, null = tally.dropped[MALFORMED] + tally.dropped[name_invalid(source)], tally.dropped[NULL]
+    if malformed or (share < 1 and "text" in keys):
+        keys["max_malformed"] = min(1.0, round(0.01 + 2 * malformed / records, 2))
+    if 2 * null > MAX_NULL * records:
+        keys["max_null"] = min(1.0, round(0.01 + 2 * null / records, 2))
+    texts = found.texts[keys.get("text", "")]
+    return _Source(found, keys, texts, tally, share, number, int(text_bytes / share) + 1)
 
 
 def _look_at_hub(address: str) -> Found:
     """Return the source that reads a data set on the Hub, by the first of its files."""
     from pipeline.recipe.sources import HubSource
     from pipeline.sources.hub import list_files, resolve_commit
-    from pipeline.sources.survey import look_at
+    from pipeline.sources.survey import Found, look_at
     from shards.stores.hub_store import parse_hub_address
 
     place = parse_hub_address(address)
@@ -103,89 +187,73 @@ def _look_at_hub(address: str) -> Found:
     source = HubSource(weight=1.0, **keys)
     files = list_files(source.model_copy(update={"revision": resolve_commit(source)}))
     read, texts = look_at(files[0])
-    return keys | read, files, texts
-
-
-def _look_for_not_text(source: Found) -> NotText:
-    """Return what is not text among the first documents of a source."""
-    from shards.audit.not_text import look_for_not_text
-
-    keys, _, texts = source
-    noticed: NotText = {}
-    for file, text in texts[keys.get("text", "")]:
-        look_for_not_text(noticed, text, os.path.relpath(file))
-    return noticed
-
-
-def _is_mostly_html(source: Found) -> bool:
-    """Return whether most of the first documents of a source are HTML."""
-    noticed = _look_for_not_text(source)
-    return noticed.get("HTML", (0, ""))[0] > noticed.get("", (0, ""))[0] // 2
+    return Found(keys | read, files, texts)
 
 
 def _make_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:80] or "text"
 
 
-def _count_bytes(source: Found) -> int:
-    """Return about how many bytes of text a source has."""
-    from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, measure_compression
-    from pipeline.sources.formats.parquet import open_parquet
-    from pipeline.sources.survey import count_characters
+def _name(sources: list[_Source], folder: Path) -> None:
+    """Give each source a name of its own, and paths from the recipe's folder."""
+    labels = [_make_name(source.keys["name"]) for source in sources]
+    names: list[str] = []
+    for source, label in zip(sources, labels, strict=True):
+        keys = source.keys
+        format_ = "tsv" if keys.get("delimiter") == "\t" else keys["format"]
+        long = _make_name("-".join([label, format_, keys.get("encoding", "")]))
+        names.append(label if labels.count(label) == 1 else long)
+        twins = names.count(names[-1])
+        keys["name"] = f"{names[-1]}-{twins}" if twins > 1 else names[-1]
+        for key in ("paths", "exclude"):
+            paths = [path if "://" in path else os.path.relpath(path, folder) for path in keys.get(key, [])]
+            keys[key] = [f"./{path}" if path[0] == "~" else path for path in paths]  # a name, and not a home folder
 
-    keys, files, texts = source
-    share = count_characters(texts, keys.get("text", "")) / max(1, sum(count_characters(texts, name) for name in texts))
-    size = sum(file.stored_bytes for file in files) * measure_compression(files[0])
-    if keys["format"] == "parquet":  # a footer says how well the text is compressed
-        with suppress(*BROKEN_FILE_ERRORS), open_parquet(files[0].url, files[0].version) as (opened, _, _):
-            groups = map(opened.metadata.row_group, range(opened.num_row_groups))
-            size *= sum(group.total_byte_size for group in groups) / files[0].stored_bytes
-    return int(share * size / (2 if keys.get("encoding", "").startswith("utf") else 1)) + 1
 
-
-def _finish(source: Found, names: list[str], folder: Path, lines: list[str]) -> dict[str, str]:
-    """Give a source its name, weight, and paths from the recipe's folder; add lines of what is noticed; return its row.
-
-    The weight is the bytes of text.
-    """
+def _notice(source: _Source) -> Iterator[str]:
+    """Yield what a person should know of a source."""
     from pipeline.sources.survey import GUESSED
     from shards.audit.not_text import describe_not_text
 
-    keys, files, texts = source
-    keys["weight"] = _count_bytes(source)
-    format_ = "tsv" if keys.get("delimiter") == "\t" else keys["format"]
-    name = _make_name("-".join([keys["name"], format_, keys.get("encoding", "")]))
-    names.append(name)
-    twins = names.count(name)
-    keys["name"] = f"{name}-{twins}" if twins > 1 else name
-    for key in ("paths", "exclude"):
-        paths = [path if "://" in path else os.path.relpath(path, folder) for path in keys.get(key, [])]
-        keys[key] = [f"./{path}" if path[0] == "~" else path for path in paths]  # a name, and not a home folder
-    if separator := keys.get("separator"):
-        size = sum(len(text + separator) for _, text in texts[""]) / len(texts[""])
-        number = round(keys["weight"] / size) if len(texts[""]) > len(dict(texts[""])) else len(files)
-        cut = f"cut at {json.dumps(separator)} into about {plural(number or 1, 'document')}"
-        lines.append(f'{keys["name"]}: {cut}; format = "file" without a separator makes each file one document.')
-    if keys["format"] == "csv" and any(len(column) > _MOST_OF_A_HEADER or column.isdigit() for column in texts):
-        lines.append(f"{keys['name']}: the first row is read as the header, but looks like a record. Add a header.")
+    keys = source.keys
+    name = keys["name"]
+    yield from (f"{name}: {line}." for line in describe_not_text(source.tally.not_text))
+    if source.tally.malformed:
+        yield f"{name}: some records are malformed, and dropped: {source.tally.malformed[0]}"
     if keys.get("encoding") == GUESSED:
-        lines.append(f"{keys['name']}: {GUESSED} is a guess. Read some of the text, or give the real encoding.")
-    if crlf := next((file for file, text in texts[keys.get("text", "")] if "\r" in text), ""):
-        lines.append(f'{keys["name"]}: lines end with "\\r\\n" ({os.path.relpath(crlf)}), which stays in the text.')
-    lines += [f"{keys['name']}: {line}." for line in describe_not_text(_look_for_not_text(source))]
+        yield f"{name}: {GUESSED} is a guess. Read some of the text, or give the real encoding."
+    columns = source.found.texts if keys["format"] == "csv" else ()
+    if any(len(column) > _MOST_OF_A_HEADER or column.isdigit() for column in columns):
+        yield f"{name}: the first row is read as the header, but looks like a record. Add a header."
+    if crlf := next((file for file, text in source.texts if "\r" in text), ""):
+        yield f'{name}: lines end with "\\r\\n" ({os.path.relpath(crlf)}), which stays in the text.'
+    if source.share < 1 and source.keys["format"] != "file":
+        yield f"{name}: {source.share:.1%} of it was read; its documents are estimated."
+
+
+def _describe(source: _Source) -> dict[str, str]:
+    """Return the row of a source in the table."""
+    keys = source.keys
+    cut = f"column {keys['text']}" if "text" in keys else "each file"
+    if "separator" in keys:
+        cut = f"at {json.dumps(keys['separator'])}"
+        cut += f" into {format_size(keys['join_bytes'])} or more" if "join_bytes" in keys else ""
     return {
         "source": keys["name"],
-        "text": keys.get("text") or json.dumps(keys.get("separator", "whole files")),
-        "files": f"{len(files):,}",
-        "size": format_size(keys["weight"]),
+        "files": f"{len(source.found.files):,}",
+        "bytes": format_size(source.text_bytes),
+        "documents": ("" if source.share == 1 or keys["format"] == "file" else "about ") + f"{source.documents:,}",
+        "how cut": printable(cut),
+        "note": ", ".join(filter(None, [keys["format"], keys.get("encoding", "")])),
     }
 
 
-def _write(name: str, found: list[Found], unread: list[Found], lines: list[str]) -> Iterator[str]:
-    """Yield the lines of the recipe; sources that are not read as they are, are commented out."""
+def _write(name: str, sources: list[_Source], lines: list[str], *, has_validation: bool) -> Iterator[str]:
+    """Yield the lines of the recipe."""
     from pipeline.clean.language import count_languages
+    from pipeline.sources.formats.contract import FORMATS
 
-    total = sum(keys["weight"] for keys, *_ in found or unread)
+    total = sum(source.text_bytes for source in sources)
     yield "# Written by `tokenmill init`. Edit it: docs/keys.md lists every key, and docs/cleaning.md what to drop."
     yield from (f"# {printable(line)}" for line in lines)
     yield f'name = "{name}"'
@@ -195,26 +263,35 @@ def _write(name: str, found: list[Found], unread: list[Found], lines: list[str])
         "delimiter": "the first row is the header",
         "quote": "quotes are characters of the text",
         "separator": "the text between two documents in a file",
+        "join_bytes": "so that there are documents for validation",
         "encoding": "by the byte order mark, or cp1252 as a guess: read some of the text, or give its real encoding",
-        "weight": "its share of the text; `plan` says which source limits the mix",
+        "max_malformed": "the share of the records that may be malformed; these are dropped and counted",
     }
-    for number, (keys, files, texts) in enumerate(found + unread):
-        mark = "" if number < len(found) else "#"
-        yield f"\n# {plural(len(files), 'file')}, about {format_size(keys['weight'])} of text"
-        if languages := count_languages(text for _, text in texts[keys.get("text", "")]):
+    for source in sources:
+        keys, found = source.keys, source.found
+        about = plural(len(found.files), "file"), format_size(source.text_bytes), plural(source.documents, "document")
+        yield "\n# {}, about {} of text, {}".format(*about)
+        if languages := count_languages(text for _, text in source.texts):
             shares = ", ".join(f"{language} {count:,}" for language, count in languages.most_common(5))
             yield f"# languages of {plural(languages.total(), 'document')}: {shares}"
-        yield f"{mark}[[sources]]"
-        others = [column for column in texts if column != keys.get("text")]
+        folders = sorted({column for file in found.files for column in re.findall(r"/([^/=]+)=[^/]*(?=/)", file.name)})
+        if folders and "keep" in FORMATS[keys["format"]].keys:
+            columns = ", ".join(map(printable, folders))
+            yield f"# folders are columns ({columns}), for conditions: keep = {{ {folders[0]} = \"== 'a'\" }}"
+        yield "[[sources]]"
+        others = [column for column in found.texts if column != keys.get("text")]
         comments["text"] = f"the column with most text; the others: {', '.join(others) or 'none'}"
-        whole = 'each file is one document; or format = "text" with a separator'
-        comments["format"] = whole if keys["format"] == "file" else ""
-        for key, value in (keys | {"weight": float(f"{100 * keys['weight'] / total:.3g}")}).items():
+        for key, value in keys.items():
             if value not in ([], None):
-                comment = f"  # {printable(about)}" if (about := comments.pop(key, "")) else ""
-                yield f"{mark}{key} = {json.dumps(value, ensure_ascii=False)}{comment}"
-    yield f"\n[tokenizer]\nvocab_size = {min(1 << 16, max(_LEAST_VOCABULARY, 8 << 2 * total.bit_length() // 5))}"
-    yield '\n[mix]\ntokens = "max"  # as many as the sources allow at these weights; or a number, such as "100M"'
-    yield f"\n[split]\nval_tokens = {min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100)}  # about 1%"
-    yield "\n[clean.near_duplicates]  # exact duplicates are always dropped"
-    yield 'action = "drop"  # or "report", which counts them'
+                comment = f"  # {printable(said)}" if (said := comments.get(key, "")) else ""
+                yield f"{key} = {json.dumps(value, ensure_ascii=False)}{comment}"
+    # As many entries as the text has parts for, by its size and by how well it compresses.
+    sample = "".join(text for source in sources for _, text in source.texts).encode("utf-8", "replace")
+    offered = min(8 << 2 * total.bit_length() // 5, len(zlib.compress(sample)) // _BYTES_PER_ENTRY)
+    yield f"\n[tokenizer]\nvocab_size = {min(_MOST_VOCABULARY, _LEAST_VOCABULARY + offered)}"
+    yield '\n[mix]\ntokens = "max"  # all text, each document once; or a number, such as "100M"'
+    val_tokens = min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100) if has_validation else 0
+    yield f"\n[split]\nval_tokens = {val_tokens}  # about 1%"
+    if importlib.util.find_spec("numba"):
+        yield "\n[clean.near_duplicates]  # exact duplicates are always dropped"
+        yield 'action = "drop"  # or "report", which counts them'

@@ -7,11 +7,14 @@ because its files hold rows that were deleted. A `stat` or two for each folder a
 
 from __future__ import annotations
 
+import filecmp
 import glob as globbing
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -111,6 +114,52 @@ def find_marked(files: Mapping[str, str], *, with_splits: bool = False) -> dict[
         if tail and not spelled and not f"{head}/".startswith(f"{path}/"):
             found[name] = SPLIT
     return found
+
+
+def find_copies(sizes: Mapping[str, int]) -> dict[str, str]:
+    """Return the files of folders that have the same files as the folder beside them, each with the reason.
+
+    Args:
+        sizes: of files, by their names.
+    """
+    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for name, size in sizes.items():
+        for folder in _list_above(name):
+            totals[folder][0] += 1
+            totals[folder][1] += size
+    beside: dict[tuple[str, int, int], list[str]] = defaultdict(list)
+    for folder, (number, size) in totals.items():
+        beside[os.path.dirname(folder), number, size].append(folder)
+    below: dict[str, dict[str, int]] = {}
+    for own in ([*own] for (*_, size), own in beside.items() if len(own) > 1 and size):
+        below |= {folder: {} for folder in own}
+    for name, size in sizes.items():
+        for folder in below.keys() & {*_list_above(name)}:
+            below[folder][name[len(folder) :]] = size
+    found: dict[str, str] = {}
+    for own in beside.values():
+        kept: list[str] = []
+        for folder in sorted(own, key=lambda path: (len(path), path)):
+            first = next((one for one in kept if folder in below and _is_copy(one, folder, below)), "")
+            kept += [] if first else [folder]
+            if first:
+                why = f"in a copy of the folder {os.path.basename(first)!r} beside it"
+                found |= {folder + name: why for name in below[folder]}
+    return found
+
+
+def _list_above(name: str) -> Iterator[str]:
+    while name := name.rpartition("/")[0]:
+        yield name
+
+
+def _is_copy(first: str, folder: str, below: Mapping[str, Mapping[str, int]]) -> bool:
+    """Return whether two folders have files of the same names, sizes and bytes."""
+    with suppress(OSError):
+        return below[first] == below[folder] and all(
+            filecmp.cmp(first + name, folder + name, shallow=False) for name in below[folder]
+        )
+    return False
 
 
 def _cut_glob(glob: str) -> tuple[str, list[str]]:

@@ -1,9 +1,9 @@
 """A survey of files that no recipe describes yet: which hold text, and by which keys a source reads them.
 
-At most `MOST_LOOKED_AT` files are read: up to `WHOLE_BYTES` whole, of longer ones the head and tail, of columnar and
-compressed ones the footer or head. The rest are taken to be like those of the same folder and ending, but if one of
-these is not UTF-8, all are read. UTF-16 and UTF-32 are recognised; other files that are not UTF-8 get a source with the
-encoding `GUESSED`, or `UNKNOWN` if their text looks wrong in that.
+A file's kind is decided by its content: like files of a folder are one source, whatever their endings. Text is decoded
+to its end, records by their beginning. A file is a document, unless lines that are marks divide it; few long files are
+cut at blank lines. UTF-16 and UTF-32 are recognised; other files that are not UTF-8 are read as `GUESSED` if their text
+looks right in that. Every file is looked at: some thousand a second.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -17,138 +17,187 @@ import os
 import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from glob import escape
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, cast
 
 import pyarrow as pa
 
 from pipeline.sources.base import File, SourceError
-from pipeline.sources.files import expand_glob, name_folder
+from pipeline.sources.files import expand_glob
 from pipeline.sources.formats.arrow_ipc import is_file
-from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, HEAD_BYTES, compression_of, open_file
+from pipeline.sources.formats.byte_io import (
+    BROKEN_FILE_ERRORS,
+    HEAD_BYTES,
+    compression_of,
+    open_decompressed,
+    open_file,
+)
 from pipeline.sources.formats.csv_table import OLD_MAC, Form, QuotedFields
-from pipeline.sources.formats.detect import detect_format, explain_unread, find_stand_in, is_binary, read_head
+from pipeline.sources.formats.detect import detect_format, explain_unread, find_stand_in, is_binary
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.parquet import open_parquet
-from pipeline.sources.globs import BROKEN, UNREADABLE
-from shards.errors import InputError, text_of
+from pipeline.sources.globs import UNREADABLE
+from pipeline.sources.marks import find_copies, find_marked
+from shards.audit.not_text import CHATS, KINDS, MAIL, MOST_CHARACTERS
+from shards.errors import InputError, MissingExtraError, check_extra, text_of
 
-MOST_LOOKED_AT = 4096
-"""Files that a survey reads: a second for short ones."""
 MOST_FOLDERS = 12
-"""A folder with more folders in it is one source for each format, not one for each folder."""
-FEW_FILES = 10
-"""A source of fewer text files is cut by a separator, because validation takes whole documents."""
-LONG_BYTES, WHOLE_BYTES = 1 << 16, 1 << 20
-"""A text file as long, among few or among more, is cut by a separator of its own; a longer file is not read whole."""
-_LONG_HEAD_BYTES = 1 << 22
+"""A folder with more folders in it is one source for each kind of file, not one for each folder."""
+FEW_DOCUMENTS = 10
+"""A source of fewer text files is cut at blank lines, because validation takes whole documents."""
+JOIN_BYTES = 1 << 15
+"""The least document of a file that is cut at blank lines; a file shorter than two of them is not cut."""
+_MOST_DECODED = 1 << 30
+_BEGINNING_BYTES = 1 << 23
+"""Of a text, where marks between documents are looked for; of records, what is decoded."""
+_LEAST_PARTS, _LARGEST_PART = 20, 0.1
+_MARK = re.compile(r"(?m)^(<\|\w+\|>|</s>|<(?:eos|EOS|sep|SEP)>|\[(?:EOS|SEP)\]|%|\f)(?=\r?$)")
 _RECORDS = 64
 _SAMPLED_FILES = 16
-_MARK = "<|endoftext|>"
-_SEPARATORS = (_MARK, "\n\n", "\r\n\r\n", "\r\n", "\n")
+_FEW_PATHS = 4
 _RECORD_START = re.compile(r"[\s,\[]*(?=\{)")
 _ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
-_HTML = re.compile(r"(?i)\.x?html?$")
 _IN_LIST = "[]"
-_name = attrgetter("name")
 GUESSED = "cp1252"
 """The encoding of files that are not UTF-8 and look right in it. A guess: whoever writes a recipe says so."""
-UNKNOWN = "unknown"
-"""Stands for the encoding of the others."""
 _WESTERN = re.compile("[À-ÿ‘’“”–—…«»\xa0¡¿©°·€]")
 
 Keys = dict[str, Any]
 """Keys of a source and their values, as a recipe has them."""
 Texts = dict[str, list[tuple[str, str]]]
 """Texts of the first documents, each with the name of its file, by column; the column of files without any is ""."""
-Found = tuple[Keys, list[File], Texts]
-"""A source of a survey."""
+Look = tuple[File, Keys, Texts]
+"""A file that was looked at."""
 
 
-def look_at(file: File, *, whole_below: int = 0) -> tuple[Keys, Texts]:
+@dataclass(slots=True)
+class Found:
+    """A source of a survey."""
+
+    keys: Keys
+    files: list[File]
+    texts: Texts
+    glob: str = ""
+    """Has all files of the source; empty for files that are named one by one."""
+    among: Collection[str] = ()
+    """The names of all files that the glob has."""
+
+
+def look_at(file: File) -> tuple[Keys, Texts]:
     """Return the keys by which a source reads a file, and its first texts.
 
-    Args:
-        file: the file.
-        whole_below: a text file of fewer bytes is one document; a separator cuts others.
+    For a long text without marks between documents, `cut` is the separator that divides it best.
 
     Raises:
-        SourceError: the file holds no text; the message begins with its name and the reason.
+        InputError: the file holds no text; the message begins with its name and the reason.
         OSError, ValueError, EOFError: it cannot be read.
     """
-    head = read_head(file)
-    encoding = find_wide_encoding(head)
-    # A recipe gives the format of compressed text whose name does not, so the name counts without its `.gz`.
-    named = replace(file, name=os.path.splitext(file.name)[0]) if compression_of(file.name) else file
-    keys: Keys = {"format": detect_format(named, encoding or UTF8, head)} | ({"encoding": encoding} if encoding else {})
-    if keys["format"] in ("jsonl", "json", "csv") and (what := find_stand_in(head)):
-        raise SourceError(f"{file.name}: holds {what}")
-    if keys["format"] in ("parquet", "arrow"):
-        records = _list_rows(file, keys["format"])
-    else:
+    with open_file(file.url, file.version) as raw:
+        stream: Any = open_decompressed(raw, file.name)
+        head = stream.read(HEAD_BYTES)
+        encoding = find_wide_encoding(head)
+        # A recipe gives the format of compressed text whose name does not, so the name counts without its `.gz`.
+        named = replace(file, name=os.path.splitext(file.name)[0]) if compression_of(file.name) else file
+        format_ = detect_format(named, encoding or UTF8, head)
+        keys: Keys = {"format": format_} | ({"encoding": encoding} if encoding else {})
+        if format_ in ("jsonl", "json", "csv") and (what := find_stand_in(head)):
+            raise SourceError(f"{file.name}: holds {what}")
+        if format_ in ("parquet", "arrow"):
+            return _choose_column(file, keys, _list_rows(file, format_))
         if not encoding and is_binary(head):
             raise SourceError(f"{file.name}: binary data")
-        if keys["format"] in ("jsonl", "json") and b"\n" not in head:  # a record may be longer than the head
-            head = read_head(file, _LONG_HEAD_BYTES)
-        is_text, tail = keys["format"] in ("text", "file"), b""
-        try:
-            text = codecs.getincrementaldecoder(encoding or "utf-8-sig")().decode(head, len(head) < HEAD_BYTES)
-            if not encoding and not compression_of(file.name):
-                tail = _read_rest(file)
-                tail.decode()
-        except UnicodeDecodeError:
-            if encoding:
-                raise
-            text = head.decode(GUESSED, "replace")
-            keys["encoding"] = GUESSED if is_western(text + tail.decode(GUESSED, "replace")) else UNKNOWN
-        if not text.strip():
-            raise SourceError(f"{file.name}: empty")
-        if is_text:
-            if file.stored_bytes < whole_below and _MARK not in text:
-                return keys | {"format": "file"}, {"": [(file.name, text)]}
-            return _cut(keys, [(file.name, text)])
-        if keys["format"] == "csv":
-            delimiter, data = max(",;\t|", key=text.partition("\n")[0].count), text.encode()
-            quoted = QuotedFields(Form(delimiter), data)
-            is_open = len(head) < HEAD_BYTES and any(after > len(data) for _, after in quoted.places[-1:])
-            keys |= {"delimiter": delimiter} | ({"quote": ""} if is_open or quoted.judge(data)[2] else {})
-            if "\r" in text.partition("\n")[0].rstrip("\r"):
-                raise SourceError(f"{file.name}: {OLD_MAC}")
-            lines = Form(delimiter, keys.get("quote")).read(io.StringIO(text, newline=""))
-            names = next(lines, [])
-            records = (dict(zip(names, line, strict=False)) for line in lines)
-        else:
-            records = _list_objects(text)
+        text, odd = _decode(stream, head, encoding or "utf-8-sig", _MOST_DECODED if format_ in ("file", "text") else 0)
+    if odd:
+        text = odd.decode(GUESSED, "replace")
+        if encoding or not is_western(text):
+            tried = encoding or f"UTF-8, nor {GUESSED}; give it a source of its own with its `encoding`"
+            raise SourceError(f"{file.name}: not {tried}")
+        keys["encoding"] = GUESSED
+    if not text.strip():
+        raise SourceError(f"{file.name}: empty")
+    if format_ == "csv":
+        return _choose_column(file, keys, _list_lines(file, keys, text[:HEAD_BYTES], len(text) < HEAD_BYTES))
+    if format_ in ("jsonl", "json"):
+        return _choose_column(file, keys, _list_objects(text))
+    return _look_at_text(file, keys, text)
+
+
+def _decode(stream: Any, head: bytes, encoding: str, most: int) -> tuple[str, bytes]:
+    """Return the beginning of a text that goes on after its head; if it does not decode, bytes where it does not."""
+    decoder, piece, text = codecs.getincrementaldecoder(encoding)(), head, ""
+    try:
+        is_short = len(head) < HEAD_BYTES
+        piece += b"" if is_short else stream.read(_BEGINNING_BYTES)
+        text = decoder.decode(piece, is_short)
+        while not is_short and most > 0 and (piece := stream.read(_BEGINNING_BYTES)):
+            decoder.decode(piece)
+            most -= len(piece)
+    except UnicodeDecodeError:
+        return "", head + piece
+    return text, b""
+
+
+def _look_at_text(file: File, keys: Keys, text: str) -> tuple[Keys, Texts]:
+    """Return how a source reads a text: a file a document, unless a line that is a mark divides it."""
+    shown = text[:MOST_CHARACTERS]
+    for kind in (MAIL, CHATS):
+        if KINDS[kind][0](shown):
+            raise SourceError(f"{file.name}: {kind}; {KINDS[kind][1]}")
+    if shown.lstrip().startswith("<") and KINDS["HTML"][0](shown):
+        check_extra("trafilatura")
+        return {"format": "html"}, {"": [(file.name, shown)]}
+    ends = "\r\n" if "\r\n" in text else "\n"
+    for mark, _ in Counter(_MARK.findall(text)).most_common(1):
+        parts = text.split(separator := f"{ends}{mark}{ends}")
+        if len(parts) > _LEAST_PARTS and max(map(len, parts)) <= _LARGEST_PART * len(text):
+            return keys | {"format": "text", "separator": separator}, {
+                "": [(file.name, part) for part in parts[:_RECORDS]]
+            }
+    keys["format"] = "file"
+    if len(text) >= 2 * JOIN_BYTES:
+        cuts = (cut for cut in ("\n\n", "\r\n\r\n") if 2 * JOIN_BYTES * text.count(cut) >= len(text))
+        keys["cut"] = next(cuts, "\n")
+    return keys, {"": [(file.name, shown)]}
+
+
+def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys, Texts]:
     texts: Texts = defaultdict(list)
     for record in itertools.islice(records, _RECORDS):
         _collect(texts, file.name, "", record)
-    column = max(texts, key=partial(count_characters, texts), default="")
+    column = find_column([texts])
     name, in_list, _ = column.partition(_IN_LIST)
     if in_list or not column:
-        why = (
-            f"each record holds a list, {name!r}; write one text per record first, as docs/data.md does for chats"
-            if column
-            else "no column of text"
+        raise SourceError(
+            f"{file.name}: "
+            + (f"each record has a list, {name!r}, as chats have: {KINDS[CHATS][1]}" if column else "no column of text")
         )
-        raise SourceError(f"{file.name}: {why}")
     return keys | {"text": column}, texts
 
 
-def _cut(keys: Keys, texts: list[tuple[str, str]]) -> tuple[Keys, Texts]:
-    """Return the keys by which a source cuts whole texts, and the first documents of each."""
-    most = (found for found in _SEPARATORS if 2 * sum(found in text for _, text in texts) >= len(texts))
-    separator = next(most, "\n")
-    documents = [(file, part) for file, text in texts for part in text.split(separator)[:_RECORDS]]
-    return keys | {"format": "text", "separator": separator}, {"": documents}
+def find_column(texts: Iterable[Texts]) -> str:
+    """Return the column with the most letters; empty if none has any."""
+    letters = Counter[str]()
+    for own in texts:
+        for column, found in own.items():
+            letters[column] += sum(len(re.sub(r"[\W\d_]+", "", text[:HEAD_BYTES])) for _, text in found)
+    column, most = max(letters.items(), key=itemgetter(1), default=("", 0))
+    return column if most else ""
 
 
-def count_characters(texts: Texts, column: str) -> int:
-    """Return the characters of the texts that a survey has of a column."""
-    return sum(len(text) for _, text in texts[column])
+def _list_lines(file: File, keys: Keys, text: str, is_whole: bool) -> Iterator[Any]:
+    """Yield the first rows of CSV, and add to the keys how it is read."""
+    delimiter, data = max(",;\t|", key=text.partition("\n")[0].count), text.encode()
+    quoted = QuotedFields(Form(delimiter), data)
+    is_open = is_whole and any(after > len(data) for _, after in quoted.places[-1:])
+    keys |= {"delimiter": delimiter} | ({"quote": ""} if is_open or quoted.judge(data)[2] else {})
+    if "\r" in text.partition("\n")[0].rstrip("\r"):
+        raise SourceError(f"{file.name}: {OLD_MAC}")
+    lines = Form(delimiter, keys.get("quote")).read(io.StringIO(text, newline=""))
+    names = next(lines, [])
+    yield from (dict(zip(names, line, strict=False)) for line in lines)
 
 
 def is_western(text: str) -> bool:
@@ -159,15 +208,6 @@ def is_western(text: str) -> bool:
         return False
     utf8 = re.sub("[\0-\x7f]", "", text.encode(GUESSED).decode("utf-8", "ignore"))
     return len(utf8) <= len(odd) // 20  # two letters may look like one of UTF-8
-
-
-def _read_rest(file: File) -> bytes:
-    """Return the bytes of a file after its head, of a long file the last, without those of a character that is cut."""
-    if file.stored_bytes <= HEAD_BYTES:
-        return b""
-    with open_file(file.url, file.version) as raw:
-        raw.seek(HEAD_BYTES if file.stored_bytes <= WHOLE_BYTES else file.stored_bytes - HEAD_BYTES)
-        return raw.read(WHOLE_BYTES).lstrip(bytes(range(0x80, 0xC0)))
 
 
 def _list_rows(file: File, format_: str) -> Iterator[Any]:
@@ -224,97 +264,139 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
     Raises:
         InputError: a place is not there, cannot be listed, or lies in another one.
     """
-    cells = [cell for place in dict.fromkeys(places) for cell in _list_cells(place, left_out)]
-    listed = Counter(file.name for *_, files in cells for file in files)
-    if twice := next((name for name in listed if listed[name] > 1), ""):
-        raise InputError(f"{twice}: lies in two of the given places; name only one of them")
-    step = max(1, -(-len(listed) // MOST_LOOKED_AT))
-    sources: dict[str, Found] = {}
-    for label, pattern, files in cells:
-        parts: dict[str, list[File]] = defaultdict(list)
-        looked = files[::step]
-        for file in looked:
-            try:
-                keys, texts = look_at(file, whole_below=WHOLE_BYTES if len(files) >= FEW_FILES else LONG_BYTES)
-            except BROKEN_FILE_ERRORS as error:
-                said = UNREADABLE if isinstance(error, PermissionError) else ""
-                said = said or explain_unread(file, error) or text_of(error)
-                # Without a verb, it is true of one file and of many.
-                said = said.removeprefix(f"{file.name}: ").removeprefix("holds ")
-                left_out[file.name] = re.split(r"\. |, which", said)[0]
-                continue
-            if keys.get("encoding") in (GUESSED, UNKNOWN) and len(looked) < len(files):
-                looked += sorted({*files} - {*looked}, key=_name)  # `plan` refuses what a sample misses
-            key = f"{label} {keys} {compression_of(file.name)} {_HTML.search(file.name) is not None}"
-            parts[key].append(file)
-            *_, shown = sources.setdefault(
-                key, ({"name": label, "paths": [], "exclude": [], **keys}, [], defaultdict(list))
-            )
-            for column in texts if len(parts[key]) <= _SAMPLED_FILES else ():
-                shown[column] += texts[column]
-        # The glob is for the keys of most files; the others are left out of it, and named.
-        for place, (key, own) in enumerate(sorted(parts.items(), key=lambda part: -len(part[1]))):
-            others = {*looked} - {*own}
-            table, read, _ = sources[key]
-            table["paths"] += sorted(escape(file.name) for file in own) if place else [pattern]
-            table["exclude"] += [] if place else _list_unread(left_out, pattern)
-            table["exclude"] += [] if place else sorted(escape(file.name) for file in others)
-            read += own if place else [file for file in files if file not in others]
-    for key, (table, own, shown) in [*sources.items()]:
-        if table["format"] == "file" and len(own) < FEW_FILES and table.get("encoding") != UNKNOWN:
-            table, shown = _cut(table, shown[""])
-            sources[key] = table, own, shown
-            if sum(bool(text.strip()) for _, text in shown[""]) < 2:
-                left_out |= {file.name: "one document; a source needs two" for file in own}
-                del sources[key]
-    return [*sources.values()]
+    parts: dict[tuple[str, str], list[File]] = defaultdict(list)
+    for place in dict.fromkeys(places):
+        for part, file in _list_files(place, left_out):
+            parts[part].append(file)
+    files = [file for own in parts.values() for file in own]
+    if twice := [name for name, count in Counter(file.name for file in files).items() if count > 1]:
+        raise InputError(f"{twice[0]}: lies in two of the given places; name only one of them")
+    # Files that are named one by one, as a shell does for `data/*`, are judged as those of that glob.
+    globs = {
+        file.name: glob or (escape(posixpath.dirname(file.name)) + "/*" if len(files) > 1 else file.url)
+        for (_, glob), own in parts.items()
+        for file in own
+    }
+    left_out |= find_marked(globs)
+    left_out |= find_copies({file.name: file.stored_bytes for file in files if file.name not in left_out})
+    sources: list[Found] = []
+    for (label, glob), own in parts.items():
+        groups: dict[str, list[Look]] = defaultdict(list)
+        for look in _try_files(own, left_out):
+            groups[_kind_of(look)].append(look)
+        among = {file.name for file in own}
+        for looks in groups.values():
+            for keys, read, texts in _divide(looks):
+                sources.append(Found({"name": label} | keys, read, texts, glob, among))
+    return sources
 
 
-def _list_unread(left_out: dict[str, str], pattern: str) -> list[str]:
-    """Return globs of the files that a pattern matches in folders that are left out."""
-    folder, _, ending = pattern.partition("/**/*")
-    paths = (escape(path) for path in left_out if ending and not posixpath.basename(path).startswith("."))
-    globs = [f"{path}/**/*{ending}" for path in paths if path.startswith(f"{folder}/")]
-    return [glob for glob in globs if expand_glob(glob, {})]
-
-
-def _list_cells(place: str, left_out: dict[str, str]) -> list[tuple[str, str, list[File]]]:
-    """Return a name, a glob and the files that it matches, for each part of a folder or for a file or a glob."""
+def _list_files(place: str, left_out: dict[str, str]) -> Iterator[tuple[tuple[str, str], File]]:
+    """Yield the files of a folder, of a glob or of a path, each with a name and a glob for its part of the folder."""
     root = os.path.abspath(place)
-    is_folder = os.path.isdir(root)
-    place = escape(place) if os.path.isfile(root) else place
+    is_folder, is_path = os.path.isdir(root), os.path.isfile(root)
+    glob = f"{escape(root)}/**/*" if is_folder else escape(place) if is_path else place
     try:
-        files = sorted(_walk(root, left_out), key=_name) if is_folder else expand_glob(place, left_out)
+        files = expand_glob(glob, left_out)
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         raise InputError(f"{place}: cannot be listed: {text_of(error)}") from error
     if not files and not os.path.exists(root):
         raise InputError(f"{place}: no such file or folder")
     name = posixpath.basename(root).partition(".")[0]
     if not is_folder:
-        return [(name, place, files)]
-    folders = [file.name[len(root) :].split("/")[1:-1] for file in files]
-    is_deep = len({below[0] for below in folders if below}) > MOST_FOLDERS
-    cells: dict[tuple[str, str], list[File]] = defaultdict(list)
-    for file, below in zip(files, folders, strict=True):
-        label = "" if is_deep else "".join(below[:1])
-        glob = posixpath.join(escape(root), escape(label), "**" if label or is_deep else "", "*")
-        ending = _ENDING.search(file.name)
-        cells[label or name, glob + ending[0] if ending else escape(file.name)].append(file)
-    return [(label, glob, own) for (label, glob), own in sorted(cells.items())]
+        yield from (((name, "" if is_path else glob), file) for file in files)
+        return
+    # Folders such as `day=1` are columns, not parts.
+    tops = [file.name.removeprefix(root).lstrip("/").rpartition("/")[0].partition("/")[0] for file in files]
+    is_deep = len({*tops}) > MOST_FOLDERS + 1 or any("=" in top for top in tops)
+    for file, top in zip(files, tops, strict=True):
+        below = f"{escape(posixpath.join(root, top))}{'/**' if top else ''}/*"
+        yield (name, glob) if is_deep else (top or name, below), file
 
 
-def _walk(root: str, left_out: dict[str, str]) -> Iterator[File]:
-    """Yield the files of a folder and of those below, without following links to folders."""
-    for folder, below, names in os.walk(root, onerror=lambda error: left_out.update({error.filename: UNREADABLE})):
-        if what := name_folder(folder):
-            left_out[folder] = what
-            below.clear()
-            continue
-        for path in [os.path.join(folder, name) for name in below + names]:
-            if os.path.islink(path) and not os.path.exists(path):
-                left_out[path] = BROKEN
-            elif os.path.islink(path) and os.path.isdir(path):
-                left_out[path] = "a link, not followed; name its target if that is elsewhere"
-        left_out.update({os.path.join(folder, name): "hidden folder" for name in below if name.startswith(".")})
-        below[:] = [name for name in below if not name.startswith(".")]
-        yield from expand_glob(f"{escape(folder)}/*", left_out)
+def _try_files(files: list[File], left_out: dict[str, str]) -> Iterator[Look]:
+    for file in files:
+        try:
+            if file.name not in left_out:
+                yield file, *look_at(file)
+        except BROKEN_FILE_ERRORS as error:
+            left_out[file.name] = explain_left_out(file, error)
+
+
+def explain_left_out(file: File, error: BaseException) -> str:
+    """Return why a file is left out, without a verb: it is true of one file and of many."""
+    said = UNREADABLE if isinstance(error, PermissionError) else ""
+    if isinstance(error, MissingExtraError):
+        return f"HTML; {error}"
+    said = said or explain_unread(file, error) or text_of(error)
+    for name in (file.name, os.path.splitext(file.name)[0]):
+        said = said.removeprefix(f"{name}: ")
+    return re.split(r"\. |, which", re.sub("^(holds|is) ", "", said))[0]
+
+
+def _ending(name: str) -> str:
+    """Return the ending of a name that has a letter; that of `tool.1` tells no kind."""
+    found = _ENDING.search(name)
+    return found[0] if found else ""
+
+
+def _kind_of(look: Look) -> str:
+    """Return what like files have in common; the column of the text is chosen for all of them."""
+    _, keys, texts = look
+    same = [keys.get(key) for key in ("format", "encoding", "delimiter", "quote", "separator")]
+    return json.dumps([*same, [*texts] if keys["format"] == "csv" else []])
+
+
+def _divide(looks: list[Look]) -> Iterator[tuple[Keys, list[File], Texts]]:
+    """Yield the sources of like files: by the column of the text; of few long texts, by how blank lines are written."""
+    cuts = [keys["cut"] for _, keys, _ in looks if "cut" in keys] if len(looks) < FEW_DOCUMENTS else []
+    while looks:
+        column, cut = find_column(texts for *_, texts in looks), max(cuts, key=cuts.count, default="")
+        own, rest = list[Look](), list[Look]()
+        for look in looks:
+            is_own = look[1].get("cut", cut) == cut if cut else column in look[2]
+            (own if is_own else rest).append(look)
+        keys = own[0][1] | ({"text": column} if column else {})
+        keys |= {"format": "text", "separator": cut, "join_bytes": JOIN_BYTES} if cut else {}
+        keys.pop("cut", None)
+        shown: Texts = defaultdict(list)
+        for *_, texts in own[:_SAMPLED_FILES]:
+            for name, found in texts.items():
+                shown[name] += found
+        yield keys, [file for file, *_ in own], shown
+        looks, cuts = rest, [other for other in cuts if other != cut]
+
+
+def write_globs(found: Found) -> None:
+    """Give a source few globs over its files, and globs over all others that these match."""
+    own = {file.name for file in found.files}
+    endings = {*map(_ending, own)}
+    by_ending = found.glob.endswith("/*") and "" not in endings and len(endings) <= _FEW_PATHS
+    paths = [found.glob + ending for ending in sorted(endings)] if by_ending else [found.glob]
+    others = [name for name in found.among if name not in own and (not by_ending or name.endswith((*endings,)))]
+    if not found.glob or len(own) <= min(_FEW_PATHS, len(others)):
+        found.keys |= {"paths": sorted(map(escape, own)), "exclude": []}
+        return
+    # By its ending, by its folder, or by its name.
+    folders = _list_folders(own)
+    exclude = set[str]()
+    for name in others:
+        ending, folder = _ending(name), posixpath.dirname(name)
+        while (above := posixpath.dirname(folder)) not in folders:
+            folder = above
+        if ending and found.glob.endswith("/*") and not any(one.endswith(ending) for one in endings):
+            exclude.add(found.glob + ending)
+        else:
+            exclude.add(escape(name) if folder in folders else f"{escape(folder)}/**/*")
+    found.keys |= {"paths": paths, "exclude": sorted(exclude)}
+
+
+def _list_folders(names: Iterable[str]) -> set[str]:
+    """Return the folders of files, and those above."""
+    found = set[str]()
+    for name in names:
+        while name and (name := posixpath.dirname(name)) not in found:
+            found.add(name)
+            if name in ("", "/"):
+                break
+    return found

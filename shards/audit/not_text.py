@@ -104,16 +104,17 @@ def _lines_begin(pattern: str, *, least: int, of_lines: float) -> Callable[[str]
 
 _is_base64 = _lines_begin(r"[A-Za-z0-9+/]{60,76}={0,2}\r?(?=\n)|M[ -`]{60}\r?(?=\n)", least=4, of_lines=0.5)
 _PANDOC = "Convert the files, as `pandoc -f {} -t plain` does"
+MAIL, CHATS = "headers of mail", "chat records"
 _EXTRACTOR = "as extractors of PDF such as `pymupdf4llm` do"
 KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
     "HTML": (_is_html, 'Extract the text of the pages, as `format = "html"` does for files'),
     "words hyphenated at line ends": (_is_hyphenated, f"Join the lines, {_EXTRACTOR}"),
     "headers of pages": (_has_page_numbers, f"Leave them out, {_EXTRACTOR}"),
-    "headers of mail": (
+    MAIL: (
         lambda text: _MAIL.match(text) is not None,
         "Take the text out of each message, as Python's `email` package does",
     ),
-    "chat records": (
+    CHATS: (
         _is_chat,
         "Write each conversation as one text, in the form that the model will see (docs/data.md has a command)",
     ),
