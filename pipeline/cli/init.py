@@ -153,7 +153,7 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
         left_out |= {file.name: "no document" for file in files if file.name not in left_out}
     elif not is_hub:
         found.files = files
-        write_globs(found)
+        write_globs(found, left_out)
     share = min(1.0, read / max(1, sum(file.stored_bytes for file in files))) or 1.0
     number = len(files) if keys["format"] == "file" else round(documents / share)
     # What stops a build by default is allowed where it was found, or may be in what was not read.
@@ -294,4 +294,4 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
     yield f"\n[split]\nval_tokens = {val_tokens}  # about 1%"
     if importlib.util.find_spec("numba"):
         yield "\n[clean.near_duplicates]  # exact duplicates are always dropped"
-        yield 'action = "drop"  # or "report", which counts them'
+        yield 'action = "drop"  # or "report", which counts them\nmax_dropped = 1.0  # a source may consist of them'

@@ -308,7 +308,7 @@ def expand_glob(glob: str, left_out: LeftOut) -> list[File]:
         place = name.partition("://")[2] or name.lstrip("/")
         # Two protocols may have files at one place; those of `file` are local ones.
         name = f"/{place}" if scheme == "file" else f"/{scheme}/{place}"
-        files.append(File(url, _check_name(name), info.get("size") or 0))
+        files.append(File(url, name, info.get("size") or 0))
     return sorted(files, key=lambda file: file.name)
 
 
@@ -337,7 +337,10 @@ def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
         if is_hidden or not stat.S_ISREG(status.st_mode):
             left_out[name] = HIDDEN if is_hidden else SPECIAL
             continue
-        yield File(path, _check_name(name), status.st_size, version_of_status(status))
+        if not name.isascii() and name != name.encode(errors="replace").decode():
+            left_out[name] = "its name is not UTF-8; rename it"
+            continue
+        yield File(path, name, status.st_size, version_of_status(status))
 
 
 def _explain_folder(glob: str, path: str) -> str:
@@ -418,11 +421,3 @@ def _check_keys(source: SourceRecipe | EvaluationRecipe, glob: str, files: list[
     if isinstance(source, SourceRecipe) and not source.keep.keys() <= read_path_columns(files[0].url).keys():
         for name in [name for name, found in formats.items() if found and "keep" not in FORMATS[found].keys][:1]:
             yield f"keep: {name!r} has no columns; predicates need {list_formats_with_columns()}"
-
-
-def _check_name(name: str) -> str:
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the name of the file {name!a} is not UTF-8; rename the file") from error
-    return name

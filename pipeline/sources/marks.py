@@ -44,8 +44,10 @@ CACHED = "beside the rows that `datasets` saved"
 
 def name_folder(folder: str) -> str:
     """Return which of the known kinds a folder is of; empty if of none."""
-    kinds = (kind for kind, names in _FOLDERS.items() if all(os.path.exists(f"{folder}/{name}") for name in names))
-    return next(kinds, "")
+    for kind, names in _FOLDERS.items():
+        if all(folder.endswith(name) or os.path.exists(f"{folder}/{name}") for name in names):
+            return kind
+    return ""
 
 
 def read_list(path: Path, key: str) -> list[Any]:

@@ -38,8 +38,10 @@ from pipeline.sources.formats.byte_io import (
 from pipeline.sources.formats.csv_table import OLD_MAC, Form, QuotedFields
 from pipeline.sources.formats.detect import detect_format, explain_unread, find_stand_in, is_binary
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
+from pipeline.sources.formats.html_page import MOST_PAGE_BYTES, find_encoding
 from pipeline.sources.formats.parquet import open_parquet
-from pipeline.sources.globs import UNREADABLE
+from pipeline.sources.formats.whole_file import join_cells
+from pipeline.sources.globs import AGAIN, UNREADABLE
 from pipeline.sources.marks import find_copies, find_marked
 from shards.audit.not_text import CHATS, KINDS, MAIL, MOST_CHARACTERS
 from shards.errors import InputError, MissingExtraError, check_extra, text_of
@@ -60,6 +62,7 @@ _SAMPLED_FILES = 16
 _FEW_PATHS = 4
 _RECORD_START = re.compile(r"[\s,\[]*(?=\{)")
 _ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
+_LETTERS = 1 << 10
 _IN_LIST = "[]"
 GUESSED = "cp1252"
 """The encoding of files that are not UTF-8 and look right in it. A guess: whoever writes a recipe says so."""
@@ -107,6 +110,8 @@ def look_at(file: File) -> tuple[Keys, Texts]:
             raise SourceError(f"{file.name}: holds {what}")
         if format_ in ("parquet", "arrow"):
             return _choose_column(file, keys, _list_rows(file, format_))
+        if format_ in ("html", "ipynb"):
+            return _look_at_page(file, format_, head + stream.read(MOST_PAGE_BYTES))
         if not encoding and is_binary(head):
             raise SourceError(f"{file.name}: binary data")
         text, odd = _decode(stream, head, encoding or "utf-8-sig", _MOST_DECODED if format_ in ("file", "text") else 0)
@@ -147,8 +152,7 @@ def _look_at_text(file: File, keys: Keys, text: str) -> tuple[Keys, Texts]:
         if KINDS[kind][0](shown):
             raise SourceError(f"{file.name}: {kind}; {KINDS[kind][1]}")
     if shown.lstrip().startswith("<") and KINDS["HTML"][0](shown):
-        check_extra("trafilatura")
-        return {"format": "html"}, {"": [(file.name, shown)]}
+        return _look_at_page(file, "html", text.encode())
     ends = "\r\n" if "\r\n" in text else "\n"
     for mark, _ in Counter(_MARK.findall(text)).most_common(1):
         parts = text.split(separator := f"{ends}{mark}{ends}")
@@ -161,6 +165,15 @@ def _look_at_text(file: File, keys: Keys, text: str) -> tuple[Keys, Texts]:
         cuts = (cut for cut in ("\n\n", "\r\n\r\n") if 2 * JOIN_BYTES * text.count(cut) >= len(text))
         keys["cut"] = next(cuts, "\n")
     return keys, {"": [(file.name, shown)]}
+
+
+def _look_at_page(file: File, format_: str, data: bytes) -> tuple[Keys, Texts]:
+    """Return how a source reads a page or a notebook, of which it has the text."""
+    if format_ == "ipynb":
+        return {"format": format_}, {"": [(file.name, join_cells(data))]}
+    check_extra("trafilatura")
+    data.decode(find_encoding(data))
+    return {"format": format_}, {"": []}
 
 
 def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys, Texts]:
@@ -178,11 +191,13 @@ def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys
 
 
 def find_column(texts: Iterable[Texts]) -> str:
-    """Return the column with the most letters; empty if none has any."""
+    """Return the column with the most letters in texts of several words, else one named `text`; empty if none has."""
     letters = Counter[str]()
     for own in texts:
         for column, found in own.items():
-            letters[column] += sum(len(re.sub(r"[\W\d_]+", "", text[:HEAD_BYTES])) for _, text in found)
+            for _, text in found if column else ():
+                is_text = column == "text" or not text.isascii() or " " in text.strip()
+                letters[column] += is_text and len(re.sub(r"[\W\d_]+", "", text[:_LETTERS]))
     column, most = max(letters.items(), key=itemgetter(1), default=("", 0))
     return column if most else ""
 
@@ -265,18 +280,17 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
         InputError: a place is not there, cannot be listed, or lies in another one.
     """
     parts: dict[tuple[str, str], list[File]] = defaultdict(list)
+    files: list[File] = []
+    globs: dict[str, str] = {}
     for place in dict.fromkeys(places):
-        for part, file in _list_files(place, left_out):
+        # Several places are judged as those of one glob, as a shell makes them of `data/*`.
+        beside = f"{escape(posixpath.dirname(os.path.abspath(place)))}/**/*"
+        for part, glob, file in _list_files(place, left_out):
+            if file.name in globs:
+                raise InputError(f"{file.name}: lies in two of the given places; name only one of them")
             parts[part].append(file)
-    files = [file for own in parts.values() for file in own]
-    if twice := [name for name, count in Counter(file.name for file in files).items() if count > 1]:
-        raise InputError(f"{twice[0]}: lies in two of the given places; name only one of them")
-    # Files that are named one by one, as a shell does for `data/*`, are judged as those of that glob.
-    globs = {
-        file.name: glob or (escape(posixpath.dirname(file.name)) + "/*" if len(files) > 1 else file.url)
-        for (_, glob), own in parts.items()
-        for file in own
-    }
+            files.append(file)
+            globs[file.name] = beside if len({*places}) > 1 and os.path.exists(place) else glob or file.name
     left_out |= find_marked(globs)
     left_out |= find_copies({file.name: file.stored_bytes for file in files if file.name not in left_out})
     sources: list[Found] = []
@@ -291,8 +305,8 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
     return sources
 
 
-def _list_files(place: str, left_out: dict[str, str]) -> Iterator[tuple[tuple[str, str], File]]:
-    """Yield the files of a folder, of a glob or of a path, each with a name and a glob for its part of the folder."""
+def _list_files(place: str, left_out: dict[str, str]) -> Iterator[tuple[tuple[str, str], str, File]]:
+    """Yield the files of a folder, a glob or a path, with a name and a glob for their part of it, and one for all."""
     root = os.path.abspath(place)
     is_folder, is_path = os.path.isdir(root), os.path.isfile(root)
     glob = f"{escape(root)}/**/*" if is_folder else escape(place) if is_path else place
@@ -304,14 +318,15 @@ def _list_files(place: str, left_out: dict[str, str]) -> Iterator[tuple[tuple[st
         raise InputError(f"{place}: no such file or folder")
     name = posixpath.basename(root).partition(".")[0]
     if not is_folder:
-        yield from (((name, "" if is_path else glob), file) for file in files)
+        glob = "" if is_path else glob
+        yield from (((name, glob), glob, file) for file in files)
         return
     # Folders such as `day=1` are columns, not parts.
     tops = [file.name.removeprefix(root).lstrip("/").rpartition("/")[0].partition("/")[0] for file in files]
     is_deep = len({*tops}) > MOST_FOLDERS + 1 or any("=" in top for top in tops)
     for file, top in zip(files, tops, strict=True):
         below = f"{escape(posixpath.join(root, top))}{'/**' if top else ''}/*"
-        yield (name, glob) if is_deep else (top or name, below), file
+        yield (name, glob) if is_deep else (top or name, below), glob, file
 
 
 def _try_files(files: list[File], left_out: dict[str, str]) -> Iterator[Look]:
@@ -367,8 +382,8 @@ def _divide(looks: list[Look]) -> Iterator[tuple[Keys, list[File], Texts]]:
         looks, cuts = rest, [other for other in cuts if other != cut]
 
 
-def write_globs(found: Found) -> None:
-    """Give a source few globs over its files, and globs over all others that these match."""
+def write_globs(found: Found, left_out: dict[str, str]) -> None:
+    """Give a source few globs over its files, and globs over all others that these match, also by links to folders."""
     own = {file.name for file in found.files}
     endings = {*map(_ending, own)}
     by_ending = found.glob.endswith("/*") and "" not in endings and len(endings) <= _FEW_PATHS
@@ -377,9 +392,11 @@ def write_globs(found: Found) -> None:
     if not found.glob or len(own) <= min(_FEW_PATHS, len(others)):
         found.keys |= {"paths": sorted(map(escape, own)), "exclude": []}
         return
+    folders, base = _list_folders(own), found.glob.partition("/**/*")[0]
+    links = {escape(path): os.path.realpath(path).rstrip("/") + "/" for path, why in left_out.items() if why == AGAIN}
+    below = [link for link, to in links.items() if link.startswith(f"{base}/") and not f"{base}/".startswith(to)]
+    exclude = {glob for glob in (f"{link}/**/*" for link in below) if expand_glob(glob, {})}
     # By its ending, by its folder, or by its name.
-    folders = _list_folders(own)
-    exclude = set[str]()
     for name in others:
         ending, folder = _ending(name), posixpath.dirname(name)
         while (above := posixpath.dirname(folder)) not in folders:

@@ -25,7 +25,7 @@ _TAGS = (
 )
 _TAG = re.compile(rf"</?(?:{_TAGS})(?:\s[^<>]{{0,999}})?/?>", re.IGNORECASE)
 _PAGE = re.compile(
-    r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.{0,999}?-->\s*)*(?:<!doctype html|<html)", re.IGNORECASE | re.DOTALL
+    r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--(?:(?!-->).){0,999}-->\s*)*(?:<!doctype html|<html)", re.IGNORECASE | re.DOTALL
 )
 _ENTITY = re.compile(r"&(?:amp|lt|gt|quot|nbsp|apos|[lr]s?[dq]uo|[mn]dash|hellip|#\d{2,5});")
 _CODE = re.compile(

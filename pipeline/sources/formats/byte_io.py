@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from pipeline.sources.base import BATCH_BYTES, File, SourceError, Span
+from pipeline.sources.base import BATCH_BYTES, SourceError, Span
 from pipeline.sources.formats.encodings import UTF8, decode_blocks, is_cuttable, refuse_wide
 from shards.stores.files import no_pipe
 from shards.terminal.display import printable
@@ -108,16 +108,6 @@ def open_decompressed(raw: BinaryIO, name: str) -> pa.NativeFile | BinaryIO:
         return cast("BinaryIO", gzip.GzipFile(fileobj=raw))  # zeros that pad the file are skipped, as others do
     file: Any = pa.PythonFile(cast("Any", raw), mode="r")
     return pa.CompressedInputStream(file, cast("Any", compression))
-
-
-def measure_compression(file: File) -> float:
-    """Return the bytes of a file for each stored one, by its first megabytes; a rule of thumb if it is broken."""
-    try:
-        with open_file(file.url, file.version) as raw:
-            stream = open_decompressed(raw, file.name)  # closes `raw` when it is collected
-            return len(stream.read(BATCH_BYTES)) / raw.tell()
-    except (*BROKEN_FILE_ERRORS, ZeroDivisionError):
-        return TEXT_PER_STORED_BYTE
 
 
 def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
