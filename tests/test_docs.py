@@ -131,6 +131,14 @@ def test_the_tour_of_the_guide_runs(tmp_path: Path) -> None:
     assert list(tmp_path.glob("out/mine-run/checkpoints/step-*"))
 
 
+def test_the_charts_of_the_readme_have_the_figures_of_the_page() -> None:
+    light, dark = ((ROOT / f"docs/speed-{kind}.svg").read_text(encoding="utf-8") for kind in ("light", "dark"))
+    title = re.findall("<title.*>(.*)</title>", light)
+    assert title == re.findall("<title.*>(.*)</title>", dark)
+    figures = set(re.findall(r"\d[\d.]*", title[0]))
+    assert figures <= set(re.findall(r"\d[\d.]*", (ROOT / "docs/performance.md").read_text(encoding="utf-8")))
+
+
 def test_the_guide_has_every_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     section = (ROOT / "docs/guide.md").read_text(encoding="utf-8").partition("### Extras")[2].partition("\n## ")[0]

@@ -32,7 +32,7 @@ COMMANDS = [
     "train {train} --shards {set} --run {out}",
 ]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL]
-TOLD = "error: interrupted. Run it again: builds, training and transfers resume.\n"
+TOLD = "error: interrupted; run the same command to resume\n"
 pytestmark = pytest.mark.long
 
 

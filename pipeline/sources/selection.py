@@ -1,7 +1,7 @@
 """Selection: which parts of its sources a build reads, so that a small set does not read all of a large source.
 
 A source is read whole if `mix.tokens` is "max" or its files are small (`WHOLE_BYTES` together). Of a larger source, a
-build takes parts in a seeded order: first what would be enough if the text had very few bytes a token
+build takes parts in a seeded order: first what would be enough if the text had very few bytes per token
 (`FIRST_BYTES_PER_TOKEN`). If the mix lacks tokens of the source, it takes more parts, by the bytes per token measured
 so far. With `take = 0.25`, four times as much text is needed.
 

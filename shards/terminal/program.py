@@ -35,7 +35,7 @@ WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 """The statuses that a shell reports when these signals end a program."""
 
-_INTERRUPTED = "interrupted. Run it again: builds, training and transfers resume."
+_INTERRUPTED = "interrupted; run the same command to resume"
 
 
 Part = str | Table

@@ -106,7 +106,7 @@ def interrupted(recipe: Path, out: str, work: str, fixture: Fixture) -> None:
             build.process.send_signal(number)
         code, errors = build.wait()
         assert code == 130
-        assert "interrupted. Run it again" in errors
+        assert "interrupted; run the same command" in errors
         assert "Traceback" not in errors
         shutil.rmtree(Path(work, "encode"))
     run_build(recipe, out)

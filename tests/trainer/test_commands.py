@@ -71,7 +71,7 @@ def test_an_interrupt_at_once_is_one_line(train, tmp_path, monkeypatch, place):
     monkeypatch.setattr(place, interrupt)
     done = train(tmp_path / "run", more=("--json",), status=130)
     assert json.loads(done.stdout)["status"] == "interrupted"
-    assert done.stderr.splitlines()[-1] == "error: interrupted. Run it again: builds, training and transfers resume."
+    assert done.stderr.splitlines()[-1] == "error: interrupted; run the same command to resume"
 
 
 def test_an_interrupted_run_names_the_command_that_resumes_it(train, tmp_path, monkeypatch):

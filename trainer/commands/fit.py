@@ -155,8 +155,8 @@ def write_recipe(options: argparse.Namespace) -> Outcome:
     text = fit_recipe(task, lambda recipe: measure_steps(recipe, options.steps))
     write_text(out, text)
     train = shell_command("tokenmill", "train", out, "--shards", place, "--run", f"{place}-run")
-    figures = text.partition("\nname")[0]
-    return Outcome({"recipe": str(out), "command": train}, [figures, f"wrote {out}. Read it, then run:", train])
+    figures = text.replace("# ", "").splitlines()[:4]
+    return Outcome({"recipe": str(out), "command": train}, [*figures, f"wrote {out}. Read it, then run:", train])
 
 
 def list_cards(recipe: TrainRecipe, points: Points, price: float) -> list[JsonObject]:
@@ -215,7 +215,7 @@ def measure_steps(recipe: TrainRecipe, steps: int) -> JsonObject:
 
 
 def price_recipe(recipe: TrainRecipe, tokens_per_s: float, price: float) -> JsonObject:
-    """Return for `fit` what a whole recipe takes at a speed, in hours and dollars; None without a price an hour."""
+    """Return for `fit` what a whole recipe takes at a speed, in hours and dollars; None without a price per hour."""
     tokens = recipe.train.tokens
     hours = tokens / tokens_per_s / 3600
     usd = hours * price if price else None

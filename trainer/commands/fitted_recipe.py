@@ -43,7 +43,7 @@ ENTRY_OPERATIONS = 450
 CPU, models of 32, 64 and 128 features with 8,192 entries took 134, 174 and 308 us per token."""
 DEVICES = {"cpu": (600, 6, 128, 1 << 23, 4e10), "cuda": (3600, 40, 1024, 1 << 28, 1e14)}
 """By device: how many seconds to train by default; seconds to start, compile and sample; tokens of a sequence at most;
-logits of a micro-batch, or features of all its layers, at most; a guess of its operations a second.
+logits of a micro-batch, or features of all its layers, at most; a guess of its operations per second.
 
 A CPU's length and micro-batch are the demo's; a GPU's micro-batch takes about 10 GB."""
 
@@ -77,13 +77,14 @@ class Task(NamedTuple):
         micro_batch = 1 << (micro_batch // max(size, width * layers, 4096) // seq_len).bit_length()
         steps = max(1, round(tokens / batch / seq_len))
         tokens = steps * batch * seq_len
-        limit = f" More than {EPOCHS} epochs teach little. More text would help." if enough < possible else ""
+        limit = f" More than {EPOCHS} would teach little. More text would help." if enough < possible else ""
         return f"""\
-# Written by `tokenmill fit --write` for {format_duration(seconds)} on {device}, and the set
-# {printable(str(self.shard_set.store))}, which has {sum(train):,} training tokens.
-# This model takes {speed:,.0f} tokens/s, as measured: {tokens:,} tokens, {tokens / seq_len / (windows or 1):.2f} epochs
-# in about {format_duration(start_s + 1.1 * tokens / speed)}.{limit}
-# `tokenmill fit --help` says how its size is chosen, and docs/keys.md lists every key.
+# Written by `tokenmill fit --write` for {format_duration(seconds)} on {device}.
+# Set: {printable(str(self.shard_set.store))}, {sum(train):,} training tokens.
+# Model: {width} features, {layers} layers, {speed:,.0f} tokens/s as measured.
+# Training: {tokens:,} tokens, {tokens / seq_len / (windows or 1):.2f} epochs, in about \
+{format_duration(start_s + 1.1 * tokens / speed)}.{limit}
+# `tokenmill fit --help` says how the size is chosen, and docs/keys.md lists every key.
 name = {json.dumps(printable(self.name))}
 
 [model]
@@ -143,7 +144,7 @@ until_step = {steps}
             for row in shard.documents().slice(0, 9).to_pylist():
                 tokens = shard.read(row["start"], row["start"] + min(row["length"] - 1, 40))
                 text = self.shard_set.vocabulary.decode_document(tokens).decode(errors="ignore")
-                found.append(" ".join(text.split()[:4])[:40])
+                found.append(" ".join(text.split()[:4])[:40].strip())
         return [prompt for prompt in found if prompt.isprintable() and prompt][:3]
 
 

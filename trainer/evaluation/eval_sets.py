@@ -9,7 +9,7 @@ context of 1.
 
 Bits per byte is the loss of all documents, end-of-document tokens included, over the bytes of their text: it compares
 models with different vocabularies. Of text that the tokenizer rewrites, the source's own bytes count, as in validation.
-Documents stay in memory: 2 or 4 bytes a token, 30 a document.
+Documents stay in memory: 2 or 4 bytes per token, 30 per document.
 
 Documents that the training set holds too are found by content hash: the column of hashes of every document table of the
 training split is read once, batch by batch, so that memory grows with the eval set only.

@@ -77,7 +77,7 @@ class ModelConfig(Settings):
         if width % heads > 0:
             yield f"{sizes}: the heads must divide the width. Choose a hidden_size that is a multiple of their number."
         elif self.kind == "llama" and width // heads % 2 > 0:
-            yield f"{sizes}: rotary positions need an even number of features a head. Choose an even quotient."
+            yield f"{sizes}: rotary positions need an even number of features per head. Choose an even quotient."
 
         sizes = f"num_attention_heads = {heads} with num_key_value_heads = {groups}"
         if self.kind == "gpt2" and groups < heads:

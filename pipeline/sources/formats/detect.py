@@ -150,8 +150,8 @@ def detect_format(file: File, encoding: str, head: bytes | None = None) -> str:
         return "json"
     if is_json:
         raise SourceError(
-            f"{name}: holds JSON that is neither one object a line nor one array of objects. Write it as one of these "
-            f"(`jq -c .` writes an object on one line, `jq .KEY` the array that is its value), {_AS_FILES}."
+            f"{name}: holds JSON that is neither one object per line nor one array of objects. Write it as one of "
+            f"these (`jq -c .` writes an object on one line, `jq .KEY` the array that is its value), {_AS_FILES}."
         )
     if not ending and _is_table(head):
         raise SourceError(

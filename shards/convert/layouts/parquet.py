@@ -59,7 +59,7 @@ def write_split(open_file: OpenFile, reader: SplitReader) -> None:
 def _make_rows(tokens: Tokens, batch: DocumentBatch, schema: pa.Schema, shard: Shard) -> pa.RecordBatch:
     import pyarrow as pa
 
-    # Lists over the block's tokens: offsets and values, no Python object a token.
+    # Lists over the block's tokens: offsets and values, no Python object per token.
     ends = np.cumsum(read_lengths(batch))
     offsets: Any = pa.array(np.append(0, ends).astype(np.int32))
     columns = {name: batch.column(name) for name in _COLUMNS}
