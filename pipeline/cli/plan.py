@@ -120,22 +120,22 @@ def _print_plan(recipe: Recipe, estimate: Estimate) -> None:
             for name, share in phase["sources"].items()
         ]
     )
-    print_lines([*_lines(recipe, estimate), *_shown_lines(estimate)])
-
-
-def _shown_lines(estimate: Estimate) -> Iterator[str]:
-    """Yield the documents to show, each with its place, cut to `_SHOWN_LINES` lines of the terminal."""
-    width = shutil.get_terminal_size().columns - 3  # the margin, and what ends a line
+    print_lines(list(_lines(recipe, estimate)))
     for one in estimate.shown:
-        yield ""
-        if "dropped" in one:
-            yield f"{one['source']}: no document to show: {one['dropped'] or 'there are no records'}"
-            continue
-        yield f"{one['source']}: {one['file']} {one['part']} row {one['row']}"
-        pieces = re.findall(rf"[^\n]{{1,{width}}}\n?|\n", one["text"])[:_SHOWN_LINES]
-        yield from (f"  {piece.removesuffix(chr(10))}" for piece in pieces)
-        if more := one["characters"] - sum(map(len, pieces)):
-            yield f"  ... {plural(more, 'more character')}"
+        print_lines(["", *_shown_lines(one)])
+
+
+def _shown_lines(one: dict[str, Any]) -> Iterator[str]:
+    """Yield a document to show with its place, cut to `_SHOWN_LINES` lines of the terminal."""
+    if "text" not in one:
+        yield f"{one['source']}: no document to show: {one['dropped']}"
+        return
+    yield "{source}: {file} {part} row {row}".format_map(one)
+    width = shutil.get_terminal_size().columns - 3  # the margin, and what ends a line
+    pieces = re.findall(rf".{{1,{width}}}\n?|\n", one["text"])[:_SHOWN_LINES]
+    yield from (f"  {piece.removesuffix(chr(10))}" for piece in pieces)
+    if more := len(one["text"]) - len("".join(pieces)):
+        yield f"  ... {plural(more, 'more character')}"
 
 
 def _source_row(source: SourceEstimate) -> dict[str, Any]:

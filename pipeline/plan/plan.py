@@ -8,8 +8,9 @@ link keeps its speed; waiting for the nodes of a cluster is not included.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,6 @@ START_S = 1.0
 """Seconds to start processes and load libraries."""
 MIX_S_PER_DOCUMENT = 1e-6
 """CPU seconds of the one mix task: 0.42e-6 without measures of cleaning, 1.8e-6 with all of them, measured."""
-SHOWN_CHARACTERS = 4096
 _ARCHIVED_SHARE = 0.3
 """Bytes that a byte of text takes in Software Heritage's archive: gzip on source code."""
 
@@ -122,9 +122,9 @@ class Estimate:
     """Why the build would stop, judged by the sample."""
     refusal: str
     """Why the build would certainly refuse the recipe; empty if it may accept it."""
-    shown: tuple[dict[str, Any], ...] = ()
-    """The first documents of each source, if asked for: `source`, `file`, `part`, `row`, how many `characters` the text
-    has, and `text`, its first `SHOWN_CHARACTERS`. Of a source that has none, `source` and why in `dropped`."""
+    shown: Sequence[dict[str, Any]] = ()
+    """The first documents of each source, if asked for: `source`, `file`, `part`, `row` and `text`. Of a source
+    without one, `source` and what is `dropped`."""
 
     def disk_needs(self, work: Path | None, out: Path | None) -> list[tuple[str, Path, int]]:
         """Return the plan's disk needs of scratch and set for `check_room`, with a margin; None stands for a store."""
@@ -180,24 +180,22 @@ def plan_set(
         selections = open_sources(loaded)
         with build_sample(loaded, selections, quiet=not progress) as built:
             found = estimate(loaded, built, workers or count_cores(), usd_per_hour)
-            shown = (one for number in range(len(built.sources) if show else 0) for one in _show(built, number, show))
-            return replace(found, shown=tuple(shown))
+            numbers = range(len(built.sources)) if show else ()
+            return replace(found, shown=[one for number in numbers for one in _show(built, number, show)])
 
 
-def _show(built: SmallBuild, number: int, count: int) -> Iterator[dict[str, Any]]:
-    """Yield the first documents of a source's sample after cleaning; if there is none, why."""
+def _show(built: SmallBuild, number: int, count: int) -> list[dict[str, Any]]:
+    """Return the first documents of a source's sample after cleaning; if there is none, why."""
     source, spans = built.recipe.sources[number], [span for unit in built.units[number] for span in unit.spans]
-    stream, shown = DocumentStream(source, spans), 0
-    for indices, documents in stream:
-        for index in range(min(count - shown, len(documents))):
-            span, text = spans[int(indices[index])], str(documents.text[index])
-            place = {"source": source.name, "file": span.name, "part": span.part, "row": int(documents.rows[index])}
-            yield place | {"characters": len(text), "text": text[:SHOWN_CHARACTERS]}
-            shown += 1
-        if shown == count:
-            return
-    if not shown:
-        yield {"source": source.name, "dropped": describe_drops(stream.tally.dropped, stream.tally.dropped.total())}
+    stream = DocumentStream(source, spans)
+    documents = (
+        {"source": source.name, "file": spans[span].name, "part": spans[span].part, "row": row, "text": text}
+        for indices, found in stream
+        for span, row, text in zip(indices.tolist(), found.rows.tolist(), map(str, found.text), strict=True)
+    )
+    return [*islice(documents, count)] or [
+        {"source": source.name, "dropped": describe_drops(dropped := stream.tally.dropped, dropped.total())}
+    ]
 
 
 def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: float | None = None) -> Estimate:

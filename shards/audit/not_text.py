@@ -32,7 +32,6 @@ _CODE = re.compile(
     r"(?m)^[^\S\n]*(?:def \w+\(|class \w+[(:{]|import [\w.]+;?$|from [\w.]+ import|#include|"
     r"(?:const|func|fn|public) \w.*[({=])"
 )
-_HYPHEN = re.compile(r"[^\W\d_]-[ \t]*\r?\n[ \t]*[a-z]")
 _TURN = re.compile(
     r'"(?:role|from)"\s*:\s*"(?:user|assistant|system|human|gpt)"|'
     r"<\|(?:im_start|start_header_id|user|assistant|system)\|>|\[INST\]"
@@ -42,9 +41,6 @@ _MAIL = re.compile(r"(?i)(?:From .*\n)?(?:[A-Z][\w-]*:.*\n(?:[ \t].*\n)*)*?(?:Me
 _ASKS = re.compile(r"\n(?:<bos>)?(?:### Instruction:|<start_of_turn>user|(?:Human|User|USER):\s)")
 _ANSWERS = re.compile(r"### Response:|<start_of_turn>model|\b(?:Assistant|ASSISTANT|AI|Bot):\s")
 _NUMBERED = re.compile(r"\n([^\d\n]{0,60}+)(\d{1,4}+)((?:[^\d\n].{0,60}+)?+)(?=\n)")  # two thirds of the time of all
-_MOJIBAKE = re.compile(r"[ÂÃÐÑ][\x80-\xbf‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ€]|â€[\x9c\x9dœ™¦“”˜]")
-_ESCAPE = re.compile(r"\\r?\\?n(?![a-z])")
-_WIKI_LINK = re.compile(r"\[\[(?:[A-Z]|\w+:)[^\[\]\n]{1,200}\]\]")
 _BASE64 = re.compile(r"[\w+/]{300}")
 
 
@@ -58,9 +54,15 @@ def _is_html(text: str) -> bool:
     return False
 
 
-def _is_hyphenated(text: str) -> bool:
-    found = len(_HYPHEN.findall(text)) if "-\n" in text or "-\r\n" in text else 0
-    return found >= 4 and 25 * found > text.count("\n")
+def _recurs(pattern: str, of_lines: float = 0) -> Callable[[str], bool]:
+    """Return a test: a pattern occurs four times in a text, and in more than this share of its lines."""
+    found = re.compile(pattern)
+
+    def test(text: str) -> bool:
+        count = len(found.findall(f"\n{text}"))
+        return count >= 4 and count > of_lines * text.count("\n")
+
+    return test
 
 
 def _has_page_numbers(text: str) -> bool:
@@ -81,34 +83,17 @@ def _is_chat(text: str) -> bool:
     return _CHAT.match(text.lstrip()) is not None and len(_TURN.findall(text)) >= 2
 
 
-def _is_escaped(text: str) -> bool:
-    found = len(_ESCAPE.findall(text)) if "\\n" in text else 0
-    return text.startswith(("b'", 'b"')) or (found >= 4 and found > text.count("\n"))
-
-
-def _is_wikitext(text: str) -> bool:
-    marks = ("\n==", "'''", "{{")
-    return "[[" in text and any(mark in text for mark in marks) and len(_WIKI_LINK.findall(text)) >= 3
-
-
-def _lines_begin(pattern: str, *, least: int, of_lines: float) -> Callable[[str], bool]:
-    """Return a test: so many lines of a text, and this share of them, begin so."""
-    lines = re.compile(rf"\n(?:{pattern})")
-
-    def test(text: str) -> bool:
-        found = len(lines.findall(f"\n{text}"))
-        return found >= least and found > of_lines * text.count("\n")
-
-    return test
-
-
-_is_base64 = _lines_begin(r"[A-Za-z0-9+/]{60,76}={0,2}\r?(?=\n)|M[ -`]{60}\r?(?=\n)", least=4, of_lines=0.5)
-_PANDOC = "Convert the files, as `pandoc -f {} -t plain` does"
 MAIL, CHATS = "headers of mail", "chat records"
+_is_mojibake = _recurs(r"[ÂÃÐÑ][\x80-\xbf‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ€]|â€[\x9c\x9dœ™¦“”˜]")
+_is_escaped = _recurs(r"\\r?\\?n(?![a-z])", 1)
+_is_encoded = _recurs(r"\n(?:[A-Za-z0-9+/]{60,76}={0,2}|M[ -`]{60})\r?(?=\n)", 0.5)
 _EXTRACTOR = "as extractors of PDF such as `pymupdf4llm` do"
 KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
     "HTML": (_is_html, 'Extract the text of the pages, as `format = "html"` does for files'),
-    "words hyphenated at line ends": (_is_hyphenated, f"Join the lines, {_EXTRACTOR}"),
+    "words hyphenated at line ends": (
+        _recurs(r"-(?<=[^\W\d_]-)[ \t]*\r?\n[ \t]*[a-z]", 0.04),
+        f"Join the lines, {_EXTRACTOR}",
+    ),
     "headers of pages": (_has_page_numbers, f"Leave them out, {_EXTRACTOR}"),
     MAIL: (
         lambda text: _MAIL.match(text) is not None,
@@ -119,33 +104,35 @@ KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
         "Write each conversation as one text, in the form that the model will see (docs/data.md has a command)",
     ),
     "mojibake": (
-        lambda text: any(map(text.__contains__, "ÂÃÐÑâ")) and len(_MOJIBAKE.findall(text)) >= 3,
+        lambda text: any(map(text.__contains__, "ÂÃÐÑâ")) and _is_mojibake(text),
         "Decode the files in the encoding that they have, or repair the text, as `ftfy` does",
     ),
     "literal \"\\n\" or b'...'": (
-        _is_escaped,
+        lambda text: text.startswith(("b'", 'b"')) or _is_escaped(text),
         "Decode what a program has written so, as Python's `ast.literal_eval` does",
     ),
-    "RTF": (lambda text: text.startswith("{\\rtf"), _PANDOC.format("rtf")),
-    "wikitext": (_is_wikitext, _PANDOC.format("mediawiki")),
+    "RTF": (lambda text: text.startswith("{\\rtf"), "Convert the files, as `pandoc -f rtf -t plain` does"),
+    "wikitext": (
+        _recurs(r"\[\[(?:[A-Z]|\w+:)[^\[\]\n]{1,200}\]\]"),
+        "Convert the pages, as `pandoc -f mediawiki -t plain` does",
+    ),
     "troff": (
-        _lines_begin(r"[.']\\\"|\.(?:[A-Z][A-Za-z]?|br|sp)(?: |\n)", least=4, of_lines=0.1),
-        _PANDOC.format("man"),
+        _recurs(r"\n(?:[.']\\\"|\.(?:[A-Z][A-Za-z]?|br|sp)(?: |\n))", 0.1),
+        "Convert the files, as `pandoc -f man -t plain` does",
     ),
     "subtitles": (
-        _lines_begin(r"(?:\d+:)?\d\d:\d\d[,.]\d{3} --> ", least=3, of_lines=0.1),
+        _recurs(r"\n(?:\d+:)?\d\d:\d\d[,.]\d{3} --> ", 0.1),
         "Join the lines without their numbers and times",
     ),
     "base64 or uuencode": (
-        lambda text: _BASE64.match(text) is not None or _is_base64(text),
+        lambda text: _BASE64.match(text) is not None or _is_encoded(text),
         "Decode what is text, and leave out the rest",
     ),
     "logs": (
-        _lines_begin(
-            r"(?:[a-z][a-z-]*+ )?[\[<]?(?:\d{4}[-/]\d\d[-/]\d\d[T ,]\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|"
+        _recurs(
+            r"\n(?:[a-z][a-z-]*+ )?[\[<]?(?:\d{4}[-/]\d\d[-/]\d\d[T ,]\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|"
             r"\d+\.\d+\.\d+\.\d+ \S+ \S+ \[| *\d+\.\d{6}\] )",
-            least=5,
-            of_lines=0.5,
+            0.5,
         ),
         "Leave them out, unless the model is to write such lines",
     ),

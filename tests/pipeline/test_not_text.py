@@ -66,7 +66,7 @@ WAYS = [
     (lambda text: f"{text} “Déjà vu” – café".encode().decode("cp1252", "ignore"), "mojibake"),
     *((lambda text: repr(f"{text}\n\n" * 5), ESCAPED), (lambda text: repr(text.encode()), ESCAPED)),
     (lambda text: f"{{\\rtf1\\ansi {text}}}", "RTF"),
-    (lambda text: f"'''A'''\n== Sea ==\n[[Sea]], [[File:a.png]], [[Port|harbour]]\n{text}", "wikitext"),
+    (lambda text: f"'''A'''\n== Sea ==\n[[Sea]], [[Home]], [[File:a.png]], [[Port|harbour]]\n{text}", "wikitext"),
     (each_line(".SH {}\n{}\n.br"), "troff"),
     *(
         (each_line(f"{hour}00:{{:02}}{mark}000 --> 00:59.000\n{{}}\n"), "subtitles")

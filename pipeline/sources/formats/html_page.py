@@ -7,35 +7,39 @@ or 12 pages a second and core, and up to 200 bytes of memory a byte.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import codecs
 import logging
 import re
 
 from pipeline.recipe.key_values import normal_encoding
-from pipeline.sources.formats.encodings import UTF8, find_wide_encoding, is_utf8
+from pipeline.sources.formats.encodings import find_wide_encoding, is_utf8
 
 MOST_PAGE_BYTES = 1 << 24
 """A larger page would take minutes, and over 3 GB of memory."""
 _COMPARED_BYTES = 1 << 20
 """In larger pages trafilatura's result is not compared with those of other methods: it would take 20 s for 3 MB."""
-_DECLARED_WITHIN = 1 << 12
 _DECLARED = re.compile(rb"""<(?:meta|\?xml)\s[^>]*?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
-_READ_AS = {"ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "gb2312": "gb18030", "shift_jis": "cp932"}
-"""Encodings that pages declare and browsers read as larger ones, by Python's names (encoding.spec.whatwg.org)."""
+_READ_AS = {
+    "iso8859-1": "cp1252",
+    "gb2312": "gb18030",
+    "shift_jis": "cp932",
+    "utf-16": "utf-8-sig",
+    "utf-8": "utf-8-sig",
+}
+"""How browsers read what pages declare, by Python's names (encoding.spec.whatwg.org)."""
 
 
 def find_encoding(page: bytes) -> str:
     """Return the encoding that a page declares; of one that declares none, UTF-8 or, as browsers do, cp1252."""
-    if wide := find_wide_encoding(page[: 1 << 16]):
+    if wide := find_wide_encoding(page[:4096]):
         return wide
-    declared = _DECLARED.search(page, 0, _DECLARED_WITHIN)
+    declared = _DECLARED.search(page, 0, 4096)
     if declared is None:
-        return UTF8 if is_utf8(page) else "cp1252"
+        return "utf-8-sig" if is_utf8(page) else "cp1252"
     try:
         name = normal_encoding(declared[1].decode())
     except ValueError:  # no encoding that is known
-        return UTF8
-    return UTF8 if name.startswith(("utf-16", "utf-32")) else _READ_AS.get(name, name)
+        name = "utf-8"
+    return _READ_AS.get(name, name)
 
 
 def extract_text(page: bytes, encoding: str) -> str:
@@ -46,24 +50,21 @@ def extract_text(page: bytes, encoding: str) -> str:
     """
     if len(page) > MOST_PAGE_BYTES:
         raise ValueError(f"it has {len(page):,} bytes; at most {MOST_PAGE_BYTES:,} are parsed")
+    from lxml import html
     from lxml.etree import ParserError
-    from lxml.html import HTMLParser, document_fromstring
-    from trafilatura import extract
-    from trafilatura.metadata import extract_title
-    from trafilatura.utils import normalize_unicode, repair_faulty_html
+    from trafilatura import extract, metadata, utils
 
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # a page without text is counted elsewhere
-    html = repair_faulty_html(page.removeprefix(codecs.BOM_UTF8).decode(encoding), "doctype")
     # Without `huge_tree`, what is deeper than 256 elements would be lost without a word.
-    parser = HTMLParser(encoding=UTF8, huge_tree=True, collect_ids=False, remove_comments=True, remove_pis=True)
+    parser = html.HTMLParser(encoding="utf-8", huge_tree=True, collect_ids=False, remove_comments=True, remove_pis=True)
     try:
-        tree = document_fromstring(html.encode(), parser)
+        tree = html.document_fromstring(utils.repair_faulty_html(page.decode(encoding), "doctype").encode(), parser)
     except ParserError:  # there is nothing but comments
         return ""
-    if any(fault.level_name == "FATAL" for fault in parser.error_log):
+    if parser.error_log.filter_from_fatals():
         return ""
     for link in tree.find_class("headerlink"):  # the "¶" of Sphinx
         link.drop_tree()
-    title = normalize_unicode(extract_title(tree) or "")
+    title = utils.normalize_unicode(metadata.extract_title(tree) or "")
     text = extract(tree, include_comments=False, fast=len(page) > _COMPARED_BYTES) or ""
-    return f"{title}\n{text}" if text and not text.startswith(title) else text
+    return text if not text or text.startswith(title) else f"{title}\n{text}"

@@ -19,19 +19,21 @@ from pipeline.sources.formats.encodings import UTF8, decode_whole
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import check_extra
 
+MALFORMED_ERRORS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What `take_text` raises for bytes that do not decode, or are not of the format."""
 _EMBEDDED = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+-]+=[^;,\s]*)*;base64,[\w+/=%-]*")
 """A file, such as an image, within a text."""
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
-    """Return a file as one span, also if it is empty; of an empty notebook, none.
+    """Return a file as one span, also if it is empty.
 
     Raises:
         MissingExtraError: the file is a page, and trafilatura is not installed.
     """
     if whole.format == "html":
         check_extra("trafilatura")
-    return [replace(whole, kind="file", rows=1)] if whole.stop or whole.format != "ipynb" else []
+    return [replace(whole, kind="file", rows=1)]
 
 
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
@@ -47,38 +49,29 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     try:
         if span.format != "file":
             documents = [take_text(span.format, documents[0], reader.source.encoding)]
-    except (LookupError, RecursionError, TypeError, ValueError) as error:
+    except MALFORMED_ERRORS as error:
         reader.refuse(describe_place(span, 0), f"cannot be read as {span.format}: {error}", "Repair the file")
         documents = []
     yield reader.finish(TextBatch(wrap_texts(pa.large_binary(), documents), np.zeros(len(documents), np.uint32)))
 
 
 def take_text(format_: str, data: bytes, encoding: str) -> bytes:
-    """Return the document in the bytes of a file.
-
-    Raises:
-        LookupError, RecursionError, TypeError, ValueError: they do not decode, or are not of the format.
-    """
+    """Return the document in the bytes of a file, or raise one of `MALFORMED_ERRORS`."""
     if format_ == "html":
-        encoding = html_page.find_encoding(data) if encoding == UTF8 else encoding
-        return _EMBEDDED.sub("", html_page.extract_text(data, encoding)).encode()
-    if format_ == "ipynb":
-        return _EMBEDDED.sub("", join_cells(data)).encode()
-    return decode_whole(data, encoding)
+        text = html_page.extract_text(data, html_page.find_encoding(data) if encoding == UTF8 else encoding)
+    elif format_ == "ipynb":
+        text = _join_cells(json.loads(data)) if data else ""
+    else:
+        return decode_whole(data, encoding)
+    return _EMBEDDED.sub("", text).encode()
 
 
-def join_cells(data: bytes) -> str:
-    """Return the sources of a notebook's cells, in order, with an empty line between two; no outputs.
-
-    Raises:
-        LookupError, RecursionError, TypeError, ValueError: it is no notebook, or of another version than 3 and 4.
-    """
-    notebook: Any = json.loads(data)
+def _join_cells(notebook: Any) -> str:
+    """Return the sources of a notebook's cells, in order, with an empty line between two; no outputs."""
     version = notebook["nbformat"]
     if version not in (3, 4):
         raise ValueError(f"expected nbformat 3 or 4, found {version!r}")
     sheets = [notebook] if version == 4 else notebook["worksheets"]
-    cells = [cell for sheet in sheets for cell in sheet["cells"]]
     # Of nbformat 3, the code of a cell is `input`.
-    sources = ["".join(cell["source"] if "source" in cell else cell["input"]) for cell in cells]
-    return "\n\n".join(text for source in sources if (text := source.strip("\n")))
+    cells = ("".join(cell.get("source") or cell.get("input", "")) for sheet in sheets for cell in sheet["cells"])
+    return "\n\n".join(text for cell in cells if (text := cell.strip("\n")))
