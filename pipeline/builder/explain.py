@@ -35,7 +35,7 @@ from pipeline.sources.base import SourceError, TextBatch
 from pipeline.sources.files import list_files, list_spans_of_file
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local
 from pipeline.sources.formats.contract import FORMATS
-from pipeline.sources.formats.whole_file import MALFORMED_ERRORS, take_text
+from pipeline.sources.formats.whole_file import take_text
 from shards.errors import InputError, plural
 from shards.format.content_hash import hash_document
 from shards.format.manifest import BLOCK_LIST_REASON
@@ -83,7 +83,7 @@ def _decode(text: bytes, encoding: str, format_: str = "file") -> bytes:
     """Return a text as UTF-8; what is not in the encoding or format at all, as bytes that are not."""
     try:
         return take_text(format_, text, encoding)
-    except MALFORMED_ERRORS:
+    except ValueError:
         return b"\xff"
 
 

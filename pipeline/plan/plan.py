@@ -191,7 +191,7 @@ def _show(built: SmallBuild, number: int, count: int) -> list[dict[str, Any]]:
     documents = (
         {"source": source.name, "file": spans[span].name, "part": spans[span].part, "row": row, "text": text}
         for indices, found in stream
-        for span, row, text in zip(indices.tolist(), found.rows.tolist(), map(str, found.text), strict=True)
+        for span, row, text in zip(map(int, indices), map(int, found.rows), map(str, found.text), strict=True)
     )
     return [*islice(documents, count)] or [
         {"source": source.name, "dropped": describe_drops(dropped := stream.tally.dropped, dropped.total())}

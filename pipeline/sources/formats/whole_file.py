@@ -19,8 +19,6 @@ from pipeline.sources.formats.encodings import UTF8, decode_whole
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import check_extra
 
-MALFORMED_ERRORS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What `take_text` raises for bytes that do not decode, or are not of the format."""
 _EMBEDDED = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+-]+=[^;,\s]*)*;base64,[\w+/=%-]*")
 """A file, such as an image, within a text."""
 
@@ -49,29 +47,41 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     try:
         if span.format != "file":
             documents = [take_text(span.format, documents[0], reader.source.encoding)]
-    except MALFORMED_ERRORS as error:
+    except ValueError as error:
         reader.refuse(describe_place(span, 0), f"cannot be read as {span.format}: {error}", "Repair the file")
         documents = []
     yield reader.finish(TextBatch(wrap_texts(pa.large_binary(), documents), np.zeros(len(documents), np.uint32)))
 
 
 def take_text(format_: str, data: bytes, encoding: str) -> bytes:
-    """Return the document in the bytes of a file, or raise one of `MALFORMED_ERRORS`."""
+    """Return the document in the bytes of a file.
+
+    Raises:
+        ValueError: they do not decode, or are not of the format.
+    """
     if format_ == "html":
         text = html_page.extract_text(data, html_page.find_encoding(data) if encoding == UTF8 else encoding)
     elif format_ == "ipynb":
-        text = _join_cells(json.loads(data)) if data else ""
+        text = join_cells(data)
     else:
         return decode_whole(data, encoding)
     return _EMBEDDED.sub("", text).encode()
 
 
-def _join_cells(notebook: Any) -> str:
-    """Return the sources of a notebook's cells, in order, with an empty line between two; no outputs."""
-    version = notebook["nbformat"]
-    if version not in (3, 4):
-        raise ValueError(f"expected nbformat 3 or 4, found {version!r}")
-    sheets = [notebook] if version == 4 else notebook["worksheets"]
-    # Of nbformat 3, the code of a cell is `input`.
-    cells = ("".join(cell.get("source") or cell.get("input", "")) for sheet in sheets for cell in sheet["cells"])
+def join_cells(data: bytes) -> str:
+    """Return the sources of a notebook's cells, in order, with an empty line between two; no outputs.
+
+    Raises:
+        ValueError: the data is no notebook, or one of another version than 3 and 4.
+    """
+    try:
+        notebook: Any = json.loads(data or '{"nbformat": 4, "cells": []}')
+        version = notebook["nbformat"]
+        if version not in (3, 4):
+            raise ValueError(f"expected nbformat 3 or 4, found {version!r}")
+        sheets = [notebook] if version == 4 else notebook["worksheets"]
+        # Of nbformat 3, the code of a cell is `input`.
+        cells = ["".join(cell.get("source") or cell.get("input", "")) for sheet in sheets for cell in sheet["cells"]]
+    except (AttributeError, LookupError, RecursionError, TypeError) as error:
+        raise ValueError(f"expected a notebook, found {error!r}") from error
     return "\n\n".join(text for cell in cells if (text := cell.strip("\n")))
