@@ -107,8 +107,8 @@ class _Source:
     """The first, each with the name of its file."""
     tally: Tally
     """What was dropped of the part that was read."""
-    share: float
-    """How large that part is."""
+    is_exact: bool
+    """Whether its documents are counted, not estimated."""
     documents: int
     text_bytes: int
 
@@ -123,6 +123,7 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
     from pipeline.sources.base import MALFORMED
     from pipeline.sources.files import list_spans_of_file
     from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS
+    from pipeline.sources.formats.contract import FORMATS
     from pipeline.sources.survey import explain_left_out, write_globs
     from shards.audit.not_text import CHATS, KINDS, MAIL
 
@@ -155,7 +156,8 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
         found.files = files
         write_globs(found, left_out)
     share = min(1.0, read / max(1, sum(file.stored_bytes for file in files))) or 1.0
-    number = len(files) if keys["format"] == "file" else round(documents / share)
+    is_whole = FORMATS[keys["format"]].module == "whole_file"  # a document each
+    number = len(files) if is_whole and documents else round(documents / share)
     # What stops a build by default is allowed where it was found, or may be in what was not read.
     records = max(1, documents + tally.dropped.total())
     malformed, null = tally.dropped[MALFORMED] + tally.dropped[name_invalid(source)], tally.dropped[NULL]
@@ -164,7 +166,7 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
     if 2 * null > MAX_NULL * records:
         keys["max_null"] = min(1.0, round(0.01 + 2 * null / records, 2))
     texts = found.texts[keys.get("text", "")]
-    return _Source(found, keys, texts, tally, share, number, int(text_bytes / share) + 1)
+    return _Source(found, keys, texts, tally, is_whole or share == 1, number, int(text_bytes / share) + 1)
 
 
 def _look_at_hub(address: str) -> Found:
@@ -227,8 +229,8 @@ def _notice(source: _Source) -> Iterator[str]:
         yield f"{name}: the first row is read as the header, but looks like a record. Add a header."
     if crlf := next((file for file, text in source.texts if "\r" in text), ""):
         yield f'{name}: lines end with "\\r\\n" ({os.path.relpath(crlf)}), which stays in the text.'
-    if source.share < 1 and source.keys["format"] != "file":
-        yield f"{name}: {source.share:.1%} of it was read; its documents are estimated."
+    if not source.is_exact:
+        yield f"{name}: a part of it was read; its documents are estimated."
 
 
 def _describe(source: _Source) -> dict[str, str]:
@@ -242,7 +244,7 @@ def _describe(source: _Source) -> dict[str, str]:
         "source": keys["name"],
         "files": f"{len(source.found.files):,}",
         "bytes": format_size(source.text_bytes),
-        "documents": ("" if source.share == 1 or keys["format"] == "file" else "about ") + f"{source.documents:,}",
+        "documents": ("" if source.is_exact else "about ") + f"{source.documents:,}",
         "how cut": printable(cut),
         "note": ", ".join(filter(None, [keys["format"], keys.get("encoding", "")])),
     }

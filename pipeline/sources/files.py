@@ -371,16 +371,19 @@ def check_globs(recipe: Recipe, folder: Path) -> Iterator[str]:
         for name, source in zip(item_names(tables), tables, strict=True):
             if getattr(source, "weight", 1) == 0:
                 continue  # the set does not need its files
-            for key in ("paths", "exclude"):
+            place, excluded = f"{section}.{name}", set[str]()
+            for key in ("exclude", "paths"):
                 for glob in list_of(getattr(source, key, None)):
                     if not isinstance(glob, RecipePath):
                         continue  # the model reports it
                     files, fault = _try_glob(key, glob, folder)
                     if fault:
-                        yield f"{section}.{name}.{key}: {fault}"
-                    elif key == "paths" and isinstance(source.format, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                        found = _check_keys(source, glob.written, files)
-                        yield from (f"{section}.{name}.{fault}" for fault in found)
+                        yield f"{place}.{key}: {fault}"
+                    elif key == "exclude":
+                        excluded |= {file.name for file in files}
+                    elif isinstance(source.format, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                        kept = [file for file in files if file.name not in excluded]
+                        yield from (f"{place}.{found}" for found in _check_keys(source, glob.written, kept))
 
 
 def _try_glob(key: str, path: RecipePath, folder: Path) -> tuple[list[File], str]:
@@ -401,6 +404,8 @@ def _try_glob(key: str, path: RecipePath, folder: Path) -> tuple[list[File], str
 def _check_keys(source: SourceRecipe | EvaluationRecipe, glob: str, files: list[File]) -> Iterator[str]:
     # One file of each ending shows which formats the glob has, as far as names tell.
     names = sorted({ending_of(file.name): file.name for file in reversed(files)}.values())
+    if not names:
+        return
     if packed := [f"paths: {name!r} {what}" for name in names if (what := describe_packed(name))]:
         yield from packed
         return

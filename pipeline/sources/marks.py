@@ -12,7 +12,7 @@ import glob as globbing
 import json
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -124,44 +124,26 @@ def find_copies(sizes: Mapping[str, int]) -> dict[str, str]:
     Args:
         sizes: of files, by their names.
     """
-    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    contents = Counter[str]()
     for name, size in sizes.items():
-        for folder in _list_above(name):
-            totals[folder][0] += 1
-            totals[folder][1] += size
-    beside: dict[tuple[str, int, int], list[str]] = defaultdict(list)
-    for folder, (number, size) in totals.items():
-        beside[os.path.dirname(folder), number, size].append(folder)
-    below: dict[str, dict[str, int]] = {}
-    for own in ([*own] for (*_, size), own in beside.items() if len(own) > 1 and size):
-        below |= {folder: {} for folder in own}
-    for name, size in sizes.items():
-        for folder in below.keys() & {*_list_above(name)}:
-            below[folder][name[len(folder) :]] = size
+        contents.update({folder: hash((name[len(folder) :], size)) for folder in list_above(name) if size})
+    alike: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for folder in sorted(contents, key=lambda path: (len(path), path)):
+        alike[os.path.dirname(folder), contents[folder]].append(folder)
     found: dict[str, str] = {}
-    for own in beside.values():
-        kept: list[str] = []
-        for folder in sorted(own, key=lambda path: (len(path), path)):
-            first = next((one for one in kept if folder in below and _is_copy(one, folder, below)), "")
-            kept += [] if first else [folder]
-            if first:
-                why = f"in a copy of the folder {os.path.basename(first)!r} beside it"
-                found |= {folder + name: why for name in below[folder]}
+    for first, *others in alike.values():
+        for folder in others:
+            names = [name for name in sizes if name.startswith(f"{folder}/")]
+            with suppress(OSError):
+                if all(filecmp.cmp(name, first + name[len(folder) :], shallow=False) for name in names):
+                    found |= dict.fromkeys(names, f"in a copy of the folder {os.path.basename(first)!r} beside it")
     return found
 
 
-def _list_above(name: str) -> Iterator[str]:
+def list_above(name: str) -> Iterator[str]:
+    """Yield the folders above a file, the nearest first."""
     while name := name.rpartition("/")[0]:
         yield name
-
-
-def _is_copy(first: str, folder: str, below: Mapping[str, Mapping[str, int]]) -> bool:
-    """Return whether two folders have files of the same names, sizes and bytes."""
-    with suppress(OSError):
-        return below[first] == below[folder] and all(
-            filecmp.cmp(first + name, folder + name, shallow=False) for name in below[folder]
-        )
-    return False
 
 
 def _cut_glob(glob: str) -> tuple[str, list[str]]:

@@ -42,7 +42,7 @@ from pipeline.sources.formats.html_page import MOST_PAGE_BYTES, find_encoding
 from pipeline.sources.formats.parquet import open_parquet
 from pipeline.sources.formats.whole_file import join_cells
 from pipeline.sources.globs import AGAIN, UNREADABLE
-from pipeline.sources.marks import find_copies, find_marked
+from pipeline.sources.marks import find_copies, find_marked, list_above
 from shards.audit.not_text import CHATS, KINDS, MAIL, MOST_CHARACTERS
 from shards.errors import InputError, MissingExtraError, check_extra, text_of
 
@@ -392,28 +392,17 @@ def write_globs(found: Found, left_out: dict[str, str]) -> None:
     if not found.glob or len(own) <= min(_FEW_PATHS, len(others)):
         found.keys |= {"paths": sorted(map(escape, own)), "exclude": []}
         return
-    folders, base = _list_folders(own), found.glob.partition("/**/*")[0]
+    folders, base = {above for name in own for above in list_above(name)}, found.glob.partition("/**/*")[0]
     links = {escape(path): os.path.realpath(path).rstrip("/") + "/" for path, why in left_out.items() if why == AGAIN}
     below = [link for link, to in links.items() if link.startswith(f"{base}/") and not f"{base}/".startswith(to)]
     exclude = {glob for glob in (f"{link}/**/*" for link in below) if expand_glob(glob, {})}
     # By its ending, by its folder, or by its name.
     for name in others:
         ending, folder = _ending(name), posixpath.dirname(name)
-        while (above := posixpath.dirname(folder)) not in folders:
+        while (above := posixpath.dirname(folder)) not in folders and above != "/":
             folder = above
         if ending and found.glob.endswith("/*") and not any(one.endswith(ending) for one in endings):
             exclude.add(found.glob + ending)
         else:
             exclude.add(escape(name) if folder in folders else f"{escape(folder)}/**/*")
     found.keys |= {"paths": paths, "exclude": sorted(exclude)}
-
-
-def _list_folders(names: Iterable[str]) -> set[str]:
-    """Return the folders of files, and those above."""
-    found = set[str]()
-    for name in names:
-        while name and (name := posixpath.dirname(name)) not in found:
-            found.add(name)
-            if name in ("", "/"):
-                break
-    return found

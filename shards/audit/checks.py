@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -317,27 +318,22 @@ def check_not_text(shard_set: ShardSet) -> Check:
 
 def check_splits(shard_set: ShardSet) -> Check:
     """Check whether documents come from files whose names are those of a test or validation split, by source."""
-    found: dict[str, dict[str, tuple[int, int, None]]] = defaultdict(dict)
-    for number, shard in enumerate(shard_set.shards):
-        first = 0
-        for batch in iter_documents(shard, ["source", "unit"]):
-            units, sources = batch.column("unit"), batch.column("source")
-            pairs = np.stack([np.from_dlpack(sources.indices), np.from_dlpack(units.indices)])
-            pairs, rows = np.unique(pairs, axis=1, return_index=True)
-            for source, unit, row in zip(*pairs.tolist(), rows.tolist(), strict=True):
-                name = units.dictionary[unit].as_py().rpartition("@")[0]
-                if has_split_word(name) or "train" in name.lower():
-                    found[sources.dictionary[source].as_py()].setdefault(name, (number, first + row, None))
-            first += batch.num_rows
-    findings = [
-        Finding({"source": source, "file": name}, found[source][name])
-        for source in sorted(found)
-        for name in sorted(find_splits(found[source]))
-    ]
-    files = f"{plural(len(findings), 'file')} named like a test or validation split, such as "
-    summary = "no file is named like a test or validation split"
-    summary = f"{files}{findings[0].values['file']} of {findings[0].values['source']}" if findings else summary
-    return Check("splits", "look" if findings else "ok", summary, findings[:MAX_DOCUMENTS])
+    import pyarrow as pa
+
+    found: dict[str, set[str]] = defaultdict(set)
+    for shard in shard_set.shards:
+        table: Any = pa.Table.from_batches(iter_documents(shard, ["source", "unit"])).unify_dictionaries()
+        for row in table.group_by(["source", "unit"]).aggregate([]).to_pylist():
+            name = row["unit"].rpartition("@")[0]
+            if has_split_word(name) or "train" in name.lower():
+                found[row["source"]].add(name)
+    rows = [{"source": source, "file": name} for source in sorted(found) for name in sorted(find_splits(found[source]))]
+    if not rows:
+        return Check("splits", "ok", "no file is named like a test or validation split")
+    summary = "{} named like a test or validation split, such as {file} of {source}".format(
+        plural(len(rows), "file"), **rows[0]
+    )
+    return Check("splits", "look", summary, [*map(Finding, rows[:MAX_DOCUMENTS])])
 
 
 def check_overlap(totals: Totals, val_rate: int) -> Check:

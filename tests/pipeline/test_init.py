@@ -52,6 +52,7 @@ def write_files(folder: Path) -> None:
         "code/one": "first one\n\nsecond",
         "code/two.c": "third\r\n",
         "code/four.gz": gzip.compress(b"fifth\nsixth"),
+        "code/old.tar.gz": b"",
         "notes/latin.txt": "日本語の文。".encode("sjis"),
         "notes/empty.txt": b" \n",
         "notes/binary.txt": bytes(range(256)) * 9,
@@ -69,7 +70,6 @@ def write_files(folder: Path) -> None:
         ),
         "rows/chat.json": json.dumps(CHAT, indent=2),
         "rows/pa\nge.pdf": b"%PDF-1.7\n\0",
-        "rows/old.tar.gz": b"",
         "rows/n.csv": "a,b\n1,2\n3,4\n",
         "rows/b.ipynb": json.dumps({"nbformat": 9, "cells": []}),
         "long/one.txt": "\r\n\r\n".join(texts[120:400]) * 3,
@@ -106,7 +106,7 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path) -> N
     table = {"format": "csv", "delimiter": ";"}
     assert read_sources(tmp_path / "recipe.toml") == {
         "alone": {"paths": ["my data/alone/**/*.md"], "format": "file"},
-        "code": {"paths": ["my data/code/**/*"], "format": "file"},
+        "code": {"paths": ["my data/code/**/*"], "exclude": ["my data/code/**/*.tar.gz"], "format": "file"},
         "copies": {
             "paths": ["my data/copies/**/*.txt"],
             "exclude": ["my data/copies/a (copy)/**/*"],
