@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from shards import ShardSet
@@ -58,8 +58,8 @@ class Task(NamedTuple):
     price: float
     """Dollars an hour; 0 if it is not known."""
 
-    def write(self, width: int, speed: float, device: str = "") -> str:
-        """Return the recipe of a model that takes `speed` tokens a second."""
+    def write(self, width: int, speed: float, device: str = "", prompts: Sequence[str] = ()) -> str:
+        """Return the recipe of a model that takes `speed` tokens per second."""
         default, start_s, longest, micro_batch, _ = DEVICES[self.kind]
         seconds, size, splits = self.seconds or default, self.shard_set.vocab_size, self.shard_set.splits
         train, val = ([0, *(shard.num_tokens for shard in splits.get(split, ()))] for split in ("train", "val"))
@@ -74,7 +74,7 @@ class Task(NamedTuple):
         batch = 1 << int(1.45 * math.sqrt(tokens) / seq_len).bit_length()
         batch = min(batch, 1 << max(1, windows).bit_length() - 1)
         layers = max(4, width // 64)
-        micro_batch = 1 << (micro_batch // max(size, width * layers, 4096) // seq_len).bit_length()
+        micro_batch = micro_batch // max(size, width * layers, 4096) // seq_len
         steps = max(1, round(tokens / batch / seq_len))
         tokens = steps * batch * seq_len
         limit = f" More than {EPOCHS} would teach little. More text would help." if enough < possible else ""
@@ -102,7 +102,7 @@ tie_word_embeddings = {json.dumps(width <= 256)}
 [train]
 seq_len = {seq_len}  # a document has {mean:,.0f} tokens on average
 global_batch = {batch}  # sequences in a step: {batch * seq_len:,} tokens
-micro_batch = {min(batch, micro_batch)}
+micro_batch = {min(batch, 1 << max(1, micro_batch).bit_length() - 1)}
 steps = {steps}
 compile = {json.dumps(self.kind == "cuda")}
 
@@ -118,7 +118,7 @@ min_lr_ratio = 0.0
 [eval]  # four times, in a tenth of the time
 every_steps = {math.ceil(steps / 4)}
 max_tokens = {max(1, min(sum(val), int(0.075 * speed * seconds)))}  # of {sum(val):,}; each part has all sources
-prompts = {json.dumps(self._find_prompts(), ensure_ascii=False)}
+prompts = {json.dumps(prompts, ensure_ascii=False)}
 
 [checkpoint]
 every_steps = {math.ceil(steps / (1 + seconds // 600))}
@@ -136,16 +136,6 @@ until_step = {steps}
         recipe = check_settings(TrainRecipe, tomllib.loads(self.write(width, speed)), where="fit --write")
         plan_windows(self.shard_set, recipe, 1, lambda line: None)
         return recipe
-
-    def _find_prompts(self) -> list[str]:
-        """Return the first words of some validation documents, to put into the recipe."""
-        found: list[str] = []
-        for shard in self.shard_set.splits.get("val", ()):
-            for row in shard.documents().slice(0, 9).to_pylist():
-                tokens = shard.read(row["start"], row["start"] + min(row["length"] - 1, 40))
-                text = self.shard_set.vocabulary.decode_document(tokens).decode(errors="ignore")
-                found.append(" ".join(text.split()[:4])[:40].strip())
-        return [prompt for prompt in found if prompt.isprintable() and prompt][:3]
 
 
 def fit_recipe(task: Task, measure: Callable[[TrainRecipe], JsonObject]) -> str:
@@ -172,9 +162,20 @@ def fit_recipe(task: Task, measure: Callable[[TrainRecipe], JsonObject]) -> str:
         best = min(recipes, key=lambda width: _predict_loss(sizes[width][0], recipes[width].train.tokens))
         measured = measure(recipes[best])
         rate = measured["tokens_per_s"] * sizes[best][1]
-    return task.write(best, measured["tokens_per_s"], measured["device"])
+    return task.write(best, measured["tokens_per_s"], measured["device"], _find_prompts(task.shard_set))
 
 
 def _predict_loss(parameters: int, tokens: int) -> float:
     """Return the loss that this module's law predicts, less what no model can learn."""
     return 521 / min(parameters, tokens) ** 0.353 + 1488 / tokens**0.353
+
+
+def _find_prompts(shard_set: ShardSet) -> list[str]:
+    """Return the first words of some validation documents, for the recipe."""
+    shard = shard_set.splits["val"][0]
+    found: list[str] = []
+    for row in shard.documents().slice(0, 9).to_pylist():
+        tokens = shard.read(row["start"], row["start"] + min(row["length"] - 1, 40))
+        words = shard_set.vocabulary.decode_document(tokens).decode(errors="ignore").split()
+        found.append(" ".join(words[:4])[:40].strip())
+    return [prompt for prompt in found if prompt.isprintable() and prompt][:3]
