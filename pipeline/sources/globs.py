@@ -125,12 +125,9 @@ def describe_left_out(left_out: LeftOut) -> Iterator[str]:
 
 
 def name_some(names: Sequence[str]) -> str:
-    """Return the first of some names, and of many more how many there are and a glob that has them."""
-    shown = ", ".join(map(printable, names[:_SHOWN]))
+    """Return a few names; of many, the first, how many more there are, and a glob that has them."""
     if len(names) <= _SHOWN:
-        return shown
-    folder = posixpath.commonpath(names)
+        return ", ".join(map(printable, names))
     endings = {posixpath.splitext(name)[1] for name in names}
-    glob = posixpath.join(folder, "**/*") + (endings.pop() if len(endings) == 1 else "")
-    where = f" ({printable(glob)})" if glob != "**/*" else ""
-    return f"{shown} and {len(names) - _SHOWN:,} more{where}"
+    glob = posixpath.join(posixpath.commonpath(names), "**/*") + (endings.pop() if len(endings) == 1 else "")
+    return f"{printable(names[0])} and {len(names) - 1:,} more ({printable(glob)})"

@@ -296,8 +296,10 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
     sources: list[Found] = []
     for (label, glob), own in parts.items():
         groups: dict[str, list[Look]] = defaultdict(list)
-        for look in _try_files(own, left_out):
-            groups[_kind_of(look)].append(look)
+        for file, keys, texts in _try_files(own, left_out):
+            like = groups[_kind_of(keys, texts)]
+            # Of many files, the names of the columns are enough.
+            like.append((file, keys, texts if len(like) < _SAMPLED_FILES else {column: [] for column in texts}))
         among = {file.name for file in own}
         for looks in groups.values():
             for keys, read, texts in _divide(looks):
@@ -355,9 +357,8 @@ def _ending(name: str) -> str:
     return found[0] if found else ""
 
 
-def _kind_of(look: Look) -> str:
+def _kind_of(keys: Keys, texts: Texts) -> str:
     """Return what like files have in common; the column of the text is chosen for all of them."""
-    _, keys, texts = look
     same = [keys.get(key) for key in ("format", "encoding", "delimiter", "quote", "separator")]
     return json.dumps([*same, [*texts] if keys["format"] == "csv" else []])
 
@@ -366,7 +367,8 @@ def _divide(looks: list[Look]) -> Iterator[tuple[Keys, list[File], Texts]]:
     """Yield the sources of like files: by the column of the text; of few long texts, by how blank lines are written."""
     cuts = [keys["cut"] for _, keys, _ in looks if "cut" in keys] if len(looks) < FEW_DOCUMENTS else []
     while looks:
-        column, cut = find_column(texts for *_, texts in looks), max(cuts, key=cuts.count, default="")
+        column = find_column(texts for *_, texts in looks) or looks[0][1].get("text", "")
+        cut = max(cuts, key=cuts.count, default="")
         own, rest = list[Look](), list[Look]()
         for look in looks:
             is_own = look[1].get("cut", cut) == cut if cut else column in look[2]

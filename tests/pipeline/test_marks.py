@@ -95,4 +95,4 @@ def test_equal_faults_are_one_line(tmp_path: Path) -> None:
     for command in ("plan r.toml", "build r.toml --out out"):
         (line,) = call_here(*command.split(), cwd=tmp_path).stderr.splitlines()
         assert line.startswith("error: source 's': 0000.parquet: holds a pointer of Git LFS: fetch the file")
-        assert line.endswith(" 0005.parquet and 4,994 more (**/*.parquet).")
+        assert line.endswith(" 0001.parquet and 4,998 more (**/*.parquet).")
