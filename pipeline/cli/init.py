@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 26
 """Text of a source that is read as a build does, to count its documents and to find malformed records."""
-_MOST_FILES = {"file": 64, "html": 32}
+_MOST_FILES = {"file": 512, "html": 32}
 """Files of it, each read in part; `survey` has decoded the text files."""
+_SAMPLE_CHARACTERS = 1 << 20
+"""Of them, to see how large a vocabulary may be."""
 _BYTES_PER_TOKEN = 4
 _MOST_VAL_TOKENS = 5_000_000
 _LEAST_VOCABULARY, _MOST_VOCABULARY = 257, 1 << 16
@@ -131,13 +133,18 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
     given = {key: value for key, value in keys.items() if key not in ("kind", "repo", "config", "split", "revision")}
     source = FilesSource.model_validate(given | {"name": "s", "paths": ["x"], "weight": 1.0, "max_malformed": 1.0})
     sampled = found.files[:: -(-len(found.files) // (1 if is_hub else _MOST_FILES.get(keys["format"], 1 << 12)))]
-    read, documents, text_bytes, tallies = 0.0, 0, 0, list[Tally]()
+    room = _SAMPLE_CHARACTERS
+    read, documents, text_bytes, tallies, texts = 0.0, 0, 0, list[Tally](), list[tuple[str, str]]()
     for file in sampled:
         named = file if is_hub else replace(file, name=os.path.relpath(file.name))
         try:
             spans = list_spans_of_file(source, named, None)
             stream = DocumentStream(source, spans, most_bytes=READ_BYTES // len(sampled))
-            text_bytes += sum(own.text.nbytes for _, own in stream)
+            for _, own in stream:
+                text_bytes += own.text.nbytes
+                for text in map(str, own.text.slice(0, max(0, room)).to_pylist()):
+                    texts.append((named.name, text[: max(0, room)]))
+                    room -= len(text)
         except BROKEN_FILE_ERRORS as error:
             left_out[file.name] = explain_left_out(named, error)
             continue
@@ -165,7 +172,6 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
         keys["max_malformed"] = min(1.0, round(0.01 + 2 * malformed / records, 2))
     if 2 * null > MAX_NULL * records:
         keys["max_null"] = min(1.0, round(0.01 + 2 * null / records, 2))
-    texts = found.texts[keys.get("text", "")]
     return _Source(found, keys, texts, tally, is_whole or share == 1, number, int(text_bytes / share) + 1)
 
 
@@ -228,7 +234,7 @@ def _notice(source: _Source) -> Iterator[str]:
     if any(len(column) > _MOST_OF_A_HEADER or column.isdigit() for column in columns):
         yield f"{name}: the first row is read as the header, but looks like a record. Add a header."
     if crlf := next((file for file, text in source.texts if "\r" in text), ""):
-        yield f'{name}: lines end with "\\r\\n" ({os.path.relpath(crlf)}), which stays in the text.'
+        yield f'{name}: lines end with "\\r\\n" ({crlf}), which stays in the text.'
     if not source.is_exact:
         yield f"{name}: a part of it was read; its documents are estimated."
 
@@ -273,7 +279,7 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
         keys, found = source.keys, source.found
         about = plural(len(found.files), "file"), format_size(source.text_bytes), plural(source.documents, "document")
         yield "\n# {}, about {} of text, {}".format(*about)
-        if languages := count_languages(text for _, text in source.texts):
+        if languages := count_languages(text for _, text in source.texts[:64]):
             shares = ", ".join(f"{language} {count:,}" for language, count in languages.most_common(5))
             yield f"# languages of {plural(languages.total(), 'document')}: {shares}"
         folders = sorted({column for file in found.files for column in re.findall(r"/([^/=]+)=[^/]*(?=/)", file.name)})
