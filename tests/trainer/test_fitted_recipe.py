@@ -64,7 +64,7 @@ def test_more_time_gives_a_larger_model_with_its_share_of_text(tmp_path):
     train = open_set(place).manifest.splits["train"]
     # Seconds of steps, beside a tenth for validation and six to start.
     sizes: list[int] = []
-    for seconds in (20, 60, 200):
+    for seconds in (60, 400):
         recipe = fit(place, (seconds + 6) / 0.9 / 3600, 4e10)
         sizes.append(count(recipe))
         assert recipe.train.tokens == pytest.approx(seconds * 4e10 / 6 / sizes[-1], rel=0.01)

@@ -20,9 +20,9 @@ and saving.
 
 Hours and dollars are those of the whole recipe, at the price of `--usd-per-hour`.
 
-`--write` takes no recipe: it writes one for a set. Of a dozen models it chooses the one for which the scaling law of
-repeated text (arXiv:2305.16264) predicts the least loss after what this machine takes in the time, which it measures in
-half a minute, and after at most four epochs. The recipe's comments have the figures.
+`--write` takes no recipe: it writes one for a set. Of eleven sizes it chooses the one for which a scaling law
+(arXiv:2305.16264) predicts the least loss, after the tokens that this machine takes in the time, and after four epochs
+at most. It measures that in half a minute. The recipe's comments have the figures.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -141,13 +141,12 @@ def write_recipe(options: argparse.Namespace) -> Outcome:
     from trainer.session import open_valid_set
 
     out: Path = options.write
-    place, price, hours = options.shards, options.usd_per_hour or 0.0, options.hours
+    place, price = options.shards, options.usd_per_hour or 0.0
     if not place or options.recipe or options.gpu_memory or options.measure or options.overrides:
         raise InputError("--write takes --shards SET, and no RECIPE, --set, --measure or --gpu-memory")
-    if options.usd:
-        if not price:
-            raise InputError("--usd needs the price of this machine. Add --usd-per-hour USD, or give --hours.")
-        hours = options.usd / price
+    if options.usd and not price:
+        raise InputError("--usd needs the price of this machine. Add --usd-per-hour USD, or give --hours.")
+    hours = options.usd / price if options.usd else options.hours
     if os.path.lexists(out) or is_within(out, Path(place)):
         raise InputError(f"{out}: exists, or is in the set's folder. Give another file.")
     check_own_folder(out.absolute().parent)
