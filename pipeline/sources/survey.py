@@ -57,6 +57,7 @@ _BEGINNING_BYTES = 1 << 23
 """Of a text, where marks between documents are looked for; of records, what is decoded."""
 _LEAST_PARTS, _LARGEST_PART = 20, 0.1
 _MARK = re.compile(r"(?m)^(<\|\w+\|>|</s>|<(?:eos|EOS|sep|SEP)>|\[(?:EOS|SEP)\]|%|\f)(?=\r?$)")
+_MAILBOX = re.compile(r"From \S+ .*\d{4}\r?\n[A-Z][\w-]*: ")
 _RECORDS = 64
 _SAMPLED_FILES = 16
 _FEW_PATHS = 4
@@ -148,8 +149,9 @@ def _decode(stream: Any, head: bytes, encoding: str, most: int) -> tuple[str, by
 def _look_at_text(file: File, keys: Keys, text: str) -> tuple[Keys, Texts]:
     """Return how a source reads a text: a file a document, unless a line that is a mark divides it."""
     shown = text[:MOST_CHARACTERS]
+    is_mail = _MAILBOX.match(shown) or file.name.endswith((".eml", ".mbox"))
     for kind in (MAIL, CHATS):
-        if KINDS[kind][0](shown):
+        if KINDS[kind][0](shown) or (is_mail and kind == MAIL):
             raise SourceError(f"{file.name}: {kind}; {KINDS[kind][1]}")
     if shown.lstrip().startswith("<") and KINDS["HTML"][0](shown):
         return _look_at_page(file, "html", text.encode())

@@ -58,6 +58,7 @@ def write_files(folder: Path) -> None:
         "notes/binary.txt": bytes(range(256)) * 9,
         "notes/.hidden": b"not read",
         "notes/mail.txt": MAIL,
+        "notes/box.txt": "From me@here Mon Jan  1 00:00:00 2024\nSubject: Hello\n\nA mail.\n",
         "notes/old.txt~": "An older text.",
         "rows/table.csv": "id;story\n"
         + "\n".join(f'{n};"{text.replace(chr(34), "")}"' for n, text in enumerate(texts[200:300])),
@@ -121,7 +122,7 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path) -> N
         "marked-text-2": {"paths": ["my data/marked/fortune"], "format": "text", "separator": "\n%\n"},
         "notes-file": {
             "paths": ["my data/notes/**/*.md", "my data/notes/**/*.txt"],
-            "exclude": [f"my data/notes/{name}.txt" for name in ("binary", "empty", "latin", "mail", "wide")],
+            "exclude": [f"my data/notes/{name}.txt" for name in ("binary", "box", "empty", "latin", "mail", "wide")],
             "format": "file",
         },
         "notes-file-utf-16": {"paths": ["my data/notes/wide.txt"], "format": "file", "encoding": "utf-16"},
@@ -143,7 +144,7 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path) -> N
         "my data/notes/binary.txt: binary data",
         "my data/rows/pa\\nge.pdf: PDF, not text",
         "my data/rows/chat.json: each record has a list, 'messages', as chats have: Write each conversation",
-        "my data/notes/mail.txt: headers of mail",
+        "my data/notes/box.txt, my data/notes/mail.txt: headers of mail",
         "my data/notes/latin.txt: not UTF-8, nor cp1252",
         "my data/copies/a (copy)/430.txt, my data/copies/a (copy)/431.txt: in a copy of the folder 'a' beside it",
         "my data/gone.txt: a broken link",
