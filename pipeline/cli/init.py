@@ -299,7 +299,7 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
     yield f"\n[tokenizer]\nvocab_size = {min(_MOST_VOCABULARY, _LEAST_VOCABULARY + offered)}"
     yield '\n[mix]\ntokens = "max"  # all text, each document once; or a number, such as "100M"'
     val_tokens = min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100) if has_validation else 0
-    yield f"\n[split]\nval_tokens = {val_tokens}  # about 1%"
+    yield f"\n[split]\nval_tokens = {val_tokens}  # about 1%, of whole documents"
     if importlib.util.find_spec("numba"):
         yield "\n[clean.near_duplicates]  # exact duplicates are always dropped"
         yield 'action = "drop"  # or "report", which counts them\nmax_dropped = 1.0  # a source may consist of them'

@@ -17,6 +17,7 @@ import pytest
 import zstandard
 
 from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.sources import survey
 from pipeline.sources.files import list_files
 from shards import errors
 from shards.errors import shell_command
@@ -231,7 +232,7 @@ def test_the_same_for_files_in_any_number(tmp_path: Path) -> None:
     assert "val_tokens = 0" in (tmp_path / "one.toml").read_text()
 
 
-def test_files_that_are_not_utf8(tmp_path: Path) -> None:
+def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are cp1252 are a source; what the product wrote is left out."""
     odd: list[str] = []
     for number, text in enumerate(real_documents()[:100]):
@@ -259,6 +260,7 @@ def test_files_that_are_not_utf8(tmp_path: Path) -> None:
     said = call_here("init", "n.csv", "--out", "n.toml", cwd=tmp_path).stdout
     assert "looks like a record" in said
     assert "cp1252 is a guess" in said
+    monkeypatch.setattr(survey, "_BEGINNING_BYTES", 1 << 16)
     western = "No.\n" * 500_000 + "Le café noir de l’été. " * 9 + "É»"
     for encoding, text in (("cp1252", western), ("sjis", "日本語の文。\n文")):
         (tmp_path / f"{encoding}.txt").write_bytes(text.encode(encoding))
