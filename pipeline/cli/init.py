@@ -259,6 +259,7 @@ def _describe(source: _Source) -> dict[str, str]:
 def _write(name: str, sources: list[_Source], lines: list[str], *, has_validation: bool) -> Iterator[str]:
     """Yield the lines of the recipe."""
     from pipeline.clean.language import count_languages
+    from pipeline.sources.formats.columns import list_names
     from pipeline.sources.formats.contract import FORMATS
 
     total = sum(source.text_bytes for source in sources)
@@ -288,7 +289,7 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
             yield f"# folders are columns ({columns}), for conditions: keep = {{ {folders[0]} = \"== 'a'\" }}"
         yield "[[sources]]"
         others = [column for column in found.texts if column != keys.get("text")]
-        comments["text"] = f"the column with most text; the others: {', '.join(others) or 'none'}"
+        comments["text"] = f"the column with most text; the others: {list_names(others)}"
         for key, value in keys.items():
             if value not in ([], None):
                 comment = f"  # {printable(said)}" if (said := comments.get(key, "")) else ""

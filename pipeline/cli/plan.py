@@ -167,7 +167,12 @@ def _lines(recipe: Recipe, estimate: Estimate) -> Iterator[str]:
         if not estimate.phases and not any(source.has_more for source in estimate.sources):
             yield f"without weights, the set has all {total:,} tokens once"
     for source in estimate.sources:
-        yield from _source_lines(recipe, source, estimate.val_tokens)
+        yield from _source_lines(recipe, source)
+    if largely := [*_find_largely_held_out(estimate)]:
+        yield (
+            f"warning: validation takes about {', '.join(largely)}, more than a twentieth. Split long files by a "
+            "separator, add data, or lower split.val_tokens (0: none)"
+        )
     if sampled := [source.name for source in estimate.sources if source.is_sample]:
         yield f"{', '.join(sampled)}: only a sample was searched for duplicates; the build may drop more"
     for message in (*estimate.notes, *(f"warning: the build would stop: {stop}" for stop in estimate.stops)):
@@ -180,23 +185,26 @@ def _lines(recipe: Recipe, estimate: Estimate) -> Iterator[str]:
         yield f"warning: the sources allow about {most}; the build would stop ({key})"
 
 
-def _source_lines(recipe: Recipe, source: SourceEstimate, val_tokens: int) -> Iterator[str]:
+def _source_lines(recipe: Recipe, source: SourceEstimate) -> Iterator[str]:
     """Yield what `plan` prints of a source: how its files are read, what is dropped, what a person should change."""
     from pipeline.sources.selection import describe_empty
-    from shards.cli.inspect_set import VALIDATION_PART
 
     if source.empty_files:
         yield f"files of {source.name}: {describe_empty(source.empty_files)}"
     if recipe.mix.when_short == "repeat" and source.epochs > 1:
         yield f"epochs of {source.name}: about {source.epochs:.1f} in training"
-    if val_tokens and source.tokens and not source.has_more:
-        part = max(source.share * val_tokens / source.tokens, 1 / max(1, source.documents))  # at least one
-        if part > VALIDATION_PART:
-            documents = f"{source.name} ({plural(source.documents, 'document')})"
-            yield (
-                f"warning: validation takes about {part:.1%} of {documents}, more than {VALIDATION_PART:.0%}. Split "
-                "long files by a separator, add data, or lower split.val_tokens (0: none)"
-            )
+
+
+def _find_largely_held_out(estimate: Estimate) -> Iterator[str]:
+    """Yield the sources of which validation takes more than it should; of one document, it takes none."""
+    from shards.cli.inspect_set import VALIDATION_PART
+
+    for source in estimate.sources if estimate.val_tokens else ():
+        part = source.share * estimate.val_tokens / max(1, source.tokens)
+        if part and source.documents > 1:
+            part = max(part, 1 / source.documents)
+        if part > VALIDATION_PART and not source.has_more:
+            yield f"{part:.1%} of {source.name} ({plural(source.documents, 'document')})"
 
 
 def _cost_lines(estimate: Estimate) -> Iterator[str]:

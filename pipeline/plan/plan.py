@@ -270,7 +270,10 @@ def _estimate_source(demand: Demand, number: int, sample: SourceSample, train: i
     selection, scale, tokens, drops = sample.selection, sample.scale, sample.tokens, sample.drops
     take, kept = selection.source.take, drops.left.documents / max(1, drops.records)
     dropped = {reason: count / drops.records for reason, count in drops.dropped().items()}
-    stored_bytes = sum(span.stored_bytes for unit in selection.units for span in unit.spans)
+    spans = [span for unit in selection.units for span in unit.spans]
+    stored_bytes = sum(span.stored_bytes for span in spans)
+    is_stated = selection.source.content == "column" and all(span.rows is not None for span in spans)
+    records = sum(span.rows or 0 for span in spans) if is_stated else drops.records * scale
     text_bytes, ways = int(sample.text_bytes * scale), selection.ways()
     return SourceEstimate(
         name=selection.source.name,
@@ -285,7 +288,7 @@ def _estimate_source(demand: Demand, number: int, sample: SourceSample, train: i
         text_bytes=text_bytes,
         bytes_per_token=sample.text_bytes / max(1, drops.read.tokens),
         tokens=tokens,
-        documents=round(drops.left.documents * scale * take),
+        documents=round(kept * records * take),
         kept=kept * take,
         dropped=dropped if take == 1 else dropped | {describe_take(take): kept * (1 - take)},
         epochs=demand.shares.of(number, train) / max(1, tokens - demand.val_tokens(number)),

@@ -127,7 +127,11 @@ def look_at(file: File) -> tuple[Keys, Texts]:
     if format_ == "csv":
         return _choose_column(file, keys, _list_lines(file, keys, text[:HEAD_BYTES], len(text) < HEAD_BYTES))
     if format_ in ("jsonl", "json"):
-        return _choose_column(file, keys, _list_objects(text))
+        records = [*itertools.islice(_list_objects(text), _RECORDS)]
+        chosen, texts = _choose_column(file, keys, records)
+        if len(records) == 1 and "." in chosen["text"] and named.name.lower().endswith(".json"):
+            raise SourceError(f"{file.name}: one JSON object with others in it, no records; `jq -c '.[]'` writes these")
+        return chosen, texts
     return _look_at_text(file, keys, text)
 
 

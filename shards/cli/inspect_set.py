@@ -194,6 +194,7 @@ def phase_rows(manifest: Manifest) -> Table:
 def mix_warnings(manifest: Manifest) -> list[str]:
     """Return warnings about the mix that `inspect` prints, at which to look before training on the set, a line each."""
     lines: list[str] = []
+    largely: list[str] = []
     deviating: list[str] = []
     for source, mix in _pairs(manifest):
         if abs(mix.achieved - mix.requested) > SHOWN_DEVIATION:
@@ -207,13 +208,15 @@ def mix_warnings(manifest: Manifest) -> list[str]:
         if not asked or source.name not in manifest.splits["val"].sources:
             continue
         if val.tokens > VALIDATION_PART * source.tokens_available:
-            lines.append(
-                f"validation takes {val.tokens / source.tokens_available:.1%} of {source.name} ({val.documents:,} of "
-                f"{plural(source.documents_available, 'document')}), more than {VALIDATION_PART:.0%}: less is left to "
-                "train on. Split long files by a separator, add data, or lower split.val_tokens (0: none)"
-            )
+            documents = f"{val.documents:,} of {plural(source.documents_available, 'document')}"
+            largely.append(f"{val.tokens / source.tokens_available:.1%} of {source.name} ({documents})")
         elif abs(val.tokens - asked) > VALIDATION_DEVIATION * asked:
             deviating.append(source.name)
+    if largely:
+        lines.append(
+            f"validation takes {', '.join(largely)}, more than {VALIDATION_PART:.0%}: less is left to train on. Split "
+            "long files by a separator, add data, or lower split.val_tokens (0: none)"
+        )
     if deviating:
         lines.append(
             f"validation deviates from the mix by over {VALIDATION_DEVIATION:.0%} for {', '.join(deviating)}, because "

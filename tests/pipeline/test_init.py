@@ -71,6 +71,7 @@ def write_files(folder: Path) -> None:
             json.dumps({"story": text if n % 2 else None}) for n, text in enumerate(texts[:9])
         ),
         "rows/chat.json": json.dumps(CHAT, indent=2),
+        "rows/words.json": json.dumps({"word": {"body": "What a word means."}}),
         "rows/pa\nge.pdf": b"%PDF-1.7\n\0",
         "rows/n.csv": "a,b\n1,2\n3,4\n",
         "rows/b.ipynb": json.dumps({"nbformat": 9, "cells": []}),
@@ -144,6 +145,7 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path) -> N
     for said in [
         "my data/notes/binary.txt: binary data",
         "my data/rows/pa\\nge.pdf: PDF, not text",
+        "my data/rows/words.json: one JSON object with others in it, no records; `jq -c '.[]'` writes these",
         "my data/rows/chat.json: each record has a list, 'messages', as chats have: Write each conversation",
         "my data/notes/box.txt, my data/notes/mail.txt: headers of mail",
         "my data/notes/latin.txt: not UTF-8, nor cp1252",

@@ -301,7 +301,7 @@ def test_a_source_of_few_documents_is_warned_of(twice: Path, tmp_path: Path, mon
     sources = source("first", str(twice.parent / "first.jsonl"), weight=99), source("few", "few.jsonl", weight=1)
     recipe = write_recipe(tmp_path / "r.toml", *sources, tokenizer={"vocab_size": 600}, split={"val_tokens": 1000})
     said = call_here("plan", recipe).stdout
-    assert "warning: validation takes about 25.0% of few (4 documents), more than 5%. Split" in said
+    assert "warning: validation takes about 25.0% of few (4 documents), more than a twentieth. Split" in said
     assert "warning" not in call_here("plan", recipe, "--set", "split.val_tokens=0").stdout
     monkeypatch.setattr("shards.cli.inspect_set.VALIDATION_DEVIATION", 0.01)
     built = call_here("build", recipe, "--out", tmp_path / "set", "--set", "split.val_tokens=100").stdout
