@@ -39,8 +39,6 @@ _MOST_VAL_TOKENS = 5_000_000
 _LEAST_VOCABULARY, _MOST_VOCABULARY = 257, 1 << 16
 _BYTES_PER_ENTRY = 8
 """Compressed bytes of text for each entry: prose offers twice as many entries."""
-_MOST_OF_A_HEADER = 40
-"""Characters; a longer name of a column looks like text."""
 _MOST_DECISIONS = 5
 _USUAL = re.compile("an image|binary|empty$|hidden|PDF|a pipe|link|backup|beside the rows|no document|a copy")
 """What is left out and hardly anybody would read; it is said last."""
@@ -76,13 +74,14 @@ def run(options: argparse.Namespace) -> Outcome:
     _name(sources, folder)
     # Validation takes whole documents.
     few = sum(source.documents for source in sources) < FEW_DOCUMENTS
-    notes = [f"fewer than {FEW_DOCUMENTS} documents are no validation split: split.val_tokens = 0"] if few else []
+    notes = [f"fewer than {FEW_DOCUMENTS} documents: no validation split, which training needs"] if few else []
     usual = [line for line in lines if _USUAL.search(line)]
-    notes += [line for line in lines if line not in usual]
-    notes += [line for source in sources for line in _notice(source)] + usual
+    notes += [line for source in sources for line in _notice(source)]
+    notes += [line for line in lines if line not in usual] + usual
     shown = notes if options.verbose else notes[:_MOST_DECISIONS]
     shown += [f"{len(notes) - len(shown):,} more with --verbose"] if len(shown) < len(notes) else []
-    name = _make_name(Path(os.path.abspath(options.paths[0])).stem)
+    first = Path(os.path.abspath(options.paths[0]))
+    name = _make_name(first.name if first.is_dir() else first.stem)
     recipe = "\n".join(_write(name, sources, shown, has_validation=not few)) + "\n"
     write_text(out, recipe.encode("utf-8", "replace").decode().replace("\x7f", "\\u007f"))
     made, model = f"out/{name}", f"{name}-model.toml"
@@ -93,7 +92,8 @@ def run(options: argparse.Namespace) -> Outcome:
         ("fit", "--shards", made, "--write", model),
         ("train", model, "--shards", made, "--run", f"{made}-run"),
     )
-    commands = [shell_command("tokenmill", *words) for words in asked]
+    # Training needs a validation split.
+    commands = [shell_command("tokenmill", *words) for words in asked[: 3 if few else None]]
     rows = [_describe(source) for source in sources]
     data = {"recipe": str(out), "sources": rows, "notes": notes, "commands": commands}
     return Outcome(data, [rows, *shown, f"wrote {out}. Read it, then run:", *commands])
@@ -157,6 +157,9 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
         if 2 * tally.not_text.get(kind, (0, ""))[0] > tally.not_text.get("", (0, ""))[0]:
             left_out |= {file.name: f"{kind}: {KINDS[kind][1]}" for file in files}
             documents = 0
+    if 2 * tally.dropped[MALFORMED] > documents + tally.dropped.total():
+        left_out |= {file.name: f"most records are malformed, such as {tally.malformed[0]}" for file in files}
+        documents = 0
     if not documents:
         left_out |= {file.name: "no document" for file in files if file.name not in left_out}
     elif not is_hub:
@@ -230,9 +233,6 @@ def _notice(source: _Source) -> Iterator[str]:
         yield f"{name}: some records are malformed, and dropped: {source.tally.malformed[0]}"
     if keys.get("encoding") == GUESSED:
         yield f"{name}: {GUESSED} is a guess. Read some of the text, or give the real encoding."
-    columns = source.found.texts if keys["format"] == "csv" else ()
-    if any(len(column) > _MOST_OF_A_HEADER or column.isdigit() for column in columns):
-        yield f"{name}: the first row is read as the header, but looks like a record. Add a header."
     if crlf := next((file for file, text in source.texts if "\r" in text), ""):
         yield f'{name}: lines end with "\\r\\n" ({crlf}), which stays in the text.'
     if not source.is_exact:
@@ -268,7 +268,7 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
     yield f'name = "{name}"'
     comments = {
         "kind": "a data set on the Hub; the first build pins its commit",
-        "exclude": "not text, or read with other keys",
+        "exclude": "not in this source",
         "delimiter": "the first row is the header",
         "quote": "quotes are characters of the text",
         "separator": "the text between two documents in a file",
@@ -300,7 +300,8 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
     yield f"\n[tokenizer]\nvocab_size = {min(_MOST_VOCABULARY, _LEAST_VOCABULARY + offered)}"
     yield '\n[mix]\ntokens = "max"  # all text, each document once; or a number, such as "100M"'
     val_tokens = min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100) if has_validation else 0
-    yield f"\n[split]\nval_tokens = {val_tokens}  # about 1%, of whole documents"
+    about = "about 1%, of whole documents" if val_tokens else "training needs some"
+    yield f"\n[split]\nval_tokens = {val_tokens}  # {about}"
     if importlib.util.find_spec("numba"):
         yield "\n[clean.near_duplicates]  # exact duplicates are always dropped"
         yield 'action = "drop"  # or "report", which counts them\nmax_dropped = 1.0  # a source may consist of them'

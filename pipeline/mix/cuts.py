@@ -220,6 +220,12 @@ def _check_validation(
     faults: list[str] = []
     notes: list[str] = []
     recipe = demand.recipe
+    found, asked = sum(axis.total for axis in axes), recipe.split.val_tokens
+    if not recipe.has_weights and 0 < found <= asked and not any(has_more):
+        raise InputError(
+            f"split.val_tokens: {asked:,}; the sources have {plural(found, 'token')} in all, and some must be left to "
+            "train on. Ask for less, or add data."
+        )
     for s, (source, axis) in enumerate(zip(recipe.sources, axes, strict=True)):
         if has_more[s] or source.weight == demand.shares.fractions[s] == 0:
             continue

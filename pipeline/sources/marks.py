@@ -36,7 +36,7 @@ _FOLDERS = {
 }
 """Kinds of folders that hold no text of a source, and of each the names by which it is known."""
 _COMPANION = re.compile(r".+~|#.+#|~\$.+|\..+\.sw[a-p]|Thumbs\.db|desktop\.ini|(.+)\.(?:bak|orig)", re.DOTALL)
-SPLIT = "a test or validation split, left out of training; to read it, name the file in `paths`"
+SPLIT = "a test or validation split; to read it, name the file in `paths`"
 COMPANION = "an editor's backup, or written by the system"
 DELTA = "a Delta table"
 CACHED = "beside the rows that `datasets` saved"

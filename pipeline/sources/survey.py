@@ -65,6 +65,11 @@ _RECORD_START = re.compile(r"[\s,\[]*(?=\{)")
 _ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
 _LETTERS = 1 << 10
 _IN_LIST = "[]"
+_MOST_OF_A_HEADER = 40
+"""Characters; a longer name of a column looks like text."""
+_NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?")
+_PICTURE = re.compile(r"(?s)\s*(?:(?:<[?!].{0,4999}?>\s*)*<svg\b|/\* XPM \*/)")
+"""How a picture that is a text begins."""
 GUESSED = "cp1252"
 """The encoding of files that are not UTF-8 and look right in it. A guess: whoever writes a recipe says so."""
 _WESTERN = re.compile("[À-ÿ‘’“”–—…«»\xa0¡¿©°·€]")
@@ -153,6 +158,8 @@ def _decode(stream: Any, head: bytes, encoding: str, most: int) -> tuple[str, by
 def _look_at_text(file: File, keys: Keys, text: str) -> tuple[Keys, Texts]:
     """Return how a source reads a text: a file a document, unless a line that is a mark divides it."""
     shown = text[:MOST_CHARACTERS]
+    if _PICTURE.match(shown):
+        raise SourceError(f"{file.name}: an image (SVG or XPM), not text")
     is_mail = _MAILBOX.match(shown) or file.name.endswith((".eml", ".mbox"))
     for kind in (MAIL, CHATS):
         if KINDS[kind][0](shown) or (is_mail and kind == MAIL):
@@ -177,6 +184,8 @@ def _look_at_page(file: File, format_: str, data: bytes) -> tuple[Keys, Texts]:
     """Return how a source reads a page or a notebook, of which it has the text."""
     if format_ == "ipynb":
         return {"format": format_}, {"": [(file.name, join_cells(data))]}
+    if len(data) > MOST_PAGE_BYTES:
+        raise SourceError(f"{file.name}: a page of over {MOST_PAGE_BYTES:,} bytes; split it, or extract its text first")
     check_extra("trafilatura")
     data.decode(find_encoding(data))
     return {"format": format_}, {"": []}
@@ -218,6 +227,8 @@ def _list_lines(file: File, keys: Keys, text: str, is_whole: bool) -> Iterator[A
         raise SourceError(f"{file.name}: {OLD_MAC}")
     lines = Form(delimiter, keys.get("quote")).read(io.StringIO(text, newline=""))
     names = next(lines, [])
+    if any(len(name) > _MOST_OF_A_HEADER or _NUMBER.fullmatch(name) for name in names):
+        raise SourceError(f"{file.name}: the first row looks like a record; add a header")
     yield from (dict(zip(names, line, strict=False)) for line in lines)
 
 
@@ -297,7 +308,10 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
             parts[part].append(file)
             files.append(file)
             globs[file.name] = beside if len({*places}) > 1 and os.path.exists(place) else glob or file.name
-    left_out |= find_marked(globs)
+    try:
+        left_out |= find_marked(globs)
+    except ValueError as error:
+        raise InputError(f"{error}. Repair it, or leave the folder out.") from error
     left_out |= find_copies({file.name: file.stored_bytes for file in files if file.name not in left_out})
     sources: list[Found] = []
     for (label, glob), own in parts.items():
@@ -324,7 +338,8 @@ def _list_files(place: str, left_out: dict[str, str]) -> Iterator[tuple[tuple[st
         raise InputError(f"{place}: cannot be listed: {text_of(error)}") from error
     if not files and not os.path.exists(root):
         raise InputError(f"{place}: no such file or folder")
-    name = posixpath.basename(root).partition(".")[0]
+    name = posixpath.basename(root)
+    name = name if is_folder else name.partition(".")[0]
     if not is_folder:
         glob = "" if is_path else glob
         yield from (((name, glob), glob, file) for file in files)

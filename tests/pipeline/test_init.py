@@ -58,6 +58,7 @@ def write_files(folder: Path) -> None:
         "notes/empty.txt": b" \n",
         "notes/binary.txt": bytes(range(256)) * 9,
         "notes/.hidden": b"not read",
+        "notes/art.svg": '<?xml version="1.0"?>\n<!-- drawn -->\n<svg xmlns="a"><text>A word.</text></svg>\n',
         "notes/mail.txt": MAIL,
         "notes/box.txt": "From me@here Mon Jan  1 00:00:00 2024\nSubject: Hello\n\nA mail.\n",
         "notes/old.txt~": "An older text.",
@@ -144,6 +145,7 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path) -> N
     written = (tmp_path / "recipe.toml").read_text()
     for said in [
         "my data/notes/binary.txt: binary data",
+        "my data/notes/art.svg: an image (SVG or XPM), not text",
         "my data/rows/pa\\nge.pdf: PDF, not text",
         "my data/rows/words.json: one JSON object with others in it, no records; `jq -c '.[]'` writes these",
         "my data/rows/chat.json: each record has a list, 'messages', as chats have: Write each conversation",
@@ -259,9 +261,8 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, what in {"b": "a shard", "b.work": "the work", "b.audit": "an aud", "b.report": "a rep"}.items():
         assert re.search(rf"left out: out/{name}/.*: {what}", said), (name, said)
     (tmp_path / "n.csv").write_text("7,A story.\n" * 9_000 + "8,A café.\n9,Another one.\n" * 9, "cp1252")
-    said = call_here("init", "n.csv", "--out", "n.toml", cwd=tmp_path).stdout
-    assert "looks like a record" in said
-    assert "cp1252 is a guess" in said
+    refused = call_here("init", "n.csv", "--out", "n.toml", cwd=tmp_path)
+    assert (refused.returncode, "n.csv: the first row looks like a record; add a header" in refused.stderr) == (2, True)
     monkeypatch.setattr(survey, "_BEGINNING_BYTES", 1 << 16)
     western = "No.\n" * 500_000 + "Le café noir de l’été. " * 9 + "É»"
     for encoding, text in (("cp1252", western), ("sjis", "日本語の文。\n文")):

@@ -21,7 +21,7 @@ LAYOUTS = {
     "folders": "en/train/a.txt de/training/b.md | en/validation/a.txt de/held-out/b.md",
     "partitions": "split=train/0.parquet | split=test/0.parquet",
     "saved": "s/train/a.txt s/rest/a.txt s/dataset_dict.json | s/eval_hard/a.txt",
-    "alone": "rows.csv | Test.csv.gz x/split=dev/0.csv",
+    "alone": "rows.csv | Test.csv.gz x/split=dev/0.csv holdout.jsonl",
     "none": "testimony.txt latest/a.txt contest.csv tests/a.txt train/eval.py evaluation/a.py eval.py train.py "
     "test.html train.html test.txt |",
 }
@@ -43,7 +43,7 @@ def test_no_text_of_a_split_is_read(layout: str, tmp_path: Path) -> None:
     source = files_source(tmp_path / "**/*")
     texts = {Path(file.url).read_text() for file in list_files(source, said.append)}
     assert texts == {f"This is {name}.\n" * 20 for name in train.split()}
-    assert [line for line in said if "a test or validation split, left out" not in line] == []
+    assert [line for line in said if "a test or validation split; to read it" not in line] == []
     assert sum(name.rpartition("/")[2] in line for line in said for name in held.split()) == len(held.split())
     assert len(list_files(source, with_splits=True)) == len(f"{train} {held}".split())
     for name in held.split():

@@ -38,7 +38,15 @@ def declaring(encoding: str) -> str:
     return PAGE.replace("<head>", f"<head><meta http-equiv=Content-Type content='text/html; charset={encoding}'>")
 
 
+MIXED = [f"Line {number} is about <code>tool{number}</code> and what it does for people." for number in range(4)]
+"""Paragraphs, of which a page has some in elements other than `p`."""
 PAGES: dict[str, tuple[bytes, str]] = {
+    "paragraphs in other elements": (
+        f"<p>A paragraph.</p>{''.join(f'<div>{line}</div>' for line in MIXED)}<p>Another one.</p>".encode(),
+        "\n".join(
+            ["A paragraph.", *(line.replace("<code>", "").replace("</code>", "") for line in MIXED), "Another one."]
+        ),
+    ),
     "utf-8": (PAGE.encode(), TEXT),
     "byte order mark": (PAGE.encode("utf-8-sig"), TEXT),
     "utf-16": (PAGE.encode("utf-16"), TEXT),

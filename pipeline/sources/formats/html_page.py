@@ -66,5 +66,7 @@ def extract_text(page: bytes, encoding: str) -> str:
     for link in tree.find_class("headerlink"):  # the "¶" of Sphinx
         link.drop_tree()
     title = utils.normalize_unicode(metadata.extract_title(tree) or "")
-    text = extract(tree, include_comments=False, fast=len(page) > _COMPARED_BYTES) or ""
+    # Without `favor_recall`, pages whose paragraphs are of other elements than `p` lose parts of sentences.
+    text = extract(tree, include_comments=False, favor_recall=True, fast=len(page) > _COMPARED_BYTES) or ""
+    text = re.sub(r"\n[^\S\n]+(?=\n)", "", text)
     return text if not text or text.startswith(title) else f"{title}\n{text}"
