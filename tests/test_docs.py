@@ -32,7 +32,7 @@ WORDS = {
     "docs/architecture.md": 1_800,
     "docs/cleaning.md": 2_350,
     "docs/clusters.md": 1_500,
-    "docs/data.md": 1_240,
+    "docs/data.md": 1_265,
     "docs/experiments.md": 2_500,
     "docs/glossary.md": 900,
     "docs/guide.md": 1_500,

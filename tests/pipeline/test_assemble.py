@@ -185,6 +185,6 @@ GOLDEN = {
 def test_the_order_is_the_same_for_ever(tmp_path: Path) -> None:
     """Recorded: a numpy whose generators differ would change every shard set."""
     runs = [write_run(tmp_path / "run", 0, [Document((i * 0x9E3779B97F4A7C15 % (1 << 64), i), 2) for i in range(12)])]
-    plan = MixPlan(tuple(ShardPlan(*name, (Slice(0, 0, FIRST_HASH, END_HASH),)) for name in GOLDEN), (), (), 0, ())
+    plan = MixPlan(tuple(ShardPlan(*name, (Slice(0, 0, FIRST_HASH, END_HASH),)) for name in GOLDEN), (), (), 0, (), ())
     found = assemble(tmp_path, runs, plan, Index(runs, 1), seed=1337)
     assert [[row["row"] for row in shard["table"]] for shard in found.values()] == [*GOLDEN.values()]
