@@ -131,7 +131,7 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
 
     keys, is_hub = found.keys, "kind" in found.keys
     given = {key: value for key, value in keys.items() if key not in ("kind", "repo", "config", "split", "revision")}
-    source = FilesSource.model_validate(given | {"name": "s", "paths": ["x"], "weight": 1.0, "max_malformed": 1.0})
+    source = FilesSource.model_validate(given | {"name": "s", "paths": ["x"], "max_malformed": 1.0})
     sampled = found.files[:: -(-len(found.files) // (1 if is_hub else _MOST_FILES.get(keys["format"], 1 << 12)))]
     room = _SAMPLE_CHARACTERS
     read, documents, text_bytes, tallies, texts = 0.0, 0, 0, list[Tally](), list[tuple[str, str]]()
@@ -157,7 +157,7 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
         if 2 * tally.not_text.get(kind, (0, ""))[0] > tally.not_text.get("", (0, ""))[0]:
             left_out |= {file.name: f"{kind}: {KINDS[kind][1]}" for file in files}
             documents = 0
-    if 2 * tally.dropped[MALFORMED] > documents + tally.dropped.total():
+    if tally.malformed and 2 * tally.dropped[MALFORMED] > documents + tally.dropped.total():
         left_out |= {file.name: f"most records are malformed, such as {tally.malformed[0]}" for file in files}
         documents = 0
     if not documents:
@@ -195,7 +195,7 @@ def _look_at_hub(address: str) -> Found:
         "split": split or "train",
         "revision": place.revision,
     }
-    source = HubSource(weight=1.0, **keys)
+    source = HubSource(**keys)
     files = list_files(source.model_copy(update={"revision": resolve_commit(source)}))
     read, texts = look_at(files[0])
     return Found(keys | read, files, texts)

@@ -234,14 +234,16 @@ def _check_validation(
             reasons = dropped[s]
             why = describe_drops(reasons, sum(reasons.values())) or "there were none"
             said = f"source {source.name!r}: cleaning left no documents: {why}"
-            notes.append(f"{said}. It gives the set nothing")
+            if found and not recipe.has_weights:
+                notes.append(f"{said}. It gives the set nothing")
+                continue
             faults.append(
                 f"{said}; `tokenmill clean-report` shows some. {describe_change(reasons)}, or leave the source out: "
                 f"--set sources.{source.name}.weight=0"
             )
         elif fault := demand.validation_fault(s, axis.total):
             faults.append(fault)
-    if faults and (recipe.has_weights or len(faults) > len(notes) or not any(axis.total for axis in axes)):
+    if faults:
         raise InputError("\n".join(faults))
     return notes
 

@@ -265,8 +265,10 @@ def _run_tokenizer(build: SmallBuild) -> None:
 
 def _change(recipe: Recipe, *, is_all: bool) -> Recipe:
     """Return the recipe of the small build: one shard of all that there is."""
-    shares = Demand(recipe).shares.fractions if recipe.has_weights else [source.weight for source in recipe.sources]
-    weights = [source.weight or (share and float(share)) for source, share in zip(recipe.sources, shares, strict=True)]
+    weights = [source.weight for source in recipe.sources]
+    if recipe.has_weights:
+        shares = map(float, Demand(recipe).shares.fractions)
+        weights = [weight or share for weight, share in zip(weights, shares, strict=True)]
     changes: dict[str, Any] = {
         # Without `take`, whose share is known: what it leaves of the sample would tell less of the other steps; and
         # without phases, so that a source of some alone has its share of the set.

@@ -166,12 +166,12 @@ def check_mix_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Pro
 
 def _mix_of_all(manifest: Manifest) -> list[MixEntry]:
     """Return the mix of validation: if the weights are what training has of all text, the shares of all text."""
-    held = manifest.splits["val"].sources
     available = {source.name: source.tokens_available for source in manifest.sources}
-    if any(source.weight != available[source.name] - held[source.name].tokens for source in manifest.sources):
+    left = {name: tokens - manifest.count("val", name).tokens for name, tokens in available.items()}
+    if any(source.weight != left[source.name] for source in manifest.sources):
         return manifest.mix
-    total = sum(available.values())
-    return [row.model_copy(update={"requested": available[row.source] / total}) for row in manifest.mix]
+    total = sum(available.values()) or 1
+    return [row.model_copy(update={"requested": available.get(row.source, 0) / total}) for row in manifest.mix]
 
 
 def _check_part(

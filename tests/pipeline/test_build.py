@@ -13,8 +13,9 @@ import pytest
 import pipeline
 from pipeline.builder import running_build
 from pipeline.sources.selection import open_sources
+from shards.format.reader import open_set
 from tests.support.builds import build_here, call_here, digests
-from tests.support.recipes import source, write_recipe, write_small_recipe
+from tests.support.recipes import source, write_recipe, write_small_recipe, write_texts
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +106,19 @@ def test_a_source_of_weight_0_is_in_the_phases_that_name_it(tmp_path: Path) -> N
     # The set's own recipe makes it again.
     build_here(tmp_path / "out/recipe.json", tmp_path / "again")
     assert digests(tmp_path / "again") == digests(tmp_path / "out")
+
+
+def test_validation_without_weights_has_the_shares_of_all_text(tmp_path: Path) -> None:
+    """Validation takes a third of the long documents, of which training then has a smaller share."""
+    for name, sizes in (("long", [4000] * 3), ("short", [10] * 300)):
+        texts = [" ".join(f"{name}{number * size + word}" for word in range(size)) for number, size in enumerate(sizes)]
+        write_texts(tmp_path / f"{name}.jsonl", texts)
+    sources = [{"name": name, "paths": [f"{name}.jsonl"]} for name in ("long", "short")]
+    tables = {"split": {"val_tokens": 3000}, "shards": {"tokens": 100_000}}
+    recipe = write_recipe(tmp_path / "r.toml", *sources, **tables)
+    assert build_here(recipe, tmp_path / "set")["problems"] == []
+    manifest = open_set(tmp_path / "set").manifest
+    assert manifest.count("val", "long").documents == 1
+    assert manifest.mix[1].requested > 1.2 * manifest.sources[1].tokens_available / sum(
+        source.tokens_available for source in manifest.sources
+    )

@@ -424,6 +424,15 @@ def test_scratch_that_a_disk_changed_is_not_used(tmp_path: Path) -> None:
         partitions.read(0)
 
 
+def test_a_long_document_does_not_make_validation_most_of_a_source(tmp_path: Path) -> None:
+    documents = [Document((number + 1, 0), length) for number, length in enumerate([900, *[10] * 20])]
+    runs = [write_run(tmp_path / "run", 0, documents)]
+    plan, index = plan_of(make_recipe([1], val_tokens=50), runs)
+    placed = place_documents(plan, runs, index)
+    assert {name for (name, _), items in placed.items() if items} == {"train"}
+    assert plan.notes[0].endswith("because the next document would be most of the source: 50 of 's0'")
+
+
 def spread(number: int, *, length: int = 10, start: int = 0) -> list[Document]:
     """Return documents whose hashes are spread evenly."""
     return [Document(((start + i) * 0x9E3779B97F4A7C15 % (1 << 64), i), length) for i in range(number)]

@@ -10,9 +10,9 @@ Chinchilla (arXiv:2203.15556) does. D is what this machine takes in the time, by
 four epochs: up to there, the first paper finds repeats nearly as good as new text. So training on a small set ends
 sooner than asked; N counts up to one parameter per token there, since what exceeds that hardly helps.
 
-With 80 core-seconds and the demo's set, the measured losses of five sizes had the order of the predicted ones: 5.03
-with 64 features in four layers, 5.09 in two, 5.21 with 32, 5.27 with the demo's 128, 5.58 with 192. With less time the
-law would choose fewer than 64, which was not seen to help.
+With 80 core-seconds and the demo's set, the measured losses of four sizes had the order of the predicted ones: 5.03
+with 64 features in four layers, 5.09 in two, 5.21 with 32, 5.27 with the demo's 128. With less time the law would
+choose fewer than 64, which was not seen to help.
 
 **Length.** A power of two: at most twice a document's mean, what validation has, and a fourth of a shard.
 
@@ -46,7 +46,7 @@ DEVICES = {"cpu": (600, 6, 128, 1 << 23, 4e10), "cuda": (3600, 40, 1024, 1 << 28
 """By device: how many seconds to train by default; seconds to start, compile and sample; tokens of a sequence at most;
 logits of a micro-batch, or features of all its layers, at most; a guess of its operations per second.
 
-A CPU's length and micro-batch are the demo's; a GPU's micro-batch takes about 10 GB."""
+A CPU's length and micro-batch are the demo's; a GPU's figures are not measured."""
 
 
 class Task(NamedTuple):

@@ -107,8 +107,9 @@ def _note_kept_sample(build: RunningBuild, result: train.TokenizerResult) -> dic
 
 def _weights(build: RunningBuild) -> dict[str, float]:
     """Return the weights of the sources in the sample; those of a mix without weights are bytes of text."""
-    found = [float(selection.text_bytes) for selection in build.selections]
-    weights = Demand(build.recipe, found if len(found) > 1 else None).weights
+    weights = Demand(build.recipe).weights
+    if sum(map(bool, weights)) > 1:  # of a source alone, not all may have been read
+        weights = Demand(build.recipe, [selection.text_bytes for selection in build.selections]).weights
     given = dict(zip((source.name for source in build.recipe.sources), weights, strict=True))
     return build.recipe.tokenizer.sample_weights or given
 
