@@ -78,9 +78,12 @@ def find_space(file: Path, recipe: Recipe, bounds: Mapping[str, Sequence[float]]
     """Return the mixes that the bounds of a search leave.
 
     Raises:
-        InputError: an unknown source, a recipe with phases, or bounds that no mix or one mix alone keeps.
+        InputError: an unknown source, a recipe with phases or without weights, or bounds that no mix or one mix alone
+            keeps.
     """
-    own = {source.name: source.weight for source in recipe.sources}
+    if not recipe.has_weights:
+        raise InputError(f"{file}: data: the recipe has no weights, and a mix search begins with them. Give all one.")
+    own = {source.name: source.weight for source in recipe.sources if source.weight}
     problems = [
         f"{file}: bounds.{name}: no such source.{nearest(name, list(own))} The recipe has {', '.join(own)}."
         for name in bounds
