@@ -104,8 +104,7 @@ def _note_fork() -> None:
 
 @functools.lru_cache(maxsize=16)
 def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) -> Connection:
-    from obstore.exceptions import BaseError
-    from obstore.store import AzureStore, GCSStore, S3Store
+    from obstore import exceptions, store  # the package first: threads that begin with its parts may wait in a circle
 
     environment = dict(variables)
     service, endpoints, allow_http = _SERVICES[scheme]
@@ -116,13 +115,13 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
         config = _set_up_s3(environment, endpoint, allow_http=bool(options.get("allow_http")))
         region = config["region"]
         service = f"{service} in {region}"
-    kind = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[scheme]
+    kind = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
     try:
         single, parts = (
             kind(bucket, client_options=options, retry_config=retries, **config)
             for retries in (_NO_RETRIES, _PART_RETRIES)
         )
-    except BaseError as error:  # its text may quote an account's key; the name of its kind does not
+    except exceptions.BaseError as error:  # its text may quote an account's key; the name of its kind does not
         refused = _REFUSED.search(str(error))
         found = f" ({refused[1]})" if refused else ""
         raise InputError(

@@ -187,7 +187,7 @@ class ObjectStore:
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a whole object unless one of that name exists; `require_abilities` finds stores that cannot."""
-        from obstore.exceptions import AlreadyExistsError
+        from obstore import exceptions
 
         key, writer = self.address.object_key(name), uuid.uuid4().hex
         lost = False
@@ -196,7 +196,7 @@ class ObjectStore:
             nonlocal lost
             try:
                 at.single.put(key, content, mode="create", attributes={_WRITER: writer})
-            except AlreadyExistsError as error:
+            except exceptions.AlreadyExistsError as error:
                 if "ConditionalRequestConflict" in str(error):
                     raise
                 if not lost:
@@ -242,7 +242,7 @@ class ObjectStore:
 
     def _ask(self, name: str, doing: str, request: Callable[[Connection], Result]) -> Result:
         """Make a request, with retries, and turn the errors of obstore into ours."""
-        from obstore.exceptions import BaseError
+        from obstore import exceptions
 
         what = f"{self}/{name}" if name else str(self)
         bucket = self.address.scheme, self.address.bucket
@@ -251,7 +251,7 @@ class ObjectStore:
         def attempt() -> Result:
             try:
                 result = request(at)
-            except (BaseError, FileNotFoundError) as error:
+            except (exceptions.BaseError, FileNotFoundError) as error:
                 if isinstance(error, FileNotFoundError) and error.filename is not None:
                     raise  # a file on this machine
                 # obstore's own text may quote the account's keys.

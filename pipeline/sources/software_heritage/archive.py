@@ -99,11 +99,11 @@ def fetch_archive_objects(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outco
 
 @functools.lru_cache(maxsize=1)
 def _connect(endpoint: str, timeout_s: float, give_up_s: float) -> HTTPStore:
-    from obstore.store import HTTPStore
+    from obstore import store
 
     wait = timedelta(seconds=timeout_s)
     connect = min(wait, timedelta(seconds=CONNECT_S))
-    return HTTPStore.from_url(
+    return store.HTTPStore.from_url(
         endpoint,
         client_options={
             "allow_http": True,
@@ -138,7 +138,7 @@ def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
         TransientError: the request failed, and may succeed later.
         SourceError: the archive refuses the request, or the server is not an archive.
     """
-    from obstore.exceptions import BaseError
+    from obstore import exceptions
 
     try:
         answer = client.get(name)
@@ -151,7 +151,7 @@ def _request(client: HTTPStore, endpoint: str, name: str) -> Outcome:
             return bytes(answer.bytes())
         with _large:
             return bytes(answer.bytes())
-    except (BaseError, FileNotFoundError) as error:
+    except (exceptions.BaseError, FileNotFoundError) as error:
         failure = read_failure(error)
         # In a bucket that may not be listed, S3 answers AccessDenied for a missing key.
         status, code = failure.status, failure.code
