@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from pipeline.builder.checked_recipe import load_checked_recipe, pin_models
 from pipeline.builder.places import check_places, default_work, hold_places
@@ -39,10 +39,12 @@ from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.stage_progress import SHOWN_S, Progress
 from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.schema import Recipe
+from pipeline.sources.files import type_glob
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network import Network, with_cache
 from pipeline.sources.rows import write_rows
 from pipeline.sources.selection import Unread
+from shards.config import TypedText
 from shards.errors import InputError, RunError, plural
 from shards.format.manifest import Manifest
 from shards.stores.open import absolute_place, open_writable_store
@@ -55,8 +57,8 @@ SUMMARY_FILE = "build.json"
 
 AnyRecipe: TypeAlias = "str | Path | dict[str, Any] | Recipe"
 """A recipe's file, the name of a shipped recipe, a recipe's tables, or a recipe."""
-RowsByName: TypeAlias = Mapping[str, Iterable[Mapping[str, Any]]]
-"""The rows of sources, by name: dicts by column."""
+RowsByName: TypeAlias = Mapping[str, Iterable[Mapping[str, Any]] | str | Path | list[str]]
+"""By the name of a source its rows, dicts by column; or the files that it is read from: globs, folders, files."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ def build_set(
     out: str | Path,
     work: str | Path | None = None,
     overrides: Sequence[str] = (),
+    tokens: int | str | None = None,
     workers: int | None = None,
     validate: Level = "full",
     network: Network | None = None,
@@ -125,7 +128,8 @@ def build_set(
         recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
         out: folder of the set, or its address in an object store: `s3://BUCKET/PREFIX` (or `gs`, `az`).
         work: folder or address for runs and receipts; `OUT.work` when None. Keep it to make the next build cheap.
-        overrides: `KEY=VALUE` strings that change the recipe, as `--set` does: `["mix.tokens=1M"]`.
+        overrides: `KEY=VALUE` strings that change the recipe, as `--set` does: `["seed=2"]`.
+        tokens: training tokens of a smaller set, as `--tokens` gives them: what is too large for it is scaled.
         workers: worker processes; the cores that this process may use when None.
         validate: how the finished set is checked; "quick" if no task ran and this very set was found valid in full.
         network: how sources are read over a network; the defaults when None.
@@ -136,7 +140,8 @@ def build_set(
         dry_run: run nothing, and write nothing: raise `DryRunEnd`.
         prune: when the set is published, delete from the work folder what this build did not use.
         sources: by the name of a source of the recipe, its rows: dicts with the text in the source's column `text`.
-            They are written once to a file in the work folder, which is then the source's path.
+            They are written once to a file in the work folder, which is then the source's path. Or the files that hold
+            them, as `--source` gives them: a glob, a folder or a file, or a list of them.
         allow_code: let the functions that the recipe names run, each in a process of its own.
 
     Returns:
@@ -161,6 +166,7 @@ def build_set(
             sources,
             None if dry_run else work_store.folder,
             overrides=overrides,
+            tokens=tokens,
             progress=progress,
             allow_code=allow_code,
         )
@@ -267,6 +273,7 @@ def load_with_rows(
     work: Path | None,
     *,
     overrides: Sequence[str],
+    tokens: int | str | None = None,
     progress: bool,
     allow_code: bool = False,
 ) -> Recipe:
@@ -276,44 +283,61 @@ def load_with_rows(
         InputError: with every fault of the recipe and of the overrides; or these are no rows, or cannot be written.
     """
     if isinstance(recipe, Recipe):
-        if sources or overrides:
-            raise InputError("overrides and rows change tables. Change the Recipe: recipe.model_copy(update=...).")
+        if sources or overrides or tokens:
+            raise InputError("overrides, tokens and sources change tables. Change the Recipe: recipe.model_copy(...).")
         return pin_models(recipe, allow_code=allow_code)
-    if sources and (not hasattr(sources, "items") or work is None):
+    given = {} if sources is None else dict(sources) if hasattr(sources, "items") else None
+    named = {name: _type_files(value) for name, value in (given or {}).items()}
+    rows: dict[str, Any] = {name: value for name, value in (given or {}).items() if not named[name]}
+    if given is None or (rows and work is None):
         raise InputError(
             "sources: expected a dict of rows by the name of their source, a recipe's file, name or tables, a work "
             "folder on disk, and no dry_run: the rows are written there."
         )
-    rows = sources or {}
     # With any file at first: a fault of the recipe is found before the first row is asked for.
-    files: dict[str, RecipePath] = dict.fromkeys(rows, RecipePath(__file__))
+    files: dict[str, Sequence[str]] = {name: paths or [RecipePath(__file__)] for name, paths in named.items()}
+    shown = Progress(quiet=not progress)
     while True:
         loaded = load_checked_recipe(
-            recipe,
-            overrides=overrides,
-            changes=[(f"sources[{name!r}]", ["sources", name, "paths"], [file]) for name, file in files.items()],
-            progress=Progress(quiet=not progress),
-            allow_code=allow_code,
+            recipe, overrides=overrides, tokens=tokens, files=files, progress=shown, allow_code=allow_code
         )
-        if work is None or __file__ not in files.values():
+        if work is None or not rows:
             return loaded
         written = {name: write_rows(rows[name], work / "rows" / name, name) for name in rows}
         # A set's recipe.json is the same wherever its work folder is.
-        files = {name: RecipePath(str(file), f"rows/{name}/{file.name}") for name, file in written.items()}
+        files |= {name: [RecipePath(str(file), f"rows/{name}/{file.name}")] for name, file in written.items()}
+        rows = {}
+
+
+def _type_files(value: Any) -> list[TypedText]:
+    """Return the paths that a source is read from instead of its place; none if the value is its rows."""
+    paths: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
+    are_paths = all(isinstance(path, str | Path) for path in paths)
+    return [type_glob(str(path)) for path in paths] if are_paths else []
 
 
 def load_recipe(
-    recipe: AnyRecipe, *, overrides: Sequence[str] = (), progress: bool = False, allow_code: bool = False
+    recipe: AnyRecipe,
+    *,
+    overrides: Sequence[str] = (),
+    tokens: int | str | None = None,
+    sources: Mapping[str, str | Path | list[str]] | None = None,
+    progress: bool = False,
+    allow_code: bool = False,
 ) -> Recipe:
     """Load a data recipe for `build_set` and `plan_set`: checked together with the files that it names.
 
     Args:
         recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
         overrides: `KEY=VALUE` strings that change the file's keys, as `--set` does.
+        tokens: as for `build_set`.
+        sources: the files of sources, as for `build_set`.
         progress: print on stderr what takes time, such as gathering the text of the shipped `demo`.
         allow_code: let the functions that the recipe names run, each in a process of its own.
 
     Raises:
         InputError: with every fault of the recipe and of the overrides.
     """
-    return load_with_rows(recipe, None, None, overrides=overrides, progress=progress, allow_code=allow_code)
+    return load_with_rows(
+        recipe, sources, None, overrides=overrides, tokens=tokens, progress=progress, allow_code=allow_code
+    )

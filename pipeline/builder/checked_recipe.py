@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from pipeline.engine.stage_progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
 from pipeline.recipe.paths import SHIPPED, RecipePath, explain_path, find_recipe_folder
 from pipeline.recipe.schema import Recipe, SourceRecipe
-from pipeline.recipe.shares import small_phases
+from pipeline.recipe.shares import fit_sizes, small_phases
+from pipeline.recipe.sources import read_from_files
 from pipeline.sources.files import check_globs
 from pipeline.tokenizer.given_tokenizer import explain_making
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.config import (
     Changes,
+    TypedText,
     apply_changes,
     check_kind,
     check_settings,
@@ -48,6 +50,8 @@ def load_checked_recipe(
     *,
     overrides: Sequence[str] = (),
     changes: Changes = (),
+    tokens: int | str | None = None,
+    files: Mapping[str, Sequence[str]] | None = None,
     progress: Progress | None = None,
     allow_code: bool = False,
 ) -> Recipe:
@@ -57,7 +61,9 @@ def load_checked_recipe(
         recipe: a TOML file, a set's recipe.json, the name of a shipped recipe, or the tables of a recipe.
         overrides: `dotted.key=value` strings; paths in them are relative to the working directory.
         changes: keys and their values, as if the recipe had them.
-        progress: prints a note when the text of `demo` is gathered.
+        tokens: `mix.tokens` of a smaller set; what is too large for it is scaled, unless an override gives it.
+        files: by the name of a source, the paths that it is read from instead of its own place.
+        progress: prints a note when the text of `demo` is gathered, and what is scaled.
         allow_code: whether functions that the recipe names may run.
 
     Returns:
@@ -68,6 +74,7 @@ def load_checked_recipe(
         MissingExtraError: a library that cleaning needs is not installed.
     """
     folder, where, given = Path(), "recipe", {}
+    changes = list(changes)
     if isinstance(recipe, dict):
         try:
             check_values(recipe)
@@ -93,17 +100,29 @@ def load_checked_recipe(
             # A set's own tokenizer; if the recipe had such a file, it is the same.
             if table_of(given.get("tokenizer")).get("file") == TOKENIZER_FILE:
                 own_file = os.path.relpath(file.with_name(TOKENIZER_FILE), folder)
-                changes = [("tokenizer.file", ["tokenizer", "file"], own_file), *changes]
+                changes.insert(0, ("tokenizer.file", ["tokenizer", "file"], own_file))
     check_kind(given, "data", where)
     folder = Path(os.path.abspath(folder))  # without `..`: the same paths from any working directory
-    absent = _names_without_weight(given)
+    absent, whole = _names_without_weight(given), table_of(given.get("mix")).get("tokens")
+    for source in map(table_of, list_of(given.get("sources"))):
+        if source.get("name") in (files or {}):
+            read_from_files(source)
+    for name, paths in (files or {}).items():
+        typed = all(isinstance(path, TypedText) for path in paths)
+        changes.append((f"--source {name}" if typed else f"sources[{name!r}]", ["sources", name, "paths"], [*paths]))
+    if tokens is not None:
+        changes.append((f"--tokens {tokens}", ["mix", "tokens"], tokens))
     faults = list(apply_changes(given, changes, overrides))
     _leave_out(given, _names_without_weight(given) - absent)
     # All faults of the recipe and of the files that it names come in one report.
     on_files = (_check_tokenizer_file, check_globs, check_entries)
     checks = (_check_filters, *(partial(check, folder=folder) for check in on_files))
     checked = check_settings(Recipe, given, where=where, checks=checks, faults=faults, context=folder)
-    # A phase smaller than a shard is known only when all numbers are good.
+    # What is too large, and a phase smaller than a shard, are known only when all numbers are good.
+    if tokens is not None:
+        checked, scaled = fit_sizes(checked, whole, {override.partition("=")[0].strip() for override in overrides})
+        if scaled and progress:
+            progress.note_once(f"--tokens {tokens}: scaled to fit: {scaled}. Give your own with --set.")
     if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
         raise settings_error(where, small)
     if checked.clean.near_duplicates or any(source.clean.presets() for source in checked.sources):

@@ -10,7 +10,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cli.flags import add_engine, add_network, add_recipe, open_executor, parse_build_place, read_network
+from pipeline.cli.flags import (
+    add_engine,
+    add_network,
+    add_recipe,
+    open_executor,
+    parse_build_place,
+    read_network,
+    source_files,
+)
 from shards.errors import first_of, plural, shell_command
 from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path
@@ -76,6 +84,8 @@ def run(options: argparse.Namespace) -> Outcome:
                 out=options.out,
                 work=work,
                 overrides=options.overrides,
+                tokens=options.tokens,
+                sources=source_files(options),
                 allow_code=options.allow_code,
                 validate=options.validate,
                 network=read_network(options),

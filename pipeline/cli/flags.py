@@ -22,10 +22,19 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens",
         type=_tokens,
-        dest="overrides",
-        action="append",
         metavar="N",
-        help="training tokens: 1e9, 1B, 500M, 1_000_000_000 or max; reads only as much of the sources as needed",
+        help="training tokens: 1e9, 1B, 500M, 1_000_000_000 or max; reads only as much of the sources as needed, and "
+        "scales split.val_tokens and shards.tokens that are too large for it, unless --set gives them",
+    )
+    parser.add_argument(
+        "--source",
+        type=_source,
+        action="append",
+        dest="sources",
+        default=[],
+        metavar="NAME=PATHS",
+        help="read a source from local files that have its columns: a glob, a folder or a file; may be repeated. Rows "
+        "of Software Heritage hold their text then, in the column `text`",
     )
     add_allow_code(parser)
 
@@ -107,7 +116,20 @@ def _tokens(text: str) -> str:
         count = parse_count(text)
     if text != "max" and (not isinstance(count, int) or count < 1):
         raise argparse.ArgumentTypeError(f"expected a number of tokens such as 1e9, 1B, 500M, or max; got {text!r}")
-    return f'mix.tokens="{text}"'
+    return text
+
+
+def _source(text: str) -> tuple[str, str]:
+    name, separator, paths = text.partition("=")
+    if not (name and separator and paths):
+        raise argparse.ArgumentTypeError(f"expected NAME=PATHS, a source of the recipe and its files; got {text!r}")
+    return name, paths
+
+
+def source_files(options: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the files that the flag `--source` gives, by the name of their source."""
+    names = dict.fromkeys(name for name, _ in options.sources)
+    return {name: [paths for given, paths in options.sources if given == name] for name in names}
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:

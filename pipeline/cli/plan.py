@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cli.flags import add_network, add_recipe, read_network
+from pipeline.cli.flags import add_network, add_recipe, read_network, source_files
 from shards.errors import InputError, plural
 from shards.terminal.amounts import format_duration, format_size
 from shards.terminal.arguments import number_in, positive_number
@@ -72,7 +72,14 @@ def run(options: argparse.Namespace) -> int:
     from shards.stores.files import check_room
     from shards.stores.open import scheme_of
 
-    recipe = load_recipe(options.recipe, overrides=options.overrides, progress=True, allow_code=options.allow_code)
+    recipe = load_recipe(
+        options.recipe,
+        overrides=options.overrides,
+        tokens=options.tokens,
+        sources=source_files(options),
+        progress=True,
+        allow_code=options.allow_code,
+    )
     found = plan_set(
         recipe,
         workers=options.workers,

@@ -136,6 +136,7 @@ def plan_set(
     recipe: AnyRecipe,
     *,
     overrides: Sequence[str] = (),
+    tokens: int | str | None = None,
     workers: int | None = None,
     usd_per_hour: float | None = None,
     network: Network | None = None,
@@ -151,6 +152,7 @@ def plan_set(
     Args:
         recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
         overrides: `KEY=VALUE` strings that change the recipe, as `--set` does.
+        tokens: as for `build_set`.
         workers: tasks that run at once, on one machine or many; the cores that this process may use when None.
         usd_per_hour: the price of all machines that are rented while the build runs.
         network: how sources are read over a network; the defaults when None.
@@ -173,7 +175,13 @@ def plan_set(
         closing_functions(),
     ):
         loaded = load_with_rows(
-            recipe, sources, Path(cache), overrides=overrides, progress=progress, allow_code=allow_code
+            recipe,
+            sources,
+            Path(cache),
+            overrides=overrides,
+            tokens=tokens,
+            progress=progress,
+            allow_code=allow_code,
         )
         start_functions(loaded.sources)
         loaded = pin_revisions(loaded)

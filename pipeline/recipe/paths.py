@@ -81,7 +81,7 @@ def explain_path(folder: Path, path: str) -> str:
     working directory."""
     if os.path.isabs(path):
         return "Correct the path."
-    rule = f"Paths begin at the recipe's folder, {folder}; paths of --set at the working directory"
+    rule = f"Paths begin at the recipe's folder, {folder}; paths of --set and --source at the working directory"
     # Most such errors are a path that is right from where the person is.
     here = locate(folder, TypedText(path))
     if here != locate(folder, path) and "://" not in here and glob.glob(here, recursive=True):

@@ -18,11 +18,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import ceil
+from typing import Any
 
+from pipeline.recipe.key_values import parse_count
 from pipeline.recipe.schema import MAX_EPOCHS, PhaseRecipe, Recipe
 from shards.errors import plural
 
@@ -232,6 +235,39 @@ def small_phases(recipe: Recipe, train_tokens: int) -> list[str]:
         for phase, tokens in phases
         if tokens < shard_tokens
     ]
+
+
+def fit_sizes(recipe: Recipe, whole: Any, given: set[str]) -> tuple[Recipe, str]:
+    """Scale the validation split and the shards of a recipe that are too large for its training tokens, and no others.
+
+    Validation becomes a twentieth, or the part that the recipe itself has if that is more; a shard, a sixteenth of the
+    smallest phase.
+
+    Args:
+        recipe: the recipe with fewer training tokens than its file has.
+        whole: `mix.tokens` of the file.
+        given: dotted keys that a person gave by themselves. They stay.
+
+    Returns:
+        The recipe, and a text that says what was scaled; empty if nothing was.
+    """
+    tokens, most = recipe.mix.tokens, 1 << 62
+    if tokens == "max":
+        return recipe, ""
+    with suppress(ValueError):
+        before = parse_count(whole)
+        most = before if isinstance(before, int) and before > 0 else most
+    demand, val, shard = Demand(recipe), recipe.split.val_tokens, recipe.shards.tokens
+    part, phase = max(Fraction(1, 20), Fraction(val, most)), min(demand.phase_tokens(tokens))
+    scaled: list[str] = []
+    for table, key, old, new, fits in (
+        ("split", "val_tokens", val, int(part * tokens), val <= part * tokens),
+        ("shards", "tokens", shard, max(1, phase // 16), shard <= phase or shard > min(demand.phase_tokens(most))),
+    ):
+        if not fits and not given & {table, f"{table}.{key}"}:
+            recipe = recipe.model_copy(update={table: getattr(recipe, table).model_copy(update={key: new})})
+            scaled.append(f"{table}.{key} {old:,} -> {new:,}")
+    return recipe, ", ".join(scaled)
 
 
 def _list_phases(recipe: Recipe, weights: Sequence[float]) -> tuple[Phase, ...]:

@@ -206,3 +206,10 @@ class HubSource(SourceRecipe):
     def pinned_revision(self) -> str | None:
         """The commit that the recipe pins a source of the Hub to."""
         return self.revision
+
+
+def read_from_files(source: dict[str, Any]) -> None:
+    """Take out of a raw source what says where its documents are, so that `paths` can say it; rows hold their text."""
+    places = (key for kind in SourceRecipe.variants() for key in kind.place_keys)
+    for key in ("kind", *places, "content", "blob_id", "max_missing"):
+        source.pop(key, None)
