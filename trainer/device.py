@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from typing import Literal
@@ -17,27 +16,6 @@ import torch.distributed as dist
 from shards.errors import InputError, plural
 from shards.terminal.reporter import Progress
 from trainer.recipe.schema import ChosenPrecision, Precision
-
-CARDS = {
-    "B200": (2250.0, 180),
-    "H200 NVL": (835.5, 141),
-    "H200": (989.4, 141),
-    "H100 PCIe": (756.0, 80),
-    "H100 NVL": (835.0, 94),
-    "H100": (989.4, 80),
-    "A100": (312.0, 80),
-    "L40S": (362.0, 48),
-    "L40": (181.0, 48),
-    "L4": (121.0, 24),
-    "RTX 5090": (209.5, 32),
-    "RTX 4090": (165.2, 24),
-    "RTX 3090": (71.0, 24),
-}
-"""Dense bf16 tensor TFLOP/s and memory in GB, the longer name first. Source: NVIDIA's data sheets (half of "with
-sparsity"); of an A100, the larger memory."""
-
-OTHER_CARDS = {"LAPTOP", "MAX", "TI", "D", "SUPER", "MIG"}
-"""Words in a name that denote another card, or a part of one, whose peak is not in `CARDS`."""
 
 
 def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.device:
@@ -75,17 +53,6 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(-4, 0)  # M_MMAP_MAX: no block is mapped by itself, and so unmapped when it is freed
         mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: nothing at the heap's end is returned
-
-
-def peak_tflops(name: str) -> float | None:
-    """Return the peak of a device whose name contains a known card's, such as `NVIDIA A100-SXM4-80GB`; or None.
-
-    Only whole words match: an `RTX A1000` is not an A100, and an `L40` is not an L4.
-    """
-    # Names differ in form: `A100-SXM4-80GB`, `NVIDIA GeForce RTX 4090`.
-    words = re.findall(r"RTX|[A-Z0-9]+", name.upper())
-    known = (peak for part, (peak, _) in CARDS.items() if f" {part.upper()} " in f" {' '.join(words)} ")
-    return next(known, None) if OTHER_CARDS.isdisjoint(words) else None
 
 
 def choose_precision(asked: Precision, device: torch.device) -> ChosenPrecision:

@@ -37,7 +37,7 @@ from shards.validation.files import check_files
 from shards.validation.manifest import check_manifest_totals
 from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers, find_newest_checkpoint
 from trainer.checkpoint.tensors import check_disk, load_training_state, load_weights, save_checkpoint
-from trainer.device import choose_device, choose_precision, peak_tflops, wait_for_ranks
+from trainer.device import choose_device, choose_precision, wait_for_ranks
 from trainer.evaluation.eval_sets import find_text_scales
 from trainer.evaluation.evaluate import Scorer, open_scorers
 from trainer.metrics import copy_metrics
@@ -45,6 +45,7 @@ from trainer.model.decoder import LanguageModel, build_model, count_parameters, 
 from trainer.model.generate import TrainedModel
 from trainer.optim import Optimizers, build_optimizers
 from trainer.recipe import TrainRecipe
+from trainer.recipe.cards import CARDS, find_card
 from trainer.recipe.schema import ChosenPrecision
 from trainer.resume import check_resume_fits, describe_beginning, find_resume_start
 from trainer.run_folder import RECIPE_FILE, RUN_FILE, TOKENIZER_FILE, RunRecord, check_run_folder
@@ -97,8 +98,9 @@ class Session:
     def peak_tokens_per_s(self) -> float | None:
         """Tokens per second at which all devices reach their peak (MFU 1); None if it is not known."""
         peak = self.recipe.cost.peak_tflops
-        if peak is None and self.device.type == "cuda":
-            peak = peak_tflops(torch.cuda.get_device_name(self.device))
+        card = find_card(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else None
+        if peak is None and card is not None:
+            peak = CARDS[card][0]
         needed = flops_per_token(self.recipe.model, self.model.vocab_size, self.recipe.train.seq_len)
         return peak * 1e12 * self.ranks / needed if peak is not None else None
 

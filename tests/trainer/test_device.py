@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from shards.errors import InputError
-from trainer.device import choose_device, peak_tflops
+from tests.support.recipes import to_toml
+from trainer.commands.fit import LAUNCHES_S, describe_training, list_cards
+from trainer.device import choose_device
+from trainer.recipe import load_train_recipe
+from trainer.recipe.cards import CARDS, find_card
+from trainer.recipe.load import SHIPPED
 
 
 @pytest.mark.parametrize(("gpus", "ranks", "found"), [(0, 1, "0 GPUs, expected 1"), (1, 2, "1 GPU, expected 2")])
@@ -21,15 +28,22 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch, gpus, ranks, found):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("NVIDIA A100-SXM4-80GB", 312.0),
-        ("NVIDIA H100 80GB HBM3", 989.4),
-        ("NVIDIA H100 PCIe", 756.0),
-        ("NVIDIA H200 NVL", 835.5),
-        ("NVIDIA L4", 121.0),
-        ("NVIDIA L40", 181.0),
-        ("NVIDIA L40S", 362.0),
-        ("NVIDIA GeForce RTX 4090", 165.2),
-        ("rtx4090", 165.2),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA A100-PCIE-40GB", "A100 40GB"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H200 NVL", "H200 NVL"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40", "L40"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", None),
+        ("Quadro RTX 6000", None),
+        ("Tesla T4", "T4"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("rtx4090", "RTX 4090"),
         ("NVIDIA RTX A1000", None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
         ("NVIDIA GeForce RTX 3090 Ti", None),
@@ -37,5 +51,40 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch, gpus, ranks, found):
         ("NVIDIA GB200", None),
     ],
 )
-def test_a_cards_peak_is_found_by_whole_words(name, expected):
-    assert peak_tflops(name) == expected
+def test_a_card_is_found_by_whole_words(name, expected):
+    assert find_card(name) == expected
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.toml")))
+def test_what_is_estimated_of_a_card_agrees_with_its_data_sheet(name):
+    """A card that is no slower in anything is no slower, measured or not; a step takes the time to start it."""
+    prices = f"cost.cards={to_toml(dict.fromkeys(CARDS, 2))}"
+    recipe = load_train_recipe(Path(name), ["model.vocab_size=32_005", prices])
+    rows = {row["card"]: row for row in list_cards(recipe, {"none": [0.0, 0.0, 0.0, 0.0]}) if row["tokens_per_s"]}
+    for card, row in rows.items():
+        digits = f"{row['tokens_per_s']:.0f}".rstrip("0")
+        assert len(digits) <= 2 or row["basis"] == "measured"
+        assert row["micro_batch"] * recipe.train.seq_len / row["tokens_per_s"] > 0.95 * LAUNCHES_S
+        assert row["usd"] == pytest.approx(2 * row["hours"], rel=0.06)
+        peak, _, bandwidth = CARDS[card]
+        slower = [other for other in rows if peak >= CARDS[other][0] and bandwidth >= CARDS[other][2]]
+        assert max(rows[other]["tokens_per_s"] for other in slower) == row["tokens_per_s"]
+    assert rows["H100"]["tokens_per_s"] < rows["H200"]["tokens_per_s"] or "demo" in name
+    if name == "gpuburnout-1b":
+        assert rows["A100"]["tokens_per_s"] == pytest.approx(28_300, rel=0.05), "what its author saw"
+        assert rows["A40"]["usd_per_billion_tokens"] == pytest.approx(2 / 3600 / 12_000 * 1e9, rel=0.05)
+
+
+def test_a_recipe_is_told_its_tokens_its_checkpoints_and_what_others_have():
+    recipe = load_train_recipe(Path("gpuburnout-1b"))
+    told = describe_training(recipe)
+    assert told["tokens_per_parameter"] == pytest.approx(11.796 / 1.0389, rel=0.001)
+    # Five milestones, the last two, the best one, one that is being written; weights and two moments in fp32.
+    assert (told["checkpoints"], told["checkpoint_bytes"]) == (9, 12 * told["parameters"])
+    assert {row["key"]: (row["recipe"], row["suggested"]) for row in told["choices"]} == {
+        "global_batch": (64, 128),
+        "lr": (3e-4, 3.9e-4),
+    }
+    muon = describe_training(load_train_recipe(Path("demo"), ["model.vocab_size=8_192"]))
+    assert [row["key"] for row in muon["choices"]] == ["global_batch", "lr", "muon_lr"]
+    assert muon["checkpoints"] == 4, "two milestones, the last of which every_steps saves too"

@@ -1,7 +1,15 @@
 """Estimate what a recipe takes on each common GPU: the micro-batch that fits, tokens per second, hours and dollars.
 
-The speed is what we measured with the recipe on that card, with its date. Otherwise it is an estimate: the card's peak
-times the MFU of the measured recipe whose tokens take about as many operations.
+The speed is what was measured with the recipe on an H200. Otherwise it is an estimate of two digits, from the measured
+recipe whose tokens take about as many operations: a card needs longer for matrix products by the ratio of its peak, for
+the rest of a step by the ratio of its memory's bandwidth, and 4 ms at least for a micro-batch. This gives 28,000
+tokens/s for gpuburnout-1b on an A100; its author saw 28,300. Without bf16 (T4), fp32 is assumed.
+
+A card has dollars if its price is known: `--price A100=1.45 --price "RTX A6000=0.49"`, or `[cost.cards]` in the recipe.
+
+The batch and the rate beside the recipe's are those that the shipped recipes have at their sizes: 1.45 times the root
+of all tokens in a step, up to a power of two; 0.8 / width. They were tried in short runs only. Chinchilla's 20 tokens
+per parameter are those that give the least loss for the operations spent; more give a better model of its size.
 
 Memory is estimated with the recipe's own model and no GPU: a step runs on tensors that have shapes but no storage, at
 two depths and two micro-batches. Its memory is linear in layers and in micro-batch, so four runs give the rest. One GPU
@@ -18,7 +26,8 @@ multiplications + 12 * layers * hidden_size * seq_len FLOP per token, without re
 reserved after the warm-up, on a CPU the growth of the process's resident memory. No figure includes validation
 and saving.
 
-Hours and dollars are those of the whole recipe, at the price of `--usd-per-hour`.
+With `--measure`, dollars are at the price of this machine: `--usd-per-hour`, else that of its card, else the recipe's
+`cost.gpu_usd_per_hour`.
 
 `--write` takes no recipe: it writes one for a set. Of eleven sizes it chooses the one for which a scaling law
 (arXiv:2305.16264) predicts the least loss, after the tokens that this machine takes in the time, and after four epochs
@@ -38,6 +47,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError, RunError, plural, shell_command
+from shards.terminal.amounts import format_size
 from shards.terminal.arguments import add_recipe, number_in, parse_path, parse_place, parse_size, positive_number
 from shards.terminal.display import JsonObject
 from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Part
@@ -65,7 +75,11 @@ MEASURED: dict[str, tuple[int, float]] = {
     "gpuburnout-1b": (83_200, 0.592),
 }
 """Tokens a second of shipped recipes on a card, and their share of its peak (docs/performance.md)."""
-MEASURED_ON, MEASURED_AT = "H200", "27 November 2026"
+MEASURED_ON, PRODUCTS = "H200", 0.8
+"""The card, and the share of its peak that it reaches in matrix products alone."""
+LAUNCHES_S = 0.004
+"""The least time of a micro-batch. On the H200, starting the kernels of eight layers one by one added 3.5 to 8 ms to a
+step of `tinystories-28m-modern` (docs/lab/training.md)."""
 RECOMPUTED = 0.75
 """The speed when the forward pass runs twice: it is a third of a step."""
 
@@ -87,12 +101,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=positive_number, default=20, metavar="N", help="steps to measure (default: %(default)s)"
     )
-    parser.add_argument(
-        "--usd-per-hour",
-        type=number_in(0, 1e6),
-        metavar="USD",
-        help="the price of a GPU (default: the recipe's cost.gpu_usd_per_hour)",
-    )
+    about = "a card and its price an hour, such as A40=0.40; may be given several times"
+    parser.add_argument("--price", type=parse_price, action="append", default=[], metavar="CARD=USD", help=about)
+    about = "with --measure or --write: the price of this machine (default: the recipe's cost.gpu_usd_per_hour)"
+    parser.add_argument("--usd-per-hour", type=number_in(0, 1e6), metavar="USD", help=about)
     parser.add_argument(
         "--shards",
         type=parse_place,
@@ -102,29 +114,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def parse_price(text: str) -> tuple[str, list[str], float]:
+    """Return the change that a price of a card is, for `fit`."""
+    card, _, usd = text.rpartition("=")
+    return "--price", ["cost", "cards", card], number_in(0.001, 10**6)(usd)
+
+
 def run(options: argparse.Namespace) -> Outcome:
     """Return what `fit` says; exit status 1 if nothing fits."""
     from trainer.commands.train import wait_without_spinning
     from trainer.recipe import load_train_recipe
+    from trainer.recipe.cards import find_card
 
     wait_without_spinning()
     if options.write is not None:
         return write_recipe(options)
     if options.recipe is None or options.hours or options.usd:
         raise InputError("fit takes a RECIPE, or --write FILE with --shards SET, and only then --hours or --usd")
+    if options.usd_per_hour is not None and not options.measure:
+        raise InputError("--usd-per-hour is the price of this machine: add --measure, or give --price CARD=USD")
     memory = parse_size("--gpu-memory", options.gpu_memory, least=1_000_000) if options.gpu_memory else None
-    recipe = settle_vocabulary(load_train_recipe(options.recipe, options.overrides), options.shards)
-    price = recipe.cost.gpu_usd_per_hour if options.usd_per_hour is None else options.usd_per_hour
-    result: JsonObject = {"recipe": recipe.name}
+    recipe = load_train_recipe(options.recipe, options.overrides, changes=options.price)
+    recipe = settle_vocabulary(recipe, options.shards)
+    result: JsonObject = {"recipe": recipe.name, "training": describe_training(recipe)}
     fits = True
     if options.measure:
-        result |= {"measured": measure_steps(recipe, options.steps)}
-        result |= {"cost": price_recipe(recipe, result["measured"]["tokens_per_s"], price)}
+        measured = measure_steps(recipe, options.steps)
+        price = recipe.cost.cards.get(find_card(measured["device"]) or "", recipe.cost.gpu_usd_per_hour)
+        price = price if options.usd_per_hour is None else options.usd_per_hour
+        result |= {"measured": measured, "cost": price_recipe(recipe, measured["tokens_per_s"], price)}
     if memory is not None:
         result |= {"memory": estimate_memory(recipe, memory, measure_memory(recipe))}
         fits = result["memory"]["recommended"] is not None
     elif not options.measure:
-        result |= {"cards": list_cards(recipe, measure_memory(recipe), price)}
+        result |= {"cards": list_cards(recipe, measure_memory(recipe))}
         fits = any(row["micro_batch"] for row in result["cards"])
     return Outcome(result, _show(recipe, result), WHOLE if fits else PROBLEMS)
 
@@ -142,8 +165,8 @@ def write_recipe(options: argparse.Namespace) -> Outcome:
 
     out: Path = options.write
     place, price = options.shards, options.usd_per_hour or 0.0
-    if not place or options.recipe or options.gpu_memory or options.measure or options.overrides:
-        raise InputError("--write takes --shards SET, and no RECIPE, --set, --measure or --gpu-memory")
+    if not place or options.recipe or options.gpu_memory or options.measure or options.overrides or options.price:
+        raise InputError("--write takes --shards SET, and no RECIPE, --set, --price, --measure or --gpu-memory")
     if options.usd and not price:
         raise InputError("--usd needs the price of this machine. Add --usd-per-hour USD, or give --hours.")
     hours = options.usd / price if options.usd else options.hours
@@ -158,32 +181,64 @@ def write_recipe(options: argparse.Namespace) -> Outcome:
     return Outcome({"recipe": str(out), "command": train}, [*figures, f"wrote {out}. Read it, then run:", train])
 
 
-def list_cards(recipe: TrainRecipe, points: Points, price: float) -> list[JsonObject]:
+def describe_training(recipe: TrainRecipe) -> JsonObject:
+    """Return for `fit` a recipe's tokens per parameter, its checkpoints in bytes, and its batch and rates with ours."""
+    from trainer.commands.fitted_recipe import suggest
+
+    sizes, train, saved = _count_static(recipe), recipe.train, recipe.checkpoint
+    # The most at once: one is written before another is deleted.
+    milestones = sum(step <= train.steps for step in recipe.milestones)
+    kept = milestones + min(train.steps // saved.every_steps + 1, saved.keep_last + 2)
+    own = train.model_dump() | recipe.optimizer.model_dump()
+    ours = suggest(recipe.model.hidden_size, train.tokens, train.seq_len, recipe.optimizer.kind)
+    return {
+        "parameters": sizes["parameters"],
+        "tokens": train.tokens,
+        "tokens_per_parameter": train.tokens / sizes["parameters"],
+        "checkpoint_bytes": sizes["weights"] + sizes["optimizer"],
+        "checkpoints": kept,
+        "choices": [{"key": key, "recipe": own[key], "suggested": value} for key, value in ours.items()],
+    }
+
+
+def list_cards(recipe: TrainRecipe, points: Points) -> list[JsonObject]:
     """Return for `fit` what a recipe takes on each card: the micro-batch that fits, the speed, hours and dollars."""
-    from trainer.device import CARDS
     from trainer.model.decoder import flops_per_token
+    from trainer.recipe.cards import CARDS, FP32_CARDS
 
     needed = flops_per_token(recipe.model, recipe.model.vocab_size or 0, recipe.train.seq_len)
+    peak, _, bandwidth = CARDS[MEASURED_ON]
 
     def distance(measured: tuple[int, float]) -> float:
         speed, share = measured
-        return abs(math.log(needed * speed / (share * CARDS[MEASURED_ON][0] * 1e12)))
+        return abs(math.log(needed * speed / (share * peak * 1e12)))
 
     _, share = min(MEASURED.values(), key=distance)
-    rows: list[JsonObject] = []
-    for card, (tflops, memory) in CARDS.items():
-        best = estimate_memory(recipe, memory * 10**9, points)["recommended"] or JsonObject()
-        row: JsonObject = {"card": card, "gb": memory}
-        row |= {key: best.get(key) for key in ("micro_batch", "activation_checkpointing")}
-        known = card == MEASURED_ON and recipe.name in MEASURED
-        speed = share * tflops * 1e12 / needed * (RECOMPUTED if row["activation_checkpointing"] == "full" else 1)
-        # An estimate has two digits.
-        speed = MEASURED[recipe.name][0] if known else float(f"{speed:.2g}")
-        cost = price_recipe(recipe, speed, price) if best else {}
-        row |= {key: cost.get(key) for key in ("tokens_per_s", "hours", "usd")}
-        basis = f"measured, {MEASURED_AT}" if known else "estimate"
-        rows.append(row | {"basis": basis if best else "does not fit"})
-    return rows
+    # A changed model is not the one that was measured.
+    measured = MEASURED.get(recipe.name, (0, 0.0))
+    known = measured[0] > 0 and distance(measured) < 0.02
+    products, rows = share / PRODUCTS, list[JsonObject]()
+    for card, (tflops, memory, tb_per_s) in CARDS.items():
+        # Activations in fp32 take at most twice the memory of those in bf16.
+        times = 2 if card in FP32_CARDS and recipe.train.precision != "fp32" else 1
+        taken: Points = {choice: [times * part for part in parts] for choice, parts in points.items()}
+        row: JsonObject = {"card": card, "gb": memory, "micro_batch": None, "activation_checkpointing": None}
+        cost, digits, basis = JsonObject(), 2, "does not fit"
+        if best := estimate_memory(recipe, memory * 10**9, taken)["recommended"]:
+            row |= {key: best[key] for key in ("micro_batch", "activation_checkpointing")}
+            # Of a step, products wait for arithmetic, and the rest for memory.
+            slower = products * peak / tflops + (1 - products) * bandwidth / tb_per_s
+            speed = share * peak * 1e12 / needed / slower
+            speed *= RECOMPUTED if row["activation_checkpointing"] == "full" else 1
+            speed = min(speed, row["micro_batch"] * recipe.train.seq_len / LAUNCHES_S)
+            basis = "estimate, fp32" if card in FP32_CARDS else "estimate"
+            if known and card == MEASURED_ON:
+                speed, digits, basis = measured[0], 3, "measured"
+            cost = price_recipe(recipe, speed, recipe.cost.cards.get(card, 0))
+        for key in ("tokens_per_s", "hours", "usd", "usd_per_billion_tokens"):
+            row[key] = float(f"{cost[key]:.{digits}g}") if cost.get(key) else None
+        rows.append(row | {"basis": basis})
+    return sorted(rows, key=lambda row: row["usd"] or math.inf)
 
 
 def measure_steps(recipe: TrainRecipe, steps: int) -> JsonObject:
@@ -218,13 +273,25 @@ def price_recipe(recipe: TrainRecipe, tokens_per_s: float, price: float) -> Json
     tokens = recipe.train.tokens
     hours = tokens / tokens_per_s / 3600
     usd = hours * price if price else None
-    return {"tokens": tokens, "tokens_per_s": tokens_per_s, "hours": hours, "usd": usd}
+    billion = usd and usd / tokens * 1e9
+    costs = {"hours": hours, "usd": usd, "usd_per_billion_tokens": billion}
+    return {"tokens": tokens, "tokens_per_s": tokens_per_s, **costs}
 
 
 def _show(recipe: TrainRecipe, result: JsonObject) -> Iterator[Part]:
-    """Yield what `fit` prints: parts of a step's memory in GB, each micro-batch, what to choose; then other tables."""
+    """Yield what `fit` prints: the training; parts of a step's memory in GB, what to choose; then other tables."""
+    of = result["training"]
+    yield (
+        f"{recipe.name}: {plural(of['parameters'], 'parameter')}, {plural(of['tokens'], 'token')}: "
+        f"{of['tokens_per_parameter']:.3g} per parameter (Chinchilla: 20)"
+    )
+    yield (
+        f"room for checkpoints: {format_size(of['checkpoints'] * of['checkpoint_bytes'])}, "
+        f"{of['checkpoints']} of {format_size(of['checkpoint_bytes'])}: milestones, the last ones, the best, a new one"
+    )
+    yield of["choices"]
     if memory := result.get("memory"):
-        yield f"{recipe.name}: {plural(memory['parameters'], 'parameter')}; in GB:"
+        yield "in GB:"
         yield [{key: memory[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}]
         sizes = ("activations", "logits", "total")
         yield [{**row, **{key: row[key] / 1e9 for key in sizes}} for row in memory["estimates"]]
@@ -236,8 +303,12 @@ def _show(recipe: TrainRecipe, result: JsonObject) -> Iterator[Part]:
     for part in ("measured", "cost"):
         if part in result:
             yield [result[part]]
-    if "cards" in result:
-        yield result["cards"]
+    if cards := result.get("cards"):
+        # Estimates have no more digits than they are good for.
+        shown = [{k: f"{v:,.9g}" if isinstance(v, float) else v for k, v in row.items()} for row in cards]
+        yield [{key: row[key] for key in row if any(other[key] for other in cards)} for row in shown]
+        if not any(row["usd"] for row in cards):
+            yield "for dollars, give the price of a card an hour: --price A100=1.45"
 
 
 def measure_memory(recipe: TrainRecipe) -> Points:

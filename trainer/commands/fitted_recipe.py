@@ -49,6 +49,13 @@ logits of a micro-batch, or features of all its layers, at most; a guess of its 
 A CPU's length and micro-batch are the demo's; a GPU's figures are not measured."""
 
 
+def suggest(width: int, tokens: int, seq_len: int, kind: str = "muon") -> dict[str, float]:
+    """Return for `fit` the batch and the rates of a training, by their keys in a recipe."""
+    rate = float(f"{min(8e-3, 0.8 / width):.2g}")
+    rates = {"lr": 2 * rate, "muon_lr": rate} if kind == "muon" else {"lr": rate}
+    return {"global_batch": 1 << int(1.45 * math.sqrt(tokens) / seq_len).bit_length(), **rates}
+
+
 class Task(NamedTuple):
     """What to fit: a set, a device and a time."""
 
@@ -72,8 +79,8 @@ class Task(NamedTuple):
         possible = max(seconds / 2, 0.9 * seconds - start_s) * speed
         enough = EPOCHS * windows * seq_len
         tokens = min(possible, enough)
-        batch = 1 << int(1.45 * math.sqrt(tokens) / seq_len).bit_length()
-        batch = min(batch, 1 << max(1, windows).bit_length() - 1)
+        choices = suggest(width, int(tokens), seq_len)
+        batch = min(int(choices["global_batch"]), 1 << max(1, windows).bit_length() - 1)
         layers = max(4, width // 64)
         micro_batch = micro_batch // max(size, width * layers, 4096) // seq_len
         steps = max(1, round(tokens / batch / seq_len))
@@ -109,8 +116,8 @@ compile = {json.dumps(self.kind == "cuda")}
 
 [optimizer]
 kind = "muon"
-lr = {min(16e-3, 1.6 / width):.2g}  # AdamW: embeddings, output and norms
-muon_lr = {min(8e-3, 0.8 / width):.2g}  # matrices of layers
+lr = {choices["lr"]:g}  # AdamW: embeddings, output and norms
+muon_lr = {choices["muon_lr"]:g}  # matrices of layers
 
 [schedule]
 warmup_steps = {steps // 20}

@@ -12,6 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from shards.config import Settings, are_named, in_form, item_names, list_of
 from shards.terminal.hints import nearest
+from trainer.recipe.cards import CARDS
 from trainer.recipe.eval_config import EvalConfig
 
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
@@ -210,6 +211,13 @@ class CostConfig(Settings):
     """The price of one GPU (one rank)."""
     peak_tflops: PositiveFloat | None = None
     """Dense bf16 peak of one device, for MFU; known for the usual GPUs."""
+    cards: dict[str, PositiveFloat] = Field(default_factory=dict[str, PositiveFloat])
+    """For `fit`: the price of an hour by card, such as `"RTX A6000" = 0.49`."""
+
+    def rules(self) -> Iterator[str]:
+        """Yield the fault of a price for a card that nobody knows."""
+        if unknown := [repr(name) for name in self.cards if name not in CARDS]:
+            yield f"cards: no card is known as {' or '.join(unknown)}. Choose of: {', '.join(CARDS)}."
 
 
 _GOAL = r"[A-Za-z][A-Za-z0-9._-]* [<>]=? \d+(\.\d+)?"
