@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import subprocess
 import sys
 from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -17,30 +19,56 @@ from shards.errors import InputError, plural
 from shards.terminal.reporter import Progress
 from trainer.recipe.schema import ChosenPrecision, Precision
 
+DEVICES = Path("/dev")
+"""The folder of the files by which a process reaches its GPUs, such as `nvidia0`."""
+
 
 def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.device:
     """Return the device: with `auto` a GPU when there is one. Under torchrun each local rank has its own.
 
     Raises:
-        InputError: the recipe requires a GPU, and this machine has fewer GPUs than ranks.
+        InputError: the recipe requires a GPU, and this machine has fewer GPUs than ranks; or it has one that torch
+            does not see, and nothing asks for the CPU.
     """
     local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     # Every rank of a machine refuses: the first one has the word.
     needed = max(local_rank + 1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    cuda = torch.version.cuda
+    built = f"torch {torch.__version__} is built {f'for CUDA {cuda}' if cuda else 'without CUDA'}"
+    if asked == "auto" and not torch.cuda.is_available() and (found := _find_unseen_gpu()):
+        change = "Update the driver, or install a torch for an older CUDA" if cuda else "Install a torch for CUDA"
+        raise InputError(
+            f"torch sees no GPU, but this machine seems to have one: {found}. {built}. {change}. "
+            'To use the CPU, set train.device = "cpu", or start with CUDA_VISIBLE_DEVICES=""'
+        )
     if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
         _keep_freed_memory()
         return torch.device("cpu")
     if not torch.cuda.is_available() or needed > count:
         raise InputError(
             f"train.device = {asked!r}: torch finds {plural(count, 'GPU')}, expected {needed}. See "
-            f"`nvidia-smi`; torch {torch.__version__} "
-            f"{'is built for CUDA' if torch.version.cuda else 'is built without CUDA'}. "
+            f"`nvidia-smi`; {built}. "
             'Choose device = "cpu", or as many ranks as there are GPUs.'
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     torch.set_float32_matmul_precision("high")  # TF32 for what stays outside bf16
     return device
+
+
+def _find_unseen_gpu() -> str:
+    """Return the device and driver that nvidia-smi tells of, or why it cannot, or a GPU's file; nothing without a GPU.
+
+    An empty CUDA_VISIBLE_DEVICES hides GPUs on purpose.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return ""
+    query = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        said = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False).stdout.strip()
+        if said and said != "No devices were found":
+            return said.splitlines()[0].rstrip(".").replace(", ", ", driver ")
+    return next((f"{file} exists" for file in sorted(DEVICES.glob("nvidia[0-9]*"))), "")
 
 
 def _keep_freed_memory() -> None:

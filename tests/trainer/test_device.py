@@ -25,6 +25,59 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch, gpus, ranks, found):
         choose_device("cuda")
 
 
+SMI = {
+    "seen": ("echo NVIDIA A40, 550.54.14; echo NVIDIA A40, 550.54.14", "one: NVIDIA A40, driver 550.54.14. torch"),
+    "no driver": ("echo It failed to reach the driver.; exit 9", "one: It failed to reach the driver. torch"),
+    "silent": ("exit 1", "nvidia0 exists. torch"),
+    "no GPU": ("echo No devices were found; exit 6", ""),
+    "hidden": ("echo NVIDIA A40, 550.54.14", ""),
+}
+"""What nvidia-smi does, and what is said then."""
+
+
+def plant(monkeypatch, folder, name):
+    """Plant an nvidia-smi on PATH, or a GPU's file beside one that says nothing."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{SMI[name][0]}\n")
+    program.chmod(0o755)
+    if name == "silent":
+        (folder / "nvidia0").touch()
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "" if name == "hidden" else "0")
+    monkeypatch.setattr("trainer.device.DEVICES", folder)
+
+
+@pytest.mark.parametrize("name", SMI)
+def test_a_gpu_that_torch_does_not_see_stops_unless_the_cpu_is_chosen(monkeypatch, tmp_path, name):
+    plant(monkeypatch, tmp_path, name)
+    if SMI[name][1]:
+        with pytest.raises(InputError, match=SMI[name][1]) as refused:
+            choose_device()
+        assert f"torch {torch.__version__} is built" in str(refused.value)
+        assert 'train.device = "cpu", or start with CUDA_VISIBLE_DEVICES=""' in str(refused.value)
+    else:
+        assert choose_device().type == "cpu"
+    assert choose_device("cpu").type == "cpu"
+
+
+def test_no_command_falls_back_to_the_cpu_unasked(monkeypatch, tmp_path, trainer, recipe_file, shard_set, run):
+    plant(monkeypatch, tmp_path, "seen")
+    train = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run")
+    for command in (
+        train,
+        ("eval", run),
+        ("sample", run, "--prompt", "the"),
+        ("fit", recipe_file, "--measure", "--set", "model.vocab_size=320"),
+        ("fit", "--write", tmp_path / "model.toml", "--shards", shard_set.path),
+    ):
+        done = trainer.run(*command)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "torch sees no GPU, but this machine seems to have one: NVIDIA A40" in done.stderr
+    assert not (tmp_path / "run").exists()
+    assert trainer.run(*train, "--set", "train.device=cpu", "--set", "train.steps=2").returncode == 0
+    assert trainer.run("sample", tmp_path / "run", "--prompt", "the").returncode == 0, "as it was trained"
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

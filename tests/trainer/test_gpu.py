@@ -27,6 +27,7 @@ STOP = "phases=[{name='a', until_step=12, goal='loss < 0'}]"
 def _gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Undo what keeps the other tests on the CPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -84,6 +85,7 @@ def test_scores_and_samples_are_those_of_the_cpu(train, trainer, text_file, item
     found: dict[bool, tuple[dict[str, float], str]] = {}
     for gpu in (True, False):
         monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0" if gpu else "")
         device = "cuda" if gpu else "cpu"
         scored = trainer.run("eval", tmp_path / "run", "--json", "--set", f"train.device={device}")
         sampled = trainer.run("sample", tmp_path / "run", "--prompt", "the mill", "--temperature", 0)

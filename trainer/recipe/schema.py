@@ -102,7 +102,7 @@ class TrainConfig(Settings):
     steps: Annotated[int, Field(ge=1, le=1 << 32)]
     """Optimizer steps."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto`: a GPU if there is one."""
+    """`auto`: a GPU if there is one; one that torch does not see stops the run."""
     precision: Precision = "auto"
     """`bf16` is autocast over fp32 weights. `auto` uses it if it is faster."""
     compile: bool = False

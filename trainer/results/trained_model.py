@@ -25,8 +25,8 @@ from trainer.run_folder import TOKENIZER_FILE
 def load_model(run: str | Path, say: Note | None = None, path: str | Path | None = None) -> TrainedModel:
     """Load a run's newest whole checkpoint, or the one at a path, and its tokenizer.
 
-    The model is in evaluation mode, on the GPU if there is one. `model(ids)` maps int64 `(batch, length)` to float32
-    logits `(batch, length, vocab_size)`.
+    The model is in evaluation mode, on the GPU if there is one, unless its recipe chooses the CPU. `model(ids)` maps
+    int64 `(batch, length)` to float32 logits `(batch, length, vocab_size)`.
 
     Args:
         run: the run's folder.
@@ -43,7 +43,7 @@ def load_model(run: str | Path, say: Note | None = None, path: str | Path | None
     with torch.device("meta"):  # no memory for weights that the checkpoint does not have
         model = LanguageModel(found.recipe.model, found.state.vocab_size)
     load_weights(found, model)
-    model.to(choose_device()).eval()
+    model.to(choose_device("cpu" if found.recipe.train.device == "cpu" else "auto")).eval()
     state, content = found.state, _read_tokenizer(run / TOKENIZER_FILE, found)
     return TrainedModel(model, found.recipe.train, content, state.eos_id, state.bos_id, state.step)
 
