@@ -25,6 +25,7 @@ Load = Callable[..., Recipe]
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = sorted((ROOT / "recipes/data").glob("*.toml"))
+TRAIN = sorted((ROOT / "recipes/train").glob("*.toml"))
 EXPERIMENTS = sorted(path for path in (ROOT / "recipes/experiments").glob("*.toml") if not path.stem.endswith("-mix"))
 """Ablations; tests/experiments/test_mix_search.py has the mix searches."""
 FILES = {
@@ -56,6 +57,18 @@ def test_every_data_recipe_loads(path: Path, load: Load) -> None:
     assert recipe.name == path.stem
     assert recipe.tokenizer.vocab_size
     assert load(path.stem, "mix.tokens=100M").mix.tokens == 10**8
+
+
+@pytest.mark.parametrize("path", TRAIN, ids=lambda path: path.stem)
+def test_every_train_recipe_trains_on_the_sets_of_its_data_recipes(path: Path, load: Load) -> None:
+    """They are named in a comment, or there is one of its own name; all have its vocabulary."""
+    recipe = train_recipe.load_train_recipe(path)
+    named = re.search(r"^# Data recipes: (.+)\.$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    for name in named[1].split(", ") if named else [path.stem]:
+        data = load(name)
+        assert recipe.model.vocab_size in (data.tokenizer.vocab_size, None)
+        assert data.split.val_tokens > recipe.train.seq_len
+        assert data.mix.tokens == "max" or data.mix.tokens > recipe.train.tokens / 4, "more than four epochs"
 
 
 def test_the_recipes_of_the_page_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,11 @@ def test_flops_count_the_weights_that_are_multiplied(kind, tied):
 @pytest.mark.parametrize(
     ("name", "millions"),
     [
-        ("gpt2-134m", 134),
+        ("gpt2-134m", 134.994),
+        ("gpt2-355m", 355),
         ("gpuburnout-1b", 1040),
         ("gpuburnout-1b-modern", 1040),
+        ("llama-2b", 2008),
         ("tinystories-28m", 28),
         ("tinystories-28m-modern", 28),
         ("tinystories-91m", 91),
@@ -59,7 +61,7 @@ def test_flops_count_the_weights_that_are_multiplied(kind, tied):
 def test_a_shipped_recipe_has_its_parameters(name, millions):
     model = load_train_recipe(ROOT / f"recipes/train/{name}.toml").model
     assert model.vocab_size is not None
-    assert count_parameters(model, model.vocab_size) == pytest.approx(millions * 1e6, rel=0.02)
+    assert count_parameters(model, model.vocab_size) == pytest.approx(millions * 1e6, rel=0.012)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
