@@ -56,6 +56,7 @@ class _Line(BaseModel):
     mfu: Known = None
     val_loss: float = 0
     val_loss_by_part: list[float] = []
+    val_perplexity: Known = None
     val_bits_per_byte: Known = None
     val_loss_by_source: dict[str, Known] = {}
     val_bits_per_byte_by_source: dict[str, Known] = {}

@@ -58,6 +58,11 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
     Raises:
         InputError: with every reason.
     """
+    if found.recipe.train.rehearsal != recipe.train.rehearsal:
+        raise InputError(
+            f"{found.path}: is of {'a rehearsal' if found.recipe.train.rehearsal else 'the real run'}, and a rehearsal "
+            "never becomes the real run. Give each a run folder of its own."
+        )
     # Other data or another model cannot go on.
     problems: list[str] = []
     for key, own in {
@@ -131,8 +136,8 @@ def describe_changes(changes: Mapping[str, Sequence[Any]]) -> Iterator[str]:
             yield f"{key} = {_show(new)}, not {_show(old)}"
 
 
-def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe) -> tuple[str | None, list[RecipeChange]]:
-    """Return where a run began that goes on from a checkpoint: what `RunRecord` keeps as its `start` and `changes`.
+def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe) -> dict[str, Any]:
+    """Return what `RunRecord` keeps of the past of a run that goes on from a checkpoint.
 
     Steps that were taken after the checkpoint are taken again, so what was changed for them no longer counts.
     """
@@ -142,7 +147,8 @@ def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe) -> tup
     keys = {key: list(values) for key, values in find_changes(found.recipe, recipe).items()}
     if step and keys:
         changes.append(RecipeChange(after_step=step, keys=keys))
-    return start, changes
+    past = earlier.model_dump(include={"passed", "processes"}) if earlier else {}
+    return past | {"start": start, "changes": changes}
 
 
 def _show(value: Any) -> str:

@@ -1,27 +1,39 @@
 """The small files of a run folder, by name.
 
 RUN/recipe.json      the resolved recipe
-RUN/run.json         the set that the run is trained on, where it began, and which keys of its recipe changed later
+RUN/run.json         the set that the run is trained on, where it began, what was changed and passed later
 RUN/tokenizer.json   a copy of the set's
 RUN/metrics.jsonl    `trainer.metrics`
 RUN/checkpoints/     `trainer.checkpoint`
-RUN/samples/         texts drawn at the ends of phases
+RUN/samples/         JSON lines of texts drawn at milestones and the ends of phases
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
 from shards.config import Settings, in_form, load_settings
 from shards.errors import InputError
+from shards.stores.files import read_file, write_text
+from shards.stores.parse import load_json
 
 RECIPE_FILE = "recipe.json"
 TOKENIZER_FILE = "tokenizer.json"
 RUN_FILE = "run.json"
-SAMPLES_FOLDER = "samples"
+
+
+Gate = Literal["goal", "budget", "pause"]
+"""What may stop a run in a phase: a missed goal, a spent budget, a pause."""
+GATES: tuple[Gate, ...] = get_args(Gate)
+PassedGate = Annotated[tuple[str, Gate], Field(strict=False)]
+ProcessStart = Annotated[tuple[float, float], Field(strict=False)]
+
+
+MAX_SAMPLES_BYTES = 1 << 26
+"""A larger file of samples is refused."""
 
 
 class RecipeChange(Settings):
@@ -43,6 +55,18 @@ class RunRecord(Settings):
     """The folder of the checkpoint of another run that it began from, absolute; it may be gone. None: from step 0."""
     changes: list[RecipeChange] = Field(default_factory=list[RecipeChange])
     """In the order of steps."""
+    parameters: Annotated[int, Field(ge=0)] = 0
+    """Of its model."""
+    passed: list[PassedGate] = Field(default_factory=list[PassedGate])
+    """The phases, with what stood there, that `--go-on` has passed."""
+    processes: list[ProcessStart] = Field(default_factory=list[ProcessStart])
+    """When each process of the run began, in seconds since 1970, and how many seconds the run had taken by then."""
+
+    @property
+    def idle_seconds(self) -> float:
+        """The time between the beginnings of the first and the last process in which no step was taken."""
+        (began, before), (last, taken) = [*self.processes[:1], *self.processes[-1:]] or [(0.0, 0.0)] * 2
+        return max(0.0, last - began - (taken - before))
 
 
 def check_run_folder(run: Path) -> None:
@@ -68,6 +92,33 @@ def find_run_record(run: Path) -> RunRecord | None:
     except InputError as error:
         remedy = "Restore it, or delete it: a run resumes without it, and forgets where it began and what was changed."
         raise InputError([*error.problems, f"{file}: {remedy}"]) from error
+
+
+def sample_file(run: Path, step: int) -> Path:
+    """Return the path of the texts that a run draws after a step."""
+    return run / "samples" / f"step-{step:08d}.jsonl"
+
+
+def read_samples(run: Path) -> dict[int, list[dict[str, Any]]]:
+    """Return the texts that a run has drawn, by step in order: each has its `prompt` and `text`.
+
+    Raises:
+        InputError: a file is not of such texts.
+    """
+    found: dict[int, list[dict[str, Any]]] = {}
+    for path in sorted(sample_file(run, 0).parent.glob("step-*.jsonl")):
+        try:
+            lines = [load_json(line) for line in read_file(path, MAX_SAMPLES_BYTES).splitlines()]
+            found[int(path.stem[5:])] = [{key: str(line[key]) for key in ("prompt", "text")} for line in lines]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: is not what `train` writes. Delete it.") from error
+    return found
+
+
+def update_run_record(run: Path, **changes: Any) -> None:
+    """Change some fields of the record in the folder of a run that is at work."""
+    record = read_run_record(run).model_copy(update=changes)
+    write_text(run / RUN_FILE, record.model_dump_json(indent=2) + "\n")
 
 
 def read_run_record(run: Path) -> RunRecord:

@@ -307,13 +307,15 @@ def _prepare_run(
     for path in clear_leftovers(run, after_step=found.state.step if found else None):
         say(f"{path}: corrupt, kept under this name; delete it when you do not need it")
     # Weights and two moments in fp32: find out now, not after an hour, whether the disk can hold a checkpoint.
-    check_disk(run, 12 * count_parameters(recipe.model, vocab_size), f"{run}: a checkpoint")
+    parameters = count_parameters(recipe.model, vocab_size)
+    check_disk(run, 12 * parameters, f"{run}: a checkpoint")
     with atomic_open(run / TOKENIZER_FILE) as file:
         file.write(shard_set.tokenizer_json)
     folder = shard_set.store.folder
     place = str(folder.resolve() if folder else shard_set.store)
-    start, changes = describe_beginning(run, found, recipe) if found else (None, [])
-    record = RunRecord(shards=place, manifest_sha256=shard_set.manifest_sha256, start=start, changes=changes)
+    past = describe_beginning(run, found, recipe) if found else {}
+    known = {"shards": place, "manifest_sha256": shard_set.manifest_sha256, "parameters": parameters}
+    record = RunRecord(**known, **past)
     # Before the metrics: a run that has these has begun, and says from where.
     write_text(run / RUN_FILE, record.model_dump_json(indent=2) + "\n")
     if found is not None:

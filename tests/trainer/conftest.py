@@ -211,6 +211,8 @@ def read_lines(run: Path) -> list[dict[str, Any]]:
     """Read a run's metrics without timings."""
     timings = ("ranks", "tokens_per_s", "data_wait_ms", "mfu", "seconds", "usd")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.get("phase", {}).pop("hours", None)
     return [{key: value for key, value in line.items() if key not in timings} for line in lines]
 
 

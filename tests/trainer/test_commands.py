@@ -15,7 +15,8 @@ import torch
 
 from shards import open_set
 from tests.support.damage import flip
-from trainer.model.generate import SamplingOptions, choose_token, generate_texts
+from trainer.model.generate import choose_token, generate_texts
+from trainer.recipe.eval_config import SamplingOptions
 from trainer.train.step import take_step
 
 WITHOUT_EXTRA = """

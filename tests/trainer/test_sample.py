@@ -9,7 +9,8 @@ import torch
 
 from tests.trainer.conftest import make_config
 from trainer.model.decoder import LanguageModel, build_model
-from trainer.model.generate import SamplingOptions, generate_texts, iter_tokens
+from trainer.model.generate import generate_texts, iter_tokens
+from trainer.recipe.eval_config import SamplingOptions
 
 VOCAB_SIZE, EOS = 200, 0
 GREEDY = SamplingOptions(max_new_tokens=30, temperature=0.0, repetition_penalty=1.0)

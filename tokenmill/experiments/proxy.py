@@ -129,7 +129,8 @@ def _train(run: Path, payload: ProxyTask, gpu: str | None, report: Report) -> tu
     # The command is the one that a person would call.
     write_text(run / PROXY_FILE, json.dumps(payload.recipe))
     command = [sys.executable, "-m", "tokenmill", "train", str(run / PROXY_FILE), "--shards", payload.shards]
-    command += ["--run", str(run), "--go-on", "--json"]
+    # A loss that spikes is an arm's result, too.
+    command += ["--run", str(run), "--set", "train.smoke_steps=0", "--set", "train.spike_nats=1000", "--json"]
     environment = dict(os.environ, OMP_NUM_THREADS=str(payload.threads), MKL_NUM_THREADS=str(payload.threads))
     # Settings of a build's workers, or of ranks, are not those of a training.
     for name in _NOT_INHERITED:

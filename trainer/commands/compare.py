@@ -1,9 +1,10 @@
 """Compare runs: their scores with standard errors, the differences from the first run, and their costs.
 
 Scores are compared at the same number of training tokens: the last at which all were scored. It prints a verdict and
-tables: each score of each run; steps, tokens, hours, dollars and tokens per second; the keys of the recipes that
-differ. For a single run, it prints scores and costs. `--out` also writes a picture of each score over steps, tokens,
-time and dollars, and a page with all of it.
+tables: each score of each run; steps, tokens, hours, dollars and tokens per second; the bill of each run by phases,
+with dollars for 1.0 of loss; the keys of the recipes that differ. For a single run, it prints scores and the bill.
+`--out` also writes a picture of each score over steps, tokens, time and dollars, and a page with all of it and the
+samples of all milestones.
 
 Runs may still be training, and may have different tokenizers: losses per token are then not compared.
 """
@@ -34,5 +35,6 @@ def run(options: argparse.Namespace) -> Outcome:
         data["files"] = [str(path) for path in write_comparison(runs, data, options.out)]
     tables = show_tables(data)
     changes = [tables["changes"] or "no key of the recipes differs"] if len(runs) > 1 else []
-    shown = [*data["verdict"], tables["scores"], tables["runs"], *changes, *data["notes"], *data["files"]]
+    costs = [tables["runs"], tables["bill"]]
+    shown = [*data["verdict"], tables["scores"], *costs, *changes, *data["notes"], *data["files"]]
     return Outcome(data, shown)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 
 from shards.errors import plural
 from shards.terminal.arguments import add_run, number_in, positive_number
-from trainer.model.generate import SamplingOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,19 +24,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = "--json prints one line for each prompt."
     flags = (
-        ("--max-new-tokens", positive_number, "1 or more"),
-        ("--temperature", number_in(0, 100), "0 to 100; 0 always takes the likeliest token"),
-        ("--top-k", number_in(0, 1 << 31, int), "choose among the N likeliest tokens; 0: all"),
-        ("--top-p", number_in(1e-6, 1), "choose among the likeliest tokens whose probabilities add up to N"),
+        ("--max-new-tokens", 100, positive_number, "1 or more"),
+        ("--temperature", 0.8, number_in(0, 100), "0 to 100; 0 always takes the likeliest token"),
+        ("--top-k", 0, number_in(0, 1 << 31, int), "choose among the N likeliest tokens; 0: all"),
+        ("--top-p", 0.95, number_in(1e-6, 1), "choose among the likeliest tokens whose probabilities add up to N"),
         (
             "--repetition-penalty",
+            1.1,
             number_in(0.01, 100),
             "0.01 to 100; above 1, tokens that have occurred become less likely",
         ),
-        ("--seed", number_in(0, (1 << 63) - 1, int), "0 or more"),
+        ("--seed", 1337, number_in(0, (1 << 63) - 1, int), "0 or more"),
     )
-    for flag, kind, note in flags:
-        default = getattr(SamplingOptions(), flag.removeprefix("--").replace("-", "_"))
+    for flag, default, kind, note in flags:
         parser.add_argument(flag, type=kind, default=default, metavar="N", help=f"{note} (default: %(default)s)")
 
 
@@ -57,9 +56,10 @@ def run(options: argparse.Namespace) -> int:
     """Run `sample`: print prompts with continuations, a single one as it is generated; a line each with `--json`."""
     from shards.terminal.display import printable, say
     from trainer.model.generate import generate_texts
+    from trainer.recipe.eval_config import SamplingOptions
     from trainer.results.trained_model import load_model
 
-    chosen = SamplingOptions(**{field.name: getattr(options, field.name) for field in fields(SamplingOptions)})
+    chosen = SamplingOptions(**{name: getattr(options, name) for name in SamplingOptions.model_fields})
     trained = load_model(options.run, say, options.checkpoint)
     # One prompt is shown as it is generated; several, when all are done.
     stream = len(options.prompts) == 1 and not options.json
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     completions = generate_texts(trained, options.prompts, chosen, on_text=show if stream else None)
     for index, completion in enumerate(completions):
         if options.json:
-            print(json.dumps({**asdict(completion), "options": asdict(chosen)}, ensure_ascii=False))
+            print(json.dumps({**asdict(completion), "options": chosen.model_dump()}, ensure_ascii=False))
             continue
         if stream:
             show("\n")

@@ -1,13 +1,18 @@
 """Train a model on a shard set. Run the same command again to resume.
 
-The exit status is 3 if a phase missed its goal or spent its budget. A checkpoint is saved then, and on SIGINT or
-SIGTERM.
+The exit status is 3 if a phase missed its goal, spent its budget or has a pause (under torchrun 1, as for any status
+but 0; the last line and --json say why). A checkpoint is saved then, and on SIGINT or SIGTERM. The ledger and the
+samples are shown; `--go-on PHASE` passes this phase alone, and the same command with it may be run again.
+
+`--rehearse` trains a tiny model for some minutes through everything that the recipe asks for: phases, gates,
+milestones, validations, eval tasks, samples, checkpoints. Missed goals are said and passed; a pause stops.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +20,7 @@ from typing import TYPE_CHECKING
 from shards.errors import plural, shell_command
 from shards.terminal.amounts import format_duration
 from shards.terminal.arguments import add_recipe, parse_path, parse_place, parse_size
-from shards.terminal.display import say
-from shards.terminal.program import WHOLE, Outcome
+from shards.terminal.program import WHOLE, Outcome, Part
 
 if TYPE_CHECKING:
     from trainer.train.train_model import TrainingResult
@@ -48,9 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--go-on",
-        action="store_true",
-        help="continue past missed goals, spent budgets, a failed smoke test and loss spikes",
+        nargs="?",
+        const="",
+        metavar="PHASE",
+        help="go on past the missed goal, the spent budget or the pause of the phase that has stopped RUN",
     )
+    parser.add_argument("--rehearse", action="store_true", help="try the recipe with a tiny model, in RUN of its own")
     group = parser.add_argument_group("a set that is not on this machine")
     group.add_argument(
         "--cache",
@@ -70,8 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome | int:
     """Run `train`; return how it ended, on the first rank, with its exit status: `tokenmill.__main__` lists them."""
     from trainer.recipe import load_train_recipe
+    from trainer.recipe.rehearsal import shrink_recipe
 
     recipe = load_train_recipe(options.recipe, options.overrides)
+    if options.rehearse:
+        recipe = shrink_recipe(recipe)
     wait_without_spinning()
 
     from trainer.train.train_model import is_first_rank, train_model
@@ -90,8 +100,6 @@ def run(options: argparse.Namespace) -> Outcome | int:
     status = 128 + result.interrupted_by if result.interrupted_by else stopped
     if not is_first_rank():
         return status
-    if reason := result.figures["off_ramp"]:
-        say(f"stopped: {reason}. {result.checkpoint} was saved; --go-on continues from there.")
     return describe_result(recipe.name, result, status)
 
 
@@ -105,8 +113,10 @@ def wait_without_spinning() -> None:
 
 
 def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outcome:
-    """Return how `train` ended, without what it has printed: the losses, scores and phases."""
+    """Return how `train` ended; at an off-ramp with the ledger and the samples, and the reason in the last line."""
     from trainer.evaluation.evaluate import describe_counts
+    from trainer.ledger import show_bill
+    from trainer.run_folder import read_samples
 
     figures = result.figures
     compare, plot, sample = (
@@ -115,7 +125,15 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
     amount = f"{figures['tokens_used']:,} tokens ({figures['epochs']:.2f} epochs)"
     cost = f" for ${figures['usd']:,.2f}" if figures["usd"] else ""
     notes = figures.get("score_notes", {}).items()
-    shown = [
+    stopped: list[Part] = []
+    if figures["off_ramp"]:
+        samples = read_samples(Path(figures["run"])).get(result.step, [])
+        keys = ("phase", "steps", "tokens", "hours", "usd", "loss", "usd_per_loss", "marginal_usd_per_loss")
+        stopped = [show_bill([{key: row[key] for key in keys} for row in figures["phases"]])]
+        stopped += [line for one in samples for line in [*(one["prompt"] + one["text"]).splitlines(), ""]]
+        go_on = f"--go-on {shlex.quote(figures['waits_at'])}"
+        stopped.append(f"stopped: {figures['off_ramp']}. To go on, add {go_on} to the command.")
+    shown: list[Part] = [
         f"{name}: {result.status} after {plural(result.step, 'step')}, {amount} in "
         f"{format_duration(figures['seconds'])}{cost}",
         *describe_counts({task: note for task, note in notes if "held_by_training" in note}),
@@ -125,5 +143,6 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
         f"  {compare}                 scores, time and cost",
         f"  {plot}                    the training curves",
         f"  {sample} --prompt TEXT    text from the model",
+        *stopped,
     ]
     return Outcome(figures, shown, exit_status)

@@ -30,6 +30,7 @@ from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Note, Progress
 from trainer.evaluation.eval_sets import EvalSet, describe_notes, find_text_scales, measure_losses, open_eval_set
 from trainer.evaluation.eval_tasks import OpenTask, describe_task, open_eval_task
+from trainer.evaluation.scores import PERPLEXITY, find_perplexity
 from trainer.model.generate import TrainedModel
 from trainer.recipe.eval_config import EvalConfig
 
@@ -114,9 +115,11 @@ def _validate(trained: TrainedModel, max_tokens: int) -> JsonObject:
     means = [round(float(part.mean()), 6) for part in parts if len(parts[-1]) >= trained.train.seq_len]
     by_source = {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
     total = sum(by_source.values(), start=np.zeros(3))
+    loss = float(total[0] / total[1])
     return {
         "val_tokens": int(total[1]),
-        "val_loss": float(total[0] / total[1]),
+        "val_loss": loss,
+        PERPLEXITY: find_perplexity(loss),
         "val_loss_by_part": means,
         "val_bits_per_byte": _bits(total),
         "val_loss_by_source": {name: float(row[0] / row[1]) for name, row in by_source.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,10 @@ from shards.errors import RunError
 from shards.format.arrays import Float64s
 from shards.terminal.display import JsonObject
 
-VALIDATION_SCORES = ("val_loss", "val_bits_per_byte")
+PERPLEXITY = "val_perplexity"
+VALIDATION_SCORES = ("val_loss", PERPLEXITY, "val_bits_per_byte")
 """Scores of the validation split, which are keys of a validation line by themselves."""
-LOSS_UNITS = ("nats per token", "bits per byte")
+LOSS_UNITS = ("nats per token", "per token", "bits per byte")
 """Units of scores of which less is better."""
 Score = dict[str, Any]
 """A number that says how good a model is on an eval set or an eval task: its `value`, and its standard error `stderr`,
@@ -24,7 +26,16 @@ which is None if it is not known, as of a single document."""
 def read_score(line: dict[str, Any], name: str) -> Score:
     """Return a score, or another number, of a line of the metrics; its value is None if the line does not have it."""
     scores: dict[str, Score] = line.get("scores", {})
-    return scores.get(name) or {"value": line.get(name), "stderr": find_stderr(line.get(f"{name}_by_part", []))}
+    if name in scores:
+        return scores[name]
+    value, loss = line.get(name), "val_loss" if name == PERPLEXITY else name
+    stderr = find_stderr(line.get(f"{loss}_by_part", []))
+    return {"value": value, "stderr": stderr and value and (stderr * value if name == PERPLEXITY else stderr)}
+
+
+def find_perplexity(loss: float) -> float | None:
+    """Return the perplexity of a loss in nats per token; None if it is too large to say."""
+    return math.exp(loss) if loss < math.log(sys.float_info.max) else None
 
 
 def list_scores(records: Sequence[JsonObject]) -> list[str]:
@@ -34,7 +45,9 @@ def list_scores(records: Sequence[JsonObject]) -> list[str]:
 
 
 def unit_of(score: str) -> str:
-    """Return the unit of a score, by its name: nats per token, bits per byte, or accuracy."""
+    """Return the unit of a score, by its name: nats per token, per token (perplexity), bits per byte, or accuracy."""
+    if score == PERPLEXITY:
+        return "per token"
     if score in ("loss", "val_loss"):
         return "nats per token"
     return "bits per byte" if score.endswith(("_bpb", "_bits_per_byte")) else "accuracy"

@@ -22,23 +22,8 @@ if TYPE_CHECKING:
 
     from shards import ShardSet
     from trainer.model.decoder import LanguageModel
+    from trainer.recipe.eval_config import SamplingOptions
     from trainer.recipe.schema import TrainConfig
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingOptions:
-    """How tokens are chosen."""
-
-    max_new_tokens: int = 200
-    temperature: float = 0.8
-    """0 or more; 0 always takes the likeliest token."""
-    top_k: int = 0
-    """Choose among this many of the likeliest tokens; 0 keeps all."""
-    top_p: float = 0.95
-    """Choose among the likeliest tokens that reach this probability together, above 0 and at most 1; after top-k."""
-    repetition_penalty: float = 1.1
-    """Above 1, tokens that occurred are less likely."""
-    seed: int = 1337
 
 
 @dataclass(slots=True)

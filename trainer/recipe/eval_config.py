@@ -183,6 +183,23 @@ LOCATED = BeforeValidator(_locate_files)
 """Of a table whose paths begin at the folder that is the context."""
 
 
+class SamplingOptions(Settings):
+    """How the tokens of samples are chosen; `tokenmill sample` has the same as flags."""
+
+    max_new_tokens: PositiveInt = 100
+    """Tokens of each text, at most."""
+    temperature: Annotated[float, Field(ge=0, le=100)] = 0.8
+    """0 always takes the likeliest token."""
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """Choose among this many of the likeliest tokens; 0 keeps all."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """Choose among the likeliest tokens that reach this probability together, after `top_k`."""
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.1
+    """Above 1, tokens that occurred are less likely."""
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1337
+    """Decides the choices."""
+
+
 class EvalConfig(Settings):
     """Validation, also done at the end of each phase and after the last step."""
 
@@ -191,7 +208,8 @@ class EvalConfig(Settings):
     max_tokens: PositiveInt = 1_000_000
     """Tokens of the val split that are predicted, from its start. Sources that begin after them are named."""
     prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # bounded: checks UTF-8
-    """Prompts that the model continues at each phase's end, into `samples/` of the run folder."""
+    """Prompts that the model continues at milestones and the ends of phases, into `samples/` of the run folder."""
+    samples: SamplingOptions = SamplingOptions()
 
     sets: list[Annotated[EvalSetConfig, LOCATED]] = Field(default_factory=list[EvalSetConfig])
     """Text that is scored."""

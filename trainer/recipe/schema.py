@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from shards.config import Settings, are_named, in_form, item_names, list_of
+from shards.config import Settings, are_named, in_form, item_names, list_of, shared_names
 from shards.terminal.hints import nearest
 from trainer.recipe.cards import CARDS
 from trainer.recipe.eval_config import EvalConfig
@@ -120,9 +120,11 @@ class TrainConfig(Settings):
     smoke_steps: Annotated[int, Field(ge=0)] = 100
     """The loss must begin near ln(vocabulary size) and be lower after this many steps; 0: no such test."""
     spike_nats: PositiveFloat = 3.0
-    """A loss that is more than this above the median of the last 50 steps stops the run."""
+    """A loss that is more than this above the median of the last 50 steps stops the run. Raise it to pass a spike."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1337
     """Decides the initial weights and the order of the data."""
+    rehearsal: bool = False
+    """Say missed goals and spent budgets, and pass them; `train --rehearse` sets this and shrinks everything."""
 
     @property
     def tokens(self) -> int:
@@ -209,6 +211,8 @@ class CostConfig(Settings):
 
     gpu_usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
     """The price of one GPU (one rank)."""
+    other_usd: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict[str, float])
+    """What else is on the bill, by name: `{ upload = 8, storage = 3 }`."""
     peak_tflops: PositiveFloat | None = None
     """Dense bf16 peak of one device, for MFU; known for the usual GPUs."""
     cards: dict[str, PositiveFloat] = Field(default_factory=dict[str, PositiveFloat])
@@ -220,13 +224,15 @@ class CostConfig(Settings):
             yield f"cards: no card is known as {' or '.join(unknown)}. Choose of: {', '.join(CARDS)}."
 
 
+USD_GOALS = ("usd_per_loss", "marginal_usd_per_loss")
+"""Goals of a phase in dollars for 1.0 of loss."""
 _GOAL = r"[A-Za-z][A-Za-z0-9._-]* [<>]=? \d+(\.\d+)?"
 
 
 class PhaseConfig(Settings):
     """Each phase ends with validation, samples, a checkpoint that is kept, and a line of the ledger. The run stops
-    (exit status 3) at the end of a phase that missed its goal, and at once if a phase overspent its budget. `train
-    --go-on` continues."""
+    (exit status 3) at the end of a phase that missed its goal or has a pause, and at once if a phase overspent its
+    budget. `train --go-on NAME` goes on, and every later gate holds."""
 
     name: Annotated[str, Field(min_length=1)]
     """The phase's name in the ledger."""
@@ -237,9 +243,13 @@ class PhaseConfig(Settings):
     goal: Annotated[str, in_form(_GOAL, 'a score, <, <=, > or >=, and a number, such as "val_loss < 4.0"')] | None = (
         None
     )
-    """`val_loss < 4.0`, `loss` (the mean of the last 50 steps), or a score (`web_bpb < 1.10`)."""
+    """`val_loss < 4.0`, `loss` (the mean of the last 50 steps), a score (`web_bpb < 1.10`), `usd_per_loss` (dollars
+    for 1.0 of loss in this phase) or `marginal_usd_per_loss` (between the last two validations). The last two are
+    missed if the loss did not fall."""
+    pause: bool = False
+    """Stop at the end of the phase, to look at the ledger and the samples; not after the last step."""
     milestones: list[PositiveInt] = Field(default_factory=list[PositiveInt])
-    """Further steps of the phase whose checkpoints are kept."""
+    """Further steps of the phase at which the model is sampled, and whose checkpoints are kept."""
 
 
 class TrainRecipe(Settings):
@@ -270,7 +280,9 @@ class TrainRecipe(Settings):
             given = f"schedule.warmup_steps = {warmup}" + (f" and schedule.decay_steps = {decay}" if decay else "")
             remedy = "warm-up and cooldown must fit in the training run. Lower them or raise steps."
             yield f"{given} with train.steps = {steps}: {remedy}"
-        begin, known = 0, ["val_loss", "loss", *self.eval.score_names]
+        for name, count in shared_names(self.phases):
+            yield f"phases: {count} phases are named {name!r}. Give each a unique name."
+        begin, known = 0, ["val_loss", "loss", "val_perplexity", *USD_GOALS, *self.eval.score_names]
         has_names = are_named([*self.eval.sets, *self.eval.tasks])
         for name, phase in zip(item_names(self.phases), self.phases, strict=True):
             # Each phase begins where the one before it ends.
@@ -288,6 +300,8 @@ class TrainRecipe(Settings):
             goal: Any = phase.goal
             if has_names and isinstance(goal, str) and (score := goal.split()[0]) not in known:
                 yield f"{place}.goal = {goal!r}: no score is named {score!r}.{nearest(score, known)}"
+            elif isinstance(goal, str) and goal.split()[0] in USD_GOALS and self.cost.gpu_usd_per_hour == 0:
+                yield f"{place}.goal = {goal!r}: dollars need a price. Set cost.gpu_usd_per_hour."
 
     @property
     def milestones(self) -> set[int]:

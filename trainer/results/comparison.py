@@ -18,6 +18,7 @@ from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open, make_folder
 from shards.terminal.display import JsonObject
 from trainer.evaluation.scores import (
+    PERPLEXITY,
     VALIDATION_SCORES,
     find_own,
     find_stderr,
@@ -26,9 +27,11 @@ from trainer.evaluation.scores import (
     show_score,
     unit_of,
 )
+from trainer.ledger import show_bill
 from trainer.metrics import Record, last_record
 from trainer.results.picture import choose_axes, draw_runs, render_figure
 from trainer.results.runs import TrainingRun
+from trainer.run_folder import read_samples
 
 OTHER_TEXT = "other text"
 """Why a score of two runs does not compare; in a table it stands in place of the difference."""
@@ -45,6 +48,8 @@ def compare_runs(runs: Sequence[TrainingRun]) -> JsonObject:
             the median of its steps.
         `scores`: for each score and run its `score`, `run`, `value` and `stderr` `at_step` and `at_tokens`, the
             `difference` from the first run, its `difference_stderr`, and `why_no_difference`.
+        `bill`: for each run and each row of `draw_up_bill` its `run` and that row.
+        `samples`: for each run, prompt and step its `run`, `prompt`, `step` and `text`.
         `changes`: for each key of the recipes that is not the same in all runs, and for the set and the tokenizer, its
             `key` and the value of each run by name; of a key that changed in a run, a list of `from_step` and `value`.
         `notes`: what is odd about the runs, and about comparing them.
@@ -55,6 +60,8 @@ def compare_runs(runs: Sequence[TrainingRun]) -> JsonObject:
         "verdict": [_judge(run.name, runs[0].name, scores, changes) for run in runs[1:]],
         "runs": [_measure_run(run) for run in runs],
         "scores": scores,
+        "bill": [{"run": run.name, **row} for run in runs for row in run.draw_up_bill()],
+        "samples": [{"run": run.name, **sample} for run in runs for sample in _list_samples(run)],
         "changes": changes,
         "notes": list(_list_notes(runs, points, scores)),
     }
@@ -68,6 +75,17 @@ def _find_points(runs: Sequence[TrainingRun]) -> list[Record]:
     lines = [{line["tokens"]: line for line in run.records if "val_loss" in line} for run in runs]
     common = max(set[float]().union(*lines).intersection(*filter(None, lines)), default=-1.0)
     return [own.get(common, {}) for own in lines]
+
+
+def _list_samples(run: TrainingRun) -> Iterator[JsonObject]:
+    """Yield the texts that a run has drawn, so that those of one prompt are side by side."""
+    drawn = [
+        {"prompt": sample["prompt"], "step": step, "text": sample["text"]}
+        for step, samples in read_samples(run.folder).items()
+        for sample in samples
+    ]
+    for prompt in dict.fromkeys(sample["prompt"] for sample in drawn):
+        yield from (sample for sample in drawn if sample["prompt"] == prompt)
 
 
 def _measure_run(run: TrainingRun) -> JsonObject:
@@ -104,9 +122,11 @@ def _subtract(score: str, runs: tuple[TrainingRun, TrainingRun], points: tuple[R
         # A validation split is read from its start: as many tokens of one set are the same ones, in the same parts.
         sets = [run.record.manifest_sha256 for run in runs]
         texts = [f"{own} {point.get('val_tokens')}" for own, point in zip(sets, points, strict=True)]
-        # Bits per byte of the same text are the loss times a number that both runs share.
+        # Bits per byte of the same text are the loss times a number that both runs share; near a loss, its perplexity
+        # grows by itself times what the loss grows by.
+        scale = other if score == PERPLEXITY else other / (points[1]["val_loss"] or 1.0)
         pairs = zip(*(point.get("val_loss_by_part", []) for point in points), strict=False)
-        stderr = find_stderr([(b - a) * other / (points[1]["val_loss"] or 1.0) for a, b in pairs])
+        stderr = find_stderr([(b - a) * scale for a, b in pairs])
     else:
         notes = [point.get("score_notes", {}) for point in points]
         texts = [own.get(find_own(score, own), {}).get("sha256") for own in notes]
@@ -181,10 +201,13 @@ def show_tables(comparison: JsonObject) -> dict[str, list[JsonObject]]:
         }
         for row in comparison["scores"]
     ]
-    for row in scores if len(comparison["runs"]) == 1 else ():
-        del row["difference"]
+    bill = show_bill(comparison["bill"])
+    if len(comparison["runs"]) == 1:
+        for row, unused in [*((row, "difference") for row in scores), *((row, "run") for row in bill)]:
+            del row[unused]
     return {
         "scores": name_once(scores),
+        "bill": bill,
         "runs": [{key: value for key, value in row.items() if key != "folder"} for row in comparison["runs"]],
         "changes": [
             {key: _show_setting(value) if isinstance(value, list | dict) else value for key, value in row.items()}
@@ -240,7 +263,7 @@ def write_comparison(
         "command": name,
         "answers": {},
     }
-    values |= show_tables(comparison) | (shown or {})
+    values |= {"samples": comparison["samples"]} | show_tables(comparison) | (shown or {})
     templates = Path(__file__).parent / "templates"
     values |= read_style(TEMPLATES / "style.css", templates / "compare.css")
     page = make_render_environment(templates).get_template("compare.html.jinja").render(values)

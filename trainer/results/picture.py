@@ -17,9 +17,10 @@ import numpy as np
 
 from shards.errors import InputError, plural
 from shards.format.arrays import Float64s
-from shards.terminal.display import printable
-from trainer.evaluation.scores import VALIDATION_SCORES, list_scores, read_score, show_score, unit_of
-from trainer.metrics import METRICS_FILE, Record
+from shards.terminal.display import JsonObject, format_value, printable
+from trainer.evaluation.scores import PERPLEXITY, VALIDATION_SCORES, list_scores, read_score, show_score, unit_of
+from trainer.ledger import show_bill
+from trainer.metrics import METRICS_FILE, Record, last_record
 from trainer.results.runs import TrainingRun
 
 if TYPE_CHECKING:
@@ -87,21 +88,35 @@ def draw_run(run: TrainingRun) -> Figure:
             for axis in figure.axes:
                 axis.axvline(phase.until_step, color="0.5", linestyle="--", linewidth=0.8)
             top = figure.axes[0]
-            place: dict[str, Any] = {"xycoords": top.get_xaxis_transform(), "ha": "right", "va": "bottom"}
+            place: dict[str, Any] = {"xycoords": top.get_xaxis_transform(), "rotation": 30, "va": "bottom"}
             top.annotate(printable(phase.name), (phase.until_step, 1.0), fontsize="small", parse_math=False, **place)
     for axis in figure.axes:
         for change in run.record.changes:
             axis.axvline(change.after_step, color="0.5", linestyle=":", linewidth=0.8)
     size = f"{plural(run.records[-1]['step'], 'step')}, {plural(int(run.last('tokens') or 0), 'token')}"
+    if bill := run.draw_up_bill():
+        table = _format_bill(show_bill(bill))
+        figure.supxlabel(table, x=0.01, ha="left", family="monospace", fontsize="small", parse_math=False)
     title = "\n".join([f"{run.recipe.name}: {size}", *(text[:150] for text in run.describe_changes())])
     figure.suptitle(printable(title, keep="\n"), x=0.01, ha="left", fontweight="bold", parse_math=False)
     return figure
 
 
+def _format_bill(rows: Sequence[JsonObject]) -> str:
+    """Return the rows of a bill as lines of the picture."""
+    cells = [[key.replace("_", " ") for key in rows[0]]]
+    cells += [[printable(format_value(value)) for value in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+
+
 def _list_numbers(records: list[Record]) -> Iterator[Panel]:
     losses = [key for key in ("loss", "val_loss") if any(key in record for record in records)]
-    yield ("loss\nnats per token", "nats per token", {NAMES[key]: (records, key) for key in losses})
-    for key in VALIDATION_SCORES:
+    names = dict(NAMES)
+    if perplexity := last_record(records, PERPLEXITY).get(PERPLEXITY):
+        names["val_loss"] += f", perplexity {perplexity:.2f}"
+    yield ("loss\nnats per token", "nats per token", {names[key]: (records, key) for key in losses})
+    for key in ("val_loss", "val_bits_per_byte"):
         found = [(record["step"], record[f"{key}_by_source"]) for record in records if f"{key}_by_source" in record]
         names = dict.fromkeys(name for _, losses in found for name in losses)
         lines = {
@@ -124,7 +139,8 @@ def draw_runs(runs: Sequence[TrainingRun], axes: Sequence[Against]) -> Figure:
     """
     panels = [
         (f"{NAMES.get(key, key)}\n{unit_of(key)}", unit_of(key), {run.name: (run.records, key) for run in runs})
-        for key in ("loss", *dict.fromkeys(score for run in runs for score in run.scores))
+        for key in dict.fromkeys(["loss", *(score for run in runs for score in run.scores)])
+        if key != PERPLEXITY  # the loss again
     ]
     return draw_panels(runs, panels, axes)
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from shards.errors import InputError, plural
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.stores.files import read_file
+from shards.terminal.amounts import format_duration
 from shards.terminal.display import JsonObject
 from trainer.evaluation.scores import list_scores
+from trainer.ledger import draw_up_bill
 from trainer.metrics import METRICS_FILE, Record, last_record, read_lines
 from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.resume import describe_changes, list_keys
@@ -51,6 +53,10 @@ class TrainingRun:
         """Return the last value of a number of the metrics; None if no line has it."""
         return last_record(self.records, key).get(key)
 
+    def draw_up_bill(self) -> list[JsonObject]:
+        """Return what its phases have cost: the rows of `trainer.ledger`."""
+        return draw_up_bill(self.recipe, self.records, self.record.parameters)
+
     def list_values(self) -> JsonObject:
         """Return the values of the recipe by key; of one that changed, each `value` and `from_step` in a list."""
         changed: dict[str, list[JsonObject]] = {}
@@ -77,6 +83,10 @@ class TrainingRun:
             notes.append(f"is at step {step:,} of {steps:,}: it stopped, or is still going")
         if not self.scores:
             notes.append("was never validated")
+        if (idle := self.record.idle_seconds) >= 60:
+            usd = self.recipe.cost.gpu_usd_per_hour * idle / 3600
+            cost = f": ${usd:,.2f} for each GPU that was paid for meanwhile" if usd else ""
+            notes.append(f"spent {format_duration(idle)} starting and between its processes, not in its cost{cost}")
         if self.unreadable:
             lines = plural(self.unreadable, "line")
             notes.append(

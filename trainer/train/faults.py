@@ -27,6 +27,7 @@ from trainer.session import Session
 from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses
 
 REMEDY = "Lower optimizer.lr or raise schedule.warmup_steps"
+_SMOKE = f"{REMEDY}; train.smoke_steps = 0 leaves this test out"
 SPIKE_STEPS, SPIKE_LEAST_STEPS = 50, 20
 """A loss is compared with the median of the last 50 steps, once there are 20."""
 SMOKE_MEAN_STEPS = 10
@@ -40,8 +41,6 @@ def find_loss_fault(
     earlier: list[Record],
     train: TrainConfig,
     vocab_size: int,
-    *,
-    go_on: bool,
     say: Note,
 ) -> str | None:
     """Return the fault of a step's loss, with a remedy; None if there is no fault.
@@ -51,30 +50,28 @@ def find_loss_fault(
         earlier: the metrics' lines before it.
         train: the settings of the checks.
         vocab_size: gives the loss of guessing.
-        go_on: ignore every fault but numbers that are not finite.
         say: called with a message if the smoke test is passed.
     """
     step, loss = record["step"], record["loss"]
     if not math.isfinite(loss) or not math.isfinite(record["grad_norm"]):
         return f"loss {loss}, gradient norm {record['grad_norm']}; expected finite numbers. {REMEDY}"
-    if go_on:
-        return None
 
     # 10 lines more than steps: validations and phases have lines too.
     recent = [line["loss"] for line in earlier[-SPIKE_STEPS - 10 :] if "loss" in line][-SPIKE_STEPS:]
     if len(recent) >= SPIKE_LEAST_STEPS:
         usual = statistics.median(recent)
         if loss > usual + train.spike_nats:
-            return f"loss {loss:.3f}, a spike over the last steps' {usual:.3f}. {REMEDY}, or pass it with --go-on"
+            spike = f"loss {loss:.3f}, a spike over the last steps' {usual:.3f}"
+            return f"{spike}. {REMEDY}, or raise train.spike_nats to pass it"
 
     guess = math.log(vocab_size)
     if step == 1 and train.smoke_steps and abs(loss - guess) > 1:
-        return f"smoke test: loss {loss:.3f}; expected about ln({vocab_size}) = {guess:.3f}. {REMEDY}"
+        return f"smoke test: loss {loss:.3f}; expected about ln({vocab_size}) = {guess:.3f}. {_SMOKE}"
     first = next((line for line in earlier if "loss" in line), record)
     if step == train.smoke_steps > 1 and first["step"] == 1:
         mean = statistics.fmean([*recent[-(SMOKE_MEAN_STEPS - 1) :], loss])
         if mean >= first["loss"]:
-            return f"smoke test: the loss did not fall, from {first['loss']:.3f} to {mean:.3f}. {REMEDY}"
+            return f"smoke test: the loss did not fall, from {first['loss']:.3f} to {mean:.3f}. {_SMOKE}"
         say(f"smoke test passed: loss {first['loss']:.3f} at step 1 (chance: {guess:.3f}), {mean:.3f} at step {step}")
     return None
 

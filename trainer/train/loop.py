@@ -9,8 +9,8 @@ Nothing waits for the device inside a step: losses stay there and are fetched to
 save the weights themselves are tried on a micro-batch of the next windows: those that give a loss or a gradient that is
 not finite are never saved.
 
-Steps and validations become lines of metrics.jsonl and of the terminal. A phase that misses its goal, or costs more
-than its budget, is an off-ramp: the run stops there.
+Steps and validations become lines of metrics.jsonl and of the terminal. A phase that misses its goal, has a pause or
+costs more than its budget is an off-ramp: the run stops there, until it is told to go on past that phase.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -18,20 +18,21 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import json
 import math
 import signal
 import threading
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from types import FrameType
 
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from shards.errors import RunError, shell_command
-from shards.stores.files import write_text
+from shards.errors import InputError, RunError, shell_command
+from shards.stores.files import make_folder, write_text
 from shards.terminal.display import format_value
 from shards.terminal.progress import Meter
 from shards.terminal.reporter import Note, Progress
@@ -39,17 +40,14 @@ from shards.torch import TokenWindows
 from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
 from trainer.device import largest_of_ranks
 from trainer.evaluation.evaluate import evaluate
-from trainer.evaluation.scores import show_score
-from trainer.ledger import last_usd, summarise_phases
+from trainer.evaluation.scores import PERPLEXITY, show_score
+from trainer.ledger import last_amount, summarise_phases
 from trainer.metrics import MetricsLog, Record, describe_step
-from trainer.model.generate import SamplingOptions, generate_texts
-from trainer.run_folder import SAMPLES_FOLDER
+from trainer.model.generate import generate_texts
+from trainer.run_folder import GATES, Gate, read_run_record, sample_file, update_run_record
 from trainer.session import Session
 from trainer.train.faults import check_weights, find_loss_fault, stop_for_fault
 from trainer.train.step import fetch_losses, take_step
-
-SAMPLE_TOKENS = 100
-"""Tokens of each text that is drawn at a phase's end."""
 
 
 @contextlib.contextmanager
@@ -81,14 +79,18 @@ class TrainingLoop:
     meter: Meter
     """Shows how far it is."""
     say: Note
-    go_on: bool
-    """Pass off-ramps, and faults of losses other than numbers that are not finite."""
+    go_on: str | None
+    """The phase to pass at which the run waits; "" is whichever that is."""
     began: float
     """When this process began, by `time.perf_counter`: fetching the first shard counts, too."""
     interrupted_by: int = 0
     """The number of the signal that ended it; 0 if no signal did."""
     off_ramp: str | None = None
     """Why it stopped at a phase's end or over a phase's budget; None if it did not."""
+    waits_at: str | None = None
+    """The phase of the off-ramp."""
+    passed: list[tuple[str, Gate]] = field(default_factory=list[tuple[str, Gate]])
+    """The off-ramps that it was told to pass."""
     taken: list[Record] = field(default_factory=list[Record])
     """Steps whose losses are still on the device."""
     mark: float = field(default_factory=time.perf_counter)
@@ -115,7 +117,10 @@ class TrainingLoop:
         # An earlier process may have stopped between this step and its validation or the end of its phase.
         if self._is_due(recipe.eval.every_steps):
             self._validate()
-        self.off_ramp = self._close_phase()
+        if session.step in recipe.milestones and not sample_file(session.run, session.step).exists():
+            self._sample()
+        self.passed = read_run_record(session.run).passed
+        self.off_ramp = self._close_phase(self.go_on)
 
         while session.step < recipe.train.steps and not self.interrupted_by and self.off_ramp is None:
             try:
@@ -147,6 +152,8 @@ class TrainingLoop:
         if not self.interrupted_by:
             if validate and self._validate():
                 self._save()
+            if self.session.step in self.session.recipe.milestones:
+                self._sample()
             self.off_ramp = self._close_phase()
         self.mark = time.perf_counter()
 
@@ -163,9 +170,7 @@ class TrainingLoop:
             **self._timing(),
         }
         for record in self.taken:
-            fault = find_loss_fault(
-                record, self.log.records, train, session.model.vocab_size, go_on=self.go_on, say=self.say
-            )
+            fault = find_loss_fault(record, self.log.records, train, session.model.vocab_size, self.say)
             if fault is not None:
                 stop_for_fault(session, self.windows, record["step"], fault)
             self.log.write({**record, **throughput})
@@ -192,25 +197,67 @@ class TrainingLoop:
         best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in log.records)
         log.write({"step": step, **found, **self._timing()})
         bits, losses = found["val_bits_per_byte"], found["val_loss_by_source"]
-        per_byte = f" ({bits:.3f} bits per byte)" if bits is not None else ""
+        perplexity = f" (perplexity {found[PERPLEXITY]:.2f})" if found[PERPLEXITY] is not None else ""
+        per_byte = f"  {bits:.3f} bits per byte" if bits is not None else ""
         sources = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
         held = session.shard_set.manifest.splits["val"].sources
         beyond = ", ".join(name for name, count in held.items() if count.tokens and name not in losses)
         rest = f"  beyond eval.max_tokens: {beyond}" if beyond else ""
-        self.say(f"step {step}  val loss {found['val_loss']:.3f}{per_byte}  {sources}{rest}")
+        self.say(f"step {step}  val loss {found['val_loss']:.3f}{perplexity}{per_byte}  {sources}{rest}")
         if scores := found.get("scores"):
             shown = ", ".join(f"{name} {show_score(**score)}" for name, score in scores.items())
             self.say(f"step {step}  {shown}")
         return largest_of_ranks(int(best), session.device) > 0  # all ranks save, or none
 
-    def _close_phase(self) -> str | None:
-        """At the end of a phase, report its results and sample; return the reason to stop here, or None."""
-        session, phases, log = self.session, self.session.recipe.phases, self.log
+    def _close_phase(self, go_on: str | None = None) -> str | None:
+        """At the end of a phase, report it; return the reason to stop here, or None. `go_on` passes what it names."""
+        session, phases = self.session, self.session.recipe.phases
         index = next((i for i, phase in enumerate(phases) if session.step <= phase.until_step), None)
-        if index is None or not session.step:
-            return None
-        phase = phases[index]
-        reason = None
+        name, gates = "", dict[Gate, str]()
+        if index is not None and session.step:
+            name, own = phases[index].name, self._find_gates(index)
+            # Clocks differ between ranks: all stop if one finds the phase too expensive.
+            agreed = largest_of_ranks(sum(1 << GATES.index(gate) for gate in own), session.device)
+            for bit, gate in enumerate(GATES):
+                if agreed >> bit & 1 and (name, gate) not in self.passed:
+                    gates[gate] = own.get(gate, f"phase {name!r}: another rank found its {gate} missed")
+        if session.recipe.train.rehearsal and "goal" in gates:
+            self.say(f"a rehearsal goes on: {gates.pop('goal')}")
+        if go_on is not None:
+            gates = self._pass_gates(name, gates, go_on)
+        self.waits_at = name if gates else None
+        return "; ".join(gates.values()) or None
+
+    def _pass_gates(self, name: str, gates: dict[Gate, str], go_on: str) -> dict[Gate, str]:
+        """Pass for `--go-on` the gates at which the run waits in a phase; return those that remain.
+
+        Raises:
+            InputError: the phase that is to be passed has not stopped the run.
+        """
+        session = self.session
+        if gates and go_on in ("", name):
+            self.passed.extend((name, gate) for gate in gates)
+            if session.rank == 0:
+                update_run_record(session.run, passed=self.passed)
+            self.say(f"passed by --go-on: {'; '.join(gates.values())}")
+            return {}
+        over = {phase.name for phase in session.recipe.phases if phase.until_step <= session.step}
+        if not go_on:
+            self.say("--go-on passes nothing: no phase has stopped the run here")
+        elif go_on in over | {phase for phase, _ in self.passed}:
+            self.say(f"--go-on passes nothing: phase {go_on!r} is passed already")
+        else:
+            waits = f"waits at phase {name!r}" if gates else "waits at no phase"
+            raise InputError(
+                f"--go-on {go_on!r}: this phase has not stopped the run, which is at step {session.step:,} and "
+                f"{waits}. Leave --go-on out, or name the phase at which the run stopped."
+            )
+        return gates
+
+    def _find_gates(self, index: int) -> dict[Gate, str]:
+        """Report a phase at its end; return the reasons to stop in it now, passed or not."""
+        session, log, phases = self.session, self.log, self.session.recipe.phases
+        phase, gates = phases[index], dict[Gate, str]()
         if session.step == phase.until_step:
             # The whole log is read only here.
             rows = summarise_phases(phases[: index + 1], log.records)
@@ -218,42 +265,43 @@ class TrainingLoop:
             if row and log.last("phase").get("step") != session.step:  # else an earlier process reported it
                 self._report_phase(row)
             if row.get("goal_met") is False:
-                key, value = str(phase.goal).split()[0], row["goal_value"]
-                missed = f"ended at step {session.step} with {key} {value:.4f}; its goal is {phase.goal}"
-                reason = f"phase {phase.name!r} {missed}"
+                value = "unknown, as the loss did not fall" if row["goal_value"] is None else f"{row['goal_value']:.4f}"
+                missed = f"ended at step {session.step} with {str(phase.goal).split()[0]} {value}"
+                gates["goal"] = f"phase {phase.name!r} {missed}; its goal is {phase.goal}"
             elif phase.goal and row.get("goal_met") is None:
                 self.say(f"phase {phase.name!r}: metrics.jsonl has no value for its goal, {phase.goal}: not judged")
+            if phase.pause and session.step < session.recipe.train.steps:
+                gates["pause"] = f"phase {phase.name!r} ended at step {session.step} and pauses the run"
 
-        began = phases[index - 1].until_step if index else 0
-        if reason is None and phase.budget_usd is not None:
+        if phase.budget_usd is not None and not session.recipe.train.rehearsal:
             # Asked at every report: a long log is not searched from its beginning.
+            began = phases[index - 1].until_step if index else 0
             before = log.records[: bisect.bisect_right(log.records, began, key=itemgetter("step"))]
-            usd = self.usd - last_usd(before)
+            usd = self.usd - last_amount(before, "usd")
             if usd > phase.budget_usd:
-                reason = f"phase {phase.name!r} has cost ${usd:,.2f}; its budget is ${phase.budget_usd:,.2f}"
-        # Clocks differ between ranks: all stop if one finds the phase too expensive.
-        if self.go_on or not largest_of_ranks(int(reason is not None), session.device):
-            return None
-        return reason or f"phase {phase.name!r}: another rank found its budget spent"
+                gates["budget"] = f"phase {phase.name!r} has cost ${usd:,.2f}; its budget is ${phase.budget_usd:,.2f}"
+        return gates
 
     def _report_phase(self, row: Record) -> None:
-        """Log and print a phase's results, and sample."""
-        session, prompts = self.session, self.session.recipe.eval.prompts
-        self.log.write({"step": session.step, "phase": row})
-        left_out = ("phase",) if self.usd else ("phase", "usd", "usd_per_loss", "over_budget")
+        """Log and print a phase's results."""
+        self.log.write({"step": self.session.step, "phase": row})
+        left_out = ("phase",) if self.usd else ("phase", "usd", "usd_per_loss", "marginal_usd_per_loss", "over_budget")
         shown = {key: value for key, value in row.items() if value is not None and key not in left_out}
         self.say(f"phase {row['phase']!r}: {format_value(shown)}")
-        if prompts and isinstance(session.forward, FSDPModule):
+
+    def _sample(self) -> None:
+        """Continue the prompts of the recipe, into a file of this step."""
+        session, config = self.session, self.session.recipe.eval
+        if config.prompts and isinstance(session.forward, FSDPModule):
             self.say(
                 f"no samples: the weights are split over ranks. Run {shell_command('tokenmill', 'sample', session.run)}"
             )
-        elif prompts and session.rank == 0:
+        elif config.prompts and session.rank == 0:
             session.model.eval()
-            completions = generate_texts(session.trained, prompts, SamplingOptions(max_new_tokens=SAMPLE_TOKENS))
-            folder = session.run / SAMPLES_FOLDER
-            folder.mkdir(exist_ok=True)
-            text = "\n\n".join(completion.prompt + completion.text for completion in completions) + "\n"
-            write_text(folder / f"step-{session.step:08d}.txt", text)
+            completions = generate_texts(session.trained, config.prompts, config.samples)
+            lines = [json.dumps(asdict(completion), ensure_ascii=False) + "\n" for completion in completions]
+            make_folder(sample_file(session.run, session.step).parent)
+            write_text(sample_file(session.run, session.step), "".join(lines))
 
     def _save(self) -> None:
         """Save weights that can be trained on, unless that is done; keep milestones and the best ones."""

@@ -25,6 +25,7 @@ from shards.stores.open import scheme_of
 from shards.stores.retry import StoreError
 from shards.terminal.amounts import format_amount
 from shards.terminal.display import say
+from shards.terminal.hints import nearest
 from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note
 from trainer.device import wait_for_ranks
@@ -32,6 +33,7 @@ from trainer.ledger import summarise_phases
 from trainer.metrics import MetricsLog
 from trainer.model.decoder import count_parameters
 from trainer.recipe import TrainRecipe, load_train_recipe
+from trainer.run_folder import read_run_record, update_run_record
 from trainer.session import Session, open_session
 from trainer.train.loop import TrainingLoop, catch_signals
 from trainer.train.step import open_training_windows
@@ -61,7 +63,7 @@ def train_model(
     start: str | Path | None = None,
     cache: str | Path | None = None,
     cache_limit: int | None = None,
-    go_on: bool = False,
+    go_on: str | None = None,
     progress: bool = False,
 ) -> TrainingResult:
     """Train a model on a shard set; the same call again resumes where training stopped.
@@ -74,7 +76,7 @@ def train_model(
         start: a checkpoint of another run from which this one begins.
         cache: the folder that keeps the shards of a set that is not on this machine; in the user's cache when None.
         cache_limit: the most bytes that it may hold: half of the free disk space, at most 100 GB, when None.
-        go_on: train past missed goals, spent budgets, a failed smoke test and spikes of the loss.
+        go_on: the phase past whose missed goal, spent budget or pause to train; "" is the one at which the run waits.
         progress: print on stderr what `tokenmill train` prints.
 
     Raises:
@@ -84,6 +86,10 @@ def train_model(
     loaded = recipe if isinstance(recipe, TrainRecipe) else load_train_recipe(Path(recipe), overrides)
     show: Note = say if progress and is_first_rank() else lambda message: None
     place = shards if scheme_of(shards) else Path(shards)
+    phases = [phase.name for phase in loaded.phases]
+    if go_on and go_on not in phases:
+        known = nearest(go_on, phases) if phases else " It has none: leave --go-on out."
+        raise InputError(f"--go-on {go_on!r}: the recipe has no such phase.{known}")
     try:
         # Nothing has begun yet: what is wrong here is refused.
         kept = _open_cache(place, cache, cache_limit, show)
@@ -116,13 +122,13 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def run_training(session: Session, say: Note, *, go_on: bool = False, progress: bool = False) -> TrainingLoop:
+def run_training(session: Session, say: Note, *, go_on: str | None = None, progress: bool = False) -> TrainingLoop:
     """Train until the recipe's last step, an off-ramp, or until asked to stop.
 
     Args:
         session: the run.
         say: called with each line the user should know.
-        go_on: ignore off-ramps, a failed smoke test and spikes of the loss.
+        go_on: the phase to pass, as for `train_model`.
         progress: show on stderr how far it is.
 
     Returns:
@@ -131,7 +137,8 @@ def run_training(session: Session, say: Note, *, go_on: bool = False, progress: 
     Raises:
         RunError: the loss is not finite or rises suddenly, memory is too small, the data cannot be read, or metrics or
             a checkpoint cannot be written. Earlier checkpoints are whole; the message names the last one.
-        InputError: a line of the run's metrics.jsonl is not metrics, or the first shard cannot be fetched.
+        InputError: a line of the run's metrics.jsonl is not metrics, the first shard cannot be fetched, or the phase to
+            pass has not stopped the run.
     """
     recipe = session.recipe
     first_rank = session.rank == 0
@@ -155,6 +162,9 @@ def run_training(session: Session, say: Note, *, go_on: bool = False, progress: 
         ):
             wait_for_ranks()  # Every rank has read the log before one adds to it.
             session.seconds = max(session.seconds, log.seconds)
+            if first_rank and session.step < recipe.train.steps:
+                processes = read_run_record(session.run).processes
+                update_run_record(session.run, processes=[*processes, (round(time.time(), 3), session.seconds)])
             if log.removed:
                 say(
                     f"metrics.jsonl: removed {plural(log.removed, 'line')} after step {session.step}; these are done "
@@ -212,6 +222,7 @@ def _describe_end(ended: TrainingLoop) -> TrainingResult:
         "seconds": round(ended.seconds, 3),
         "usd": ended.log.last("usd").get("usd"),
         "off_ramp": ended.off_ramp,
+        "waits_at": ended.waits_at,
         "phases": summarise_phases(session.recipe.phases, ended.log.records),
     }
     return TrainingResult(status, session.saved, session.step, figures, ended.interrupted_by)
