@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shards.errors import InputError
 from tests.support.ablations import call_experiment, open_ablation, write_ablation, write_search, write_texts
 from tests.support.html import Html
 from tests.support.recipes import to_toml
@@ -23,6 +24,27 @@ ablate_here = partial(call_experiment, "ablate")
 def find_pending(file: Path, out: Path) -> list[tuple[str, int]]:
     """Return the arm and the seed of each training that is not done."""
     return [(one.arm.name, one.seed) for one in open_ablation(file, out).find_pending()]
+
+
+def test_each_answer_with_other_trainings_is_one_more_look(tmp_path: Path) -> None:
+    """One seed answers nothing; what was looked at before stays looked at; an arm that is new has its first look."""
+    out, more = tmp_path / "out", {"name": "more", "data": {"sources": {"sums": {"weight": 2}}}}
+    out.mkdir()
+    for arms, seeds, expected in (
+        ([SUMS], [1], {}),
+        ([SUMS], [1, 2], {"sums": 1}),
+        ([SUMS], [2, 1], {"sums": 1}),
+        ([SUMS], [1, 2, 3], {"sums": 2}),
+        ([SUMS], [1, 2], {"sums": 2}),
+        ([SUMS, more], [1, 2], {"sums": 2, "more": 1}),
+        ([SUMS | {"train": {"optimizer": {"lr": 0.5}}}], [1, 2], {"sums": 3}),
+    ):
+        ablation = open_ablation(write_ablation(tmp_path, PLAIN, *arms, seeds=seeds), out)
+        ablation.count_looks()
+        assert ablation.looks == expected
+    (out / "looks.json").write_text("[")
+    with pytest.raises(InputError, match=r"looks\.json: not valid JSON"):
+        ablation.count_looks()
 
 
 def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:

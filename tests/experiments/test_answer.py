@@ -32,10 +32,13 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Ablation:
     return open_ablation(write_ablation(folder, *ARMS, train={"eval": evals}, seeds=[1, 2, 3]), folder / "out")
 
 
-def answer(opened: Ablation, first: list[Any], other: list[Any], score: str = "held_out_bpb") -> dict[str, Any]:
+def answer(
+    opened: Ablation, first: list[Any], other: list[Any], score: str = "held_out_bpb", looks: int = 1
+) -> dict[str, Any]:
     """Return the answer of the ablation if its arms have these values, or results, one for each seed."""
     ablation, seeds = copy.copy(opened), opened.config.seeds[: len(first)]
     ablation.config = opened.config.model_copy(update={"seeds": seeds, "scores": [score]})
+    ablation.looks = {"other": looks}
     ablation.trainings = [one for one in opened.trainings if one.seed in seeds]
     for training, one in zip(ablation.trainings, (*first, *other), strict=True):
         training.result = one if isinstance(one, ProxyResult) else result(one, score=score)
@@ -49,8 +52,8 @@ def answer(opened: Ablation, first: list[Any], other: list[Any], score: str = "h
         ([2.60, 2.63, 2.58], "worse"),
         (FIRST, "no difference: equal with every seed"),
         ([2.51, 2.51, 2.48], "no difference seen"),
-        ([2.49, 2.54, 2.46], "no difference seen; about 309 seeds would show one of 0.0033"),
-        ([2.49, 2.48], "no difference shown: 2 of 2 seeds have its sign, as 50% of equal arms do; about 8 seeds would"),
+        ([2.49, 2.54, 2.46], "no difference seen"),
+        ([2.49, 2.48], "no difference shown: 2 of 2 seeds have its sign, as 50% of equal arms do"),
         ([2.45], "one seed: the effect of chance is not known"),
         ([2.40, 2.42, ProxyResult(failed="lost")], "better (2 of 3 seeds: the others failed)"),
         ([ProxyResult(failed="lost")] * 3, "not known: its trainings failed"),
@@ -82,3 +85,29 @@ def test_costs_count_what_was_trained(opened: Ablation) -> None:
     assert found["failed"] == [{"arm": "other", "seed": 3, "why": "lost"}]
     assert any(note.startswith("arm other: of 3,072 tokens, 700 are repeated") for note in found["notes"])
     assert any(note.startswith("failed: arm other, seed 3: lost.") for note in found["notes"])
+
+
+def test_a_further_look_widens_the_interval_and_says_so(opened: Ablation) -> None:
+    once, twice = (answer(opened, FIRST, [2.47, 2.46, 2.43], looks=looks) for looks in (1, 2))
+    (_, row), (_, later) = once["scores"], twice["scores"]
+    assert (row["answer"], row["confidence"]) == ("better", pytest.approx(0.95))
+    assert (later["answer"][:20], later["confidence"]) == ("no difference shown:", pytest.approx(0.975))
+    assert later["low"] < row["low"] < row["high"] < 0 < later["high"]
+    assert not any("look" in note for note in once["notes"])
+    (said,) = (note for note in twice["notes"] if note.startswith("look 2: "))
+    assert "widened to 97.5000% or more" in said
+    assert "in at most 7.50%, however many in 10%" in said
+
+
+def test_a_score_that_decides_alone_is_not_corrected(opened: Ablation) -> None:
+    scores = ["held_out_bpb", "held_out_2_bpb", "held_out_2_acc", "held_out_2_acc_norm"]
+    ablation = copy.copy(opened)
+    ablation.config = opened.config.model_copy(update={"scores": scores})
+    for number, training in enumerate(ablation.trainings):
+        values = {score: {"value": 2.0 + number * place % 5, "stderr": 0.1} for place, score in enumerate(scores, 2)}
+        training.result = ProxyResult(scores=values, texts={"held_out": "a", "held_out_2": "b"})
+    for alone, levels in (("", [1 - 0.05 / 4] * 4), (scores[0], [0.95] + [1 - 0.05 / 3] * 3)):
+        found = answer_ablation(ablation, alone)
+        rows = [row["confidence"] for row in found["scores"] if row["arm"] == "other"]
+        assert rows == pytest.approx(levels)
+        assert sum(note.startswith(f"{3 + (not alone)} comparisons: Holm's") for note in found["notes"]) == 1

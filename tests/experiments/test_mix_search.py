@@ -74,6 +74,14 @@ def test_trainings_and_the_real_run_are_counted(tmp_path: Path) -> None:
     # 9 trainings: the recipe's mix with two seeds, the winner with two, five others with one.
     search = open_search(write_search(tmp_path, arms=7), tmp_path / "out")
     assert count_trainings(search.config) == 9
+    # The winner is compared with seeds that did not choose it, unless the file names them.
+    for seeds, last in (([1], [2, 3, 4]), ([1, 2, 3], [4, 5, 6]), ([5, 1, 2, 9], [3, 4, 6, 7])):
+        changed = {"seeds": seeds, "final_seeds": None}
+        assert search.config.model_copy(update=changed).last_seeds == last
+    search.last = search.ablation = search._open_mixes({"recipe": search.space.own})  # pyright: ignore[reportPrivateUsage]
+    assert any(
+        note.startswith("1 seed of the comparison chose") for note in _list_notes(search, {"weights": [], "fits": []})
+    )
     # The real run is that of the recipe, unless the file says otherwise.
     assert search.target == 15360
     with (tmp_path / "data.toml").open("a") as recipe:

@@ -59,6 +59,7 @@ def run(options: argparse.Namespace) -> Outcome:
         if options.dry_run:
             return tell_missing(ablation, len(ablation.find_pending()), {"mix": mix})
         ablation.run()
+        ablation.count_looks()
     answer = answer_ablation(ablation)
     return tell_answer(ablation, ablation.trainings, answer, show_tables(answer), "ablation")
 

@@ -7,11 +7,13 @@ OUT/runs/ARM/seed-N-DIGEST
 OUT/trainings     the receipts of the trainings, as a build's work folder has those of its tasks
 OUT/tokenizers    the tokenizers of the sets; that of the first arm is shared by the others
 OUT/manifests     the manifests of the sets
+OUT/looks.json    the answers that were looked at: of each arm, the digests of the trainings compared
 OUT/ablation.json the answer; OUT/ablation.html, .png and .svg show it
 """
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections.abc import Iterable
@@ -24,9 +26,10 @@ from pipeline.clean.functions.modules import check_allowed
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
-from pipeline.engine.tasks import Task, make_task
+from pipeline.engine.tasks import Task, digest_of, make_task
 from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.schema import TokenizerRecipe
+from shards.config import Settings, load_settings
 from shards.errors import InputError
 from shards.format.manifest import Manifest, parse_json
 from shards.stores.files import lock_folder, make_folder, write_text
@@ -36,6 +39,7 @@ from tokenmill.experiments.arms import Arm, resolve_arms
 from tokenmill.experiments.proxy import ProxyResult, ProxyTask, train_proxy
 from tokenmill.experiments.schema import AblationConfig
 
+LOOKS_FILE = "looks.json"
 _STAGE = "train"
 _MOST_ERROR = 0.1
 """Of the difference between the mixes of two arms, the part that an error of a mix may be."""
@@ -55,6 +59,13 @@ def list_failed(trainings: Iterable[Training]) -> list[JsonObject]:
     """Return the trainings of an ablation that failed, each with its `arm`, `seed` and `why`."""
     failed = [one for one in trainings if one.result.failed]
     return [{"arm": one.arm.name, "seed": one.seed, "why": one.result.failed} for one in failed]
+
+
+class _Looks(Settings):
+    """The file of an ablation's looks."""
+
+    looks: dict[str, list[str]]
+    """For each comparison the digests of the trainings compared, one a look."""
 
 
 class Ablation:
@@ -84,6 +95,8 @@ class Ablation:
             InputError: a recipe cannot be used; with every fault.
         """
         self.config = config
+        self.looks: dict[str, int] = {}
+        """By arm, how many different answers of it and the first arm have been looked at, this one included."""
         self.out = out.absolute()
         self.work = self.out / "work"
         self._progress, self._executor, self._allow_code = progress, executor, allow_code
@@ -164,6 +177,23 @@ class Ablation:
                     # It has a receipt: without that, the next call tries again.
                     self.driver.work.child(_STAGE).child(one.task.digest).delete_all()
             shutil.rmtree(self.out / "sets", ignore_errors=True)
+
+    def count_looks(self) -> None:
+        """Count this answer's look at each arm, and keep it. Equal trainings are one look, and one seed is none.
+
+        Raises:
+            OSError: the file cannot be written.
+            InputError: it cannot be read, or is damaged.
+        """
+        file, base = self.out / LOOKS_FILE, self.arms[0].name
+        kept = load_settings(_Looks, file).looks if file.exists() else {}
+        for arm in self.arms[1:] if len(self.config.seeds) > 1 else ():
+            compared = digest_of(sorted(one.task.digest for one in self.trainings if one.arm.name in (base, arm.name)))
+            seen = kept.setdefault(f"{arm.name} minus {base}", [])
+            if compared not in seen:
+                seen.append(compared)
+            self.looks[arm.name] = len(seen)
+        write_text(file, json.dumps({"looks": kept}, indent=2) + "\n")
 
     def results_folder(self, training: Training) -> Path:
         """Return the folder of a training's result: its metrics and recipe, as in a run folder."""

@@ -16,13 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shards.errors import plural
 from shards.stores.files import write_text
 from shards.terminal.display import JsonObject
 from shards.terminal.program import PROBLEMS, WHOLE, Outcome
-from tokenmill.experiments.ablation import Ablation, Training, list_failed
+from tokenmill.experiments.ablation import LOOKS_FILE, Ablation, Training, list_failed
 from tokenmill.experiments.arms import Arm, list_changes
 from tokenmill.experiments.proxy import ProxyResult
 from trainer.evaluation.scores import LOSS_UNITS, find_own, show_score, unit_of
@@ -30,19 +28,23 @@ from trainer.results.comparison import compare_runs, name_once, write_comparison
 from trainer.results.runs import read_run
 
 CONFIDENCE = 0.95
-POWER = 0.8
-"""A difference counts as one that is seen if it is found in this part of all such ablations."""
-MOST_SEEDS = 10_000
-"""With more seeds, an answer is of no use."""
+FAMILY = 3
+"""So many comparisons, and more, are corrected for their number. Two of equal arms claim a difference in a tenth."""
 
 
-def answer_ablation(ablation: Ablation) -> JsonObject:
+def answer_ablation(ablation: Ablation, alone: str = "") -> JsonObject:
     """Return the answer of an ablation that has run, as rows of tables. Values that are not known are None.
+
+    Args:
+        ablation: the ablation.
+        alone: a score that decides by itself: it is not corrected for the number of the other comparisons.
 
     Returns:
         `name`: that of the ablation.
         `scores`: for each score and arm its `score`, `arm`, `values` by seed, `mean`, `spread` (the standard deviation
-            over seeds), what `find_difference` returns of it and the first arm, and `answer`.
+            over seeds), `pairs` (the seeds known of the first arm, too), `difference` (the mean over them of the arm's
+            value less that of the first arm), `difference_spread` (its standard deviation), `looks`, its interval
+            `low` to `high` of the `confidence` that is left of 95% after corrections, and `answer`.
         `costs`: for each arm its `trainings` that did not fail, their `tokens`, how many of these were `repeated`,
             `hours` and `dollars`.
         `changes`: for each key that an arm changes, its `arm`, `key` and `value`.
@@ -52,9 +54,12 @@ def answer_ablation(ablation: Ablation) -> JsonObject:
     names = ablation.config.scores or ablation.arms[0].train.eval.score_names
     # Arms that share a seed may share a training, which is paid once, by the first of them.
     paid = {one.task.digest: one for one in reversed(ablation.trainings)}.values()
+    rows = [row for name in names for row in _compare_arms(ablation, name)]
+    for is_alone in (True, False):
+        decide([row for row in rows if (row["score"] == alone) is is_alone])
     answer: JsonObject = {
         "name": ablation.config.name,
-        "scores": [row for name in names for row in _compare_arms(ablation, name)],
+        "scores": rows,
         "costs": [add_up(arm, [one.result for one in paid if one.arm is arm]) for arm in ablation.arms],
         "changes": [
             {"arm": arm.name, "key": key, "value": value}
@@ -63,7 +68,7 @@ def answer_ablation(ablation: Ablation) -> JsonObject:
         ],
         "failed": list_failed(ablation.trainings),
     }
-    return answer | {"notes": list(_list_notes(ablation, answer))}
+    return answer | {"notes": list(_list_notes(ablation, answer, alone))}
 
 
 def _compare_arms(ablation: Ablation, score: str) -> Iterator[JsonObject]:
@@ -81,77 +86,70 @@ def _compare_arms(ablation: Ablation, score: str) -> Iterator[JsonObject]:
             "values": dict(zip(map(str, ablation.config.seeds), values, strict=True)),
             "mean": statistics.fmean(known) if known else None,
             "spread": statistics.stdev(known) if len(known) > 1 else None,
-            **dict.fromkeys(("difference", "low", "high", "difference_spread", "seeds_needed")),
+            **dict.fromkeys(("pairs", "difference", "difference_spread", "low", "high", "confidence")),
+            "looks": ablation.looks.get(arm.name, 1),
             "answer": "the first arm",
         }
         if arm is not ablation.arms[0]:
             # Seeds that failed in one of the arms have no pair.
             pairs = [pair for pair in both if None not in pair]
             row |= _describe_pairs(score, pairs, [*base, *own])
-            if 0 < len(pairs) < len(values):
-                row["answer"] += f" ({len(pairs)} of {plural(len(values), 'seed')}: the others failed)"
         yield row
 
 
 def _describe_pairs(score: str, pairs: Sequence[tuple[Any, ...]], results: Sequence[ProxyResult]) -> JsonObject:
-    """Return what the answer says of the pairs of values of two arms."""
+    """Return what the pairs of values of two arms say by themselves."""
     if len({result.texts.get(find_own(score, result.texts)) for result in results if not result.failed}) > 1:
         return {"answer": "other text: the arms were not scored on the same documents or items"}
     if not pairs:
         return {"answer": "not known: its trainings failed"}
-    row, count = find_difference(*zip(*pairs, strict=True)), len(pairs)
-    if count == 1:
+    differences = [b - a for a, b in pairs]
+    row: JsonObject = {"pairs": len(pairs), "difference": statistics.fmean(differences)}
+    if len(pairs) == 1:
         return row | {"answer": "one seed: the effect of chance is not known"}
-    if row["low"] * row["high"] > 0:
-        better = (row["difference"] < 0) == (unit_of(score) in LOSS_UNITS)
-        return row | {"answer": "better" if better else "worse"}
-    if row["difference_spread"] == 0:
-        return row | {"answer": "no difference: equal with every seed"}
     found = "no difference seen"
-    if len({b > a for a, b in pairs}) == 1:
-        found = (
-            f"no difference shown: {count} of {count} seeds have its sign, as {2 ** (1 - count):.0%} of equal arms do"
-        )
-    seeds = row["seeds_needed"]
-    needed = "" if seeds is None else f"; about {plural(seeds, 'seed')} would show one of {abs(row['difference']):.2g}"
-    return row | {"answer": f"{found}{needed}"}
+    if len({difference > 0 for difference in differences}) == 1:
+        signs = f"{len(pairs)} of {len(pairs)} seeds have its sign"
+        found = f"no difference shown: {signs}, as {2 ** (1 - len(pairs)):.0%} of equal arms do"
+    return row | {"difference_spread": statistics.stdev(differences), "answer": found}
 
 
-def find_difference(first: Sequence[float], other: Sequence[float]) -> JsonObject:
-    """Return the difference of two arms from the values of one score, paired by seed. What is not known is None.
+def decide(rows: Sequence[JsonObject]) -> None:
+    """Add to comparisons of an answer, which are one family, their intervals, and which are better or worse.
 
-    Returns:
-        `difference`: the mean over the seeds of the arm's value less that of the first arm. `low` and `high`: the ends
-        of its 95% interval, that of Student's t for paired samples. `difference_spread`: the standard deviation of
-        the differences over the seeds. `seeds_needed`: about how many seeds would show a difference of this size with
-        this spread. One seed shows nothing but the first.
+    The interval of a comparison is that of Student's t for paired samples. Each further look has half the chance of an
+    error that the one before had, so that those of all looks add up to at most twice 5% (alpha spending, Lan and DeMets
+    1983). Of `FAMILY` comparisons or more, each has the level at which Holm's method (1979) tests it. So an interval
+    leaves out 0 just if the comparison is decided.
     """
-    differences = [b - a for a, b in zip(first, other, strict=True)]
-    mean, seeds = statistics.fmean(differences), len(differences)
-    row: JsonObject = {"difference": mean, **dict.fromkeys(("low", "high", "difference_spread", "seeds_needed"))}
-    if seeds < 2:
-        return row
-    spread = statistics.stdev(differences)
-    half = find_factor(seeds) * spread / math.sqrt(seeds)
-    row |= {"low": mean - half, "high": mean + half, "difference_spread": spread}
-    return row | {"seeds_needed": count_seeds(mean, spread)}
+    from scipy import stats
+
+    tests = [row for row in rows if row["difference_spread"] is not None]
+    scales = [row["difference_spread"] / math.sqrt(row["pairs"]) for row in tests]
+    chances: list[float] = []
+    for row, scale in zip(tests, scales, strict=True):
+        t = abs(row["difference"]) / scale if scale else math.inf if row["difference"] else 0.0
+        chances.append(float(2 * stats.t.sf(t, row["pairs"] - 1)) * 2 ** (row["looks"] - 1))
+    left = len(tests)
+    for number in sorted(range(left), key=chances.__getitem__):
+        row, error = tests[number], (1 - CONFIDENCE) / (left if len(tests) >= FAMILY else 1)
+        level = error / 2 ** (row["looks"] - 1)
+        half = find_factor(row["pairs"], 1 - level) * scales[number]
+        row |= {"low": row["difference"] - half, "high": row["difference"] + half, "confidence": 1 - level}
+        if row["difference_spread"] == 0 == row["difference"]:
+            row["answer"] = "no difference: equal with every seed"
+        elif chances[number] <= error:
+            better = (row["difference"] < 0) == (row["unit"] in LOSS_UNITS)
+            row["answer"], left = "better" if better else "worse", left - 1
+        if row["pairs"] < (seeds := len(row["values"])):
+            row["answer"] += f" ({row['pairs']} of {plural(seeds, 'seed')}: the others failed)"
 
 
-def find_factor(seeds: int) -> float:
+def find_factor(seeds: int, confidence: float = CONFIDENCE) -> float:
     """Return how many of its standard errors the interval of a mean reaches to each side: the factor of Student's t."""
     from scipy import stats
 
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, seeds - 1))
-
-
-def count_seeds(difference: float, spread: float) -> int | None:
-    """Return about how many seeds show a difference with the power `POWER`; None if it is more than `MOST_SEEDS`."""
-    from scipy import stats
-
-    seeds = np.arange(2, MOST_SEEDS)
-    limits = stats.t.ppf((1 + CONFIDENCE) / 2, seeds - 1) + stats.t.ppf(POWER, seeds - 1)
-    enough = seeds[abs(difference) * np.sqrt(seeds) > limits * spread]
-    return int(enough[0]) if len(enough) else None
+    return float(stats.t.ppf((1 + confidence) / 2, seeds - 1))
 
 
 def add_up(arm: Arm, results: Sequence[ProxyResult]) -> JsonObject:
@@ -170,22 +168,33 @@ def add_up(arm: Arm, results: Sequence[ProxyResult]) -> JsonObject:
     }
 
 
-def _list_notes(ablation: Ablation, answer: JsonObject) -> Iterator[str]:
+def _list_notes(ablation: Ablation, answer: JsonObject, alone: str) -> Iterator[str]:
     seeds = len(ablation.config.seeds)
     if seeds == 1:
         yield "one seed: a difference may be chance, and no interval is known. Give at least three seeds."
     else:
         yield (
             f"difference: the mean over {plural(seeds, 'seed')} of arm minus {ablation.arms[0].name}, paired by seed; "
-            f"in brackets its {CONFIDENCE:.0%} interval (Student's t). One in twenty comparisons of equal arms shows "
-            f"a difference by chance. The spread of the differences has {plural(seeds - 1, 'degree')} of freedom "
-            f"(t-factor {find_factor(seeds):.1f}): only a difference of at least "
-            f"{find_factor(seeds) / math.sqrt(seeds):.1f} times it is shown. The seeds named are a rough estimate."
+            f"in brackets its {CONFIDENCE:.0%} interval (Student's t), which holds for a number of seeds chosen before "
+            "any answer. One in twenty comparisons of equal arms shows a difference by chance. The spread of the "
+            f"differences has {plural(seeds - 1, 'degree')} of freedom (t-factor {find_factor(seeds):.1f}): only a "
+            f"difference of at least {find_factor(seeds) / math.sqrt(seeds):.1f} times it is shown."
         )
-    # One of twenty comparisons claims a difference by chance.
-    compared = sum(row["difference"] is not None and row["low"] is not None for row in answer["scores"])
-    if compared > 10:
-        yield f"{compared} comparisons: expect about {compared / 20:.0f} by chance. Decide by a score chosen before."
+    compared = [row for row in answer["scores"] if row["confidence"] is not None]
+    family = sum(row["score"] != alone for row in compared)
+    if family >= FAMILY:
+        yield (
+            f"{family} comparisons: Holm's correction widens their intervals, so that one in twenty ablations of equal "
+            "arms shows any difference. With fewer `scores`, chosen before, they are narrower."
+        )
+    if (looks := max((row["looks"] for row in compared), default=1)) > 1:
+        spent = (1 - CONFIDENCE) / 2 ** (looks - 1)
+        yield (
+            f"look {looks}: earlier answers were of other seeds or trainings ({LOOKS_FILE}). Each look has half the "
+            f"chance of an error of the one before (alpha spending), so intervals are widened to {1 - spent:.4%} or "
+            "more. Of equal arms, all looks together show a difference in at most "
+            f"{2 * (1 - CONFIDENCE) - spent:.2%}, however many in 10%."
+        )
     yield from note_failed(answer["failed"])
     for row in answer["costs"]:
         if row["repeated"]:

@@ -36,7 +36,7 @@ def answer_search(search: MixSearch) -> JsonObject:
         `failed`: for each training that failed, its `arm`, `seed` and `why`.
         `notes`: what a reader of the tables must know.
     """
-    last = answer_ablation(search.last) if search.last else JsonObject(scores=[], notes=[])
+    last = answer_ablation(search.last, alone=OBJECTIVE) if search.last else JsonObject(scores=[], notes=[])
     paid = {one.task.digest: one.result for one in search.trainings}
     costs = add_up(search.own, list(paid.values()))
     del costs["arm"]
@@ -130,7 +130,12 @@ def _list_notes(search: MixSearch, answer: JsonObject) -> Iterator[str]:
     )
     if len(search.config.seeds) == 1:
         yield "one seed: the intervals do not cover what another seed would do. Give several seeds."
-    elif search.last and set(search.config.last_seeds) != set(search.config.seeds):
+    if chosen := {*search.config.last_seeds} & {*search.config.seeds}:
+        yield (
+            f"{plural(len(chosen), 'seed')} of the comparison chose the winner, too, which favours it. Leave out "
+            "final_seeds: then all seeds of the comparison are new."
+        )
+    elif search.last:
         yield "measured: with other seeds than those of the fit. Seeds shift all mixes alike: compare differences."
     # What a reader must know of the sources, the bounds and the fits.
     scarce = [one.name for one in search.recipe.sources if search.sizes[one.name][1] < one.take]

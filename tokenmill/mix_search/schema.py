@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -26,7 +27,7 @@ class MixSearchConfig(ExperimentConfig):
     tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)]
     """Tokens of each training."""
     final_seeds: Seeds | None = None
-    """Seeds of the last comparison, of the winner with the recipe's weights; when absent, `seeds`."""
+    """Seeds of the last comparison, of the winner with the recipe's weights; when absent, three new ones or more."""
     target_tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
     """Training tokens of the real run; when absent, `mix.tokens` of the data recipe. Small models repeat a scarce
     source as often as that run will."""
@@ -46,4 +47,6 @@ class MixSearchConfig(ExperimentConfig):
     @property
     def last_seeds(self) -> list[int]:
         """The seeds of a mix search's last comparison."""
-        return self.final_seeds or self.seeds
+        count = max(3, len(self.seeds))
+        new = (seed for seed in range(1, count + len(self.seeds) + 1) if seed not in self.seeds)
+        return self.final_seeds or [*islice(new, count)]

@@ -132,6 +132,7 @@ class MixSearch:
         self.last = self._open_last()
         self.last.run()
         self._check_texts(self.last)
+        self.last.count_looks()
         # The comparison answers for the objective, too.
         for training in self.last.trainings:
             training.result = self._add_objective(training.result)
