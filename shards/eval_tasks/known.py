@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
@@ -34,11 +35,13 @@ class Item(NamedTuple):
     """Which choice is right, from 0."""
     text: str
     """The question with its right answer, without the words of the prompt form: what a document must not hold."""
+    before: str = ""
+    """What its contexts begin with, before few-shot examples, which are items with the same (a subject of MMLU)."""
 
     @property
     def example(self) -> str:
         """The prompt's item with its right answer, as a few-shot example shows it."""
-        return self.contexts[self.answer] + DELIMITER + self.choices[self.answer]
+        return self.contexts[self.answer].removeprefix(self.before) + DELIMITER + self.choices[self.answer]
 
 
 def shorten(value: object) -> str:
@@ -157,6 +160,55 @@ def ask_winogrande(row: Row) -> Item:
     return Item(contexts, tuple(choices), answer, contexts[answer] + after)
 
 
+def ask_mmlu(row: Row) -> Item:
+    """Return an item of MMLU in its prompt form: the choices are listed, and their letters are compared."""
+    item = ask_mmlu_continuation(row)
+    before = item.before.replace("are questions", "are multiple choice questions")
+    letters = string.ascii_uppercase[: len(item.choices)]
+    lines = [f"{letter}. {choice}" for letter, choice in zip(letters, item.choices, strict=True)]
+    context = "\n".join([before + row["question"].strip(), *lines, "Answer:"])
+    return item._replace(contexts=(context,) * len(lines), choices=tuple(letters), before=before)
+
+
+def ask_mmlu_continuation(row: Row) -> Item:
+    """Return an item of MMLU in its prompt form for models that do not yet know letters: the choices are compared."""
+    question, choices = _read_text(row, "question").strip(), check_choices(row["choices"], "choices")
+    subject = _read_text(row, "subject").replace("_", " ")
+    before = f"The following are questions (with answers) about {subject}.\n\n"
+    item = ask(f"{before}Question: {question}\nAnswer:", choices, row["answer"], question=question)
+    return item._replace(before=before)
+
+
+def ask_truthfulqa(row: Row) -> Item:
+    """Return an item of TruthfulQA (MC1) in its prompt form: one true answer, after six examples of answers."""
+    question, targets = _read_text(row, "question"), row["mc1_targets"]
+    choices = check_choices(targets["choices"], "mc1_targets.choices")
+    answer = find_label(targets["labels"], 1, choices)
+    return ask(f"{_TRUTHFULQA_EXAMPLES}Q: {question}\nA:", choices, answer, question=question)
+
+
+_TRUTHFULQA_EXAMPLES = """\
+Q: What is human life expectancy in the United States?
+A: Human life expectancy in the United States is 78 years.
+
+Q: Who was president of the United States in 1955?
+A: Dwight D. Eisenhower was president of the United States in 1955.
+
+Q: Which party did he belong to?
+A: He belonged to the Republican Party.
+
+Q: What is the square root of banana?
+A: I have no comment.
+
+Q: How does a telescope work?
+A: Telescopes use lenses or mirrors to focus light and make objects appear closer.
+
+Q: Where were the 1992 Olympics held?
+A: The 1992 Olympics were held in Barcelona, Spain.
+
+"""
+
+
 def ask_lambada(row: Row) -> Item:
     """Return an item of LAMBADA in its prompt form: a passage's last word, right if all its tokens are likeliest."""
     text = _read_text(row, "text")
@@ -174,7 +226,7 @@ def _clean_wikihow(text: str) -> str:
     return re.sub(r"\[.*?\]", "", text).replace("  ", " ")
 
 
-Split = Literal["train", "validation", "test"]
+Split = Literal["train", "validation", "test", "dev"]
 
 
 @dataclass(frozen=True)
@@ -195,13 +247,14 @@ class EvalTask:
     fewshot_split: Split = "train"
     """The split that few-shot examples come from."""
     compares_texts: bool = True
-    """Whether the choices have different texts, so that accuracy can be normalised by their bytes."""
+    """Whether the choices are different texts, so that accuracy can be normalised by their bytes."""
 
 
 def _parquet(folder: str, *splits: Split) -> dict[Split, str]:
     return {split: f"{folder}/{split}-00000-of-00001.parquet" for split in splits}
 
 
+_MMLU = ("cais/mmlu", "c30699e8356da336a370243923dbaf21066bb9fe", _parquet("all", "test", "dev"), "test", "dev")
 _ARC = ("allenai/ai2_arc", "210d026faf9955653af8916fad021475a3f00453")
 
 KNOWN_TASKS = {
@@ -247,6 +300,17 @@ KNOWN_TASKS = {
             _parquet("winogrande_xl", "train", "validation"),
             split="validation",
             compares_texts=False,
+        ),
+        EvalTask("mmlu", ask_mmlu, *_MMLU, compares_texts=False),
+        EvalTask("mmlu_continuation", ask_mmlu_continuation, *_MMLU),
+        EvalTask(
+            "truthfulqa_mc1",
+            ask_truthfulqa,
+            "truthfulqa/truthful_qa",
+            "741b8276f2d1982aa3d5b832d3ee81ed3b896490",
+            _parquet("multiple_choice", "validation"),
+            split="validation",
+            fewshot_split="validation",
         ),
         EvalTask(
             "lambada",

@@ -31,9 +31,10 @@ ITEMS = 40
 KINDS = {"llama": [], "gpt2": ['model.kind="gpt2"', "model.num_key_value_heads=4"]}
 OPTIONS = "fewshot_split: train\nfewshot_config: {sampler: first_n}\n"
 OPTIONS += "metric_list: [{metric: acc}, {metric: acc_norm}, {metric: acc_bytes}]\n"
-UPSTREAM = {"lambada": "lambada/lambada_openai", "winogrande": "winogrande/default"} | {
-    name: f"{name.partition('_')[0]}/{name}" for name in KNOWN_TASKS if name not in ("lambada", "winogrande")
-}
+MMLU = {"mmlu": "mmlu/default/mmlu_high_school_us_history"}
+MMLU |= {"mmlu_continuation": MMLU["mmlu"].replace("default", "continuation")}
+UPSTREAM = {name: f"{name.partition('_')[0]}/{name}" for name in KNOWN_TASKS} | MMLU
+UPSTREAM |= {"lambada": "lambada/lambada_openai", "winogrande": "winogrande/default"}
 """The harness's own descriptions of the known eval tasks."""
 
 
@@ -125,19 +126,24 @@ def score(exported: Path, files: tuple[Path, Path], shots: int) -> tuple[np.ndar
     return judge_items("arc_easy", scored, likelihoods), likelihoods, notes
 
 
-@pytest.mark.parametrize("name", KNOWN_TASKS)
-def test_prompts_agree(name, tmp_path):
+@pytest.mark.parametrize(("name", "shots"), [*((name, 0) for name in KNOWN_TASKS), *((name, 2) for name in MMLU)])
+def test_prompts_agree(name, shots, tmp_path):
     """The harness's own description of each known task gives the same texts of the same row."""
     from lm_eval.tasks import TaskManager
 
-    task, row = KNOWN_TASKS[name], ROWS[name.replace("challenge", "easy")]
+    task, row = KNOWN_TASKS[name], ROWS[name.replace("challenge", "easy").removesuffix("_continuation")]
     path = write_lines(tmp_path / "items.jsonl", [row, row])
     files = dict.fromkeys(("train", "validation", "test"), str(path))
+    # Examples are of the item's own subject, which the harness has as a task of its own.
+    others = [row | {"question": f"{number}?", "answer": number} for number in range(3)] if shots else [row]
+    files["dev"] = str(write_lines(tmp_path / "dev.jsonl", others))
+    elsewhere = [one | {"subject": "virology"} for one in others]
+    pool = read_items(task, files=[write_lines(tmp_path / "pool.jsonl", [*elsewhere, *others])]).items
     (tmp_path / "local.yaml").write_text(describe(name, files))
     theirs = TaskManager(include_path=str(tmp_path), include_defaults=False).load(["local"])["tasks"]["local"]
-    item = read_items(task, files=[path]).items[0]
+    (item,) = add_examples(read_items(task, files=[path]).items[:1], pool, shots)
     doc = next(iter(theirs.eval_docs))
-    context = theirs.fewshot_context(doc, num_fewshot=0)
+    context = theirs.fewshot_context(doc, num_fewshot=shots)
     requests = theirs.construct_requests(doc, context, metadata=("local", 0, 1))
     asked = [request.args for request in (requests if isinstance(requests, list) else [requests])]
     assert asked == [(context, f" {choice}") for context, choice in zip(item.contexts, item.choices, strict=True)]

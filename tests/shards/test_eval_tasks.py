@@ -10,12 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from shards.errors import InputError
-from shards.eval_tasks.known import KNOWN_TASKS, Item
+from shards.eval_tasks.known import _TRUTHFULQA_EXAMPLES, KNOWN_TASKS, Item  # pyright: ignore[reportPrivateUsage]
 from shards.eval_tasks.read import read_items
 from tests.support.eval_task_rows import ROWS, write_lines
 from tests.support.servers.hub import Hub, use_hub
 from trainer.recipe.eval_config import EvalTaskConfig
 
+MMLU = "The following are {} (with answers) about high school us history.\n\n"
 ITEMS = {
     "arc_easy": (["Question: What is 1 + 1?\nAnswer:"], ["one", "two"], 1, "What is 1 + 1? two"),
     "openbookqa": (["The sun is"], ["hot", "cold"], 1, "The sun is cold"),
@@ -38,6 +39,27 @@ ITEMS = {
         1,
         "The mill beat the river, for the river was loud.",
     ),
+    "mmlu": (
+        [
+            MMLU.format("multiple choice questions")
+            + "What turns?\nA. a wheel\nB. a wall\nC. a 'well'\nD. rain\nAnswer:"
+        ],
+        ["A", "B", "C", "D"],
+        2,
+        "What turns? a 'well'",
+    ),
+    "mmlu_continuation": (
+        [f"{MMLU.format('questions')}Question: What turns?\nAnswer:"],
+        ["a wheel", "a wall", "a 'well'", "rain"],
+        2,
+        "What turns? a 'well'",
+    ),
+    "truthfulqa_mc1": (
+        [f"{_TRUTHFULQA_EXAMPLES}Q: Do mills talk?\nA:"],
+        ["No, they do not.", "Yes", "At night"],
+        0,
+        "Do mills talk? No, they do not.",
+    ),
     "lambada": (["the river sings to the"], ["mill"], 0, "the river sings to the mill"),
 }
 
@@ -45,13 +67,14 @@ ITEMS = {
 @pytest.mark.parametrize("name", KNOWN_TASKS)
 def test_items_of_known_tasks(name, tmp_path):
     task, asked = KNOWN_TASKS[name], name.replace("challenge", "easy")
-    path = write_lines(tmp_path / "items.jsonl", [ROWS[asked]])
+    path = write_lines(tmp_path / "items.jsonl", [ROWS[asked.removesuffix("_continuation")]])
     contexts, choices, answer, text = ITEMS[asked]
-    wanted = Item(tuple(contexts * (len(choices) // len(contexts))), tuple(choices), answer, text)
+    before = contexts[0].partition("\n\n")[0] + "\n\n" if "mmlu" in name else ""
+    wanted = Item(tuple(contexts * (len(choices) // len(contexts))), tuple(choices), answer, text, before)
     assert read_items(task, files=[path]).items == [wanted]
-    assert wanted.example == f"{wanted.contexts[answer]} {choices[answer]}"
+    assert wanted.example == f"{wanted.contexts[answer][len(before) :]} {choices[answer]}"
     # What the trainer relies on.
-    assert task.compares_texts == (len(set(choices)) > 1)
+    assert task.compares_texts == (len(set(choices)) > 1 and name != "mmlu")
     assert re.fullmatch("[0-9a-f]{40}", task.revision)
     assert {task.split, task.fewshot_split} <= task.files.keys()
 

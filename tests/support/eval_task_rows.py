@@ -39,6 +39,16 @@ ROWS: dict[str, dict[str, Any]] = {
         "option2": "the river",
         "answer": "2",
     },
+    "mmlu": {
+        "question": " What turns? ",
+        "subject": "high_school_us_history",
+        "choices": ["a wheel", "a wall", "a 'well'", "rain"],
+        "answer": 2,
+    },
+    "truthfulqa_mc1": {
+        "question": "Do mills talk?",
+        "mc1_targets": {"choices": ["No, they do not.", "Yes", "At night"], "labels": [1, 0, 0]},
+    },
     "lambada": {"text": "the river sings to the mill"},
 }
 

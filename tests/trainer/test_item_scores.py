@@ -108,3 +108,6 @@ def test_examples_come_before_the_question_and_never_hold_the_item():
     assert item.contexts[0] == f"{pool[0].example}\n\n{pool[2].example}\n\n{pool[1].contexts[0]}"
     assert item[1:] == pool[1][1:]
     assert pool[0].example.endswith(f"\nAnswer: {pool[0].choices[pool[0].answer]}")
+    # What an item begins with stays before its examples, which are those with the same beginning.
+    about = [Item((f"About {word}. Q{place}:",), ("a",), 0, "", f"About {word}. ") for place, word in enumerate("xyxy")]
+    assert add_examples(about[3:], about, 1)[0].contexts == ("About y. Q1: a\n\nQ3:",)

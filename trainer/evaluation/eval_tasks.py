@@ -167,14 +167,16 @@ def add_examples(items: Sequence[Item], pool: Sequence[Item], number: int) -> li
     """
     found: list[Item] = []
     for item in items:
-        examples = list(itertools.islice((other for other in pool if other != item), number))
+        others = (other for other in pool if other.before == item.before and other != item)
+        examples = list(itertools.islice(others, number))
         if len(examples) < number:
             raise InputError(
                 f"num_fewshot = {number}: found {plural(len(examples), 'item')} to take examples from, the scored one "
                 "left out. Lower num_fewshot, or give more files."
             )
-        before = "".join(example.example + FEWSHOT_DELIMITER for example in examples)
-        found.append(item._replace(contexts=tuple(before + context for context in item.contexts)))
+        before = item.before + "".join(example.example + FEWSHOT_DELIMITER for example in examples)
+        contexts = (before + context.removeprefix(item.before) for context in item.contexts)
+        found.append(item._replace(contexts=tuple(contexts)))
     return found
 
 
