@@ -35,7 +35,7 @@ test-long: $(STAMP)  ## run the tests that take many seconds each: builds and tr
 
 test-exhaustive: $(STAMP)  ## the same with more kills and documents, trainings side by side, and a signal or a fault at each call (days)
 	TOKENMILL_EXHAUSTIVE_TESTS=1 $(BIN)/python -m pytest tests/pipeline/test_same_bytes.py tests/pipeline/test_given_ids.py tests/trainer/test_crashes.py \
-		tests/pipeline/test_contamination_scripts.py tests/test_signals.py tests/test_fuzz.py tests/test_anomalies.py
+		tests/pipeline/test_contamination_scripts.py tests/pipeline/test_shipped_recipes.py tests/test_signals.py tests/test_fuzz.py tests/test_anomalies.py
 
 test-exports: $(STAMP) $(EXPORTS_VENV)/.stamp  ## read exports with the libraries they are for, in an environment of their own
 	rm -rf out/test-exports

@@ -38,6 +38,7 @@ WORDS = {
     "docs/guide.md": 1_620,
     "docs/keys.md": 6_700,
     "docs/performance.md": 1_000,
+    "docs/projects.md": 1_300,
     "docs/promises.md": 800,
     "docs/tokenizers.md": 700,
     "docs/trainers.md": 1_800,

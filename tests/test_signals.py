@@ -21,8 +21,8 @@ from tokenmill.__main__ import _interrupt  # pyright: ignore[reportPrivateUsage]
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
 COUNT = 200 if EXHAUSTIVE else 10
 SECONDS = 45.0
-"""How long a command may take to end on a machine with ten times as many processes as processors; alone it takes 1 to 4:
-an interrupt waits for the end of an import, and of a validation."""
+"""How long a command may take to end on a very busy machine; alone it takes 1 to 4. An interrupt waits for the end of
+an import, and of a validation."""
 COMMANDS = [
     "audit {set} --workers 2 --out {out}",
     "report {set} --workers 2 --out {out}",

@@ -6,19 +6,27 @@ Both servers are on loopback and hold a small set in the names and schemas of th
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from shards.eval_tasks.known import KNOWN_TASKS
 from tests.support.builds import call_here
+from tests.support.eval_task_rows import ROWS
 from tests.support.hub_builds import ROOT, Command
 from tests.support.recipes import overrides
 from tests.support.servers import corpora
 from tests.support.servers.bucket import Bucket
 from tests.support.servers.hub import Hub
+from tests.support.servers.snapshots import snapshot_of
 
 pytestmark = pytest.mark.long
 
@@ -41,7 +49,19 @@ def run(made: corpora.Corpora, tmp_path: Path) -> Iterator[Command]:
     with Hub(made.root) as hub, Bucket(made.objects) as bucket:
         command = Command(hub, tmp_path)
         command.environment["TOKENMILL_CONTENT_ENDPOINT"] = f"{bucket.url}/content"
+        publish_tasks(hub, tmp_path / "tasks")
         yield command
+
+
+def publish_tasks(hub: Hub, folder: Path) -> None:
+    """Publish the eval tasks that shipped recipes name, under the commits that they have on the real Hub."""
+    for name in ("arc_easy", "arc_challenge", "hellaswag"):
+        task = KNOWN_TASKS[name]
+        file = folder / task.repo / task.files[task.split]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist([ROWS.get(name, ROWS["arc_easy"])] * 3), file)
+    for repo, revision in {(KNOWN_TASKS[name].repo, KNOWN_TASKS[name].revision) for name in ("arc_easy", "hellaswag")}:
+        hub.add(repo, replace(snapshot_of(repo, folder / repo), commit=revision), "main")
 
 
 SMALL = overrides(
@@ -88,3 +108,38 @@ def test_every_shipped_recipe_can_be_planned(recipe: Path, run: Command, tmp_pat
     # Only what reads from the Hub needs a process of its own, with its address.
     planned = json.loads(run(*command) if 'kind = "hub"' in text else call_here(*command).stdout)
     assert all(source["tokens"] > 0 for source in planned["sources"])
+
+
+PAGE = (ROOT / "docs/projects.md").read_text(encoding="utf-8")
+PROJECTS = {
+    title: [shlex.split(line, comments=True)[1:] for line in code.splitlines()]
+    for title, code in re.findall(
+        r"^## ([^\n]*)\n(?:(?!^## ).)*?^```sh\n(tokenmill .*?)^```", PAGE, re.MULTILINE | re.DOTALL
+    )
+}
+IN_CI = "134 M"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("project", PROJECTS)
+def test_a_project_runs_as_its_page_says(project: str, run: Command, tmp_path: Path) -> None:
+    """Each command of the page, as a rehearsal on what the servers hold."""
+    if project != IN_CI and not os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"):
+        pytest.skip("one project is enough here; make test-exhaustive runs all")
+    (tmp_path / "data").mkdir()
+    texts = corpora.small_stories()["text"].to_pylist() * 3
+    (tmp_path / "data/corpus.txt").write_text("<|endoftext|>".join(f"{n} {text}" for n, text in enumerate(texts)))
+    waiting: dict[str, int] = {}
+    for command in PROJECTS[project]:
+        more = {"build": SMALL, "plan": SMALL, "train": ["--rehearse"]}.get(command[0], [])
+        # What is trained pauses at all phases but the last one, unless that is passed.
+        status = 0
+        if command[0] == "train":
+            phases = tomllib.loads((ROOT / f"recipes/train/{command[1]}.toml").read_text())["phases"]
+            name = command[command.index("--run") + 1]
+            waiting.setdefault(name, sum(phase.get("pause", False) for phase in phases))
+            status = 3 if waiting[name] else 0
+            waiting[name] -= 1
+            more = [] if "--rehearse" in command else more
+        arguments = [word for word in command if word not in ("--tokens", "4M")]
+        run(*arguments, *more, cwd=tmp_path, expect=status)

@@ -28,9 +28,9 @@ class Command:
             "TOKENMILL_TIMEOUT_S": "3",
         }
 
-    def __call__(self, *arguments: str | Path, expect: int = 0, **environment: str) -> str:
+    def __call__(self, *arguments: str | Path, expect: int = 0, cwd: Path = ROOT, **environment: str) -> str:
         """Run a command to its end; return its stdout, or its stderr if it is expected to fail."""
-        done = run_program(*arguments, cwd=ROOT, env=self.environment | environment)
+        done = run_program(*arguments, cwd=cwd, env=self.environment | environment)
         assert done.returncode == expect, done.stderr + done.stdout[-2000:]
         assert "Traceback" not in done.stderr
         return done.stderr if expect else done.stdout
