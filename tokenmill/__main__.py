@@ -39,7 +39,7 @@ WAY = {
         "audit": ("shards.cli.audit", "find unusual and rare tokens, repeats and leaks before you train"),
         "trace": ("tokenmill.commands.trace", "find the documents that contain a string, and their sources"),
         "report": ("tokenmill.commands.report", "write an HTML page and a dataset card about the set"),
-        "push": ("shards.cli.push", "upload a set to the Hugging Face Hub"),
+        "push": ("tokenmill.commands.push", "upload a set, or a model, to the Hugging Face Hub"),
         "pull": ("shards.cli.pull", "download a set from the Hub, and verify every file"),
         "export": ("shards.cli.export_set", "write a set in the layout of another trainer"),
     },
@@ -116,7 +116,7 @@ def main(arguments: list[str]) -> int:
         try:
             return call_command(name, module, rest)
         except ShardSetError as error:
-            if name not in ("report", "trace") and not module.startswith("shards."):
+            if name not in ("report", "trace", "push") and not module.startswith("shards."):
                 raise
             raise RunError(error.problems) from error  # the set has problems: the answer, and no wrong command line
         except BaseException as error:

@@ -1,19 +1,20 @@
-"""Upload a set and its dataset card as a dataset on the Hugging Face Hub; run it again to resume.
-
-The files are uploaded first; one commit at the end makes the whole set visible. A set that fails validation is not
-uploaded, and nothing is uploaded twice. The token comes from HF_TOKEN or `hf auth login`; HF_ENDPOINT names another
-Hub.
-"""
+"""The flags of `push`, and what it does with a set; `tokenmill.commands.push` is the command."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError, ShardSetError, plural, shell_command
 from shards.terminal.arguments import add_give_up_after, add_set, add_threads, parse_path
 from shards.terminal.program import Outcome
+
+if TYPE_CHECKING:
+    from shards.hub.push import SetFile
+    from shards.stores.hub_store import HubAddress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,10 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="validate, and list what would be uploaded")
 
 
-def run(options: argparse.Namespace) -> Outcome:
+def push_set(options: argparse.Namespace) -> Outcome:
     """Return what `push` has sent, or with `--dry-run` what it would send."""
-    from shards.hub.push import list_files, push
-    from shards.stores.hub_client import limit_hub_requests
+    from shards.hub.push import list_files
     from shards.stores.hub_store import parse_hub_address
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
@@ -44,8 +44,18 @@ def run(options: argparse.Namespace) -> Outcome:
         checked = validate(options.set, level="full", threads=options.threads, progress=progress)
     if checked.problems:
         raise ShardSetError(checked.problems)
+    return send(options, list_files(options.set, card), address, began, f'shards.open_set("{address}")')
+
+
+def send(
+    options: argparse.Namespace, files: Sequence[SetFile], address: HubAddress, began: float, reading: str
+) -> Outcome:
+    """Push files, which have been read since `began`; return what `push` has sent, and the call that reads it."""
+    from shards.hub.push import push
+    from shards.stores.hub_client import limit_hub_requests
+    from shards.terminal.progress import show_progress
+
     limit_hub_requests(options.give_up_after)
-    files = list_files(options.set, card)
     named = {"url": str(address), "repo": address.repo, "revision": address.revision, "folder": address.folder}
     with show_progress("push", unit="bytes") as progress:
         done = push(
@@ -65,16 +75,23 @@ def run(options: argparse.Namespace) -> Outcome:
             f"{counts} to send, {done['added_bytes']:,} of {done['bytes']:,} bytes; the rest is already there",
         ]
         if done["replaces"] is not None:
-            shown.append(f"the set {done['replaces']!r} would be replaced")
+            shown.append(f"the {address.kind.replace('data', '')} {done['replaces']!r} would be replaced")
         return Outcome(named | done | {"dry_run": True}, shown)
     seconds = time.perf_counter() - began
     added = f"{plural(len(done['added']), 'file')} added, {done['added_bytes']:,} bytes, {seconds:.1f} s"
     shown = [
         f"{added}; {done['files'] - len(done['added'])} were there",
         f"{address}: all {plural(done['files'], 'file')} listed with their SHA-256 at commit {done['commit']}",
-        f'read it with shards.open_set("{address}")',
+        f"read it with {reading}",
     ]
     return Outcome(named | done | {"verified": True, "seconds": round(seconds, 3)}, shown)
+
+
+def check_card(card: Path) -> Path:
+    """Return the file of a card to push, or refuse one that is not there."""
+    if not card.is_file():
+        raise InputError(f"{card}: {'is no regular file' if card.exists() else 'no such file'}. Correct --card.")
+    return card
 
 
 def _find_card(options: argparse.Namespace) -> Path | None:
@@ -84,10 +101,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
     from shards.stores.store import FolderStore, folder_beside
 
     if options.card is not None:
-        if not options.card.is_file():
-            found = "is no regular file" if options.card.exists() else "no such file"
-            raise InputError(f"{options.card}: {found}. Correct --card.")
-        return options.card
+        return check_card(options.card)
     card = folder_beside(FolderStore(options.set), "report") / CARD_FILE
     if not card.is_file():
         return None

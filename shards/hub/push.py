@@ -1,4 +1,4 @@
-"""Push a set on disk to a folder of a dataset repository on the Hub, whole or not at all.
+"""Push a set on disk, or a model, to a folder of a repository on the Hub, whole or not at all.
 
 The large files are uploaded first and are not visible yet. One commit then adds every file, the manifest included.
 (More than `COMMIT_FILES` files need several commits: the last adds the manifest, and the first removes the manifest of
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import ShardSetError, plural
-from shards.format.manifest import MANIFEST_FILE, Manifest
+from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import ShardSet, open_set
 from shards.format.shard import AGAIN, compare_digest
 from shards.stores.files import hash_file
@@ -62,14 +62,14 @@ class Comparison:
         files: every file of the set and the card, the manifest last.
         listing: the Hub's listing.
         missing: the files to send, in the order of `files`.
-        other: the manifest on the Hub, if it belongs to another set.
+        other: what the repository holds already, if it is another set or model: its name, and words for it.
         leftover: files of that other set that this set does not replace.
     """
 
     files: list[SetFile]
     listing: HubStore
     missing: list[SetFile]
-    other: Manifest | None
+    other: tuple[str, str] | None
     leftover: list[str]
 
 
@@ -96,7 +96,7 @@ def push(
     """Send to the Hub the files that it lacks, then make the set visible.
 
     Args:
-        files: from `list_files`.
+        files: from `list_files`; of a model the files of its folder, the weights last.
         address: the destination of the set; the repository is created if it does not exist, on the branch main.
         private: create the repository as private; refuse a public one.
         replace: replace another set.
@@ -108,7 +108,7 @@ def push(
     Returns:
         commit: the commit that holds the set.
         created: whether the repository was not there.
-        replaces: the name of the set whose place it takes; None if there is none.
+        replaces: the name of the set, or the kind, of what it takes the place of; None if there is nothing.
         files, bytes: of the set and the card.
         added, added_bytes: the files that the push added to the revision.
 
@@ -145,7 +145,7 @@ def push(
     total, added_bytes = count_bytes(wanted), count_bytes(missing)
     told = {
         "created": before is None,
-        "replaces": before.other.name if before and before.other else None,
+        "replaces": before.other[0] if before and before.other else None,
         "files": len(wanted),
         "bytes": total,
         "added": [file.name for file in missing],
@@ -199,18 +199,22 @@ def _compare_with_hub(
     there = listing.files
     wanted = [file for file in files if not (keep_card and file.name == CARD_FILE and CARD_FILE in there)]
     missing = [file for file in wanted if file.name not in there or not _holds(there[file.name], file)]
-    # A manifest that differs is another set's: which of its files would be left over?
+    # A manifest that differs is another set's: which of its files would be left over? Weights are another model's.
     other, leftover = None, list[str]()
-    if MANIFEST_FILE in there and any(file.name == MANIFEST_FILE for file in missing):
+    differs = files[-1].name in there and files[-1] in missing
+    if differs and address.kind == "model":
+        other = address.kind, "model"
+    elif differs:
         try:
-            other = ShardSet(listing).manifest
+            manifest = ShardSet(listing).manifest
         except ShardSetError as error:
             raise StoreError(
                 f"{address}: its {MANIFEST_FILE} is not a set's ({error}). Give another repository or "
                 "revision, or remove the file there."
             ) from error
+        other = manifest.name, f"set, {manifest.name!r} of {plural(len(manifest.shards), 'shard')}"
         stays = {file.name for file in files}
-        leftover = [name for name in sorted(other.digests) if name in there and name not in stays]
+        leftover = [name for name in sorted(manifest.digests) if name in there and name not in stays]
     return Comparison(wanted, listing, missing, other, leftover)
 
 
@@ -243,13 +247,13 @@ def _check_new(address: HubAddress) -> None:
             "first, or create the branch with `hf`."
         )
     if not get_token():
-        raise StoreError(f"{address}: no such dataset, or it is private. {say_token()}.")
+        raise StoreError(f"{address}: no such {address.kind}, or it is private. {say_token()}.")
 
 
 def _create(address: HubAddress, *, private: bool) -> None:
     """Create the repository to push to unless it exists."""
     with hub_errors(f"{address}"):
-        open_hub_client().create_repo(address.repo, repo_type="dataset", private=private, exist_ok=True)
+        open_hub_client().create_repo(address.repo, repo_type=address.kind, private=private, exist_ok=True)
 
 
 def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
@@ -259,7 +263,7 @@ def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
         raise StoreError(f"{listing}: is public, and --private was given. Make it private in its settings first.")
     if other is not None and not replace:
         raise StoreError(
-            f"{listing}: holds another set, {other.name!r} of {plural(len(other.shards), 'shard')}. Give another "
+            f"{listing}: holds another {other[1]}. Give another "
             "repository or branch, or --replace to take its place (it stays in the history)."
         )
 
@@ -271,11 +275,12 @@ def _check_card(address: HubAddress, card: Path) -> None:
         StoreError: it does not accept the card; the message says why.
     """
     import yaml
-    from huggingface_hub import DatasetCard
+    from huggingface_hub import DatasetCard, ModelCard
 
     with hub_errors(f"{address}: {CARD_FILE}"):
         try:
-            DatasetCard(card.read_text(encoding="utf-8")).validate()
+            of_kind = DatasetCard if address.kind == "dataset" else ModelCard
+            of_kind(card.read_text(encoding="utf-8")).validate()
         except (ValueError, yaml.YAMLError) as error:
             said = " ".join(str(error).split())
             raise StoreError(
@@ -311,7 +316,7 @@ def _upload(what: str, address: HubAddress, operations: list[CommitOperationAdd]
     def attempt() -> None:
         with hub_errors(what):
             open_hub_client().preupload_lfs_files(
-                address.repo, operations, repo_type="dataset", revision=address.revision, free_memory=False
+                address.repo, operations, repo_type=address.kind, revision=address.revision, free_memory=False
             )
 
     try:
@@ -340,8 +345,8 @@ def _commit(comparison: Comparison, operations: dict[str, CommitOperationAdd]) -
             committed = open_hub_client().create_commit(
                 address.repo,
                 [*(CommitOperationDelete(address.path(name)) for name in removed), *additions],
-                commit_message=f"Shard set: {plural(len(batch), 'file')}",
-                repo_type="dataset",
+                commit_message=f"{address.kind.capitalize()}: {plural(len(batch), 'file')}",
+                repo_type=address.kind,
                 revision=address.revision,
                 parent_commit=head,
             )

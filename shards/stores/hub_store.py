@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 from shards.errors import InputError, set_error
@@ -45,15 +45,17 @@ _locations: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class HubAddress:
-    """A folder of a dataset repository: `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`, revision main by default."""
+    """A folder of a repository: `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`, of a model without `datasets/`."""
 
     repo: str
     revision: str = "main"
     folder: str = ""
+    kind: Literal["dataset", "model"] = "dataset"
 
     def __str__(self) -> str:
         revision = "" if self.revision == "main" else f"@{self.revision.replace('/', '%2F')}"
-        return f"{HUB_SCHEME}datasets/{self.repo}{revision}{'/' if self.folder else ''}{self.folder}"
+        kind = "datasets/" if self.kind == "dataset" else ""
+        return f"{HUB_SCHEME}{kind}{self.repo}{revision}{'/' if self.folder else ''}{self.folder}"
 
     def path(self, name: str) -> str:
         """Return a file's path in the repository."""
@@ -257,14 +259,15 @@ def _list_files(address: HubAddress, give_up_s: float | None) -> HubStore:
 
     hub = open_hub_client()
     # Without `expand` the answer names every file of the repository.
-    info = hub.dataset_info(address.repo, revision=address.revision, expand=["sha", "private"])
+    expand: Any = ["sha", "private"]
+    info = hub.repo_info(address.repo, revision=address.revision, repo_type=address.kind, expand=expand)
     # From here on the commit is named, so that files of two commits are not mixed.
     commit = check_commit(f"{address}", info.sha)
     files: dict[str, ListedFile] = {}
     prefix = address.path("")
     try:
         folder = address.folder or None
-        for entry in hub.list_repo_tree(address.repo, folder, revision=commit, repo_type="dataset"):
+        for entry in hub.list_repo_tree(address.repo, folder, revision=commit, repo_type=address.kind):
             if isinstance(entry, RepoFile) and entry.path.startswith(prefix):
                 name = entry.path[len(prefix) :]
                 version = entry.lfs.sha256 if entry.lfs else entry.blob_id

@@ -1,4 +1,4 @@
-"""A Hub of datasets on loopback: what `huggingface_hub` and `datasets` ask of the real one, served from folders.
+"""A Hub of datasets and models on loopback: what `huggingface_hub` and `datasets` ask of the real one, from folders.
 
 `root/OWNER/NAME/` is a repository. It answers the API (info, tree, paths-info, refs, commits), `resolve`, and for the
 CDN: large files are redirected to a signed address of *another origin* (a second port), where clients must not send
@@ -33,6 +33,7 @@ class Repo:
 
     refs: dict[str, str] = field(default_factory=dict)
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    kind: str = "datasets"
     private: bool = False
     gated: bool = False
     readers: set[str] = field(default_factory=set)
@@ -119,7 +120,13 @@ class Hub(Server):
         token = request.headers.get("authorization", "").removeprefix("Bearer ") or None
         if token is not None and token not in self._tokens:
             return error(401, "Invalid credentials in Authorization header")
-        if (written := self.writes.answer(request, parts, token)) is not None:
+        # Of a model the paths have no `datasets`, or another word.
+        kind = "datasets"
+        if parts[0] not in ("api", "datasets", "lfs-upload"):
+            kind, parts = "models", ["datasets", *parts]
+        elif "models" in parts[1:3]:
+            kind, parts = "models", ["datasets" if part == "models" else part for part in parts]
+        if (written := self.writes.answer(request, parts, token, kind)) is not None:
             return written
         match parts:
             case ["api", "agent-harnesses"]:  # asked once a day by every installation
@@ -131,7 +138,7 @@ class Hub(Server):
             case _:
                 return missing_repo(token)
         known = self.repos.get(repo)
-        if known is None or (known.private and token not in known.readers):
+        if known is None or known.kind != kind or (known.private and token not in known.readers):
             return missing_repo(token)
         ref = unquote("/".join(rest[:3]) if rest[:1] == ["refs"] else rest[0] if rest else "main")
         path = unquote("/".join(rest[3:] if rest[:1] == ["refs"] else rest[1:]))
@@ -165,7 +172,9 @@ class Hub(Server):
         if not entry.lfs and not cached:
             # The Hub serves small files from an address of its own, which a client asks with its token.
             return Response(
-                307, headers | {"Location": f"/api/resolve-cache/datasets/{repo}/{snapshot.commit}/{quote(path)}"}, b""
+                307,
+                headers | {"Location": f"/api/resolve-cache/{known.kind}/{repo}/{snapshot.commit}/{quote(path)}"},
+                b"",
             )
         if not entry.lfs:
             return Response(200, headers | {"ETag": f'"{entry.blob_id}"'}, FileSpan(entry.file, 0, entry.size))

@@ -39,7 +39,7 @@ class Writes:
         if store is not None:
             store.mkdir(parents=True, exist_ok=True)
 
-    def answer(self, request: Request, parts: list[str], token: str | None) -> Response | None:
+    def answer(self, request: Request, parts: list[str], token: str | None, kind: str) -> Response | None:
         """Answer a request that writes; None: it does not."""
         if self._store is None or request.method not in ("POST", "PUT"):
             return None
@@ -51,7 +51,7 @@ class Writes:
             case ["api", "repos", "create"]:
                 form = json.loads(request.body)
                 repo = f"{form.get('organization') or OWNER}/{form['name']}"
-                return self._refusal(repo, token) or self._create(repo, form.get("visibility"))
+                return self._refusal(repo, token) or self._create(repo, form)
             case ["datasets", owner, name, "info", "lfs", "objects", verb]:
                 repo, ref = f"{owner}/{name.removesuffix('.git')}", ""
             case ["api", "datasets", owner, name, "preupload" | "commit" as verb, ref]:
@@ -61,7 +61,7 @@ class Writes:
         refusal = self._refusal(repo, token)
         if refusal is not None:
             return refusal
-        if repo not in self._hub.repos:
+        if repo not in self._hub.repos or self._hub.repos[repo].kind != kind:
             return missing_repo(token)
         if verb in ("batch", "verify"):
             return self._batch(json.loads(request.body)) if verb == "batch" else as_json({})
@@ -80,14 +80,16 @@ class Writes:
 
     # --- Repositories ---
 
-    def _create(self, repo: str, visibility: str | None) -> Response:
-        url = f"{self._hub.url}/datasets/{repo}"
+    def _create(self, repo: str, form: dict[str, Any]) -> Response:
+        kind = f"{form.get('type', 'model')}s"
+        url = f"{self._hub.url}/{'' if kind == 'models' else 'datasets/'}{repo}"
         if repo in self._hub.repos:
             return error(409, "You already created this dataset repo")
         self.log.append(("create", repo))
         entry = self._keep(".gitattributes", GIT_ATTRIBUTES)
         self._hub.add(repo, snapshot_from(repo, {".gitattributes": entry}), "main")
-        if visibility == "private":
+        self._hub.repos[repo].kind = kind
+        if form.get("visibility") == "private":
             self._hub.private(repo, WRITER)
         return as_json({"url": url, "name": repo})
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-LFS_SUFFIXES = {".parquet", ".arrow", ".bin", ".gz", ".tar", ".zip", ".zst"}
+LFS_SUFFIXES = {".parquet", ".arrow", ".bin", ".gz", ".safetensors", ".tar", ".zip", ".zst"}
 LFS_FROM_BYTES = 10_000_000
 _HASHES: dict[tuple[str, int, int, bool], tuple[str, str]] = {}
 """(path, size, mtime in ns, large) -> (SHA-256, git's blob id), so that a file is read once in a process."""
