@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,6 @@ from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.stage_progress import SHOWN_S, Progress
 from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.schema import Recipe
-from pipeline.sources.files import type_glob
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network import Network, with_cache
 from pipeline.sources.rows import write_rows
@@ -286,16 +286,16 @@ def load_with_rows(
         if sources or overrides or tokens:
             raise InputError("overrides, tokens and sources change tables. Change the Recipe: recipe.model_copy(...).")
         return pin_models(recipe, allow_code=allow_code)
-    given = {} if sources is None else dict(sources) if hasattr(sources, "items") else None
-    named = {name: _type_files(value) for name, value in (given or {}).items()}
-    rows: dict[str, Any] = {name: value for name, value in (given or {}).items() if not named[name]}
-    if given is None or (rows and work is None):
+    are_named = hasattr(sources or {}, "items")
+    files = {name: _type_files(value) for name, value in sources.items()} if sources and are_named else {}
+    rows = [name for name, paths in files.items() if not paths]
+    if not are_named or (rows and work is None):
         raise InputError(
             "sources: expected a dict of rows by the name of their source, a recipe's file, name or tables, a work "
             "folder on disk, and no dry_run: the rows are written there."
         )
     # With any file at first: a fault of the recipe is found before the first row is asked for.
-    files: dict[str, Sequence[str]] = {name: paths or [RecipePath(__file__)] for name, paths in named.items()}
+    files |= {name: [RecipePath(__file__)] for name in rows}
     shown = Progress(quiet=not progress)
     while True:
         loaded = load_checked_recipe(
@@ -303,17 +303,19 @@ def load_with_rows(
         )
         if work is None or not rows:
             return loaded
-        written = {name: write_rows(rows[name], work / "rows" / name, name) for name in rows}
-        # A set's recipe.json is the same wherever its work folder is.
-        files |= {name: [RecipePath(str(file), f"rows/{name}/{file.name}")] for name, file in written.items()}
-        rows = {}
+        for name in rows:
+            file = write_rows(cast("Any", sources)[name], work / "rows" / name, name)
+            # A set's recipe.json is the same wherever its work folder is.
+            files[name] = [RecipePath(str(file), f"rows/{name}/{file.name}")]
+        rows = []
 
 
-def _type_files(value: Any) -> list[TypedText]:
-    """Return the paths that a source is read from instead of its place; none if the value is its rows."""
+def _type_files(value: Any) -> Sequence[str]:
+    """Return the globs of a source's files, folders among them, as those of an override; none if the value is rows."""
     paths: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
-    are_paths = all(isinstance(path, str | Path) for path in paths)
-    return [type_glob(str(path)) for path in paths] if are_paths else []
+    if not all(isinstance(path, str | Path) for path in paths):
+        return []
+    return [TypedText(os.path.join(path, "**/*") if os.path.isdir(path) else path) for path in paths]
 
 
 def load_recipe(

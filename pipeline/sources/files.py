@@ -43,7 +43,7 @@ from pipeline.sources.globs import (
 )
 from pipeline.sources.marks import DELTA, SAVED_SPLITS, find_marked, list_saved, name_folder, read_list
 from pipeline.sources.network import keep_fetched
-from shards.config import TypedText, item_names, list_of
+from shards.config import item_names, list_of
 from shards.errors import InputError, MissingExtraError, first_of, plural, remedy_of, text_of
 from shards.stores.files import PIPE, no_pipe
 from shards.terminal.reporter import Note, no_note
@@ -361,14 +361,6 @@ def _explain_folder(glob: str, path: str) -> str:
     elif kind := name_folder(path):
         return f"{glob!r} is {kind}, which holds no text of a source. Name the files of text."
     return f"{glob!r} is a folder. Give a glob over its files, such as {glob.rstrip('/') + '/**/*'!r}."
-
-
-def type_glob(path: str) -> TypedText:
-    """Return the path of a source's files as one of an override; of a folder that `datasets` did not save, the glob
-    over its files."""
-    folder, saved = os.path.expanduser(path), ("state.json", SAVED_SPLITS)
-    is_plain = os.path.isdir(folder) and not any(os.path.exists(os.path.join(folder, name)) for name in saved)
-    return TypedText(f"{path.rstrip('/')}/**/*" if is_plain else path)
 
 
 def check_globs(recipe: Recipe, folder: Path) -> Iterator[str]:
