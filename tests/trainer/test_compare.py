@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.support.compared_runs import write_run
 from trainer.results.picture import draw_run, draw_runs, smooth
 from trainer.results.runs import read_run, read_runs
+from trainer.run_folder import sample_file
 
 
 @pytest.mark.parametrize(
@@ -79,3 +81,44 @@ def test_every_number_has_its_curve_and_its_panel_in_words(recipe_file, trainer,
     assert (png, svg) == (tmp_path / "new/plots/metrics.png", tmp_path / "new/plots/metrics.svg")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text()
+
+
+def test_the_bill_and_the_samples_of_a_run_are_in_its_page_and_its_plot(recipe_file, trainer, tmp_path):
+    run = tmp_path / "run"
+    changes = (
+        "phases=[{name='smoke', until_step=8, pause=true}]",
+        "cost.other_usd={upload=8}",
+        "cost.gpu_usd_per_hour=2",
+    )
+    parts = [2.9, 3.1, 3.0, 3.2]
+    write_run(run, *changes, recipe=recipe_file, val_loss_by_part=parts, val_perplexity=20.0)
+    record = json.loads((run / "run.json").read_text())
+    # Three hours between two beginnings, of which the run was at work in one.
+    record |= {"parameters": 1000, "processes": [[1000.0, 0.0], [11800.0, 3600.0]]}
+    (run / "run.json").write_text(json.dumps(record))
+    for step, text in {8: "one <b>", 24: "two\nlines"}.items():
+        sample_file(run, step).parent.mkdir(exist_ok=True)
+        sample_file(run, step).write_text(json.dumps({"prompt": "the mill", "text": f" {text}"}) + "\n")
+    done = trainer.run("compare", run, "--out", tmp_path, "--json")
+    data = json.loads(done.stdout)
+    assert [(row["item"], row["steps"], row["usd"]) for row in data["bill"]] == [
+        ("smoke", 8, 4.0),
+        ("after the phases", 16, 8.0),
+        ("upload", None, 8.0),
+        ("total", 24, 20.0),
+    ]
+    assert data["bill"][1]["tokens_per_parameter"] == 24 * 256 / 1000
+    assert "run spent 2.0 h starting and between its processes, not in its cost: $4.00 for each GPU" in str(
+        data["notes"]
+    )
+    assert [(row["prompt"], row["step"]) for row in data["samples"]] == [("the mill", 8), ("the mill", 24)]
+    (perplexity,) = [row for row in data["scores"] if row["score"] == "val_perplexity"]
+    loss_stderr = statistics.stdev(parts) / len(parts) ** 0.5
+    assert (perplexity["value"], perplexity["stderr"]) == (20.0, pytest.approx(20 * loss_stderr))
+    page = (tmp_path / "compare.html").read_text()
+    assert page.count("one &lt;b&gt;") == page.count("> two\nlines</pre>") == page.count("after the phases") == 1
+    figure = draw_run(read_run(run))
+    assert "after the phases" in figure._supxlabel.get_text()  # pyright: ignore[reportPrivateUsage]
+    assert "validation loss, perplexity 20.00: 3.0833" in str(figure.axes[0].get_legend_handles_labels())
+    sample_file(run, 24).write_text("{}")
+    assert "is not what `train` writes. Delete it." in trainer.run("compare", run).stderr

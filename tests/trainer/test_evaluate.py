@@ -61,6 +61,7 @@ def test_losses_by_source_equal_a_naive_computation(evaluated, shard_set, max_to
     assert line["val_tokens"] == count == min(max_tokens, sum(one.num_tokens - 1 for one in shard_set.splits["val"]))
     assert line["val_loss"] == pytest.approx(total / count, rel=1e-5)
     assert line["val_bits_per_byte"] == pytest.approx(total / math.log(2) / sum(sizes.values()), rel=1e-5)
+    assert line["val_perplexity"] == pytest.approx(math.exp(line["val_loss"]))
     parts = line["val_loss_by_part"]
     assert len(parts) == (32 if count >= 32 * SEQ_LEN else 0)
     assert line["val_loss"] == pytest.approx(np.mean(parts or line["val_loss"]), rel=1e-3)
