@@ -76,6 +76,8 @@ class TrainingRun:
     def describe_oddities(self) -> list[str]:
         """Return what is odd: that it began from another run, has not ended, or lacks something."""
         notes: list[str] = []
+        if self.recipe.train.rehearsal:
+            notes.append("is a rehearsal: its model is tiny, and its figures say nothing of the real run")
         if self.record.start is not None:
             notes.append(f"began from {self.record.start}; its steps, tokens, time and dollars include that run's")
         step, steps = self.records[-1]["step"], self.recipe.train.steps
