@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 import statistics
 from pathlib import Path
 
 import pytest
+from matplotlib.image import imread
 
 from tests.support.compared_runs import write_run
-from trainer.results.picture import draw_run, draw_runs, smooth
+from trainer.results.picture import draw_run, draw_runs, render_figure, smooth
 from trainer.results.runs import read_run, read_runs
 from trainer.run_folder import sample_file
 
@@ -122,3 +124,14 @@ def test_the_bill_and_the_samples_of_a_run_are_in_its_page_and_its_plot(recipe_f
     assert "validation loss, perplexity 20.00: 3.0833" in str(figure.axes[0].get_legend_handles_labels())
     sample_file(run, 24).write_text("{}")
     assert "is not what `train` writes. Delete it." in trainer.run("compare", run).stderr
+
+
+def test_no_label_of_a_picture_is_cut_off(recipe_file, tmp_path):
+    """Its edge is white, whatever the names are: of phases that end together, of scores, of the run."""
+    phases = ", ".join(f"{{name='{step} {'a long name ' * 9}', until_step={step}}}" for step in (1, 49, 50))
+    changes = (f"name='{'words ' * 30}'", "train.steps=50", f"phases=[{phases}]", "cost.gpu_usd_per_hour=3")
+    scores = {"long_names_" * 4 + "bpb": (1.5, 0.1)}
+    write_run(tmp_path / "run", *changes, steps=50, recipe=recipe_file, scores=scores, usd=90, seconds=10)
+    pixels = imread(io.BytesIO(render_figure(draw_run(read_run(tmp_path / "run")), "png")))[..., :3]
+    for edge in (pixels[:3], pixels[-3:], pixels[:, :3], pixels[:, -3:]):
+        assert edge.min() == 1

@@ -241,5 +241,5 @@ def render_figure(figure: Figure, suffix: str) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():  # a character that the font does not have is drawn as a box
         warnings.filterwarnings("ignore", "Glyph .* missing")
-        figure.savefig(file, format=suffix, dpi=120)
+        figure.savefig(file, format=suffix, dpi=120, bbox_inches="tight")  # no label is cut off
     return file.getvalue()
