@@ -152,7 +152,7 @@ def test_the_command(trainer, recipe_file, monkeypatch):
     assert 'train.micro_batch = 8, train.activation_checkpointing = "none"' in done.stdout
     cards = trainer.run("fit", recipe_file, "--price", "RTX A6000=2", *vocabulary)
     assert cards.returncode == 0, cards.stderr
-    for shown in ("tiny: 74,048", "tokens: 0.1", "Chinchilla: 20", "estimate, fp32", "usd per billion tokens"):
+    for shown in ("tiny: 74,048", "tokens: 0.083", "Chinchilla: 20", "estimate, fp32", "usd per billion tokens"):
         assert shown in cards.stdout
     small = trainer.run("fit", recipe_file, "--gpu-memory", "700MB", *vocabulary)
     assert small.returncode == 1
