@@ -19,18 +19,15 @@ LENGTH, BATCH, TOKENS, ITEMS = 64, 4, 2_000, 8
 
 def shrink_recipe(recipe: TrainRecipe) -> TrainRecipe:
     """Return the rehearsal of a train recipe."""
-    raw = recipe.model_dump(mode="json", exclude_unset=True)
-    model, train, schedule, evals = recipe.model, recipe.train, recipe.schedule, recipe.eval
+    raw = recipe.model_dump(mode="json")
+    model, train, schedule, scored = recipe.model, recipe.train, recipe.schedule, recipe.eval
 
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
     # Groups of heads stay groups.
     group = model.num_attention_heads // model.num_key_value_heads
     heads = group if group > 1 else 2
     raw["name"] = f"rehearsal of {recipe.name}"
     raw["model"] |= {"hidden_size": 16 * heads, "intermediate_size": 64 * heads, "num_hidden_layers": 2}
-    raw["model"]["num_attention_heads"] = heads
-    if model.kind == "llama":
-        raw["model"]["num_key_value_heads"] = heads // group
+    raw["model"] |= {"num_attention_heads": heads, "num_key_value_heads": heads // group}
 
     # Where something happens: each such step becomes a multiple of the gap.
     marks = sorted({*recipe.milestones, train.steps})
@@ -40,22 +37,23 @@ def shrink_recipe(recipe: TrainRecipe) -> TrainRecipe:
     def shrink(count: int) -> int:
         return max(min(1, count), count * steps // train.steps)
 
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
     raw["train"] |= {"steps": steps, "seq_len": min(LENGTH, train.seq_len), "compile": False, "log_every": 1}
     raw["train"] |= {"micro_batch": BATCH, "global_batch": 2 * BATCH * ranks, "rehearsal": True}
     raw["train"] |= {"smoke_steps": min(train.smoke_steps, steps)}
-    raw["schedule"] = raw.get("schedule", {}) | {"warmup_steps": shrink(schedule.warmup_steps)}
+    raw["schedule"]["warmup_steps"] = shrink(schedule.warmup_steps)
     if schedule.decay_steps is not None:
         raw["schedule"]["decay_steps"] = shrink(schedule.decay_steps)
-    for phase in raw.get("phases", []):
+    for phase in raw["phases"]:
         phase["until_step"] = places[phase["until_step"]]
-        phase["milestones"] = [places[step] for step in phase.get("milestones", [])]
-    raw["checkpoint"] = raw.get("checkpoint", {}) | {"every_steps": GAP // 2}
+        phase["milestones"] = [places[step] for step in phase["milestones"]]
+    raw["checkpoint"]["every_steps"] = GAP // 2
 
     # What is scored is the beginning.
-    raw["eval"] = raw.get("eval", {}) | {"every_steps": GAP // 2, "max_tokens": min(TOKENS, evals.max_tokens)}
-    raw["eval"]["samples"] = evals.samples.model_dump() | {"max_new_tokens": min(20, evals.samples.max_new_tokens)}
-    for table, config in zip(raw["eval"].get("sets", []), evals.sets, strict=True):
-        table["max_tokens"] = min(TOKENS, config.max_tokens)
-    for table, config in zip(raw["eval"].get("tasks", []), evals.tasks, strict=True):
-        table["limit"] = min(ITEMS, config.limit or ITEMS)
+    raw["eval"] |= {"every_steps": GAP // 2, "max_tokens": min(TOKENS, scored.max_tokens)}
+    raw["eval"]["samples"]["max_new_tokens"] = min(20, scored.samples.max_new_tokens)
+    for table in raw["eval"]["sets"]:
+        table["max_tokens"] = min(TOKENS, table["max_tokens"])
+    for table in raw["eval"]["tasks"]:
+        table["limit"] = min(ITEMS, table["limit"] or ITEMS)
     return parse_recipe(raw, "--rehearse")
