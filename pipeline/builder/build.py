@@ -161,14 +161,14 @@ def build_set(
         stack.enter_context(closing_functions())
         cache = (work_store.folder or (Path(scratch) if scratch else default_scratch())) / "cache"
         stack.enter_context(with_cache(network, cache=cache))
-        loaded = load_with_rows(
+        loaded = load_recipe(
             recipe,
-            sources,
-            None if dry_run else work_store.folder,
             overrides=overrides,
             tokens=tokens,
+            sources=sources,
             progress=progress,
             allow_code=allow_code,
+            work=None if dry_run else work_store.folder,
         )
         if executor is None:
             measures = bool(loaded.clean) or any(source.clean.presets() for source in loaded.sources)
@@ -267,17 +267,26 @@ def _is_known_valid(build: RunningBuild) -> bool:
         return False
 
 
-def load_with_rows(
+def load_recipe(
     recipe: AnyRecipe,
-    sources: RowsByName | None,
-    work: Path | None,
     *,
-    overrides: Sequence[str],
+    overrides: Sequence[str] = (),
     tokens: int | str | None = None,
-    progress: bool,
+    sources: RowsByName | None = None,
+    progress: bool = False,
     allow_code: bool = False,
+    work: Path | None = None,
 ) -> Recipe:
-    """Write the rows of some sources to the folder `rows` of a work folder, and load the recipe with these files.
+    """Load a data recipe for `build_set` and `plan_set`: checked together with the files that it names.
+
+    Args:
+        recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
+        overrides: `KEY=VALUE` strings that change the file's keys, as `--set` does.
+        tokens: as for `build_set`.
+        sources: the files of sources, or their rows, as for `build_set`.
+        progress: print on stderr what takes time, such as gathering the text of the shipped `demo`.
+        allow_code: let the functions that the recipe names run, each in a process of its own.
+        work: a work folder. Rows are written to its folder `rows`.
 
     Raises:
         InputError: with every fault of the recipe and of the overrides; or these are no rows, or cannot be written.
@@ -316,30 +325,3 @@ def _type_files(value: Any) -> Sequence[str]:
     if not all(isinstance(path, str | Path) for path in paths):
         return []
     return [TypedText(os.path.join(path, "**/*") if os.path.isdir(path) else path) for path in paths]
-
-
-def load_recipe(
-    recipe: AnyRecipe,
-    *,
-    overrides: Sequence[str] = (),
-    tokens: int | str | None = None,
-    sources: Mapping[str, str | Path | list[str]] | None = None,
-    progress: bool = False,
-    allow_code: bool = False,
-) -> Recipe:
-    """Load a data recipe for `build_set` and `plan_set`: checked together with the files that it names.
-
-    Args:
-        recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
-        overrides: `KEY=VALUE` strings that change the file's keys, as `--set` does.
-        tokens: as for `build_set`.
-        sources: the files of sources, as for `build_set`.
-        progress: print on stderr what takes time, such as gathering the text of the shipped `demo`.
-        allow_code: let the functions that the recipe names run, each in a process of its own.
-
-    Raises:
-        InputError: with every fault of the recipe and of the overrides.
-    """
-    return load_with_rows(
-        recipe, sources, None, overrides=overrides, tokens=tokens, progress=progress, allow_code=allow_code
-    )

@@ -51,7 +51,7 @@ def load_checked_recipe(
     overrides: Sequence[str] = (),
     changes: Changes = (),
     tokens: int | str | None = None,
-    files: Mapping[str, Sequence[str]] | None = None,
+    files: Mapping[str, Sequence[str]] = {},
     progress: Progress | None = None,
     allow_code: bool = False,
 ) -> Recipe:
@@ -105,9 +105,9 @@ def load_checked_recipe(
     folder = Path(os.path.abspath(folder))  # without `..`: the same paths from any working directory
     absent, whole = _names_without_weight(given), table_of(given.get("mix")).get("tokens")
     for source in map(table_of, list_of(given.get("sources"))):
-        if source.get("name") in (files or {}):
+        if source.get("name") in files:
             read_from_files(source)
-    for name, paths in (files or {}).items():
+    for name, paths in files.items():
         typed = all(isinstance(path, TypedText) for path in paths)
         changes.append((f"--source {name}" if typed else f"sources[{name!r}]", ["sources", name, "paths"], [*paths]))
     if tokens is not None:
@@ -138,11 +138,9 @@ def _leave_out(data: dict[str, Any], names: set[str]) -> None:
 
 
 def _names_without_weight(data: dict[str, Any]) -> set[str]:
-    return {str(one.get("name")) for one in map(table_of, list_of(data.get("sources"))) if _has_no_weight(one)}
-
-
-def _has_no_weight(source: dict[str, Any]) -> bool:
-    return repr(source.get("weight")) in ("0", "0.0")  # `false`, which equals 0, is refused
+    sources = map(table_of, list_of(data.get("sources")))
+    # `false`, which equals 0, is refused.
+    return {str(one.get("name")) for one in sources if repr(one.get("weight")) in ("0", "0.0")}
 
 
 def pin_models(recipe: Recipe, *, allow_code: bool) -> Recipe:

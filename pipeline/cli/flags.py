@@ -128,8 +128,7 @@ def _source(text: str) -> tuple[str, str]:
 
 def source_files(options: argparse.Namespace) -> dict[str, list[str]]:
     """Return the files that the flag `--source` gives, by the name of their source."""
-    names = dict.fromkeys(name for name, _ in options.sources)
-    return {name: [paths for given, paths in options.sources if given == name] for name in names}
+    return {name: [paths for given, paths in options.sources if given == name] for name, _ in options.sources}
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:

@@ -75,9 +75,8 @@ def run(options: argparse.Namespace) -> Outcome:
     # Validation takes whole documents.
     few = sum(source.documents for source in sources) < FEW_DOCUMENTS
     notes = [f"fewer than {FEW_DOCUMENTS} documents: no validation split, which training needs"] if few else []
-    usual = [line for line in lines if _USUAL.search(line)]
     notes += [line for source in sources for line in _notice(source)]
-    notes += [line for line in lines if line not in usual] + usual
+    notes += sorted(lines, key=lambda line: _USUAL.search(line) is not None)
     shown = notes if options.verbose else notes[:_MOST_DECISIONS]
     shown += [f"{len(notes) - len(shown):,} more with --verbose"] if len(shown) < len(notes) else []
     first = Path(os.path.abspath(options.paths[0]))
@@ -104,7 +103,6 @@ class _Source:
     """A source, and what a build reads of it."""
 
     found: Found
-    keys: Keys
     texts: list[tuple[str, str]]
     """The first, each with the name of its file."""
     tally: Tally
@@ -142,9 +140,9 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
             stream = DocumentStream(source, spans, most_bytes=READ_BYTES // len(sampled))
             for _, own in stream:
                 text_bytes += own.text.nbytes
-                for text in map(str, own.text.slice(0, max(0, room)).to_pylist()):
-                    texts.append((named.name, text[: max(0, room)]))
-                    room -= len(text)
+                for text in map(str, own.text.slice(0, room).to_pylist()):
+                    texts.append((named.name, text[:room]))
+                    room = max(0, room - len(text))
         except BROKEN_FILE_ERRORS as error:
             left_out[file.name] = explain_left_out(named, error)
             continue
@@ -153,15 +151,15 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
         read += file.stored_bytes * stream.stated_bytes / max(1, sum(span.text_bytes for span in spans))
     tally = Tally.sum(tallies)
     files = [file for file in found.files if file.name not in left_out]
+    why = "" if documents else "no document"
     for kind in (CHATS, MAIL):
         if 2 * tally.not_text.get(kind, (0, ""))[0] > tally.not_text.get("", (0, ""))[0]:
-            left_out |= {file.name: f"{kind}: {KINDS[kind][1]}" for file in files}
-            documents = 0
+            why = f"{kind}: {KINDS[kind][1]}"
     if tally.malformed and 2 * tally.dropped[MALFORMED] > documents + tally.dropped.total():
-        left_out |= {file.name: f"most records are malformed, such as {tally.malformed[0]}" for file in files}
+        why = f"most records are malformed, such as {tally.malformed[0]}"
+    if why:
+        left_out |= {file.name: why for file in files}
         documents = 0
-    if not documents:
-        left_out |= {file.name: "no document" for file in files if file.name not in left_out}
     elif not is_hub:
         found.files = files
         write_globs(found, left_out)
@@ -175,7 +173,7 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
         keys["max_malformed"] = min(1.0, round(0.01 + 2 * malformed / records, 2))
     if 2 * null > MAX_NULL * records:
         keys["max_null"] = min(1.0, round(0.01 + 2 * null / records, 2))
-    return _Source(found, keys, texts, tally, is_whole or share == 1, number, int(text_bytes / share) + 1)
+    return _Source(found, texts, tally, is_whole or share == 1, number, int(text_bytes / share) + 1)
 
 
 def _look_at_hub(address: str) -> Found:
@@ -197,8 +195,8 @@ def _look_at_hub(address: str) -> Found:
     }
     source = HubSource(**keys)
     files = list_files(source.model_copy(update={"revision": resolve_commit(source)}))
-    read, texts = look_at(files[0])
-    return Found(keys | read, files, texts)
+    read, columns = look_at(files[0])
+    return Found(keys | read, files, columns)
 
 
 def _make_name(text: str) -> str:
@@ -207,10 +205,10 @@ def _make_name(text: str) -> str:
 
 def _name(sources: list[_Source], folder: Path) -> None:
     """Give each source a name of its own, and paths from the recipe's folder."""
-    labels = [_make_name(source.keys["name"]) for source in sources]
+    labels = [_make_name(source.found.keys["name"]) for source in sources]
     names: list[str] = []
     for source, label in zip(sources, labels, strict=True):
-        keys = source.keys
+        keys = source.found.keys
         format_ = "tsv" if keys.get("delimiter") == "\t" else keys["format"]
         long = _make_name("-".join([label, format_, keys.get("encoding", "")]))
         names.append(label if labels.count(label) == 1 else long)
@@ -226,7 +224,7 @@ def _notice(source: _Source) -> Iterator[str]:
     from pipeline.sources.survey import GUESSED
     from shards.audit.not_text import describe_not_text
 
-    keys = source.keys
+    keys = source.found.keys
     name = keys["name"]
     yield from (f"{name}: {line}." for line in describe_not_text(source.tally.not_text))
     if source.tally.malformed:
@@ -241,7 +239,7 @@ def _notice(source: _Source) -> Iterator[str]:
 
 def _describe(source: _Source) -> dict[str, str]:
     """Return the row of a source in the table."""
-    keys = source.keys
+    keys = source.found.keys
     cut = f"column {keys['text']}" if "text" in keys else "each file"
     if "separator" in keys:
         cut = f"at {json.dumps(keys['separator'])}"
@@ -277,7 +275,7 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
         "max_malformed": "the share of the records that may be malformed; these are dropped and counted",
     }
     for source in sources:
-        keys, found = source.keys, source.found
+        found, keys = source.found, source.found.keys
         about = plural(len(found.files), "file"), format_size(source.text_bytes), plural(source.documents, "document")
         yield "\n# {}, about {} of text, {}".format(*about)
         if languages := count_languages(text for _, text in source.texts[:64]):
@@ -288,7 +286,7 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
             columns = ", ".join(map(printable, folders))
             yield f"# folders are columns ({columns}), for conditions: keep = {{ {folders[0]} = \"== 'a'\" }}"
         yield "[[sources]]"
-        others = [column for column in found.texts if column != keys.get("text")]
+        others = [column for column in found.columns if column != keys.get("text")]
         comments["text"] = f"the column with most text; the others: {list_names(others)}"
         for key, value in keys.items():
             if value not in ([], None):

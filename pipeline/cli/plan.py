@@ -23,7 +23,6 @@ from shards.terminal.program import COULD_NOT_RUN, WHOLE
 
 if TYPE_CHECKING:
     from pipeline.plan.plan import Estimate, SourceEstimate
-    from pipeline.recipe.schema import Recipe
 
 _SHOWN_LINES = 12
 _EXAMPLES = 3
@@ -66,22 +65,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan and return the exit status."""
-    from pipeline.builder.build import load_recipe
     from pipeline.builder.running_build import DISK_REMEDY
     from pipeline.plan.plan import plan_set
     from shards.stores.files import check_room
     from shards.stores.open import scheme_of
 
-    recipe = load_recipe(
+    found = plan_set(
         options.recipe,
         overrides=options.overrides,
         tokens=options.tokens,
         sources=source_files(options),
-        progress=True,
-        allow_code=options.allow_code,
-    )
-    found = plan_set(
-        recipe,
         workers=options.workers,
         usd_per_hour=options.usd_per_hour,
         network=read_network(options),
@@ -100,13 +93,13 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(asdict(found) | {"problems": problems}, indent=2))
     else:
-        _print_plan(recipe, found)
+        _print_plan(found)
     for problem in problems:
         say(f"error: {problem}")
     return COULD_NOT_RUN if problems else WHOLE
 
 
-def _print_plan(recipe: Recipe, estimate: Estimate) -> None:
+def _print_plan(estimate: Estimate) -> None:
     """Print what a build would read, write, take and cost."""
     # Three tables: the sources, what is dropped of them, and the phases of a mix that has some.
     from pipeline.clean.reasons import drop_rows
@@ -127,7 +120,7 @@ def _print_plan(recipe: Recipe, estimate: Estimate) -> None:
             for name, share in phase["sources"].items()
         ]
     )
-    print_lines(list(_lines(recipe, estimate)))
+    print_lines(list(_lines(estimate)))
     for one in estimate.shown:
         print_lines(["", *_shown_lines(one)])
 
@@ -161,20 +154,25 @@ def _source_row(source: SourceEstimate) -> dict[str, Any]:
     }
 
 
-def _lines(recipe: Recipe, estimate: Estimate) -> Iterator[str]:
+def _lines(estimate: Estimate) -> Iterator[str]:
+    from pipeline.sources.selection import describe_empty
+
     least, most = estimate.least_train_tokens, estimate.most_train_tokens
     bounds = f" ({least:,} to {most:,})" if least < most else ""
     yield (
         f"about {estimate.train_tokens:,}{bounds} training and {plural(estimate.val_tokens, 'validation token')} in "
         f"{plural(estimate.shards, 'shard')}"
     )
-    if estimate.most_tokens is not None and recipe.has_weights:
+    if estimate.scarcest is not None:
         yield f"limited by {estimate.scarcest} to about {estimate.most_tokens:,} training tokens at these weights"
         total = sum(source.tokens for source in estimate.sources)
         if not estimate.phases and not any(source.has_more for source in estimate.sources):
             yield f"without weights, the set has all {total:,} tokens once"
     for source in estimate.sources:
-        yield from _source_lines(recipe, source)
+        if source.empty_files:
+            yield f"files of {source.name}: {describe_empty(source.empty_files)}"
+        if estimate.when_short == "repeat" and source.epochs > 1:
+            yield f"epochs of {source.name}: about {source.epochs:.1f} in training"
     if largely := [*_find_largely_held_out(estimate)]:
         yield (
             f"warning: validation takes about {', '.join(largely)}, more than a twentieth. Split long files by a "
@@ -188,18 +186,8 @@ def _lines(recipe: Recipe, estimate: Estimate) -> Iterator[str]:
         yield from (line for line in lines if line not in examples[_EXAMPLES:])
     yield from _cost_lines(estimate)
     if estimate.most_tokens is not None and estimate.train_tokens > estimate.most_tokens:
-        most, key = plural(estimate.most_tokens, "training token"), f"mix.when_short = {recipe.mix.when_short!r}"
+        most, key = plural(estimate.most_tokens, "training token"), f"mix.when_short = {estimate.when_short!r}"
         yield f"warning: the sources allow about {most}; the build would stop ({key})"
-
-
-def _source_lines(recipe: Recipe, source: SourceEstimate) -> Iterator[str]:
-    """Yield what `plan` prints of a source: how its files are read, what is dropped, what a person should change."""
-    from pipeline.sources.selection import describe_empty
-
-    if source.empty_files:
-        yield f"files of {source.name}: {describe_empty(source.empty_files)}"
-    if recipe.mix.when_short == "repeat" and source.epochs > 1:
-        yield f"epochs of {source.name}: about {source.epochs:.1f} in training"
 
 
 def _find_largely_held_out(estimate: Estimate) -> Iterator[str]:

@@ -135,7 +135,7 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
     axes = [Axis(index, source) for source in range(len(recipe.sources))]
     demand = Demand(recipe, [axis.total for axis in axes])
     has_more = has_more or (False,) * len(axes)
-    notes = _check_validation(demand, axes, [drops.dropped() for drops in index.drops], has_more)
+    notes = _check_validation(demand, axes, index.drops, has_more)
     val_cuts, _ = _cut_shards(
         [demand.val_shards],
         [axis.total for axis in axes],
@@ -214,7 +214,7 @@ def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> _Cu
 
 
 def _check_validation(
-    demand: Demand, axes: list[Axis], dropped: list[dict[str, int]], has_more: tuple[bool, ...]
+    demand: Demand, axes: list[Axis], drops: list[SourceDrops], has_more: tuple[bool, ...]
 ) -> list[str]:
     """Refuse sources of which too little is left; return notes on those of a mix without weights that give nothing."""
     faults: list[str] = []
@@ -231,7 +231,7 @@ def _check_validation(
             continue
         # Say which steps took all documents.
         if axis.total == 0:
-            reasons = dropped[s]
+            reasons = drops[s].dropped()
             why = describe_drops(reasons, sum(reasons.values())) or "there were none"
             said = f"source {source.name!r}: cleaning left no documents: {why}"
             if found and not recipe.has_weights:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipeline.builder.build import AnyRecipe, RowsByName, load_with_rows
+from pipeline.builder.build import AnyRecipe, RowsByName, load_recipe
 from pipeline.builder.records import NEAR_STAGES
 from pipeline.builder.running_build import FETCH_SCRATCH_SHARE
 from pipeline.clean.documents import DocumentStream
@@ -101,7 +101,9 @@ class Estimate:
     most_tokens: int | None
     """Training tokens that the sources allow at these weights; None if no source is read whole."""
     scarcest: str | None
-    """The source that allows the fewest training tokens; None if no source is read whole."""
+    """The source that allows the fewest training tokens; None without weights, or if no source is read whole."""
+    when_short: str
+    """What the recipe says of sources that are too small."""
     val_tokens: int
     shards: int
     scratch_bytes: int
@@ -174,14 +176,14 @@ def plan_set(
         with_cache(network, cache=Path(cache)),
         closing_functions(),
     ):
-        loaded = load_with_rows(
+        loaded = load_recipe(
             recipe,
-            sources,
-            Path(cache),
             overrides=overrides,
             tokens=tokens,
+            sources=sources,
             progress=progress,
             allow_code=allow_code,
+            work=Path(cache),
         )
         start_functions(loaded.sources)
         loaded = pin_revisions(loaded)
@@ -230,7 +232,9 @@ def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: floa
             sample.selection.take_for(needed, sample.tokens)
     sources = tuple(_estimate_source(demand, s, sample, train) for s, sample in enumerate(built.sources))
     growth = (train + recipe.split.val_tokens) / max(1, built.set_tokens)
-    seconds = _estimate_seconds(recipe, sources, built, growth, workers)
+    sample_bytes = sum(sample.text_bytes for sample in built.sources)
+    read_growth = sum(source.text_bytes for source in sources) / max(1, sample_bytes)
+    seconds = _estimate_seconds(recipe, sources, built, growth, read_growth, workers)
     total_s = START_S + sum(seconds.values()) - min(seconds["download"], seconds["encode"])
     return Estimate(
         sources=sources,
@@ -240,15 +244,16 @@ def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: floa
         most_train_tokens=max(*granted, train),
         most_tokens=grant.limit,
         scarcest=recipe.sources[grant.scarcest].name if grant.scarcest is not None and recipe.has_weights else None,
+        when_short=recipe.mix.when_short,
         val_tokens=recipe.split.val_tokens,
         shards=sum(demand.phase_shards(train)) + demand.val_shards,
-        scratch_bytes=_scratch_bytes(recipe, sources, built),
+        scratch_bytes=_scratch_bytes(recipe, sources, built, read_growth),
         output_bytes=int(growth * sum(file.bytes for shard in built.shards for file in shard.files.entries)),
         workers=workers,
         seconds=seconds,
         total_s=total_s,
         usd=None if usd_per_hour is None else usd_per_hour * total_s / 3600,
-        sample_bytes=sum(sample.text_bytes for sample in built.sources),
+        sample_bytes=sample_bytes,
         sample_s=built.wall_s,
         notes=(
             *dict.fromkeys(line for own in built.chosen for line in own.left_out),
@@ -325,7 +330,12 @@ def _estimate_phases(demand: Demand, train_tokens: int) -> list[dict[str, Any]]:
 
 
 def _estimate_seconds(
-    recipe: Recipe, sources: Sequence[SourceEstimate], built: SmallBuild, growth: float, workers: int
+    recipe: Recipe,
+    sources: Sequence[SourceEstimate],
+    built: SmallBuild,
+    growth: float,
+    read_growth: float,
+    workers: int,
 ) -> dict[str, float]:
     """Return the planned seconds of each stage: of one core divided by the workers, or by a stage's fewer tasks.
 
@@ -334,6 +344,7 @@ def _estimate_seconds(
         sources: what is read.
         built: the small build.
         growth: how many times its tokens the set has.
+        read_growth: how many times its text the build reads.
         workers: tasks at once.
     """
     text_bytes = sum(source.text_bytes for source in sources)
@@ -346,25 +357,20 @@ def _estimate_seconds(
         "download": sum(own.stored_bytes / sample.link_bytes_per_s for own, sample in links if sample.link_bytes_per_s),
         "encode": sum(sample.encode_s * sample.scale for sample in built.sources)
         / min(workers, sum(source.units for source in sources)),
-        "near-duplicates": built.seconds_of(*NEAR_STAGES) * _read_growth(sources, built) / workers,
+        "near-duplicates": built.seconds_of(*NEAR_STAGES) * read_growth / workers,
         "mix": sum(sample.drops.read.documents * sample.scale for sample in built.sources) * MIX_S_PER_DOCUMENT,
         "assemble": built.seconds_of("assemble") * growth / workers,
         "validate": growth * built.set_tokens / VALIDATE_TOKENS_PER_S / workers,
     }
 
 
-def _read_growth(sources: Sequence[SourceEstimate], built: SmallBuild) -> float:
-    """Return how many times the small build's text the planned one reads."""
-    return sum(source.text_bytes for source in sources) / max(1, sum(sample.text_bytes for sample in built.sources))
-
-
-def _scratch_bytes(recipe: Recipe, sources: Sequence[SourceEstimate], built: SmallBuild) -> int:
+def _scratch_bytes(recipe: Recipe, sources: Sequence[SourceEstimate], built: SmallBuild, read_growth: float) -> int:
     """Return the planned bytes of runs, of other stages, of fetched files, and of downloads kept for the tokenizer."""
     runs = sum(sample.run_bytes * sample.scale for sample in built.sources)
     between = sum(file.bytes for stage in (*NEAR_STAGES, "mix") for file in built.work.child(stage).list())
     fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE
     downloads = min(recipe.tokenizer.sample_bytes, sum(source.download_bytes for source in sources))
-    return int(runs + between * _read_growth(sources, built) + fetched + downloads)
+    return int(runs + between * read_growth + fetched + downloads)
 
 
 def _refusal(recipe: Recipe, built: SmallBuild) -> str:
@@ -385,7 +391,6 @@ def _refusal(recipe: Recipe, built: SmallBuild) -> str:
             faults.append(fault)
     if faults:
         return "\n".join(faults)
-    if not demand.grant(available).fault:
-        return ""
-    demand, available = _demand_of(recipe, built)
+    if demand.grant(available).fault:
+        demand, available = _demand_of(recipe, built)
     return demand.grant(available).fault

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.assemble import run_assemble
@@ -41,9 +41,6 @@ from shards.errors import InputError
 from shards.stores.store import FolderStore
 from shards.terminal.amounts import format_size
 from shards.terminal.display import say
-
-if TYPE_CHECKING:
-    from pipeline.sources.software_heritage.fetched_documents import FetchResult
 
 PARTS = 24
 """The fewest parts of a local source: text differs more between parts than within one."""
@@ -292,7 +289,10 @@ def _measure_source(build: SmallBuild, number: int) -> SourceSample:
     stated = sum(result.stated_bytes for result in results)
     # The text of files that rows only name: their tasks know how many of the rows they took.
     if sample.source.content != "column":
-        fetched = [_read_fetched(unit) for unit in build.units[number]]
+        from pipeline.sources.software_heritage.fetched_documents import FetchResult
+
+        folders = [FolderStore(Path(unit.spans[0].url).parent) for unit in build.units[number]]
+        fetched = [TaskOutput(folder, FetchResult).result for folder in folders]
         stated = sum(unit.text_bytes * result.part for unit, result in zip(sample.units, fetched, strict=True))
     # The tokenizer has read every second unit before, so the others show how fast the link is.
     read = list(zip(sample.units, results, strict=True))
@@ -320,10 +320,3 @@ def _read_bytes(unit: Unit, result: EncodeResult) -> float:
     """Return the stored bytes that the small build read of a unit: a text's beginning, a row group's columns whole."""
     stored = sum(span.stored_bytes for span in unit.spans)
     return stored * result.stated_bytes / max(1, unit.text_bytes) if unit.spans[0].kind == "b" else stored
-
-
-def _read_fetched(unit: Unit) -> FetchResult:
-    """Return the result of the small build's task that fetched a unit's documents."""
-    from pipeline.sources.software_heritage.fetched_documents import FetchResult
-
-    return TaskOutput(FolderStore(Path(unit.spans[0].url).parent), FetchResult).result

@@ -93,7 +93,8 @@ class Demand:
         """Of the sources, as the recipe or `found` gives them."""
         self.phases = _list_phases(recipe, self.weights)
         """The phases in order; one without a name if the recipe has none."""
-        self.shares = _add_phases(self.phases)
+        parts = [[phase.share * fraction for fraction in phase.shares.fractions] for phase in self.phases]
+        self.shares = Shares(tuple(map(sum, zip(*parts, strict=True))))
         """The shares of the sources in the whole set."""
         self.passes = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
         """How often a training document may occur."""
@@ -183,15 +184,12 @@ class Demand:
         most = limits[scarcest]
         if most <= 0:
             name = self.recipe.sources[scarcest].name
-            fault = f"source {name!r}: validation takes all of it. Lower split.val_tokens, or "
-            fault += f"{self._remedy(scarcest)}."
-            return Grant(0, most, scarcest, fault)
+            remedy = f"Lower split.val_tokens, or {self._remedy(scarcest)}."
+            return Grant(0, most, scarcest, f"source {name!r}: validation takes all of it. {remedy}")
         # What is asked if the sources allow it, else what they allow, else the fault.
-        if mix.tokens == "max":
-            return Grant(most, most, scarcest)
-        if mix.tokens <= most:
+        if mix.tokens != "max" and mix.tokens <= most:
             return Grant(mix.tokens, most, scarcest)
-        if mix.when_short == "shrink":
+        if mix.tokens == "max" or mix.when_short == "shrink":
             return Grant(most, most, scarcest)
         # Every source that is too small is named, with what it would have to give.
         short = {s: available[s] or 0 for s, limit in limits.items() if limit < mix.tokens}
@@ -204,28 +202,26 @@ class Demand:
             return f'{found}Ask for at most that, or set mix.when_short to "shrink".'
         more = "more files" if all(self.recipe.sources[s].take == 1 for s in short) else "a larger `take`"
         remedies = [f"Ask for at most {plural(most, 'token')}", f"give the scarce sources less weight or {more}"]
-        too_small = "the sources are too small"
+        even = or_repeat = ""
         # Of several remedies, those that work here.
         if self.recipe.mix.when_short == "repeat":
-            too_small += f" even in {plural(self.passes, 'epoch')}"
+            even = f" even in {plural(self.passes, 'epoch')}"
             epochs = max(ceil(self.shares.fractions[s] * wanted / Fraction(tokens)) for s, tokens in short.items())
             if epochs <= MAX_EPOCHS:
                 remedies.append(f"raise mix.max_epochs to {epochs}")
-            remedies.append('set mix.when_short to "shrink"')
         else:
-            remedies.append('set mix.when_short to "shrink" or "repeat"')
+            or_repeat = ' or "repeat"'
         lines = [
             f"source {self.recipe.sources[s].name!r}: has {plural(int(tokens), 'token')} for training; its share of "
             f"{wanted:,} is {self.shares.of(s, wanted):,}"
             for s, tokens in short.items()
         ]
-        return "\n".join([f"mix.tokens: {too_small}. {', '.join(remedies[:-1])}, or {remedies[-1]}.", *lines])
+        remedy = f'{", ".join(remedies)}, or set mix.when_short to "shrink"{or_repeat}'
+        return "\n".join([f"mix.tokens: the sources are too small{even}. {remedy}.", *lines])
 
 
 def small_phases(recipe: Recipe, train_tokens: int) -> list[str]:
     """Return a fault for each phase whose share of the training tokens is smaller than a shard."""
-    if not recipe.mix.phases:
-        return []
     shard_tokens = recipe.shards.tokens
     phases = zip(recipe.mix.phases, Demand(recipe).phase_tokens(train_tokens), strict=False)
     return [
@@ -281,8 +277,3 @@ def _list_phases(recipe: Recipe, weights: Sequence[float]) -> tuple[Phase, ...]:
         )
         for phase in phases
     )
-
-
-def _add_phases(phases: tuple[Phase, ...]) -> Shares:
-    own = [[phase.share * fraction for fraction in phase.shares.fractions] for phase in phases]
-    return Shares(tuple(map(sum, zip(*own, strict=True))))

@@ -82,18 +82,18 @@ def list_files(source: SourceRecipe, note: Note = no_note, *, with_splits: bool 
         files = {file.name: file for _, file in listed}
         if len(source.paths) > 1:
             _leave_out_twins(files, left_out)
-        said = left_out.keys() - files.keys()
+        for name in files:
+            left_out.pop(name, None)
         for glob in source.exclude:
             for file in expand_glob(glob, {}):
                 files.pop(file.name, None)
-                said.discard(file.name)
+                left_out.pop(file.name, None)
         globs = {file.name: glob for glob, file in listed if file.name in files}
         marked = find_marked(globs, with_splits=with_splits)
         if tables := [why for why in marked.values() if why.startswith(DELTA)]:
             raise ValueError(tables[0])
         files = {name: file for name, file in files.items() if name not in marked}
         left_out |= marked
-        said |= marked.keys()
         if source.verify:
             files = {file.name: file for file in map_in_threads(_add_digest, [*files.values()], LIST_THREADS)}
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
@@ -109,8 +109,8 @@ def list_files(source: SourceRecipe, note: Note = no_note, *, with_splits: bool 
             f"Restore the files, or correct {'`paths` or `exclude`' if source.exclude else '`paths`'}."
         )
     folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})
-    folders = {name: left_out.pop(name) for name in said if left_out[name] in (AGAIN, UNREADABLE)}
-    for line in describe_left_out({_relative(name, folder): left_out[name] for name in said - folders.keys()}):
+    folders = {name: left_out.pop(name) for name in [*left_out] if left_out[name] in (AGAIN, UNREADABLE)}
+    for line in describe_left_out({_relative(name, folder): why for name, why in left_out.items()}):
         note(f"files of {source.name}: {line}")
     for line in describe_left_out(folders):
         note(line)  # without the source: several may meet the same folders

@@ -17,10 +17,9 @@ import os
 import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from glob import escape
-from operator import itemgetter
 from typing import Any, cast
 
 import pyarrow as pa
@@ -59,7 +58,6 @@ _LEAST_PARTS, _LARGEST_PART = 20, 0.1
 _MARK = re.compile(r"(?m)^(<\|\w+\|>|</s>|<(?:eos|EOS|sep|SEP)>|\[(?:EOS|SEP)\]|%|\f)(?=\r?$)")
 _MAILBOX = re.compile(r"From \S+ .*\d{4}\r?\n[A-Z][\w-]*: ")
 _RECORDS = 64
-_SAMPLED_FILES = 16
 _FEW_PATHS = 4
 _RECORD_START = re.compile(r"[\s,\[]*(?=\{)")
 _ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
@@ -76,9 +74,10 @@ _WESTERN = re.compile("[À-ÿ‘’“”–—…«»\xa0¡¿©°·€]")
 
 Keys = dict[str, Any]
 """Keys of a source and their values, as a recipe has them."""
-Texts = dict[str, list[tuple[str, str]]]
-"""Texts of the first documents, each with the name of its file, by column; the column of files without any is ""."""
-Look = tuple[File, Keys, Texts]
+Letters = Counter[str]
+"""By column, the letters in texts of several words of the first records; of a file without columns, that of ""."""
+_NO_COLUMN = Letters({"": 0})
+Look = tuple[File, Keys, Letters]
 """A file that was looked at."""
 
 
@@ -88,15 +87,15 @@ class Found:
 
     keys: Keys
     files: list[File]
-    texts: Texts
+    columns: Collection[str]
     glob: str = ""
     """Has all files of the source; empty for files that are named one by one."""
-    among: Collection[str] = ()
+    among: Set[str] = frozenset()
     """The names of all files that the glob has."""
 
 
-def look_at(file: File) -> tuple[Keys, Texts]:
-    """Return the keys by which a source reads a file, and its first texts.
+def look_at(file: File) -> tuple[Keys, Letters]:
+    """Return the keys by which a source reads a file, and the letters in its columns.
 
     For a long text without marks between documents, `cut` is the separator that divides it best.
 
@@ -117,7 +116,7 @@ def look_at(file: File) -> tuple[Keys, Texts]:
         if format_ in ("parquet", "arrow"):
             return _choose_column(file, keys, _list_rows(file, format_))
         if format_ in ("html", "ipynb"):
-            return _look_at_page(file, format_, head + stream.read(MOST_PAGE_BYTES))
+            return _look_at_page(file, format_, head + stream.read(MOST_PAGE_BYTES)), _NO_COLUMN
         if not encoding and is_binary(head):
             raise SourceError(f"{file.name}: binary data")
         text, odd = _decode(stream, head, encoding or "utf-8-sig", _MOST_DECODED if format_ in ("file", "text") else 0)
@@ -133,11 +132,11 @@ def look_at(file: File) -> tuple[Keys, Texts]:
         return _choose_column(file, keys, _list_lines(file, keys, text[:HEAD_BYTES], len(text) < HEAD_BYTES))
     if format_ in ("jsonl", "json"):
         records = [*itertools.islice(_list_objects(text), _RECORDS)]
-        chosen, texts = _choose_column(file, keys, records)
+        chosen, letters = _choose_column(file, keys, records)
         if len(records) == 1 and "." in chosen["text"] and named.name.lower().endswith(".json"):
             raise SourceError(f"{file.name}: one JSON object with others in it, no records; `jq -c '.[]'` writes these")
-        return chosen, texts
-    return _look_at_text(file, keys, text)
+        return chosen, letters
+    return _look_at_text(file, keys, text), _NO_COLUMN
 
 
 def _decode(stream: Any, head: bytes, encoding: str, most: int) -> tuple[str, bytes]:
@@ -155,7 +154,7 @@ def _decode(stream: Any, head: bytes, encoding: str, most: int) -> tuple[str, by
     return text, b""
 
 
-def _look_at_text(file: File, keys: Keys, text: str) -> tuple[Keys, Texts]:
+def _look_at_text(file: File, keys: Keys, text: str) -> Keys:
     """Return how a source reads a text: a file a document, unless a line that is a mark divides it."""
     shown = text[:MOST_CHARACTERS]
     if _PICTURE.match(shown):
@@ -170,51 +169,44 @@ def _look_at_text(file: File, keys: Keys, text: str) -> tuple[Keys, Texts]:
     for mark, _ in Counter(_MARK.findall(text)).most_common(1):
         parts = text.split(separator := f"{ends}{mark}{ends}")
         if len(parts) > _LEAST_PARTS and max(map(len, parts)) <= _LARGEST_PART * len(text):
-            return keys | {"format": "text", "separator": separator}, {
-                "": [(file.name, part) for part in parts[:_RECORDS]]
-            }
+            return keys | {"format": "text", "separator": separator}
     keys["format"] = "file"
     if len(text) >= 2 * JOIN_BYTES:
         cuts = (cut for cut in ("\n\n", "\r\n\r\n") if 2 * JOIN_BYTES * text.count(cut) >= len(text))
         keys["cut"] = next(cuts, "\n")
-    return keys, {"": [(file.name, shown)]}
+    return keys
 
 
-def _look_at_page(file: File, format_: str, data: bytes) -> tuple[Keys, Texts]:
+def _look_at_page(file: File, format_: str, data: bytes) -> Keys:
     """Return how a source reads a page or a notebook, of which it has the text."""
     if format_ == "ipynb":
-        return {"format": format_}, {"": [(file.name, join_cells(data))]}
+        join_cells(data)
+        return {"format": format_}
     if len(data) > MOST_PAGE_BYTES:
         raise SourceError(f"{file.name}: a page of over {MOST_PAGE_BYTES:,} bytes; split it, or extract its text first")
     check_extra("trafilatura")
     data.decode(find_encoding(data))
-    return {"format": format_}, {"": []}
+    return {"format": format_}
 
 
-def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys, Texts]:
-    texts: Texts = defaultdict(list)
+def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys, Letters]:
+    letters = Letters()
     for record in itertools.islice(records, _RECORDS):
-        _collect(texts, file.name, "", record)
-    column = find_column([texts])
+        _count_letters(letters, "", record)
+    column = _find_column([letters])
     name, in_list, _ = column.partition(_IN_LIST)
     if in_list or not column:
         raise SourceError(
             f"{file.name}: "
             + (f"each record has a list, {name!r}, as chats have: {KINDS[CHATS][1]}" if column else "no column of text")
         )
-    return keys | {"text": column}, texts
+    return keys | {"text": column}, letters
 
 
-def find_column(texts: Iterable[Texts]) -> str:
-    """Return the column with the most letters in texts of several words, else one named `text`; empty if none has."""
-    letters = Counter[str]()
-    for own in texts:
-        for column, found in own.items():
-            for _, text in found if column else ():
-                is_text = column == "text" or not text.isascii() or " " in text.strip()
-                letters[column] += is_text and len(re.sub(r"[\W\d_]+", "", text[:_LETTERS]))
-    column, most = max(letters.items(), key=itemgetter(1), default=("", 0))
-    return column if most else ""
+def _find_column(found: Iterable[Letters]) -> str:
+    """Return the column with the most letters, else one named `text`; empty if none has."""
+    most = sum(found, Letters()).most_common(1)  # a sum has no column without letters
+    return most[0][0] if most else ""
 
 
 def _list_lines(file: File, keys: Keys, text: str, is_whole: bool) -> Iterator[Any]:
@@ -274,16 +266,17 @@ def _list_objects(text: str) -> Iterator[Any]:
         yield record
 
 
-def _collect(texts: Texts, file: str, name: str, value: Any) -> None:
-    """Add the texts in a value of a record, by column."""
+def _count_letters(letters: Letters, name: str, value: Any) -> None:
+    """Add the letters in a value of a record, by column."""
     if isinstance(value, str):
-        texts[name].append((file, value))
+        is_text = name == "text" or not value.isascii() or " " in value.strip()
+        letters[name] += is_text and len(re.sub(r"[\W\d_]+", "", value[:_LETTERS]))
     elif isinstance(value, list):
         for item in cast("list[Any]", value):
-            _collect(texts, file, name + _IN_LIST, item)
+            _count_letters(letters, name + _IN_LIST, item)
     elif isinstance(value, dict):
         for key, item in cast("Keys", value).items():
-            _collect(texts, file, f"{name}.{key}".lstrip("."), item)
+            _count_letters(letters, f"{name}.{key}".lstrip("."), item)
 
 
 def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
@@ -297,7 +290,6 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
         InputError: a place is not there, cannot be listed, or lies in another one.
     """
     parts: dict[tuple[str, str], list[File]] = defaultdict(list)
-    files: list[File] = []
     globs: dict[str, str] = {}
     for place in dict.fromkeys(places):
         # Several places are judged as those of one glob, as a shell makes them of `data/*`.
@@ -306,24 +298,27 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
             if file.name in globs:
                 raise InputError(f"{file.name}: lies in two of the given places; name only one of them")
             parts[part].append(file)
-            files.append(file)
             globs[file.name] = beside if len({*places}) > 1 and os.path.exists(place) else glob or file.name
     try:
         left_out |= find_marked(globs)
     except ValueError as error:
         raise InputError(f"{error}. Repair it, or leave the folder out.") from error
+    files = itertools.chain(*parts.values())
     left_out |= find_copies({file.name: file.stored_bytes for file in files if file.name not in left_out})
     sources: list[Found] = []
     for (label, glob), own in parts.items():
         groups: dict[str, list[Look]] = defaultdict(list)
-        for file, keys, texts in _try_files(own, left_out):
-            like = groups[_kind_of(keys, texts)]
-            # Of many files, the names of the columns are enough.
-            like.append((file, keys, texts if len(like) < _SAMPLED_FILES else {column: [] for column in texts}))
+        for file in own:
+            try:
+                if file.name not in left_out:
+                    keys, letters = look_at(file)
+                    groups[_kind_of(keys, letters)].append((file, keys, letters))
+            except BROKEN_FILE_ERRORS as error:
+                left_out[file.name] = explain_left_out(file, error)
         among = {file.name for file in own}
         for looks in groups.values():
-            for keys, read, texts in _divide(looks):
-                sources.append(Found({"name": label} | keys, read, texts, glob, among))
+            for keys, read, columns in _divide(looks):
+                sources.append(Found({"name": label} | keys, read, columns, glob, among))
     return sources
 
 
@@ -339,10 +334,9 @@ def _list_files(place: str, left_out: dict[str, str]) -> Iterator[tuple[tuple[st
     if not files and not os.path.exists(root):
         raise InputError(f"{place}: no such file or folder")
     name = posixpath.basename(root)
-    name = name if is_folder else name.partition(".")[0]
     if not is_folder:
-        glob = "" if is_path else glob
-        yield from (((name, glob), glob, file) for file in files)
+        part = name.partition(".")[0], "" if is_path else glob
+        yield from ((part, part[1], file) for file in files)
         return
     # Folders such as `day=1` are columns, not parts.
     tops = [file.name.removeprefix(root).lstrip("/").rpartition("/")[0].partition("/")[0] for file in files]
@@ -352,21 +346,13 @@ def _list_files(place: str, left_out: dict[str, str]) -> Iterator[tuple[tuple[st
         yield (name, glob) if is_deep else (top or name, below), glob, file
 
 
-def _try_files(files: list[File], left_out: dict[str, str]) -> Iterator[Look]:
-    for file in files:
-        try:
-            if file.name not in left_out:
-                yield file, *look_at(file)
-        except BROKEN_FILE_ERRORS as error:
-            left_out[file.name] = explain_left_out(file, error)
-
-
 def explain_left_out(file: File, error: BaseException) -> str:
     """Return why a file is left out, without a verb: it is true of one file and of many."""
-    said = UNREADABLE if isinstance(error, PermissionError) else ""
+    if isinstance(error, PermissionError):
+        return UNREADABLE
     if isinstance(error, MissingExtraError):
         return f"HTML; {error}"
-    said = said or explain_unread(file, error) or text_of(error)
+    said = explain_unread(file, error) or text_of(error)
     for name in (file.name, os.path.splitext(file.name)[0]):
         said = said.removeprefix(f"{name}: ")
     return re.split(r"\. |, which", re.sub("^(holds|is) ", "", said))[0]
@@ -378,17 +364,17 @@ def _ending(name: str) -> str:
     return found[0] if found else ""
 
 
-def _kind_of(keys: Keys, texts: Texts) -> str:
+def _kind_of(keys: Keys, letters: Letters) -> str:
     """Return what like files have in common; the column of the text is chosen for all of them."""
     same = [keys.get(key) for key in ("format", "encoding", "delimiter", "quote", "separator")]
-    return json.dumps([*same, [*texts] if keys["format"] == "csv" else []])
+    return json.dumps([*same, [*letters] if keys["format"] == "csv" else []])
 
 
-def _divide(looks: list[Look]) -> Iterator[tuple[Keys, list[File], Texts]]:
+def _divide(looks: list[Look]) -> Iterator[tuple[Keys, list[File], Collection[str]]]:
     """Yield the sources of like files: by the column of the text; of few long texts, by how blank lines are written."""
     cuts = [keys["cut"] for _, keys, _ in looks if "cut" in keys] if len(looks) < FEW_DOCUMENTS else []
     while looks:
-        column = find_column(texts for *_, texts in looks) or looks[0][1].get("text", "")
+        column = _find_column(letters for *_, letters in looks) or looks[0][1].get("text", "")
         cut = max(cuts, key=cuts.count, default="")
         own, rest = list[Look](), list[Look]()
         for look in looks:
@@ -397,11 +383,7 @@ def _divide(looks: list[Look]) -> Iterator[tuple[Keys, list[File], Texts]]:
         keys = own[0][1] | ({"text": column} if column else {})
         keys |= {"format": "text", "separator": cut, "join_bytes": JOIN_BYTES} if cut else {}
         keys.pop("cut", None)
-        shown: Texts = defaultdict(list)
-        for *_, texts in own[:_SAMPLED_FILES]:
-            for name, found in texts.items():
-                shown[name] += found
-        yield keys, [file for file, *_ in own], shown
+        yield keys, [file for file, *_ in own], dict.fromkeys(itertools.chain(*(letters for *_, letters in own)))
         looks, cuts = rest, [other for other in cuts if other != cut]
 
 
@@ -410,8 +392,8 @@ def write_globs(found: Found, left_out: dict[str, str]) -> None:
     own = {file.name for file in found.files}
     endings = {*map(_ending, own)}
     by_ending = found.glob.endswith("/*") and "" not in endings and len(endings) <= _FEW_PATHS
-    paths = [found.glob + ending for ending in sorted(endings)] if by_ending else [found.glob]
-    others = [name for name in found.among if name not in own and (not by_ending or name.endswith((*endings,)))]
+    ends = endings if by_ending else {""}
+    others = [name for name in found.among - own if name.endswith((*ends,))]
     if not found.glob or len(own) <= min(_FEW_PATHS, len(others)):
         found.keys |= {"paths": sorted(map(escape, own)), "exclude": []}
         return
@@ -428,4 +410,4 @@ def write_globs(found: Found, left_out: dict[str, str]) -> None:
             exclude.add(found.glob + ending)
         else:
             exclude.add(escape(name) if folder in folders else f"{escape(folder)}/**/*")
-    found.keys |= {"paths": paths, "exclude": sorted(exclude)}
+    found.keys |= {"paths": [found.glob + end for end in sorted(ends)], "exclude": sorted(exclude)}

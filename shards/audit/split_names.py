@@ -9,7 +9,7 @@ A file or folder is one if its name becomes a sibling's when `train` replaces it
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 _WORDS = r"(?<![^\W\d_])(?:{})(?![^\W\d_])"
 _SPLIT = re.compile(
@@ -70,12 +70,9 @@ def _is_split(path: str, is_file: bool, trained: Collection[tuple[str, ...]]) ->
         return False
     if _place(path, _SPLIT.sub(" ", base))[1:] == ((records[1],) if records else ("split",)):
         return True
-    return any(place in trained for place in _list_siblings(path, base, records))
-
-
-def _list_siblings(path: str, base: str, records: re.Match[str] | None) -> Iterator[tuple[str, ...]]:
-    """Yield the places that a training split beside a path could have."""
     for word in _SPLIT.finditer(base):
-        yield _place(path, f"{base[: word.start()]}train{base[word.end() :]}")
-        if records:  # test_matched.tsv is of train.tsv
-            yield _place(path, f"{base[: word.start()]}train{records[0]}")
+        # test_matched.tsv is of train.tsv
+        for end in (base[word.end() :], *([records[0]] if records else [])):
+            if _place(path, f"{base[: word.start()]}train{end}") in trained:
+                return True
+    return False

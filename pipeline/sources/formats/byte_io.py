@@ -184,7 +184,7 @@ def cut_records(whole: Span, unit_bytes: int, encoding: str, read: Callable[[Bin
     return _cut(whole, unit_bytes, find, can_cut=encoding == UTF8)
 
 
-def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -> list[Span]:
+def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str) -> list[Span]:
     """Cut a file's bytes after separators into spans of up to `unit_bytes` of text.
 
     A compressed file is one span, and so is one in an encoding whose characters have several bytes, other than UTF-8.

@@ -166,10 +166,10 @@ def detect_format(file: File, encoding: str, head: bytes | None = None) -> str:
     return "file"
 
 
-def read_head(file: File, size: int = HEAD_BYTES) -> bytes:
+def read_head(file: File) -> bytes:
     """Return the first bytes of a file by which its format is detected, decompressed if its name tells so."""
     with open_file(file.url, file.version) as raw:
-        return open_decompressed(raw, file.name).read(size)
+        return open_decompressed(raw, file.name).read(HEAD_BYTES)
 
 
 def explain_unread(file: File | Span, error: BaseException, format_: str = "auto") -> str:
