@@ -43,8 +43,9 @@ from shards.trace.locate import cut_excerpt
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Bools
-    from pipeline.recipe.presets import Limit
 
+Json = dict[str, Any]
+"""A report or a document, as JSON values."""
 TEXT_CHARACTERS = 1500
 """The beginning of a document's text that is shown; of near-duplicates, from shortly before the first difference."""
 BEFORE_CHARACTERS = 240
@@ -80,10 +81,10 @@ class ReportRow:
     """The value of a limit that is applied in the mix."""
     alone: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     """How many documents the limit alone would drop, at its value and at others."""
-    examples: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    examples: list[Json] = field(default_factory=list[Json])
 
 
-def read_clean_report(place: str, *, examples: int = 0) -> dict[str, Any]:
+def read_clean_report(place: str, *, examples: int = 0) -> Json:
     """Return what the last mix of a work folder dropped, as JSON values but for `rows`, which are `ReportRow`s.
 
     Args:
@@ -146,7 +147,7 @@ def list_values(value: float) -> list[float]:
     return sorted({value, *(other for other in others if value >= 1 or other <= 1)})
 
 
-def _draw_before_encoding(tally: Tally, row: ReportRow, most: int) -> list[dict[str, Any]]:
+def _draw_before_encoding(tally: Tally, row: ReportRow, most: int) -> list[Json]:
     """Return documents that a step drops before encoding, by the hash of their place."""
     own = [one for one in tally.shown if one.reason == row.reason]
     own.sort(key=lambda one: xxhash.xxh3_64_intdigest(f"{one.place} {one.row}".encode()))
@@ -184,14 +185,12 @@ class StoredDocuments:
         ]
 
     def add_alone(self, source: int, rows: Sequence[ReportRow]) -> None:
-        """Count what the limits of some rows would drop alone, from all measures of the source."""
-        limits = {limit.reason: limit for limit in self.build.recipe.sources[source].clean.limits("mix")}
-        own = [row for row in rows if row.limit is not None]
-        for row, found in zip(own, self._count_alone(source, [limits[row.reason] for row in own]), strict=True):
-            row.alone = found
+        """Count what the limits of some rows would drop alone at several values, of the documents that they decide on.
 
-    def _count_alone(self, source: int, limits: Sequence[Limit]) -> list[list[tuple[float, int]]]:
-        """Count what limits alone would drop at several values, of the documents that they decide on."""
+        All measures of the source are read.
+        """
+        limited = {row.reason: row for row in rows if row.limit is not None}
+        limits = [one for one in self.build.recipe.sources[source].clean.limits("mix") if one.reason in limited]
         counts = [dict.fromkeys(list_values(limit.value), 0) for limit in limits]
         # Documents that are counted for a block list or an item never reach the limits.
         runs = [number for number, run in enumerate(self.build.runs) if run.source == source]
@@ -206,9 +205,10 @@ class StoredDocuments:
                     column = values[:, own.measures.index(limit.measure)]
                     for value in alone:
                         alone[value] += int(np.count_nonzero(replace(limit, value=value).is_violated(column)))
-        return [list(alone.items()) for alone in counts]
+        for limit, alone in zip(limits, counts, strict=True):
+            limited[limit.reason].alone = list(alone.items())
 
-    def draw(self, source: int, row: ReportRow, most: int) -> list[dict[str, Any]]:
+    def draw(self, source: int, row: ReportRow, most: int) -> list[Json]:
         """Return the documents that are shown of a row, those with the lowest hashes: a random draw."""
         evaluation = row.reason.removeprefix(ITEM) if row.step.startswith(ITEM) else None
 
@@ -229,9 +229,7 @@ class StoredDocuments:
     def _read_text(self, run: int, index: int) -> bytes:
         return read_run_text(self.build.runs[run], index, self._vocabulary)
 
-    def _show(
-        self, run: int, index: int, found: dict[str, Any], row: ReportRow, evaluation: str | None
-    ) -> dict[str, Any]:
+    def _show(self, run: int, index: int, found: Json, row: ReportRow, evaluation: str | None) -> Json:
         own, data = self.build.runs[run], self._read_text(run, index)
         document = own.describe(index)
         text = data.decode("utf-8", "replace")
@@ -258,7 +256,7 @@ def find_start(first: str, second: str) -> int:
     return next((at + 1 for mark in "\n " if (at := first.find(mark, start, same)) >= 0), start) if start else 0
 
 
-def write_page(report: dict[str, Any], out: Path) -> None:
+def write_page(report: Json, out: Path) -> None:
     """Write the page of a clean report.
 
     Args:
@@ -277,7 +275,7 @@ def write_page(report: dict[str, Any], out: Path) -> None:
         file.write(page.encode())
 
 
-def render_page(report: dict[str, Any]) -> str:
+def render_page(report: Json) -> str:
     """Return the HTML page of a clean report."""
     style = read_style(TEMPLATES / "style.css", _OWN_TEMPLATES / "clean.css")
     template = make_render_environment(_OWN_TEMPLATES).get_template("clean_report.html.jinja")

@@ -59,7 +59,7 @@ class Predicate:
     @property
     def example(self) -> Any:
         """A value of the kind that the predicate's column is compared with."""
-        return self.value[0] if self.operator == "in" else self.value
+        return self._values()[0]
 
     def json_type(self) -> pa.DataType:
         """Return the Arrow type in which a predicate compares a JSON value."""

@@ -13,13 +13,13 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shards.audit.split_names import find_splits, has_split_word
+from shards.audit.split_names import find_splits, has_split_word, list_above
 from shards.config import list_of, table_of
 from shards.errors import shell_command
 from shards.stores.files import read_file
@@ -138,12 +138,6 @@ def find_copies(sizes: Mapping[str, int]) -> dict[str, str]:
                 if all(filecmp.cmp(name, first + name[len(folder) :], shallow=False) for name in names):
                     found |= dict.fromkeys(names, f"in a copy of the folder {os.path.basename(first)!r} beside it")
     return found
-
-
-def list_above(name: str) -> Iterator[str]:
-    """Yield the folders above a file, the nearest first."""
-    while name := name.rpartition("/")[0]:
-        yield name
 
 
 def _cut_glob(glob: str) -> tuple[str, list[str]]:

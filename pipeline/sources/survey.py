@@ -41,8 +41,9 @@ from pipeline.sources.formats.html_page import MOST_PAGE_BYTES, find_encoding
 from pipeline.sources.formats.parquet import open_parquet
 from pipeline.sources.formats.whole_file import join_cells
 from pipeline.sources.globs import AGAIN, UNREADABLE
-from pipeline.sources.marks import find_copies, find_marked, list_above
+from pipeline.sources.marks import find_copies, find_marked
 from shards.audit.not_text import CHATS, KINDS, MAIL, MOST_CHARACTERS
+from shards.audit.split_names import list_above
 from shards.errors import InputError, MissingExtraError, check_extra, text_of
 
 MOST_FOLDERS = 12

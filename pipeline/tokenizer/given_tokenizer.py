@@ -36,6 +36,8 @@ class TokenizerError(InputError):
     """A tokenizer that cannot be trained or used."""
 
 
+Json = dict[str, Any]
+"""A parsed `tokenizer.json`, or a table of it."""
 _NO_SPACES = (
     "its entries do not record the white space between them, so text would be lost. Use a BPE or Unigram, or train one."
 )
@@ -90,7 +92,7 @@ def read_encoder_file(
         raise TokenizerError(f"{path}: cannot be read: {error.strerror}{remedy}") from error
     # Whatever is missing or of another type than in a tokenizer.json raises one of these errors.
     try:
-        data: dict[str, Any] = json.loads(content)
+        data: Json = json.loads(content)
         special = find_special(data)
         faults = list(_find_faults(data))
         if task is None and not faults:
@@ -133,16 +135,16 @@ def read_encoder_file(
     )
 
 
-def _find_faults(data: dict[str, Any]) -> Iterator[str]:
+def _find_faults(data: Json) -> Iterator[str]:
     """Yield the faults of a given tokenizer, a parsed `tokenizer.json`: one line each, with its remedy."""
-    model: dict[str, Any] = data["model"]
+    model: Json = data["model"]
     kind = model.get("type", "BPE")
     if kind not in ("BPE", "Unigram"):
         yield f"has the model {kind!r}: {_NO_SPACES}"
         return
     spelling, entries = find_spelling(data), find_entries(data)
     if not spelling.space and not is_byte_level(data):
-        pre_tokenizer: dict[str, Any] = data.get("pre_tokenizer") or {}
+        pre_tokenizer: Json = data.get("pre_tokenizer") or {}
         splitter = pre_tokenizer.get("type")
         yield (
             f"expected a byte-level or SentencePiece-style tokenizer, got model {kind!r} with pre-tokenizer "
@@ -175,7 +177,7 @@ def _find_faults(data: dict[str, Any]) -> Iterator[str]:
             yield "its pre-tokenizer does not split text into words. Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
 
 
-def _find_bos(data: dict[str, Any]) -> str | None:
+def _find_bos(data: Json) -> str | None:
     """Return the special token with which a given tokenizer begins documents, by its file or name; None if unclear."""
     special = find_special(data)
     added = _list_added(data)
@@ -185,14 +187,14 @@ def _find_bos(data: dict[str, Any]) -> str | None:
     return known[0] if len(known) == 1 else None
 
 
-def _list_added(data: dict[str, Any]) -> list[str]:
+def _list_added(data: Json) -> list[str]:
     """Return the tokens that a given tokenizer's post-processor puts before a document."""
     added: list[str] = []
-    processor: dict[str, Any] = data.get("post_processor") or {}
-    parts: list[dict[str, Any]] = processor.get("processors") or [processor]
+    processor: Json = data.get("post_processor") or {}
+    parts: list[Json] = processor.get("processors") or [processor]
     for part in parts:
         if part.get("type") == "TemplateProcessing":
-            single: list[dict[str, Any]] = part.get("single") or []
+            single: list[Json] = part.get("single") or []
             for piece in single:
                 if "Sequence" in piece:
                     break
@@ -202,13 +204,13 @@ def _list_added(data: dict[str, Any]) -> list[str]:
     return added
 
 
-def _find_wrong_ids(data: dict[str, Any]) -> list[str]:
+def _find_wrong_ids(data: Json) -> list[str]:
     """Return a fault if added tokens have other ids in a given tokenizer's file than `tokenizers` gives them.
 
     Raises:
         ValueError: `tokenizers` cannot read it.
     """
-    added: list[dict[str, Any]] = data.get("added_tokens") or []
+    added: list[Json] = data.get("added_tokens") or []
     entries = find_entries(data)
     if all(entries.get(token["content"]) == token["id"] for token in added):
         return []  # an entry of the model keeps its id, so that nothing has to be loaded: 0.06 s
@@ -243,7 +245,7 @@ def _describe_kind(path: Path, content: bytes) -> str:
     except (ValueError, RecursionError):
         data = None
     if isinstance(data, dict):
-        values = list(cast("dict[str, Any]", data).values())
+        values = list(cast("Json", data).values())
         kind = "a vocab.json: entries without merges" if values and all(type(v) is int for v in values) else ""
         kind = kind or ("a tokenizer_config.json" if "tokenizer_class" in data else "")
     else:
@@ -265,12 +267,12 @@ def explain_making(folder: Path) -> str:
     )
 
 
-def _describe_ignored(data: dict[str, Any]) -> list[str]:
+def _describe_ignored(data: Json) -> list[str]:
     """Return what a given tokenizer's file asks for that a set does not do: one phrase each."""
     ignored = [f"{key} (no document is cut or padded)" for key in ("truncation", "padding") if data.get(key)]
     if added := _list_added(data):
         ignored.append(f"a post-processor that begins documents with {', '.join(added)} (tokenizer.bos decides)")
-    tokens: list[dict[str, Any]] = data.get("added_tokens") or []
+    tokens: list[Json] = data.get("added_tokens") or []
     others: list[str] = [token["content"] for token in tokens if not token.get("special")]
     if others:
         ignored.append(
@@ -280,11 +282,11 @@ def _describe_ignored(data: dict[str, Any]) -> list[str]:
     return ignored
 
 
-def _find_missing(data: dict[str, Any], entries: dict[str, int], spelling: Spelling) -> Iterator[str]:
+def _find_missing(data: Json, entries: dict[str, int], spelling: Spelling) -> Iterator[str]:
     """Yield a given tokenizer's missing entries without which text would be lost, and entries without bytes."""
     # A byte-level tokenizer needs all bytes, and nothing else; others an entry for what they do not know.
     if not spelling.space:
-        tokens: list[dict[str, Any]] = data.get("added_tokens") or []
+        tokens: list[Json] = data.get("added_tokens") or []
         own = entries.keys() - {token["content"] for token in tokens}
         if foreign := set[str]().union(*own) - set(byte_characters()):
             text, character = min((text, character) for text in own for character in foreign & set(text))
@@ -303,7 +305,7 @@ def _find_missing(data: dict[str, Any], entries: dict[str, int], spelling: Spell
         yield f"has {has} and no unknown token; characters that it does not know would be lost. Use another file."
 
 
-def _ordinary_ids(model: dict[str, Any], spelling: Spelling) -> set[int | None]:
+def _ordinary_ids(model: Json, spelling: Spelling) -> set[int | None]:
     """Return the ids that text can yield in a given BPE: of bytes, of single characters and of merges; None if any has
     none."""
     merges: list[str | list[str]] = model.get("merges") or []

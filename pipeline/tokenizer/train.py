@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     import tokenizers
 
 
+Merges = list[tuple[str, str]]
+"""The pairs of entries that training joins, in order, in byte-level characters."""
 TOKENIZER_FILE = "tokenizer.json"
 COUNTED_BYTES = 1 << 24
 """About how much text ids are counted in: to count in more makes no set smaller, as docs/lab/compression.md shows."""
@@ -145,9 +147,7 @@ def pre_tokenizer(name: str) -> tokenizers.pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def train_merges(
-    sample_path: Path, vocab_size: int, special_tokens: list[str], pretokenizer: str
-) -> list[tuple[str, str]]:
+def train_merges(sample_path: Path, vocab_size: int, special_tokens: list[str], pretokenizer: str) -> Merges:
     """Train BPE: learn the merges from a sample file of documents with `DOCUMENT_SEPARATOR` between them.
 
     Args:
@@ -176,7 +176,7 @@ def train_merges(
     return merges
 
 
-def _train_merges(sample_path: Path, recipe: tuple[int, list[str], str]) -> list[tuple[str, str]]:
+def _train_merges(sample_path: Path, recipe: tuple[int, list[str], str]) -> Merges:
     vocab_size, special_tokens, pretokenizer = recipe
     if find_trainer(pretokenizer) == "gigatoken" and _BYTES_PER_ENTRY * vocab_size <= sample_path.stat().st_size:
         import gigatoken
@@ -209,14 +209,14 @@ def find_trainer(pretokenizer: str) -> Literal["gigatoken", "tokenizers"]:
     return "gigatoken" if pretokenizer == "gpt2" else "tokenizers"
 
 
-def _is_exhausted(sample_path: Path, merges: list[tuple[str, str]]) -> bool:
+def _is_exhausted(sample_path: Path, merges: Merges) -> bool:
     """Return whether training has no more to learn, as every word of the sample is one entry."""
     split = pre_tokenizer("gpt2").pre_tokenize_str
     entries = {*byte_characters(), *(left + right for left, right in merges)}
     return all(word in entries for document in iter_sample(sample_path) for word, _ in split(document))
 
 
-def build_tokenizer_json(merges: list[tuple[str, str]], recipe: TokenizerRecipe, sample_path: Path) -> str:
+def build_tokenizer_json(merges: Merges, recipe: TokenizerRecipe, sample_path: Path) -> str:
     """Return the text of the `tokenizer.json` that training ends with.
 
     Args:
@@ -240,9 +240,7 @@ def build_tokenizer_json(merges: list[tuple[str, str]], recipe: TokenizerRecipe,
     return _write_tokenizer_json(merges, special_tokens, ordinary, pretokenizer)
 
 
-def _write_tokenizer_json(
-    merges: list[tuple[str, str]], special_tokens: list[str], ordinary: list[str], pretokenizer: str
-) -> str:
+def _write_tokenizer_json(merges: Merges, special_tokens: list[str], ordinary: list[str], pretokenizer: str) -> str:
     """Return the text of a trained `tokenizer.json` whose entries have ids in the order in which they are given."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
 

@@ -9,7 +9,7 @@ A file or folder is one if its name becomes a sibling's when `train` replaces it
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 _WORDS = r"(?<![^\W\d_])(?:{})(?![^\W\d_])"
 _SPLIT = re.compile(
@@ -31,26 +31,27 @@ def has_split_word(name: str) -> bool:
     return _SPLIT.search(name) is not None
 
 
+def list_above(name: str) -> Iterator[str]:
+    """Yield the folders above a file, the nearest first."""
+    while name := name.rpartition("/")[0]:
+        yield name
+
+
 def find_splits(names: Collection[str]) -> dict[str, str]:
     """Return the names of files that belong to a test or validation split, each with the file or folder that is it.
 
     Args:
         names: of files that are read together, with their folders.
     """
-    paths, files = set[str](), {*names}
-    for path in files:
-        while path and path not in paths:
-            paths.add(path)
-            path = path.rpartition("/")[0]
+    files = {*names}
+    paths = {path for name in files for path in (name, *list_above(name))}
     trained = {_place(path, _TRAIN.sub("train", _base(path))) for path in paths if _TRAIN.search(_base(path))}
     splits = {path for path in paths if has_split_word(_base(path)) and _is_split(path, path in files, trained)}
     found: dict[str, str] = {}
     for name in files if splits else ():
-        end = 0
-        while end >= 0 and name not in found:
-            end = name.find("/", end + 1)
-            if (path := name if end < 0 else name[:end]) in splits and not _CODE.search(name):
-                found[name] = path
+        own = [path for path in (name, *list_above(name)) if path in splits]
+        if own and not _CODE.search(name):
+            found[name] = own[-1]
     return found
 
 

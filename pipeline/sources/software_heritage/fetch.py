@@ -57,6 +57,12 @@ class FetchTask(Payload):
     """The journal's file, which survives if the task is killed."""
 
 
+_Keys = dict[int, bytes]
+"""The SHA-1 of the file to fetch that each row of a span names."""
+_Wanted = tuple[_Keys, Counter[str]]
+"""The files to fetch, and counts of the other rows by reason."""
+
+
 class Journal:
     """The objects fetched for one task: a file of SQLite, which one process uses at a time.
 
@@ -170,9 +176,9 @@ def _file_name(source: SourceRecipe, span: Span) -> str:
     return f"{digest_of([span.url, span.version, span.part, source.blob_id])}.parquet"
 
 
-def _read_keys(source: SourceRecipe, span: Span) -> tuple[dict[int, bytes], Counter[str]]:
+def _read_keys(source: SourceRecipe, span: Span) -> _Wanted:
     """Return the SHA-1 of the file to fetch that each row of a span names, and counts of the other rows by reason."""
-    keys: dict[int, bytes] = {}
+    keys: _Keys = {}
     rejected: Counter[str] = Counter()
     for batch in read_span(source, span):
         rejected.update(batch.rejected)
@@ -185,9 +191,7 @@ def _read_keys(source: SourceRecipe, span: Span) -> tuple[dict[int, bytes], Coun
     return keys, rejected
 
 
-def _thin_out(
-    wanted: list[tuple[dict[int, bytes], Counter[str]]], most: int
-) -> tuple[list[tuple[dict[int, bytes], Counter[str]]], float]:
+def _thin_out(wanted: list[_Wanted], most: int) -> tuple[list[_Wanted], float]:
     """Return an even part of the files to fetch that rows of spans name, at most so many, and how large it is."""
     # Neighbours are often files of one repository, so that the first files would tell less.
     every = sum(len(keys) for keys, _ in wanted)
@@ -199,7 +203,7 @@ def _thin_out(
     return thin, sum(len(keys) for keys, _ in thin) / max(1, every)
 
 
-def _use_again(stage: Path, name: str, keys: dict[int, bytes], journal: Journal) -> None:
+def _use_again(stage: Path, name: str, keys: _Keys, journal: Journal) -> None:
     """Copy files that earlier tasks fetched for the same span into the journal, if their SHA-1 agrees."""
     # A file's name says which rows it may hold; only its SHA-1 says that a text is the file that a row names.
     for path in stage.glob(f"[!.]*/{name}"):
@@ -241,7 +245,7 @@ def _fetch(
 
 
 def _take_texts(
-    keys: dict[int, bytes], journal: Journal, failed: dict[bytes, str], *, lost: Counter[str]
+    keys: _Keys, journal: Journal, failed: dict[bytes, str], *, lost: Counter[str]
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the row and the text of each fetched document; count the other rows in `lost`, by reason."""
     for row, key in keys.items():
