@@ -117,6 +117,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def parse_price(text: str) -> tuple[str, list[str], float]:
     """Return the change that a price of a card is, for `fit`."""
     card, _, usd = text.rpartition("=")
+    if not card:
+        raise argparse.ArgumentTypeError(f"expected CARD=USD, such as A40=0.40, got {text!r}")
     return "--price", ["cost", "cards", card], number_in(0.001, 10**6)(usd)
 
 
