@@ -105,7 +105,7 @@ def load_checked_recipe(
     folder = Path(os.path.abspath(folder))  # without `..`: the same paths from any working directory
     absent, whole = _names_without_weight(given), table_of(given.get("mix")).get("tokens")
     for source in map(table_of, list_of(given.get("sources"))):
-        if source.get("name") in files:
+        if str(source.get("name")) in files:
             read_from_files(source)
     for name, paths in files.items():
         typed = all(isinstance(path, TypedText) for path in paths)

@@ -210,6 +210,7 @@ class EvalConfig(Settings):
     prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # bounded: checks UTF-8
     """Prompts that the model continues at milestones and the ends of phases, into `samples/` of the run folder."""
     samples: SamplingOptions = SamplingOptions()
+    """How their tokens are chosen."""
 
     sets: list[Annotated[EvalSetConfig, LOCATED]] = Field(default_factory=list[EvalSetConfig])
     """Text that is scored."""
