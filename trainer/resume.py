@@ -147,8 +147,10 @@ def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe) -> dic
     keys = {key: list(values) for key, values in find_changes(found.recipe, recipe).items()}
     if step and keys:
         changes.append(RecipeChange(after_step=step, keys=keys))
-    past = earlier.model_dump(include={"passed", "processes"}) if earlier else {}
-    return past | {"start": start, "changes": changes}
+    past: dict[str, Any] = earlier.model_dump(include={"passed", "processes"}) if earlier else {"passed": []}
+    # A phase that was changed has other gates.
+    passed = [one for one in past["passed"] if not any(key.startswith(f"phases.{one[0]}.") for key in keys)]
+    return past | {"start": start, "changes": changes, "passed": passed}
 
 
 def _show(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,26 @@ def test_a_spent_budget_stops_the_run_in_the_middle_of_a_phase(train, tmp_path):
     assert (tmp_path / f"checkpoints/step-{last['step']:08d}").is_dir()
     assert "phase 'end' has cost" in train(tmp_path, *changes, more=("--go-on", "dear"), status=3).stdout
     assert read_run_record(tmp_path).passed == [("dear", "budget")]
+
+
+def test_the_same_command_passes_no_second_gate_and_a_changed_phase_is_not_passed(train, tmp_path):
+    phase = "{name='dear one', until_step=%d, budget_usd=1.0, goal='val_loss < 0.1', pause=true}"
+    changes = (f"phases=[{phase % 12}]", "cost.gpu_usd_per_hour=36_000_000", "checkpoint.every_steps=2")
+    assert "its budget is $1.00" in train(tmp_path, *changes, status=3).stdout
+    go_on = ("--go-on", "dear one")
+    done = train(tmp_path, *changes, more=go_on, status=3)
+    assert "ended at step 12 with val_loss" in done.stdout
+    assert done.stdout.endswith("To go on, add --go-on to the command.\n")
+    done = train(tmp_path, *changes, more=go_on, status=3)  # as a loop of restarts would
+    assert "passed already once; --go-on without a name passes what stops it now" in done.stderr
+    assert "passed by --go-on: phase 'dear one' ended" in train(tmp_path, *changes, more=["--go-on"]).stderr
+    for step in range(14, 26, 2):
+        shutil.rmtree(tmp_path / f"checkpoints/step-{step:08d}", ignore_errors=True)
+    assert "passed earlier by --go-on: phase 'dear one' ended" in train(tmp_path, *changes).stderr
+    for step in range(14, 26, 2):
+        shutil.rmtree(tmp_path / f"checkpoints/step-{step:08d}", ignore_errors=True)
+    changed = (f"phases=[{phase % 18}]", *changes[1:], "train.steps=20")
+    assert "its budget is $1.00" in train(tmp_path, *changed, status=3).stdout
 
 
 def test_a_rehearsal_does_everything_and_is_never_the_real_run(train, tmp_path):

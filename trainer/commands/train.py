@@ -1,7 +1,7 @@
 """Train a model on a shard set. Run the same command again to resume.
 
 The exit status is 3 if a phase missed its goal, spent its budget or has a pause (under torchrun 1, as for any status
-but 0; the last line and --json say why). A checkpoint is saved then, and on SIGINT or SIGTERM. The ledger and the
+but 0; our last line and --json say why). A checkpoint is saved then, and on SIGINT or SIGTERM. The ledger and the
 samples are shown; `--go-on PHASE` passes this phase alone, and the same command with it may be run again.
 
 `--rehearse` trains a tiny model for some minutes through everything that the recipe asks for: phases, gates,
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from shards.errors import plural, shell_command
 from shards.terminal.amounts import format_duration
 from shards.terminal.arguments import add_recipe, parse_path, parse_place, parse_size
+from shards.terminal.display import say
 from shards.terminal.program import WHOLE, Outcome, Part
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def run(options: argparse.Namespace) -> Outcome | int:
 
     recipe = load_train_recipe(options.recipe, options.overrides)
     if options.rehearse:
-        recipe = shrink_recipe(recipe)
+        whole, recipe = recipe, shrink_recipe(recipe)
+        say(f"a rehearsal: {recipe.train.steps} steps for {whole.train.steps:,}, with a tiny model and little text")
     wait_without_spinning()
 
     from trainer.train.train_model import is_first_rank, train_model
@@ -116,7 +118,7 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
     """Return how `train` ended; at an off-ramp with the ledger and the samples, and the reason in the last line."""
     from trainer.evaluation.evaluate import describe_counts
     from trainer.ledger import show_bill
-    from trainer.run_folder import read_samples
+    from trainer.run_folder import read_run_record, read_samples
 
     figures = result.figures
     compare, plot, sample = (
@@ -131,7 +133,8 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
         keys = ("phase", "steps", "tokens", "hours", "usd", "loss", "usd_per_loss", "marginal_usd_per_loss")
         stopped = [show_bill([{key: row[key] for key in keys} for row in figures["phases"]])]
         stopped += [line for one in samples for line in [*(one["prompt"] + one["text"]).splitlines(), ""]]
-        go_on = f"--go-on {shlex.quote(figures['waits_at'])}"
+        passed = {phase for phase, _ in read_run_record(Path(figures["run"])).passed}
+        go_on = " ".join(["--go-on", *(shlex.quote(name) for name in {figures["waits_at"]} - passed)])
         stopped.append(f"stopped: {figures['off_ramp']}. To go on, add {go_on} to the command.")
     shown: list[Part] = [
         f"{name}: {result.status} after {plural(result.step, 'step')}, {amount} in "

@@ -221,6 +221,8 @@ class TrainingLoop:
             for bit, gate in enumerate(GATES):
                 if agreed >> bit & 1 and (name, gate) not in self.passed:
                     gates[gate] = own.get(gate, f"phase {name!r}: another rank found its {gate} missed")
+                elif agreed >> bit & 1 and gate != "budget":
+                    self.say(f"passed earlier by --go-on: {own[gate]}")
         if session.recipe.train.rehearsal and "goal" in gates:
             self.say(f"a rehearsal goes on: {gates.pop('goal')}")
         if go_on is not None:
@@ -234,8 +236,9 @@ class TrainingLoop:
         Raises:
             InputError: the phase that is to be passed has not stopped the run.
         """
-        session = self.session
-        if gates and go_on in ("", name):
+        session, before = self.session, {phase for phase, _ in self.passed}
+        # The same command, run again after a crash, passes no gate that nobody has seen.
+        if gates and go_on in ("", *({name} - before)):
             self.passed.extend((name, gate) for gate in gates)
             if session.rank == 0:
                 update_run_record(session.run, passed=self.passed)
@@ -244,8 +247,9 @@ class TrainingLoop:
         over = {phase.name for phase in session.recipe.phases if phase.until_step <= session.step}
         if not go_on:
             self.say("--go-on passes nothing: no phase has stopped the run here")
-        elif go_on in over | {phase for phase, _ in self.passed}:
-            self.say(f"--go-on passes nothing: phase {go_on!r} is passed already")
+        elif go_on in over | before:
+            now = " once; --go-on without a name passes what stops it now" if gates and go_on == name else ""
+            self.say(f"--go-on passes nothing: phase {go_on!r} is passed already{now}")
         else:
             waits = f"waits at phase {name!r}" if gates else "waits at no phase"
             raise InputError(

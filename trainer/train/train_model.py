@@ -148,6 +148,9 @@ def run_training(session: Session, say: Note, *, go_on: str | None = None, progr
         f"{plural(parameters, 'parameter')} on {where} in {session.precision}, "
         f"{plural(torch.get_num_threads(), 'thread')}"
     )
+    for phase in recipe.phases:
+        if phase.until_step > recipe.train.steps:
+            say(f"phase {phase.name!r} ends at step {phase.until_step:,}, after the last one: its goal is not judged")
     began = time.perf_counter()
     _fetch_first_shard(session, progress=progress and first_rank)
     # The weights after the last step are tried with the batch that would follow.
