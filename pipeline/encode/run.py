@@ -334,16 +334,14 @@ def distinct_runs(runs: Sequence[Run]) -> list[Run]:
     return list({run.digest: run for run in runs}.values())
 
 
-def read_run_text(run: Run, index: int, vocabulary: Vocabulary, *, characters: int | None = None) -> bytes:
-    """Return a document's text, from the tokens of its run: whole, or from the beginning so many characters or more.
+def read_run_text(run: Run, index: int, vocabulary: Vocabulary) -> bytes:
+    """Return a document's text, from the tokens of its run.
 
     Raises:
         WorkFileDamagedError: the run's files are not as they were written.
     """
     row = run.read_documents(index, index + 1).copy()
     row["length"] -= 1  # without EOS
-    if characters is not None:
-        row["length"] = min(int(row["length"][0]), 4 * characters + 1)  # a token is a byte at least, and one may be BOS
     tokens = run.read_tokens(row)
     # No special token is in a document, so that one at its beginning is BOS.
     first = int(tokens[0]) if len(tokens) else None

@@ -26,7 +26,7 @@ from math import ceil
 from typing import Any
 
 from pipeline.recipe.key_values import parse_count
-from pipeline.recipe.schema import MAX_EPOCHS, PhaseRecipe, Recipe
+from pipeline.recipe.schema import MAX_EPOCHS, Recipe
 from shards.errors import plural
 
 
@@ -266,14 +266,11 @@ def fit_sizes(recipe: Recipe, whole: Any, given: set[str]) -> tuple[Recipe, str]
     return recipe, ", ".join(scaled)
 
 
-def _list_phases(recipe: Recipe, weights: Sequence[float]) -> tuple[Phase, ...]:
+def _list_phases(recipe: Recipe, weights: tuple[float, ...]) -> tuple[Phase, ...]:
+    if not recipe.mix.phases:
+        return (Phase(None, Fraction(1), Shares(weights)),)
     own = {source.name: weight for source, weight in zip(recipe.sources, weights, strict=True)}
-    phases: Sequence[PhaseRecipe | None] = recipe.mix.phases or [None]
     return tuple(
-        Phase(
-            phase.name if phase else None,
-            Fraction(str(phase.share)) if phase else Fraction(1),
-            Shares(tuple({**own, **(phase.weights if phase else {})}.values())),
-        )
-        for phase in phases
+        Phase(phase.name, Fraction(str(phase.share)), Shares(tuple({**own, **phase.weights}.values())))
+        for phase in recipe.mix.phases
     )
