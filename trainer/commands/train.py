@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> Outcome | int:
     stopped = OFF_RAMP if result.status == "stopped" else WHOLE
     status = 128 + result.interrupted_by if result.interrupted_by else stopped
     if not is_first_rank():
-        return status
+        return status if result.interrupted_by else WHOLE  # else torchrun ends the first rank before it has said why
     return describe_result(recipe.name, result, status)
 
 
