@@ -28,6 +28,8 @@ from tests.support.servers.bucket import Bucket
 from tests.support.servers.hub import Hub
 from tests.support.servers.hub_writes import OWNER, WRITER
 from tests.support.servers.snapshots import snapshot_of
+from trainer.results.runs import read_run
+from trainer.run_folder import read_samples
 
 pytestmark = pytest.mark.long
 
@@ -146,3 +148,10 @@ def test_a_project_runs_as_its_page_says(project: str, run: Command, tmp_path: P
             more = [] if "--rehearse" in command else more
         arguments = [word.replace("OWNER", OWNER) for word in command if word not in ("--tokens", "4M")]
         run(*arguments, *more, cwd=tmp_path, expect=status, **of_tests)
+    for name, pauses in waiting.items():
+        trained = read_run(tmp_path / name)
+        assert trained.recipe.name.startswith("rehearsal of ")
+        assert {at for at in trained.recipe.milestones if at <= trained.records[-1]["step"]} <= {
+            *read_samples(tmp_path / name)
+        }
+        assert (trained.records[-1]["step"] == trained.recipe.train.steps) == (pauses < 0)

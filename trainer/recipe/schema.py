@@ -124,7 +124,7 @@ class TrainConfig(Settings):
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1337
     """Decides the initial weights and the order of the data."""
     rehearsal: bool = False
-    """Say missed goals and spent budgets, and pass them; `train --rehearse` sets this and shrinks everything."""
+    """Say missed goals and pass them, and ask for no budget; `train --rehearse` sets this and shrinks everything."""
 
     @property
     def tokens(self) -> int:

@@ -218,11 +218,12 @@ class TrainingLoop:
             name, own = phases[index].name, self._find_gates(index)
             # Clocks differ between ranks: all stop if one finds the phase too expensive.
             agreed = largest_of_ranks(sum(1 << GATES.index(gate) for gate in own), session.device)
-            for bit, gate in enumerate(GATES):
-                if agreed >> bit & 1 and (name, gate) not in self.passed:
-                    gates[gate] = own.get(gate, f"phase {name!r}: another rank found its {gate} missed")
-                elif agreed >> bit & 1 and gate != "budget":
-                    self.say(f"passed earlier by --go-on: {own[gate]}")
+            for gate in [gate for bit, gate in enumerate(GATES) if agreed >> bit & 1]:
+                reason = own.get(gate, f"phase {name!r}: another rank found its {gate} missed")
+                if (name, gate) not in self.passed:
+                    gates[gate] = reason
+                elif gate != "budget":  # of which each report asks
+                    self.say(f"passed earlier by --go-on: {reason}")
         if session.recipe.train.rehearsal and "goal" in gates:
             self.say(f"a rehearsal goes on: {gates.pop('goal')}")
         if go_on is not None:
