@@ -218,7 +218,9 @@ class TrainingLoop:
             name, own = phases[index].name, self._find_gates(index)
             # Clocks differ between ranks: all stop if one finds the phase too expensive.
             agreed = largest_of_ranks(sum(1 << GATES.index(gate) for gate in own), session.device)
-            for gate in [gate for bit, gate in enumerate(GATES) if agreed >> bit & 1]:
+            for bit, gate in enumerate(GATES):
+                if not agreed >> bit & 1:
+                    continue
                 reason = own.get(gate, f"phase {name!r}: another rank found its {gate} missed")
                 if (name, gate) not in self.passed:
                     gates[gate] = reason
