@@ -41,6 +41,7 @@ BLOCK_LIST_REASON = "in block list "
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 Split = Literal["train", "val"]
+Role = Literal["system", "user", "assistant"]
 Dtype = Literal["uint16", "uint32"]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -100,6 +101,17 @@ class TokenizerEntry(_Model):
     special_tokens: dict[str, Count]
 
 
+class ChatEntry(_Model):
+    """How the conversations of a set are written as tokens."""
+
+    before: dict[Role, str]
+    """What stands before the content of a message, by role."""
+    after: str
+    """What stands after it."""
+    opening: Annotated[list[Count], Field(min_length=1)]
+    """The ids of what stands before an answer; the first is a special token's."""
+
+
 class RecipeEntry(_Model):
     """The resolved recipe that built the set."""
 
@@ -143,6 +155,8 @@ class SourceEntry(_Model):
     """The most times that any training document of this source occurs: 1, unless the source was repeated."""
     rewriting: RewritingEntry | None = Field(default=None, exclude_if=is_none)
     """None if the tokenizer keeps every byte."""
+    trained_tokens: Count | None = Field(default=None, exclude_if=is_none)
+    """The targets among the tokens of its training documents; None if these are no conversations."""
 
 
 class BlockListEntry(_Model):
@@ -270,6 +284,8 @@ class Manifest(_Model):
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
     tokenizer: TokenizerEntry
     recipe: RecipeEntry
+    chat: ChatEntry | None = Field(default=None, exclude_if=is_none)
+    """None if the set has no conversations."""
     # What the build read, and what it left out.
     sources: Rows[SourceEntry]
     drop_hashes: Rows[BlockListEntry] = []

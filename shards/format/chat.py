@@ -1,0 +1,156 @@
+"""Conversations in a set: the form of their text, how they are written as tokens, and which tokens are targets.
+
+The mask of a loss is a function of the ids; nothing is stored. It holds because the content of a message never has a
+special id: what a message says is text, and what a special token says is the format. shards/FORMAT.md states both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from shards.errors import InputError
+from shards.format.arrays import Bools, Int64s, Tokens
+from shards.format.manifest import Manifest, Role
+
+ROLE_MARKS: dict[Role, str] = {"system": "\ufdd0", "user": "\ufdd1", "assistant": "\ufdd2"}
+"""What stands before the content of a message in the text of a conversation, three bytes of UTF-8. They are no
+characters: Unicode keeps these code points for programs."""
+TRAINED_ROLE: Role = "assistant"
+
+Message = tuple[Role, str]
+Encode = Callable[[str], list[int]]
+"""Returns the ids of a text in which no special token is matched."""
+
+
+def find_targets(manifest: Manifest, tokens: Tokens, bounds: Int64s) -> Bools:
+    """Return which tokens are targets: those whose prediction counts in a loss.
+
+    A token is a target if it follows the assistant's opening, up to and including the next special token. In a document
+    without that opening every token is a target.
+
+    Args:
+        manifest: that of the tokens' set.
+        tokens: documents, or parts of some, one after the other, `(tokens,)`.
+        bounds: where each begins, and where the last one ends, int64 `(documents + 1,)`.
+
+    Returns:
+        bool `(tokens,)`.
+    """
+    targets = np.ones(len(tokens), np.bool_)
+    if manifest.chat is None:
+        return targets
+    openings = find_openings(tokens, manifest.chat.opening)
+    if not len(openings):
+        return targets
+    special = np.zeros(manifest.vocab_size, np.bool_)
+    special[list(manifest.tokenizer.special_tokens.values())] = True
+    marks = np.append(np.flatnonzero(special[tokens]), len(tokens) - 1)
+    # Nothing counts in a document with an opening but what follows each opening.
+    answers = np.zeros(len(bounds) - 1, np.bool_)
+    answers[np.searchsorted(bounds, openings, "right") - 1] = True
+    targets[:] = ~np.repeat(answers, np.diff(bounds))
+    begins = openings + len(manifest.chat.opening)
+    ends = marks[np.searchsorted(marks[:-1], begins)]
+    counted = np.zeros(len(tokens) + 1, np.int64)
+    np.add.at(counted, begins, 1)
+    np.add.at(counted, ends + 1, -1)
+    targets |= np.cumsum(counted)[:-1] > 0
+    return targets
+
+
+def find_openings(tokens: Tokens, opening: Iterable[int]) -> Int64s:
+    """Return where the ids of the assistant's opening begin among tokens, int64 `(openings,)`."""
+    found: Int64s | None = None
+    for offset, token in enumerate(opening):
+        if found is None:
+            found = np.flatnonzero(tokens == token)
+        else:
+            found = found[found + offset < len(tokens)]
+            found = found[tokens[found + offset] == token]
+    return np.zeros(0, np.int64) if found is None else found
+
+
+@dataclass(frozen=True)
+class ChatIds:
+    """How a message is written as ids: those before its content, the content with a text before it, those after it.
+
+    Attributes:
+        heads: the ids before the content, by role.
+        leads: the text that is encoded together with the content, by role; none for the assistant, whose opening is
+            encoded alone, as it is when a model is asked.
+        tail: the ids after the content.
+    """
+
+    heads: dict[Role, list[int]]
+    leads: dict[Role, str]
+    tail: list[int]
+
+    @property
+    def opening(self) -> list[int]:
+        """The ids that open an answer."""
+        return self.heads[TRAINED_ROLE]
+
+    def encode(self, messages: Iterable[Message], encode: Encode) -> list[int]:
+        """Return the ids of messages, without BOS and EOS."""
+        ids: list[int] = []
+        for role, content in messages:
+            ids += [*self.heads[role], *encode(self.leads[role] + content), *self.tail]
+        return ids
+
+
+def make_chat_ids(before: Mapping[Role, str], after: str, special: Mapping[str, int], encode: Encode) -> ChatIds:
+    """Return how a table of a format writes messages.
+
+    Args:
+        before: what stands before the content, by role.
+        after: what stands after it.
+        special: the special tokens, text to id.
+        encode: of the set's tokenizer.
+
+    Raises:
+        InputError: a text of the table does not begin with a special token where it must.
+    """
+    heads: dict[Role, list[int]] = {}
+    leads: dict[Role, str] = {}
+    for role, text in before.items():
+        parts = split_special(text, special)
+        if not parts or parts[0] not in special:
+            raise InputError(
+                f"chat.before.{role}: {text!r} does not begin with a special token; there are {sorted(special)}. Begin "
+                "it with one of them, or list another in `tokenizer.special_tokens`."
+            )
+        leads[role] = "" if role == TRAINED_ROLE or parts[-1] in special else parts.pop()
+        heads[role] = _encode_parts(parts, special, encode)
+    parts = split_special(after, special)
+    if parts and parts[0] not in special:
+        raise InputError(
+            f"chat.after: {after!r} does not begin with a special token; there are {sorted(special)}. Begin it with "
+            "one of them, or leave it empty."
+        )
+    return ChatIds(heads, leads, _encode_parts(parts, special, encode))
+
+
+def _encode_parts(parts: Iterable[str], special: Mapping[str, int], encode: Encode) -> list[int]:
+    return [token for part in parts for token in ([special[part]] if part in special else encode(part))]
+
+
+def split_special(text: str, special: Iterable[str]) -> list[str]:
+    """Return a text of a chat's table in parts: special tokens, of two at one place the longer, and what is between."""
+    known = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
+    return [part for part in re.split(f"({known})", text) if part]
+
+
+def write_conversation(messages: Iterable[Message]) -> str:
+    """Return the text of a conversation: each message's mark, then its content."""
+    return "".join(ROLE_MARKS[role] + content for role, content in messages)
+
+
+def parse_conversation(text: str) -> list[Message]:
+    """Return the messages of a conversation's text."""
+    roles = {mark: role for role, mark in ROLE_MARKS.items()}
+    parts = re.split(f"([{''.join(roles)}])", text)[1:]
+    return [(roles[mark], content) for mark, content in zip(parts[::2], parts[1::2], strict=True)]
