@@ -58,6 +58,9 @@ class SourceRecipe(Settings):
     files](../docs/data.md#formats). `file` makes each file one document."""
     text: Text = "text"
     """Column of the text; dots descend into structs."""
+    messages: Annotated[Text | tuple[Text, Text] | None, Field(exclude_if=not_)] = None
+    """Instead of `text`, of a source of conversations: a column of lists of messages, records of `role` and `content`
+    or `from` and `value`; or two columns of text, `["prompt", "completion"]`."""
     separator: Text | None = None
     """The text between two documents of a text file, which needs it."""
     join_bytes: Annotated[SizeBytes, Field(le=1 << 20)] | None = None
@@ -137,7 +140,12 @@ class SourceRecipe(Settings):
             why = "only with content = 'software-heritage'. Leave it out, or set `content`."
             yield from self.refuse(("blob_id", "max_missing"), why)
         else:
-            yield from self.refuse(("text",), "the text comes from `content`, not from a column. Leave it out.")
+            why = "the text comes from `content`, not from a column. Leave it out."
+            yield from self.refuse(("text", "messages"), why)
+        if self.has_conversations:
+            yield from self.refuse(
+                ("text",), "the text of a conversation comes from `messages`. Leave one of them out."
+            )
         if self.separator is None:
             yield from self.refuse(("join_bytes",), "without `separator`, no file has parts. Leave it out.")
         if isinstance(self.separator, str) and isinstance(self.encoding, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -147,19 +155,32 @@ class SourceRecipe(Settings):
                 yield f"separator: cannot be written in {self.encoding}, so no file has it. Correct one of them."
 
     @property
-    def text_column(self) -> str:
-        """The column of a source to read: the text itself, or the key that finds it."""
-        return getattr(self, self.text_key)
+    def has_conversations(self) -> bool:
+        """Whether the documents of a source are conversations: it alone says so, never their text."""
+        return self.messages is not None
 
     @property
-    def text_key(self) -> Literal["text", "blob_id"]:
+    def text_column(self) -> str:
+        """The first of them."""
+        return self.text_columns[0]
+
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns of a source to read: the text itself, its messages, or the key that finds it."""
+        named = getattr(self, self.text_key)
+        return [named] if isinstance(named, str) else list(named)
+
+    @property
+    def text_key(self) -> Literal["text", "messages", "blob_id"]:
         """The source's key of the recipe that names the column to read."""
+        if self.has_conversations:
+            return "messages"
         return "text" if self.content == "column" else "blob_id"
 
     @property
     def columns(self) -> dict[str, str]:
         """The columns of a source that are read, each with the key of the recipe that names it; the text's first."""
-        return {self.text_column: self.text_key} | dict.fromkeys(self.keep, "keep")
+        return dict.fromkeys(self.text_columns, self.text_key) | dict.fromkeys(self.keep, "keep")
 
     @property
     def predicates(self) -> list[Predicate]:
