@@ -28,6 +28,7 @@ from pipeline.clean.tally import Tally
 from pipeline.recipe.clean_recipe import Filter
 from pipeline.recipe.presets import Preset
 from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.sources.messages import NO_MESSAGES
 from shards.errors import InputError, plural, shell_command
 
 
@@ -109,9 +110,11 @@ def check_encoded(source: SourceRecipe, documents: int, tally: Tally) -> list[st
 def _check_null(source: SourceRecipe, tally: Tally, records: int) -> Iterator[str]:
     # Rows that a predicate rejects were never asked for.
     rejected = sum(count for reason, count in tally.dropped.items() if find_reason(reason) is KEEP)
-    counted = Dropped(tally.dropped[NULL], records - rejected)
-    said = f"{counted.describe('record')}{' that `keep` leaves' if source.predicates else ''} have no text"
-    change = f"{source.text_column!r} is null or absent there. Correct `{source.text_key}`, if the text is elsewhere"
+    counted = Dropped(tally.dropped[NULL] + tally.dropped[NO_MESSAGES], records - rejected)
+    which = " that `keep` leaves" if source.predicates else ""
+    said = f"{counted.describe('record')}{which} have no {'messages' if source.has_conversations else 'text'}"
+    columns = " and ".join(map(repr, source.text_columns))
+    change = f"{columns} is null or absent there. Correct `{source.text_key}`, if the text is elsewhere"
     return counted.refuse(source.name, said, source.max_null, key="max_null", change=change)
 
 

@@ -65,6 +65,9 @@ class DocumentStream:
                 if batch.undivided is not None:
                     self.tally.note_undivided([span.name + batch.undivided])
                 self.tally.odd_quotes += batch.odd_quotes
+                for row, reason, text in batch.dropped:
+                    if all(one.reason != reason for one in self.tally.shown):
+                        self.tally.show(index << _SPAN_SHIFT | row, reason, text)
                 shown = self.tally.malformed
                 shown += batch.malformed[: SHOWN_MALFORMED - len(shown)]
                 places = batch.rows.astype(np.uint64) | np.uint64(index << _SPAN_SHIFT)

@@ -1,6 +1,6 @@
 """Reasons for which documents are dropped: how each is counted, what is said of such a document, and what to change.
 
-`REASONS` has them all. What drops documents counts them by reason (`pipeline.clean.drops`): the steps of `STEPS` in
+`REASONS` has them all. What drops documents counts them by reason (`pipeline.clean.drops`): the steps of `NO_CHATS` in
 `pipeline.clean.steps` before encoding, and `Index` in `pipeline.mix.index` after it. Alarms, `clean-report`, `trace`,
 `plan` and `build` say what stands here.
 """
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pipeline.sources.base import MALFORMED
+from pipeline.sources.base import MALFORMED, NO_CHAT
 from shards.errors import plural
 from shards.format.manifest import BLOCK_LIST_REASON
 from shards.terminal.display import Table, printable
@@ -71,6 +71,7 @@ REASONS = (
         "`encoding`",
         sentence="{reason}; above max_malformed = {source.max_malformed}, such records stop the build",
     ),
+    Reason(NO_CHAT, "`messages`, or the conversations", "messages"),
     Reason(EMPTY, "`text`"),
     Reason(SHORT, "`min_bytes`", sentence=_AS_BYTES + "{source.min_bytes:,}"),
     Reason(LONG, "`max_bytes`", sentence=_AS_BYTES + "{source.max_bytes:,}"),

@@ -58,7 +58,9 @@ class SourceRecipe(Settings):
     files](../docs/data.md#formats). `file` makes each file one document."""
     text: Text = "text"
     """Column of the text; dots descend into structs."""
-    messages: Annotated[Text | tuple[Text, Text] | None, Field(exclude_if=not_)] = None
+    messages: Annotated[
+        Text | Annotated[list[Text], Field(min_length=2, max_length=2)] | None, Field(exclude_if=not_)
+    ] = None
     """Instead of `text`, of a source of conversations: a column of lists of messages, records of `role` and `content`
     or `from` and `value`; or two columns of text, `["prompt", "completion"]`."""
     separator: Text | None = None
@@ -158,11 +160,6 @@ class SourceRecipe(Settings):
     def has_conversations(self) -> bool:
         """Whether the documents of a source are conversations: it alone says so, never their text."""
         return self.messages is not None
-
-    @property
-    def text_column(self) -> str:
-        """The first of them."""
-        return self.text_columns[0]
 
     @property
     def text_columns(self) -> list[str]:

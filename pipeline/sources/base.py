@@ -42,6 +42,9 @@ BATCH_BYTES = 8 << 20
 MALFORMED = "malformed record"
 """The drop reason of records that cannot be parsed as the recipe says."""
 
+NO_CHAT = "messages: "
+"""The beginning of every reason for which conversations are dropped while they are read."""
+
 ALLOW = "; or allow some such records by `max_malformed`"
 """The end of a remedy, for those who read records under other names and have no such key."""
 
@@ -172,7 +175,9 @@ class TextBatch:
     rows: UInt32s
     """Row numbers in the span, `(num_rows,)`."""
     rejected: Counter[str] = field(default_factory=Counter[str])
-    """Counts of rows without text by reason: a predicate rejected them, or they are malformed."""
+    """Counts of rows without text by reason: a predicate rejected them, they are malformed, or no conversations."""
+    dropped: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])
+    """For each reason of conversations its first row, and the beginning of the message that has it."""
     malformed: list[str] = field(default_factory=list[str])
     """Some of the malformed records, each with its file, record and fault."""
     undivided: str | None = None

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.byte_io import compression_of, is_local, open_file
-from pipeline.sources.formats.columns import RAW_TYPES, check_columns, measure_rows, split_rows
+from pipeline.sources.formats.columns import RAW_TYPES, check_columns, measure_rows, replace_types, split_rows
 from pipeline.sources.formats.span_reader import SpanReader
 
 _FILE_MAGIC = b"ARROW1"
@@ -96,7 +96,7 @@ def _measure_batches(source: SourceRecipe, whole: Span, schema: pa.Schema) -> li
 
 
 def _text_bytes(source: SourceRecipe, batch: pa.RecordBatch) -> int:
-    return int(measure_rows(batch, [source.text_column]).sum())
+    return int(measure_rows(batch, source.text_columns).sum())
 
 
 @lru_cache(maxsize=32)  # a sample reads many batches of one stream
@@ -170,4 +170,4 @@ def _validate(batch: pa.RecordBatch, columns: list[str]) -> None:
     """Refuse an IPC batch whose offsets lead outside its text; whether text is UTF-8 is tested where it is cleaned."""
     for index in _read_fields(batch.schema, columns):
         column: Any = batch.column(index)
-        column.view(RAW_TYPES.get(column.type, column.type)).validate(full=True)
+        column.view(replace_types(column.type, RAW_TYPES)).validate(full=True)

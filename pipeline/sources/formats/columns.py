@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any, TypeVar, cast
@@ -17,6 +17,7 @@ from pipeline.arrow_arrays import split_by_size, unwrap_mask, wrap_numbers
 from pipeline.recipe.predicates import Predicate
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import BATCH_BYTES, SourceError
+from pipeline.sources.messages import check_messages, is_list
 from shards.errors import InputError, plural
 from shards.terminal.display import printable
 
@@ -90,9 +91,18 @@ def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array[Any]:
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if pa.types.is_dictionary(column.type):
         column = cast("Any", column).dictionary_decode()
-    if column.type in _VIEWS:
-        column = column.cast(_VIEWS[column.type])
-    return cast("pa.Array[Any]", column)
+    plain = replace_types(column.type, _VIEWS)
+    return cast("pa.Array[Any]", column if column.type == plain else column.cast(plain))
+
+
+def replace_types(kind: Any, others: Mapping[Any, Any]) -> Any:
+    """Return a type with others in place of some types, also of what is in its lists and structs."""
+    if is_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return make(replace_types(kind.value_type, others))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(replace_types(field.type, others)) for field in kind])
+    return others.get(kind, kind)
 
 
 def split_rows(table: _Table, columns: list[str]) -> Iterator[_Table]:
@@ -128,12 +138,18 @@ def _is_shared(kind: pa.DataType) -> bool:
 
 
 def measure_texts(column: Any) -> np.ndarray:
-    """Return the bytes of each text of an array once it is decoded; 0 for what is no text."""
+    """Return the bytes of each text of an array once it is decoded, of all in a list; 0 for what is no text."""
     import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
 
     if pa.types.is_dictionary(column.type):
         own = wrap_numbers(pa.int64(), measure_texts(column.dictionary).astype(np.int64))
         return own.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
+    if is_list(column.type):
+        ends = np.concatenate([[0], np.cumsum(measure_texts(column.values))])
+        offsets = column.offsets.to_numpy()
+        return ends[offsets[1:]] - ends[offsets[:-1]]
+    if pa.types.is_struct(column.type):
+        return sum(map(measure_texts, column.flatten()), np.zeros(len(column), np.int64))
     if column.type in _VIEWS:
         lengths = np.frombuffer(column.buffers()[1], np.int32)[::4]  # a view's first number
         return lengths[column.offset : column.offset + len(column)].astype(np.int64)
@@ -171,11 +187,14 @@ def check_columns(schema: pa.Schema, source: SourceRecipe, where: str) -> None:
     for column in source.columns:
         if "." in column and column in schema.names and _follow(schema, column.split(".")) is not None:
             faults.append(f"{column!r} is a column, and also a field of another one. Rename the column or the field.")
-    text = find_type(schema, source.text_column)
-    if text is None:
-        faults.append(describe_absent(schema, source.text_column, source.text_key))
-    elif text not in _TEXT_TYPES:
-        faults.append(f"column {source.text_column!r} is {text}, not text. Correct `{source.text_key}`.")
+    for column in source.text_columns:
+        kind = find_type(schema, column)
+        if kind is None:
+            faults.append(describe_absent(schema, column, source.text_key))
+        elif isinstance(source.messages, str):
+            faults += check_messages(column, kind, _TEXT_TYPES)
+        elif kind not in _TEXT_TYPES:
+            faults.append(f"column {column!r} is {kind}, not text. Correct `{source.text_key}`.")
     for predicate in source.predicates:
         kind = find_type(schema, predicate.column)
         if kind is None:
@@ -201,9 +220,12 @@ def describe_absent(schema: pa.Schema, column: str, key: str) -> str:
 def describe_list(column: str, head: str, key: str) -> str:
     """Return the fault of a column that is in a list, such as the contents of a chat's messages."""
     found = f"column {column!r} is " + ("a list" if head == column else f"in {head!r}, which is a list")
-    remedy = "Write a column with one value for each record first, and name it"
+    chat = (
+        f"If it has the messages of a chat, name it: messages = {head!r}. Otherwise write" if key == "text" else "Write"
+    )
     return (
-        f"{found}, such as the messages of a chat; a record has one text, and one value to test. {remedy} by `{key}`."
+        f"{found}; a record has one text, and one value to test. {chat} a column with one value for each record first, "
+        f"and name it by `{key}`."
     )
 
 

@@ -98,6 +98,9 @@ def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
     if source.keep and "keep" not in used:
         needed = list_formats_with_columns()
         raise SourceError(f"{name}: is read as {format_} and has no columns; predicates need {needed}.")
+    if source.has_conversations and "keep" not in used:
+        needed = list_formats_with_columns()
+        raise SourceError(f"{name}: is read as {format_} and has no columns; `messages` needs {needed}.")
     if source.encoding != UTF8 and "encoding" not in used:
         raise SourceError(
             f"{name}: is read as {format_}, which holds text in UTF-8; `encoding` is for text files. Leave it out, or "

@@ -109,6 +109,11 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
 
 def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name: str) -> None:
     refuse_twins(names, source, name)
+    if isinstance(source.messages, str):
+        raise SourceError(
+            f"{name}: a field of csv is a text, and no list of messages. Name two columns, as in messages = "
+            '["prompt", "completion"], or convert the file to JSON lines or parquet.'
+        )
     keys = "`delimiter`, or `quote`" if set('"\n') & set("".join(names)) else "`delimiter`"
     for column, key in source.columns.items():
         if column in names:
@@ -234,14 +239,14 @@ def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
         reader.refuse(describe_place(reader.span, reader.row + record), faults[record], "Repair the record")
     # Records with a bad value leave the batch; those with bad fields were never in the table.
     whole = wrap_mask(~np.isin(records, list(faults)))
-    text = table.column(reader.source.text_column).filter(whole).combine_chunks()
+    table = table.filter(whole)
     rows = np.delete(reader.number_rows(num_rows), list(faults))
 
     def written(name: str) -> list[Any]:
-        return [_read_number(cast("bytes", value).strip()) for value in table.column(name).filter(whole).to_pylist()]
+        return [_read_number(cast("bytes", value).strip()) for value in table.column(name).to_pylist()]
 
     compared = {name: column.filter(whole) for name, column in compared.items()}
-    return reader.finish(TextBatch(text, rows), pa.table(compared), written)
+    return reader.make_batch(table, rows, written, compared=pa.table(compared))
 
 
 def _read_number(value: bytes) -> Decimal | float | None:

@@ -20,6 +20,7 @@ from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file
 from pipeline.sources.formats.columns import describe_list, list_names
 from pipeline.sources.formats.span_reader import SpanReader
+from pipeline.sources.messages import MESSAGES, describe_turns, may_have_fields
 
 _HEAD_BYTES = 1 << 16
 """The records that begin in so many bytes are checked for the recipe's columns."""
@@ -61,7 +62,10 @@ def read_records(reader: SpanReader, pieces: Iterable[bytes]) -> Iterator[TextBa
             reader.refuse(describe_place(reader.span, reader.row + record), fault, _REMEDY)
         # Malformed records keep their numbers: rows of the others are those that provenance names.
         rows = np.delete(reader.number_rows(table.num_rows + len(faults)), list(faults))
-        yield reader.make_batch(table, rows, partial(_list_written, reader.span, piece, faults))
+        written = partial(_list_written, reader.span, piece, faults)
+        messages = reader.source.messages
+        listed = written(messages) if isinstance(messages, str) and may_have_fields(piece) else None
+        yield reader.make_batch(table, rows, written, listed=listed)
 
 
 def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
@@ -84,11 +88,18 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
             record = json.loads(line.decode("utf-8-sig", "replace"), parse_int=Decimal)
             records += [record] if isinstance(record, dict) else []
     for column, key in source.columns.items():
+        if column == source.messages:
+            first = next((value for record in records for value in _values_at(record, column) if value), None)
+            if isinstance(first, list) and isinstance(first[0], str):
+                raise SourceError(f"{span.name}: {describe_turns(column)}")
+            continue
         for path in accumulate(column.split("."), "{}.{}".format):
             if any(isinstance(value, list) for record in records[:1] for value in _values_at(record, path)):
                 raise SourceError(f"{span.name}: {describe_list(column, path, key)}")
     # If no record has a text, Arrow says what they are.
-    if not any(isinstance(text, str) for record in records for text in _values_at(record, source.text_column)):
+    kind = list if isinstance(source.messages, str) else str
+    texts = (text for record in records for column in source.text_columns for text in _values_at(record, column))
+    if not any(isinstance(text, kind) for text in texts):
         reader = SpanReader(source, span)
         table, faults = parse_lines(head, options, span, 0)
         for number, fault in faults.items():
@@ -156,7 +167,8 @@ def parse_options(source: SourceRecipe, name: str) -> pa_json.ParseOptions:
     """Return options that read only the recipe's columns of JSON lines, with the expected types."""
     # Dotted names become nested structs. A name that is a value and a struct at once is refused.
     tree: _Columns = {}
-    columns: list[tuple[str, pa.DataType]] = [(source.text_column, pa.large_string())]
+    kind = MESSAGES if isinstance(source.messages, str) else pa.large_string()
+    columns: list[tuple[str, pa.DataType]] = [(column, kind) for column in source.text_columns]
     columns += [(predicate.column, predicate.json_type()) for predicate in source.predicates]
     for column, kind in columns:
         *parents, leaf = column.split(".")

@@ -11,7 +11,7 @@ import contextlib
 import re
 import struct
 from collections import Counter
-from collections.abc import Container, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -101,15 +101,17 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
 
 
 def _measure_group(source: SourceRecipe, group: pq.RowGroupMetaData, content_bytes: float | None) -> Group:
-    text_bytes = sum(chunk.total_uncompressed_size for chunk in _chunks(group, [source.text_column]))
+    text_bytes = sum(chunk.total_uncompressed_size for chunk in _chunks(group, source.text_columns))
     if content_bytes is not None:  # the column holds names, not text
         text_bytes = int(group.num_rows * content_bytes)
     return group.num_rows, text_bytes, sum(chunk.total_compressed_size for chunk in _chunks(group, source.columns))
 
 
-def _chunks(group: pq.RowGroupMetaData, columns: Container[str]) -> list[pq.ColumnChunkMetaData]:
-    """Return the chunks of a Parquet row group that hold some columns, given by dotted paths."""
-    return [chunk for chunk in map(group.column, range(group.num_columns)) if chunk.path_in_schema in columns]
+def _chunks(group: pq.RowGroupMetaData, columns: Collection[str]) -> list[pq.ColumnChunkMetaData]:
+    """Return the chunks of a Parquet row group that hold some columns, given by dotted paths, or what is in them."""
+    inside = tuple(f"{column}." for column in columns)
+    chunks = map(group.column, range(group.num_columns))
+    return [chunk for chunk in chunks if chunk.path_in_schema in columns or chunk.path_in_schema.startswith(inside)]
 
 
 def _mean_content_bytes(file: pq.ParquetFile) -> float:
@@ -171,7 +173,10 @@ def _read_group(reader: SpanReader, file: pq.ParquetFile, data: Any, index: int)
         yield batch_without_rows(rejected)
         reader.row += rows
     rows = reader.row - first
-    (held,) = [chunk.num_values for chunk in _chunks(group, [reader.source.text_column])] or [rows]
+    # Of a list, a chunk has the values of all rows.
+    names = reader.source.text_columns
+    counts = [chunk.num_values for chunk in _chunks(group, names) if chunk.path_in_schema in names] or [rows]
+    held = next((count for count in counts if count != rows), rows)
     if group.num_rows != rows or held != rows:
         raise SourceError(
             f"{reader.span.name}: {reader.part} holds {plural(held, 'text')}, of which {rows} were read; its "

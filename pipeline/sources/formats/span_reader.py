@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from pipeline.sources.base import (
 )
 from pipeline.sources.formats.byte_io import last_end, open_file, read_blocks, read_text_blocks
 from pipeline.sources.formats.columns import WrittenBy, take_path, test_predicates, without_path_columns
+from pipeline.sources.messages import mark_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,7 +121,13 @@ class SpanReader:
             self._malformed.append(f"{where}: {fault}")
 
     def make_batch(
-        self, table: pa.Table | pa.RecordBatch, rows: np.ndarray, written: WrittenBy | None = None
+        self,
+        table: pa.Table | pa.RecordBatch,
+        rows: np.ndarray,
+        written: WrittenBy | None = None,
+        *,
+        compared: pa.Table | None = None,
+        listed: list[Any] | None = None,
     ) -> TextBatch:
         """Return a batch from a table's columns, with the rows that all predicates of the source keep.
 
@@ -128,22 +135,23 @@ class SpanReader:
             table: rows of the span.
             rows: the rows' numbers in the span, `(num_rows,)`.
             written: see `test_predicates`.
+            compared: the predicates' columns of the same rows, if the table has other values there.
+            listed: see `mark_messages`.
         """
-        return self.finish(TextBatch(take_path(table, self.source.text_column), rows), table, written)
+        columns = [take_path(table, column) for column in self.source.text_columns]
+        rejected: Counter[str] = Counter()
+        if self.predicates:
+            tested = table if compared is None else compared
+            mask, rejected = test_predicates(tested, self.predicates, written, self.span.name)
+            columns, rows = [column.filter(wrap_mask(mask)) for column in columns], rows[mask]
+            listed = listed and [*itertools.compress(listed, mask)]
+        is_text = not self.source.has_conversations
+        batch = TextBatch(columns[0], rows) if is_text else mark_messages(columns, rows, listed)
+        batch.rejected.update(rejected)
+        return self.finish(batch)
 
-    def finish(
-        self, batch: TextBatch, table: pa.Table | pa.RecordBatch | None = None, written: WrittenBy | None = None
-    ) -> TextBatch:
-        """Return a batch with the rows that all predicates keep, and counts of what was not read before its end.
-
-        Args:
-            batch: the batch.
-            table: the predicates' columns of the same rows; None for a format without columns.
-            written: see `test_predicates`.
-        """
-        if self.predicates and table is not None:
-            mask, rejected = test_predicates(table, self.predicates, written, self.span.name)
-            batch = TextBatch(batch.text.filter(wrap_mask(mask)), batch.rows[mask], rejected)
+    def finish(self, batch: TextBatch) -> TextBatch:
+        """Return a batch with the counts of what was not read before its end."""
         batch.rejected.update(self.not_read)
         batch.malformed = self._malformed
         self.not_read, self._malformed = Counter(), []

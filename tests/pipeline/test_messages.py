@@ -1,0 +1,168 @@
+"""Conversations as sources have them: the same text from each shape and format; what is dropped or refused."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.sources.base import MALFORMED, SourceError
+from tests.support.reading import files_source, read_batches, texts_of
+
+S, U, A = "\ufdd0", "\ufdd1", "\ufdd2"
+NONE, NULL, MARK = "none", "null content", "content with a mark of a role"
+ROLES = {U: "user", A: "assistant", S: "system"}
+
+
+def turns(*said: str, **more: Any) -> list[dict[str, Any]]:
+    """Return messages; each text begins with the mark of its role. The last one has more fields."""
+    messages = [{"role": ROLES[text[0]], "content": text[1:]} for text in said]
+    messages[-1] |= more
+    return messages
+
+
+Record = tuple[list[dict[str, Any]] | None, str]
+"""Messages, and their text; of those that are dropped, the reason."""
+TALKS = [
+    (turns(*said), "".join(said)) for said in [(f"{U}Two?", f"{A}2\n\n\n"), (f"{U}", f"{A} \u3000é \0"), (f"{A}a",)]
+]
+TALKS += [
+    (turns(*said), "".join(said))
+    for said in [(f"{S}Be.", f"{U}1", f"{A}" + "x" * 9, f"{U} ", f"{A}y"), (f"{U}\ufdd3", f"{A}b")]
+]
+RECORDS: list[Record] = [
+    *TALKS,
+    (None, NONE),
+    ([], NONE),
+    (turns(f"{U}a", f"{A}b", tool_calls=[{"id": "1"}]), "tool calls"),
+    (turns(f"{U}a", f"{A}b", tool_calls=[], images=[], weight=None), f"{U}a{A}b"),
+    (turns(f"{U}a", images=["x.png"]) + turns(f"{A}b"), "images"),
+    (turns(f"{U}a", f"{A}b", weight=0), "weights of messages"),
+    ([*turns(f"{U}a"), {"role": "assistant", "content": None}], NULL),
+    ([{"role": "user", "content": "a"}, None], NULL),
+    (turns(f"{U}a", f"{A}b{S}"), MARK),
+    ([*turns(f"{U}a", f"{A}b"), {"role": "tool", "content": "c"}], "unknown role"),
+    ([{"role": None, "content": "c"}, *turns(f"{A}b")], "unknown role"),
+    (turns(f"{S}a", f"{U}b"), "no answer"),
+    (turns(f"{U}a", f"{A}b", f"{U}c", f"{A}"), "empty answer"),
+    (turns(f"{U}a", f"{A} \n\t\u3000\x85"), "empty answer"),
+    *TALKS,
+]  # fmt: skip
+KEPT = [why for _, why in RECORDS if why[:1] in ROLES]
+DROPPED = Counter(f"messages: {why}" for _, why in RECORDS if why[:1] not in ROLES)
+
+
+def rename(messages: list[Any] | None) -> list[Any] | None:
+    """Return messages as ShareGPT has them."""
+    text = json.dumps(messages)
+    for one, other in {"role": "from", "content": "value", "user": "human", "assistant": "gpt"}.items():
+        text = text.replace(f'"{one}"', f'"{other}"')
+    return json.loads(text)
+
+
+def to_arrow(rows: list[dict[str, Any]], new: Any = pa.ipc.new_file, kind: Any = None) -> bytes:
+    sink, table = io.BytesIO(), pa.Table.from_pylist(rows)
+    if kind:
+        table = table.set_column(1, "talk", pa.array([row["talk"] for row in rows], kind))
+    with new(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+    return sink.getvalue()
+
+
+def to_parquet(rows: list[dict[str, Any]]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), sink, row_group_size=7)
+    return sink.getvalue()
+
+
+NAMED = pa.dictionary(pa.int32(), pa.string())
+FIELDS = [("images", pa.list_(pa.string())), ("tool_calls", pa.list_(pa.struct([("id", pa.string())])))]
+VIEWS = pa.large_list(pa.struct([("role", NAMED), ("content", pa.string_view()), ("weight", pa.int64()), *FIELDS]))
+FORMATS: dict[str, Callable[[list[dict[str, Any]]], bytes]] = {
+    "a.jsonl": lambda rows: b"".join(json.dumps(row).encode() + b"\n" for row in rows),
+    "a.json": lambda rows: json.dumps(rows, indent=1).encode(),
+    "a.parquet": to_parquet,
+    "a.arrow": to_arrow,
+    "b.arrow": lambda rows: to_arrow(rows, pa.ipc.new_stream),
+    "views.arrow": lambda rows: to_arrow(rows, kind=VIEWS),
+}
+
+
+@pytest.mark.parametrize("shape", [list, rename])
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_text_of_a_conversation_is_the_same_from_each_shape_and_format(
+    name: str, shape: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    if name.startswith("views") and shape is rename:
+        pytest.skip("its type has the names of one shape")
+    rows = [{"id": number, "talk": messages and shape(messages)} for number, (messages, _) in enumerate(RECORDS)]
+    rows[5]["talk"] = None
+    (tmp_path / name).write_bytes(FORMATS[name](rows))
+    source = files_source(tmp_path / name, messages="talk")
+    for unit_bytes in (None, 100):
+        batches = read_batches(source, unit_bytes)
+        assert texts_of(batches) == KEPT
+        assert sum((batch.rejected for batch in batches), Counter()) == DROPPED
+    first: dict[str, tuple[int, str]] = {}
+    for row, why, shown in (found for batch in read_batches(source) for found in batch.dropped):
+        first.setdefault(why, (row, shown))
+    wanted = [why for _, why in RECORDS]
+    assert {why.removeprefix("messages: "): row for why, (row, _) in first.items()} == {
+        why: wanted.index(why) for why in wanted if why[:1] not in ROLES
+    }
+    assert first["messages: unknown role"][1] == "tool: c"
+    assert first["messages: empty answer"][1] == ("gpt: " if shape is rename else "assistant: ")
+    # Predicates come first, and count what they reject.
+    batches = read_batches(files_source(tmp_path / name, messages="talk", keep={"id": ">= 7"}))
+    assert texts_of(batches) == KEPT[len(TALKS) :]
+    assert sum((batch.rejected for batch in batches), Counter())["messages: none"] == 0
+
+
+def test_prompts_and_completions_are_conversations_too(tmp_path: Path) -> None:
+    said = [("a", "b"), ("", "c,\n"), ("d", " "), ("é", "f\ufdd0"), ("g", "h")]
+    rows = [{"prompt": prompt, "completion": answer, "more": 1} for prompt, answer in said]
+    for name, write in (FORMATS | {"a.csv": to_csv}).items():
+        if not name.startswith("views"):
+            (tmp_path / name).write_bytes(write(rows))
+            batches = read_batches(files_source(tmp_path / name, messages=["prompt", "completion"]))
+            assert texts_of(batches) == [f"{U}a{A}b", f"{U}{A}c,\n", f"{U}g{A}h"], name
+            assert sum((batch.rejected for batch in batches), Counter()).total() == 2
+    lines = b'{"prompt": null, "completion": null}\n{"prompt": "a"}\n{"prompt": "a", "completion": "b"}\n'
+    (tmp_path / "a.jsonl").write_bytes(lines)
+    (batch,) = read_batches(files_source(tmp_path / "a.jsonl", messages=["prompt", "completion"]))
+    assert texts_of([batch]) == [f"{U}a{A}b"]
+    assert batch.rejected == {"messages: none": 1, f"messages: {NULL}": 1}
+
+
+def to_csv(rows: list[dict[str, Any]]) -> bytes:
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().encode()
+
+
+def test_large_conversations_and_odd_texts(tmp_path: Path) -> None:
+    long = [turns(f"{U}" + "x" * (1 << 20), f"{A}y"), turns(*(f"{(U, A)[turn % 2]}{turn}" for turn in range(1000)))]
+    odd = [
+        json.dumps({"messages": turns(f"{U}\ud800", f"{A}b")}),
+        '{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}',
+        '{"messages": "user: a"}',
+    ]
+    lines = [*(json.dumps({"messages": messages}) for messages in long), *odd]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    batches = read_batches(files_source(tmp_path / "a.jsonl", messages="messages", max_malformed=1.0))
+    texts = texts_of(batches)
+    assert list(map(len, texts)) == [(1 << 20) + 3, 1000 + sum(len(str(turn)) for turn in range(1000))]
+    assert sum((batch.rejected for batch in batches), Counter()) == {MALFORMED: 3}
+    with pytest.raises(SourceError, match="record 2: JSON parse error: The surrogate pair"):
+        read_batches(files_source(tmp_path / "a.jsonl", messages="messages"))
