@@ -34,16 +34,16 @@ WORDS = {
     "docs/clusters.md": 1_500,
     "docs/data.md": 1_265,
     "docs/experiments.md": 2_500,
-    "docs/glossary.md": 910,
+    "docs/glossary.md": 920,
     "docs/guide.md": 1_625,
     "docs/keys.md": 6_700,
     "docs/performance.md": 1_000,
     "docs/projects.md": 1_300,
     "docs/promises.md": 800,
     "docs/tokenizers.md": 700,
-    "docs/trainers.md": 1_800,
+    "docs/trainers.md": 1_900,
     "recipes/README.md": 430,
-    "shards/FORMAT.md": 4_500,
+    "shards/FORMAT.md": 5_000,
 }
 """The most words of a page, as `wc -w` counts them: what is more goes to another page or to docs/lab."""
 BLOCKS = [

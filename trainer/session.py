@@ -27,7 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 from shards import ShardSet, open_set
 from shards.errors import InputError, first_of, plural, remedy_of
 from shards.format.vocabulary import check_tokenizer
-from shards.format.windows.order import WindowOrder, order_split
+from shards.format.windows.order import WindowOrder
+from shards.format.windows.packed import order_split
 from shards.stores.cache import Cache
 from shards.stores.files import atomic_open, lock_folder, make_folder, write_text
 from shards.stores.open import Place

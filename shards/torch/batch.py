@@ -21,9 +21,9 @@ Sample = dict[str, Tensor]
 class WindowBatch(Sequence[Sample]):
     """Samples as the rows of tensors; each is made when it is first asked for."""
 
-    def __init__(self, fields: dict[str, Tensor], *, lengths_of: int | None = None):
-        """Hold a batch's tensors `(batch, seq_len)` by field; with EOS's id as `lengths_of`, it has `cu_seqlens`."""
-        self._fields, self._eos_id = fields, lengths_of
+    def __init__(self, fields: dict[str, Tensor], *, documents: Tensor | None = None):
+        """Hold a batch's tensors `(batch, seq_len)` by field; with the numbers of documents, it has `cu_seqlens`."""
+        self._fields, self._documents = fields, documents
 
     def __len__(self) -> int:
         return len(self._fields["input_ids"])
@@ -47,10 +47,6 @@ class WindowBatch(Sequence[Sample]):
             for row, sample in enumerate(samples):
                 sample["cu_seqlens"] = cumulative_lengths(self._documents[row : row + 1])
         return samples
-
-    @cached_property
-    def _documents(self) -> Tensor | None:
-        return None if self._eos_id is None else number_documents(self._fields["input_ids"], self._eos_id)
 
 
 def collate_windows(samples: Sequence[Sample]) -> Sample:

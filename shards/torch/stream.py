@@ -28,6 +28,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from shards.errors import InputError, plural
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
+from shards.format.windows.packed import RowKind
 from shards.stores.open import AnyPath
 from shards.torch.windows import DEFAULT_SEED, FieldName, Labels, Sample, TokenWindows, is_integer
 
@@ -58,6 +59,7 @@ class TokenStream(IterableDataset[Sample]):
         uneven_end: UnevenEnd = "keep",
         epochs: int | None = None,
         samples: int | None = None,
+        rows: RowKind = "windows",
         labels: Labels = "next",
         fields: Sequence[FieldName] = (),
         cache: AnyPath | None = None,
@@ -67,7 +69,7 @@ class TokenStream(IterableDataset[Sample]):
 
         Args:
             shard_set: as for `TokenWindows`, and so are `seq_len`, `split`, `seed`, `epochs`, `samples` (of all ranks),
-                `labels`, `fields`, `cache` and `cache_limit`.
+                `rows`, `labels`, `fields`, `cache` and `cache_limit`.
             rank: this rank's number, from 0; 0 of 1 if something else deals samples out to ranks, as Accelerate does.
                 May be left out together with `world_size` if there is one rank.
             world_size: the number of ranks.
@@ -91,6 +93,7 @@ class TokenStream(IterableDataset[Sample]):
             seed=seed,
             epochs=epochs,
             samples=samples,
+            rows=rows,
             labels=labels,
             fields=fields,
             cache=cache,
@@ -178,7 +181,12 @@ class TokenStream(IterableDataset[Sample]):
         given: Any = state
         found: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
         problems: list[str] = []
-        for name, value in self.windows.identity.items():
+        if (rows := found.get("rows", "windows")) != self.windows.rows:
+            problems.append(
+                f"the state's rows is {rows!r:.80}; this stream has {self.windows.rows!r}. A run keeps its rows: use "
+                "those that the state was saved with, or begin at the first sample."
+            )
+        for name, value in ({} if problems else self.windows.identity).items():
             other = found.get(name)
             if not (isinstance(other, str) if isinstance(value, str) else is_integer(other)) or other != value:
                 remedy = "Use what the state was saved with, unchanged"

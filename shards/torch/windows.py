@@ -1,12 +1,13 @@
 """`TokenWindows`: the samples of a shard set by number, in the order of a training run of `tokenmill train`.
 
-Sample i is window i of `shards.format.windows.order`: a pure function of the set, the split, `seq_len` and the seed. So
-any sampler gives what it means to give, and a run resumes from the number of samples that it
+Sample i is window i, or packed row i, of the order of `shards.format.windows`: a pure function of the set, the split,
+`seq_len` and the seed. So any sampler gives what it means to give, and a run resumes from the number of samples that it
 has read.
 
 Costs: reading forward, a worker decodes every shard once and holds two of them (2 or 4 bytes per token). Each worker of
 a DataLoader decodes for itself, and one is faster than most models; the order is shuffled, so none needs another
-shuffle. Random numbers cost a frame each, about a millisecond, unless the set has two shards or less.
+shuffle. Random numbers cost a frame each, about a millisecond, unless the set has two shards or less; packed rows cost
+a frame for each document, and for a new shard its document table.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -27,7 +28,8 @@ from shards.errors import InputError, plural
 from shards.format.arrays import Int64s
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet, open_set
-from shards.format.windows.order import ORDER_VERSION, order_split
+from shards.format.windows.order import ORDER_VERSION
+from shards.format.windows.packed import ROW_ORDER_VERSION, RowCounts, RowKind, RowOrder, order_split
 from shards.format.windows.window_reader import WindowReader
 from shards.stores.cache import Cache
 from shards.stores.open import AnyPath, scheme_of
@@ -49,8 +51,8 @@ class TokenWindows(Dataset[Sample]):
     Attributes:
         shard_set: the set.
         order: the order of its windows; `order.per_epoch` samples are an epoch.
-        identity: what decides which sample a number is: the set's digest (`set`), `split`, `seq_len`, `seed` and the
-            order's version (`order_version`).
+        identity: what decides which sample a number is: the set's digest (`set`), `split`, `seq_len`, `seed`, the
+            order's version (`order_version`) and, for packed rows, `rows`.
     """
 
     def __init__(
@@ -62,12 +64,13 @@ class TokenWindows(Dataset[Sample]):
         seed: int = DEFAULT_SEED,
         epochs: int | None = None,
         samples: int | None = None,
+        rows: RowKind = "windows",
         labels: Labels = "next",
         fields: Sequence[FieldName] = (),
         cache: AnyPath | None = None,
         cache_limit: int | None = None,
     ):
-        """Open a set's windows; no tokens are read yet.
+        """Open a set's windows; no tokens are read yet. For packed rows, all document tables are, once.
 
         A sample is a dict of int64 tensors `(seq_len,)`:
 
@@ -81,6 +84,11 @@ class TokenWindows(Dataset[Sample]):
         - `cu_seqlens`: where the sample's documents begin, and its end, int32 `(documents + 1,)`, as FlashAttention's
           functions for variable lengths take it. Lengths differ: use `collate_fn=collate_windows`.
 
+        With `rows="packed"` a sample is a row of whole documents, each from its BOS or the EOS before it; only texts
+        longer than `seq_len` are cut. Attention needs `document_ids` or `cu_seqlens`, and positions `position_ids`. The
+        end of a row is padded with EOS, as one more document. Labels are -100 there, and where the token is no target:
+        in conversations, all but the answers.
+
         Args:
             shard_set: an open set, a folder, or an address (`s3://`, `gs://`, `az://`, `hf://`).
             seq_len: tokens predicted in each sample.
@@ -88,14 +96,15 @@ class TokenWindows(Dataset[Sample]):
             seed: decides the order.
             epochs: how often the split is read, each time in another order; 1 if `samples` is not given either.
             samples: the number of samples, over as many epochs as they take, instead of `epochs`.
-            labels: which labels, see above.
+            rows: "windows", or "packed", as sets with conversations need, see above.
+            labels: which labels, see above; packed rows have "next" only.
             fields: further fields of each sample, see above.
             cache: the folder that keeps the shards of an address; the user's cache when None. An open set has its own.
             cache_limit: bytes that the cache may hold; half of the free disk space when None.
 
         Raises:
-            InputError: an argument cannot be used, the set lacks the split, or no shard of it or of one of its phases
-                holds a window.
+            InputError: an argument cannot be used, the set lacks the split, no shard of it or of one of its phases
+                holds a window, or conversations would be cut.
             ShardSetError: there is no set at the place, or a file of it is missing or has another size than the
                 manifest says.
 
@@ -107,6 +116,8 @@ class TokenWindows(Dataset[Sample]):
         self.seq_len, self.seed = seq_len, seed
         self.split: Split = split
         self.labels: Labels = labels
+        self.rows: RowKind = rows
+        self._counts: RowCounts | None = None
         self.fields: tuple[FieldName, ...] = tuple(fields)
         self._epochs, self._samples = epochs, samples
         self._check()
@@ -117,12 +128,14 @@ class TokenWindows(Dataset[Sample]):
     @property
     def identity(self) -> dict[str, str | int]:
         """The values that decide which sample a number is."""
+        packed = self.rows == "packed"
         return {
+            **({"rows": self.rows} if packed else {}),
             "set": self.shard_set.manifest_sha256,
             "split": self.split,
             "seq_len": self.seq_len,
             "seed": self.seed,
-            "order_version": ORDER_VERSION,
+            "order_version": ROW_ORDER_VERSION if packed else ORDER_VERSION,
         }
 
     def __len__(self) -> int:
@@ -170,7 +183,9 @@ class TokenWindows(Dataset[Sample]):
         self._plan()
 
     def _plan(self) -> None:
-        self.order = order_split(self.shard_set, self.split, seq_len=self.seq_len, seed=self.seed)
+        sizes = {"seq_len": self.seq_len, "seed": self.seed}
+        self.order = order_split(self.shard_set, self.split, rows=self.rows, counts=self._counts, **sizes)
+        self._counts = self.order.counts if isinstance(self.order, RowOrder) else None  # for a pickle
         self._reader = self._make_reader()
 
     def _number(self, index: SupportsIndex) -> int:
@@ -197,17 +212,24 @@ class TokenWindows(Dataset[Sample]):
                 )
         if self._process != os.getpid():  # a forked worker has copies of its parent's locks, but not its threads
             self._reader = self._make_reader()
-        windows = self._reader.read(wanted)
-        # Copies, not views of one tensor: `labels.view(-1)` works, and neither changes when the other is masked.
-        ids = torch.from_numpy(windows[:, :-1].astype(np.int64))
-        targets = windows[:, 1:] if self.labels == "next" else windows[:, :-1]
-        batch = {"input_ids": ids, "labels": torch.from_numpy(targets.astype(np.int64))}
+        documents = None
+        if isinstance(self.order, RowOrder):
+            rows = self._reader.read_rows(wanted, self.order)
+            ids, targets = torch.from_numpy(rows.ids), torch.from_numpy(rows.labels)
+            documents = torch.from_numpy(rows.documents)
+        else:
+            windows = self._reader.read(wanted)
+            # Copies, not views of one tensor: `labels.view(-1)` works, and neither changes when the other is masked.
+            ids = torch.from_numpy(windows[:, :-1].astype(np.int64))
+            shifted = windows[:, 1:] if self.labels == "next" else windows[:, :-1]
+            targets = torch.from_numpy(shifted.astype(np.int64))
+        batch = {"input_ids": ids, "labels": targets}
         # Fields that are asked for are computed for the whole batch at once.
-        if "document_ids" in self.fields or "position_ids" in self.fields:
-            documents = number_documents(ids, self.shard_set.eos_id)
+        if self.fields:
+            documents = number_documents(ids, self.shard_set.eos_id) if documents is None else documents
             made = {"document_ids": documents, "position_ids": positions_in_documents(documents)}
             batch |= {name: made[name] for name in self.fields if name in made}
-        return WindowBatch(batch, lengths_of=self.shard_set.eos_id if "cu_seqlens" in self.fields else None)
+        return WindowBatch(batch, documents=documents if "cu_seqlens" in self.fields else None)
 
     def _make_reader(self) -> WindowReader:
         self._process = os.getpid()
@@ -231,6 +253,13 @@ class TokenWindows(Dataset[Sample]):
             problems.append(f"split = {self.split!r}: {self.shard_set.store} has no such split. It has: {has}.")
         if self.labels not in get_args(Labels):
             problems.append(f"labels = {self.labels!r}: unknown.{nearest(self.labels, list(get_args(Labels)))}")
+        if self.rows not in get_args(RowKind):
+            problems.append(f"rows = {self.rows!r}: unknown.{nearest(self.rows, list(get_args(RowKind)))}")
+        elif self.rows == "packed" and self.labels == "same":
+            problems.append(
+                'rows = "packed" with labels = "same": a model that shifts labels would learn to predict the next '
+                'document. Use "next", and a loss over what they say.'
+            )
         known = list(get_args(FieldName))
         problems += [f"fields: {name!r} is unknown.{nearest(name, known)}" for name in self.fields if name not in known]
         if problems:

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.format.windows.order import WindowOrder
+from shards.format.windows.packed import RowOrder, order_split
+from tests.support.packed_sets import make_documents, write_documents
 from tests.support.token_sets import locate
 
 PAGE = (Path(__file__).resolve().parents[2] / "shards/FORMAT.md").read_text(encoding="utf-8")
@@ -127,6 +130,71 @@ def test_the_samples_are_those_of_the_page(row):
     order = WindowOrder(shards, seq_len=length, seed=seed, phases=phases)
     found = [locate(order, number) for number in range(first, first + len(expected))]
     assert [(at.shard, at.start) for at in found] == expected
+
+
+# Packed rows
+
+
+def list_row_epoch(seed: int, length: int, shards: list[list[int]], epoch: int) -> list[str]:
+    """Return the rows of an epoch of sets without BOS, as the page writes them."""
+    rows: list[str] = []
+    for shard in permute(len(shards), seed, epoch):
+        pieces = [
+            (document, begin, min(length, tokens - begin))
+            for document, tokens in enumerate(shards[shard])
+            for begin in range(0, tokens, length)
+        ]
+        places = [pieces[number] for number in permute(len(pieces), seed, epoch, shard, 1)]
+        plan: list[list[tuple[int, int, int]]] = []
+        for piece in sorted(places, key=lambda piece: -piece[2]):
+            rooms = [(length - sum(own[2] for own in row), number) for number, row in enumerate(plan)]
+            fitting = [room for room in rooms if room[0] >= piece[2]]
+            if fitting:
+                plan[min(fitting)[1]].append(piece)
+            else:
+                plan.append([piece])
+        for number in permute(len(plan), seed, epoch, shard):
+            rows.append(" ".join(f"{shard}:{document}.{begin}+{slots}" for document, begin, slots in plan[number]))
+    return rows
+
+
+def list_our_rows(folder: Path, seed: int, length: int, shards: list[list[int]], samples: range) -> list[str]:
+    shard_set = write_documents(folder, [make_documents(1, lengths) for lengths in shards])
+    order = order_split(shard_set, seq_len=length, seed=seed, rows="packed")
+    assert isinstance(order, RowOrder)
+    rows: dict[int, list[str]] = {}
+    for visit, numbers, places in order.group_by_visit(np.array(samples)):
+        found = order.find_pieces(visit, places)
+        for at in range(len(found.rows)):
+            document = int(found.documents[at])
+            begin = int(found.starts[at]) + 1 - sum(shards[visit.shard][:document])
+            row = rows.setdefault(int(numbers[found.rows[at]]), [])
+            row.append(f"{visit.shard}:{document}.{begin}+{found.slots[at]}")
+    return [" ".join(rows[number]) for number in range(len(samples))]
+
+
+@pytest.mark.parametrize("row", read_table("seed | `L` of rows"), ids=str)
+def test_the_packed_rows_are_those_of_the_page(row, tmp_path):
+    seed, length, per_epoch, first = (int(row[cell]) for cell in (0, 1, 3, 4))
+    shards, expected = [integers(shard) for shard in row[2].split(";")], row[5].split(", ")
+    epochs = [list_row_epoch(seed, length, shards, epoch) for epoch in range(2)]
+    assert {len(epoch) for epoch in epochs} == {per_epoch}
+    samples = range(first, first + len(expected))
+    assert [place for places in epochs for place in places][first : samples.stop] == expected
+    assert list_our_rows(tmp_path / "set", seed, length, shards, samples) == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shards=st.lists(st.lists(st.integers(1, 25), min_size=1, max_size=30), min_size=1, max_size=3),
+    length=st.integers(1, 12),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_page_gives_the_packed_rows_of_the_code(shards, length, seed, tmp_path_factory):
+    expected = [list_row_epoch(seed, length, shards, epoch) for epoch in (0, 1, 2)]
+    samples = range(sum(map(len, expected)))
+    found = list_our_rows(tmp_path_factory.mktemp("sets") / "set", seed, length, shards, samples)
+    assert found == [row for rows in expected for row in rows]
 
 
 # Sets of any sizes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shards import ShardSet, open_set
-from shards.format.windows.order import order_split
+from shards.format.windows.packed import order_split
 from tests.support import recipes
 from tests.support.builds import build_here
 from tests.support.given_windows import GivenWindows, note_given_windows

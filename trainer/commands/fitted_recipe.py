@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from shards import ShardSet
 from shards.config import check_settings
-from shards.format.windows.order import order_split
+from shards.format.windows.packed import order_split
 from shards.terminal.amounts import format_duration
 from shards.terminal.display import JsonObject, printable
 from trainer.model.decoder import count_parameters, flops_per_token

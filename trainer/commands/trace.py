@@ -124,7 +124,7 @@ def find_step_documents(
         ShardSetError: the set's files differ from the manifest.
         OSError: a file cannot be read.
     """
-    from shards.format.windows.order import order_split
+    from shards.format.windows.packed import order_split
     from shards.trace.locate import cut_tokens, find_window_documents
 
     vocabulary = shard_set.vocabulary

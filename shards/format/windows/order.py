@@ -31,8 +31,6 @@ from shards.errors import plural
 from shards.format.arrays import Int64s, UInt64s
 
 if TYPE_CHECKING:
-    from shards.format.manifest import Split
-    from shards.format.reader import ShardSet
     from shards.format.shard import Shard
 
 
@@ -78,12 +76,15 @@ class Visit:
 
 @dataclass(frozen=True)
 class Window:
-    """One window: the tokens [start, stop) of a shard, seq_len + 1 of them."""
+    """The tokens [start, stop) of a shard; all but the first are predicted. One window, or a piece of a row."""
 
     epoch: int
     shard: int
     start: int
+    """In a piece of the shard's first document -1: the EOS before it is in no shard."""
     stop: int
+    at: int = 0
+    """The slot of the sample in which the second token is predicted."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,15 @@ class WindowOrder:
         phases: the phases in order; none in a set without.
     """
 
-    def __init__(self, shard_tokens: Sequence[int], *, seq_len: int, seed: int, phases: Sequence[str] = ()):
+    def __init__(
+        self,
+        shard_tokens: Sequence[int],
+        *,
+        seq_len: int,
+        seed: int,
+        phases: Sequence[str] = (),
+        rows: Sequence[int] | None = None,
+    ):
         """Plan the order of windows.
 
         Args:
@@ -117,12 +126,15 @@ class WindowOrder:
             seq_len: tokens that a window predicts.
             seed: decides the permutations.
             phases: the phase of each shard, equal ones in a row; empty if the set has no phases.
+            rows: how many samples an epoch has in each shard, if they are no windows.
         """
         tokens = np.asarray(shard_tokens, dtype=np.int64)
         self.seq_len, self.seed = seq_len, seed
         self.windows = np.maximum(tokens - 1, 0) // seq_len
         # One window fewer leaves room for every offset up to seq_len; a shard's only window stays.
         self.windows -= self.windows > 1
+        if rows is not None:
+            self.windows = np.asarray(rows, dtype=np.int64)
         self._offsets = np.clip(tokens - self.windows * seq_len, 1, seq_len)
         self.per_epoch = int(self.windows.sum())
         self.short_shards = np.flatnonzero(self.windows == 0).tolist()
@@ -174,7 +186,8 @@ class WindowOrder:
         return Visit(epoch, shard, epoch * self.per_epoch + int(ends[turn]) - windows, windows)
 
     def group_by_visit(self, windows: Int64s) -> Iterator[tuple[Visit, Int64s, Int64s]]:
-        """Yield windows of any numbers visit by visit: their indices in `windows`, and their first tokens."""
+        """Yield windows of any numbers visit by visit: their indices in `windows`, and their places in the shard, which
+        are their first tokens (of packed rows, their numbers in the plan)."""
         order = np.argsort(windows, kind="stable")
         numbers = windows[order]
         begin = 0
@@ -182,7 +195,7 @@ class WindowOrder:
             visit = self.visit(int(numbers[begin]))
             end = int(np.searchsorted(numbers, visit.first + visit.windows))
             places = numbers[begin:end] - visit.first
-            yield visit, order[begin:end], self._window_starts(visit)[places]
+            yield visit, order[begin:end], self._find_places(visit)[places]
             begin = end
 
     def find_offsets(self, shard: int, epochs: Iterable[int]) -> list[int]:
@@ -191,23 +204,22 @@ class WindowOrder:
         begin = int(seeded_numbers(1, self.seed, shard, 0, 0)[0])  # no other key has four numbers
         return [((begin + epoch * GOLDEN_STEP) % (1 << 64) * count) >> 64 for epoch in epochs]
 
-    def _window_starts(self, visit: Visit) -> Int64s:
-        """Return the first tokens of a visit's windows in order, int64; those of recent visits are kept."""
+    def list_windows(self, visit: Visit, places: Int64s) -> list[tuple[int, Window]]:
+        """Return the windows at some places of a visit, each with its index in `places`."""
+        stops = places + self.seq_len + 1
+        pairs = zip(places.tolist(), stops.tolist(), strict=True)
+        return [(index, Window(visit.epoch, visit.shard, *pair)) for index, pair in enumerate(pairs)]
+
+    def _find_places(self, visit: Visit) -> Int64s:
+        """Return the places of a visit's windows in order, int64; those of recent visits are kept."""
         known = self._starts.pop(visit, None)
         if known is None:
             while self._starts and sum(map(len, self._starts.values())) + visit.windows > KEPT_STARTS:
                 self._starts.popitem(last=False)
-            places = seeded_permutation(visit.windows, self.seed, visit.epoch, visit.shard)
-            known = self.find_offsets(visit.shard, [visit.epoch])[0] + places * self.seq_len
+            known = self._place(visit, seeded_permutation(visit.windows, self.seed, visit.epoch, visit.shard))
         self._starts[visit] = known  # the last, as the most recent
         return known
 
-
-def order_split(shard_set: ShardSet, split: Split = "train", *, seq_len: int, seed: int) -> WindowOrder:
-    """Return the order of a split's windows; of no windows if the set does not have the split.
-
-    All that reads windows asks here: a run, the commands that trace it, and `shards.torch`.
-    """
-    shards = shard_set.splits.get(split, ())
-    phases = [shard.entry.phase for shard in shards if shard.entry.phase is not None]
-    return WindowOrder([shard.num_tokens for shard in shards], seq_len=seq_len, seed=seed, phases=phases)
+    def _place(self, visit: Visit, numbers: Int64s) -> Int64s:
+        """Return the places of a visit's windows by their numbers in the shard."""
+        return self.find_offsets(visit.shard, [visit.epoch])[0] + numbers * self.seq_len

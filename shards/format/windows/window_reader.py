@@ -1,10 +1,11 @@
-"""Read windows by their numbers in the order that `shards.format.windows.order` gives, as arrays of token ids.
+"""Read windows, or packed rows, by their numbers in the order of `shards.format.windows`, as arrays of token ids.
 
 Any numbers in any order; forward through the order is fast: then the rest of the shard in use, and after it the next
 shard, are decoded in a thread meanwhile. At most two decoded shards are held (2 or 4 bytes per token). A shard is
 decoded a frame (1 MiB) at a time, first those that a window needs: a first batch waits for the frames of its own
-windows alone. Windows far apart, as a random sampler asks for, cost a frame each, about a millisecond. A shard behind a
-cache is fetched whole anyway, and is decoded whole, since the cache may remove its file between two reads.
+windows alone. Windows far apart, as a random sampler asks for, cost a frame each, about a millisecond; a packed row
+costs one for each document. A shard behind a cache is fetched whole anyway, and is decoded whole, since the cache may
+remove its file between two reads.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shards.format import codec
 from shards.format.arrays import Float64s, Int64s, Tokens
+from shards.format.chat import find_targets
 from shards.format.document_table import read_sources
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.shard import Shard
 from shards.format.windows.order import Visit, WindowOrder
+from shards.format.windows.packed import Pieces, RowOrder
 from shards.stores.cache_store import CacheStore
 from shards.stores.files import hold_file
 from shards.stores.store import reads_at_once
@@ -39,6 +43,21 @@ MOST_THREADS = 4
 
 DECODED_SHARDS = 2
 """Shards held decoded: the one in use and the next."""
+
+
+IGNORED = -100
+"""The label of a slot whose prediction does not count, as torch has it."""
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """Packed rows as arrays, int64 `(rows, seq_len)`; the padding at the end is EOS's id, as one more document."""
+
+    ids: Int64s
+    labels: Int64s
+    """The token after each id, in its document; `IGNORED` where that is no target."""
+    documents: Int64s
+    """The document of each slot, from 0 in each row."""
 
 
 class WindowReader:
@@ -83,13 +102,46 @@ class WindowReader:
         length = self.order.seq_len + 1
         out = np.empty((len(windows), length), self._shards[0].dtype)
         with self._lock:
-            if self._to_hold is not None:  # no build on this machine replaces the set while this reader lives
-                hold_file(self._to_hold / MANIFEST_FILE, self)
-                self._to_hold = None
-            for visit, rows, starts in self.order.group_by_visit(windows):
+            for visit, rows, starts in self._group(windows):
                 out[rows] = self._hold(visit.shard).take(starts, length)
                 self._note_read(visit, int(windows[rows[0]]), int(windows[rows[-1]]))
         return out
+
+    def read_rows(self, numbers: Int64s, order: RowOrder) -> PackedRows:
+        """Return packed rows by their numbers; `order` is the reader's.
+
+        Raises:
+            ShardSetError: as `read`; or a document does not end where its table says.
+            OSError: a shard cannot be read.
+        """
+        shape = len(numbers), order.seq_len
+        ids = np.full(shape, order.manifest.tokenizer.eos_id, np.int64)
+        labels, documents = np.full(shape, IGNORED, np.int64), np.zeros(shape, np.int64)
+        with self._lock:
+            for visit, rows, places in self._group(numbers):
+                pieces = order.find_pieces(visit, places)
+                held = self._hold(visit.shard)
+                fed, told = (held.gather(pieces.starts + shift, pieces.slots) for shift in (0, 1))
+                where = rows[pieces.rows] * order.seq_len + pieces.at
+                slots = np.repeat(where - (np.cumsum(pieces.slots) - pieces.slots), pieces.slots) + np.arange(len(fed))
+                ids.reshape(-1)[slots] = fed
+                ids.reshape(-1)[where[pieces.starts < 0]] = order.manifest.tokenizer.eos_id
+                labels.reshape(-1)[slots] = _label(self._shards[visit.shard], order, pieces, told)
+                # Each piece begins a document, and so does the padding.
+                documents.reshape(-1)[where[pieces.at > 0]] = 1
+                last = np.append(pieces.rows[1:] != pieces.rows[:-1], True)
+                filled = pieces.at[last] + pieces.slots[last]
+                padded = filled < order.seq_len
+                documents[rows[padded], filled[padded]] = 1
+                self._note_read(visit, int(numbers[rows[0]]), int(numbers[rows[-1]]))
+        return PackedRows(ids, labels, np.cumsum(documents, axis=1))
+
+    def _group(self, numbers: Int64s) -> Iterator[tuple[Visit, Int64s, Int64s]]:
+        """Yield windows visit by visit, as the order does; first keep the set as it is."""
+        if self._to_hold is not None:  # no build on this machine replaces the set while this reader lives
+            hold_file(self._to_hold / MANIFEST_FILE, self)
+            self._to_hold = None
+        return self.order.group_by_visit(numbers)
 
     def _hold(self, index: int) -> _DecodedShard:
         """Return the tokens of a shard that windows are read from; free those that were used longest ago."""
@@ -140,6 +192,20 @@ class _DecodedShard:
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
             OSError: the file cannot be read.
         """
+        self._prepare(starts, starts + length)
+        # One gather over a view of all windows, 6 us for 64 x 513: a matrix of positions takes 43 us, and
+        # sliding_window_view 6 us more than as_strided.
+        shape = len(self._tokens) - length + 1, length
+        return np.lib.stride_tricks.as_strided(self._tokens, shape, (self._size, self._size), writeable=False)[starts]
+
+    def gather(self, starts: Int64s, lengths: Int64s) -> Tokens:
+        """Return the tokens of pieces one after the other; before the shard's first, the first. Raises as `take`."""
+        self._prepare(np.maximum(starts, 0), starts + lengths)
+        first = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+        return self._tokens[np.maximum(first + np.arange(len(first)), 0)]
+
+    def _prepare(self, starts: Int64s, stops: Int64s) -> None:
+        """Decode what is missing of the windows' tokens [start, stop)."""
         # What is decoded ahead may be whole by now, or have failed; behind a cache it is whole or not there at all.
         ahead = self._ahead
         if ahead is not None and (ahead.done() or self._shard.cached):
@@ -150,15 +216,11 @@ class _DecodedShard:
         elif not self._decoded.all():
             # The frames that hold tokens of the windows, in order.
             first = starts * self._size // codec.FRAME_BYTES
-            last = ((starts + length) * self._size - 1) // codec.FRAME_BYTES
+            last = (stops * self._size - 1) // codec.FRAME_BYTES
             needed = np.zeros_like(self._decoded)
             for step in range(int((last - first).max(initial=-1)) + 1):
                 needed[np.minimum(first + step, last)] = True
             self._decode(np.flatnonzero(needed))
-        # One gather over a view of all windows, 6 us for 64 x 513: a matrix of positions takes 43 us, and
-        # sliding_window_view 6 us more than as_strided.
-        shape = len(self._tokens) - length + 1, length
-        return np.lib.stride_tricks.as_strided(self._tokens, shape, (self._size, self._size), writeable=False)[starts]
 
     def decode_ahead(self, pool: ThreadPoolExecutor) -> None:
         """Let a thread decode for later windows what is missing, once; what it raises, the next `take` raises."""
@@ -217,6 +279,23 @@ def _numbers(frames: codec.Frames) -> Int64s:
     return np.arange(frames[0].start // codec.FRAME_BYTES, frames[-1].start // codec.FRAME_BYTES + 1)
 
 
+def _label(shard: Shard, order: RowOrder, pieces: Pieces, told: Tokens) -> Int64s:
+    """Return the labels of the slots of pieces of packed rows, by what follows in the shard, int64 `(slots,)`.
+
+    Raises:
+        ShardSetError: a document does not end where its table says.
+    """
+    bounds, ends = np.append(0, np.cumsum(pieces.slots)), np.zeros(len(told), np.bool_)
+    ends[bounds[1:][pieces.ends] - 1] = True
+    wrong = np.flatnonzero((told == order.manifest.tokenizer.eos_id) != ends)
+    if len(wrong):
+        at = int(wrong[0])
+        document = pieces.documents[np.searchsorted(bounds, at, "right") - 1]
+        found = "ends without EOS" if ends[at] else "has an EOS before its end"
+        raise shard.wrong_table(f"by it document {document} {found}; expected EOS at its end alone")
+    return np.where(find_targets(order.manifest, told, bounds), told.astype(np.int64), IGNORED)
+
+
 def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
     """Count by source the tokens that the first windows of an order predict, predict again and never predict.
 
@@ -228,16 +307,24 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
     """
     epochs, rest = divmod(windows, order.per_epoch)
     numbers = np.arange(rest) + epochs * order.per_epoch
-    last = {visit.shard: starts for visit, _, starts in order.group_by_visit(numbers)}
+    last = {visit.shard: (visit, starts) for visit, _, starts in order.group_by_visit(numbers)}
     visited = [index for index in range(len(shards)) if order.windows[index] and (epochs or index in last)]
 
     def count(index: int) -> Int64s:
         """Count by source the targets of a shard's windows in all epochs, and without repeats, int64 `(sources, 2)`."""
         lengths, sources = read_sources(shards[index], names)
+        if isinstance(order, RowOrder):
+            # An epoch predicts every token of a document; of the last epoch, those in the pieces of its rows.
+            whole = np.bincount(sources, lengths - order.before, len(names))
+            part = whole if index in last else 0 * whole
+            if index in last and len(last[index][1]) < order.windows[index]:
+                pieces = order.find_pieces(*last[index])
+                part = np.bincount(sources[pieces.documents], pieces.slots, len(names))
+            return np.array([epochs * whole + part, whole if epochs else part]).T.astype(np.int64)
         # A whole epoch's targets are one range, which begins after the first token of its first window.
         begins = np.array(order.find_offsets(index, range(epochs)), np.int64) + 1
         ends = begins + int(order.windows[index]) * order.seq_len
-        own = last.get(index, np.empty(0, np.int64)) + 1
+        own = (last[index][1] if index in last else np.empty(0, np.int64)) + 1
         edges = np.array([own, own + order.seq_len])
         used = np.concatenate(([begins, ends], edges), axis=1)
         # Those ranges overlap, so together they are one; a window of the last epoch may reach over its edges.
@@ -256,9 +343,10 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
 
     threads = reads_at_once(shards[visited[0]].store) if visited else 1
     totals = sum(map_in_threads(count, visited, threads), start=np.zeros((len(names), 2), np.int64))
+    used, once = totals.sum(0).tolist()
     return {
-        "tokens_used": windows * order.seq_len,
-        "tokens_repeated": windows * order.seq_len - int(totals[:, 1].sum()),
+        "tokens_used": used,
+        "tokens_repeated": used - once,
         "tokens_cropped_per_epoch": order.cropped,
         "tokens_by_source": {
             name: {"used": used, "repeated": used - once}

@@ -1,0 +1,309 @@
+"""Packed rows: whole documents side by side in rows of seq_len slots, planned over the histogram of their lengths.
+
+A slot feeds one token and predicts the next. In a set without BOS a document is fed from the EOS before it, so that it
+takes as many slots as it has tokens; in a set with BOS from its BOS, one fewer. A text longer than a row is cut every
+seq_len slots. The pieces of a shard, the longest first, go each to the row with the least room that holds it (best fit
+decreasing; arXiv:2107.02027). That is done on counts: pieces of one length at once, to rows that are alike at once.
+
+Which rows a shard has is decided by lengths alone. Seed and epoch choose which documents of a length are where, and the
+order of rows, as of windows. shards/FORMAT.md states both.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import heapq
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+
+from shards.errors import InputError, plural
+from shards.format.arrays import Bools, Int64s
+from shards.format.document_table import iter_shard_lengths, read_sources
+from shards.format.manifest import Split
+from shards.format.reader import ShardSet
+from shards.format.shard import Shard
+from shards.format.windows.order import Visit, Window, WindowOrder, seeded_permutation
+from shards.stores.cache import Cache, default_cache_folder
+from shards.stores.store import reads_at_once
+from shards.terminal.workers import map_in_threads
+
+RowKind = Literal["windows", "packed"]
+ROW_ORDER_VERSION = 3
+"""The version of the order of packed rows, which states name."""
+KEPT_PIECES = 1 << 22
+"""Pieces of recent visits whose rows are kept, 40 bytes each."""
+CACHE_BYTES = 1 << 26
+"""What the counts of rows of all sets may take in the user's cache."""
+
+
+def plan_rows(counts: Int64s, seq_len: int) -> Int64s:
+    """Return the row of each piece, the longest pieces first, int64 `(pieces,)`.
+
+    Each piece goes to the row with the least room that holds it, of equal ones the first; else to a new row.
+
+    Args:
+        counts: how many pieces there are of each number of slots, from 0 to `seq_len`.
+        seq_len: the slots of a row.
+    """
+    rooms: list[int] = []  # that some rows have, ascending
+    alike: dict[int, list[tuple[int, int]]] = {}  # the rows with a room: heaps of (first row, how many)
+    placed: list[tuple[int, int, int]] = []  # first row, how many rows, pieces of this length in each
+    rows = 0
+
+    def place(room: int, first: int, count: int, each: int = 0) -> None:
+        if each:
+            placed.append((first, count, each))
+        if count and room:
+            if room not in alike:
+                alike[room] = []
+                bisect.insort(rooms, room)
+            heapq.heappush(alike[room], (first, count))
+
+    longest_first: list[int] = np.flatnonzero(counts[1:])[::-1].tolist()
+    for slots in (shorter + 1 for shorter in longest_first):
+        left = int(counts[slots])
+        while left:
+            at = bisect.bisect_left(rooms, slots)
+            if at == len(rooms):
+                count = -(-left // (seq_len // slots))
+                room, first, rows = seq_len, rows, rows + count
+            else:
+                room = rooms[at]
+                first, count = heapq.heappop(alike[room])
+                if not alike[room]:
+                    del alike[room], rooms[at]
+            # A row that takes one is then the one with the least room, and takes the next as long as one fits.
+            each = room // slots
+            full = min(count, left // each)
+            if full:
+                place(room - each * slots, first, full, each)
+            left -= full * each
+            if full < count:
+                part = int(left > 0)
+                if left:
+                    place(room - left * slots, first + full, 1, left)
+                    left = 0
+                place(room, first + full + part, count - full - part)
+    firsts, numbers, each = np.array(placed, np.int64).reshape(-1, 3).T
+    before = np.cumsum(numbers) - numbers
+    own = np.repeat(firsts - before, numbers) + np.arange(int(numbers.sum()))
+    return np.repeat(own, np.repeat(each, numbers))
+
+
+def cut_documents(slots: Int64s, seq_len: int) -> tuple[Int64s, Int64s, Int64s]:
+    """Return the pieces of documents with so many slots: each's document, first slot in it, and slots; int64."""
+    parts = -(-slots // seq_len)
+    documents = np.repeat(np.arange(len(slots)), parts)
+    begins = (np.arange(len(documents)) - np.repeat(np.cumsum(parts) - parts, parts)) * seq_len
+    return documents, begins, np.minimum(slots[documents] - begins, seq_len)
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """What the lengths of a split's documents say of its rows."""
+
+    rows: Sequence[int]
+    """Of each shard."""
+    cut: int
+    """Texts that are longer than a row."""
+    too_long: int
+    """Conversations that are longer than a row."""
+    longest: int
+    """Slots of the longest conversation."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of some rows of a visit, row by row; arrays `(pieces,)`."""
+
+    rows: Int64s
+    """Which of the rows each is in."""
+    documents: Int64s
+    """The number of its document in the shard."""
+    starts: Int64s
+    """The token of the shard before its first target; -1 for a shard's first document: no shard has the EOS before."""
+    slots: Int64s
+    at: Int64s
+    """Its first slot in the row."""
+    ends: Bools
+    """Whether it ends its document."""
+
+
+class RowOrder(WindowOrder):
+    """The order of a split's packed rows: `windows` counts rows, and a place is a row's number in its shard's plan."""
+
+    def __init__(self, shard_set: ShardSet, split: Split, counts: RowCounts, *, seq_len: int, seed: int):
+        """Plan the order of rows; nothing is read yet."""
+        self.shards, self.counts, self.manifest = shard_set.splits.get(split, ()), counts, shard_set.manifest
+        tokens, phases = [shard.num_tokens for shard in self.shards], find_phases(self.shards)
+        super().__init__(tokens, seq_len=seq_len, seed=seed, phases=phases, rows=counts.rows)
+        self.before = 0 if shard_set.bos_id is None else 1
+        """Tokens of a document before its first target."""
+        self.slots = sum(tokens) - self.before * sum(shard.num_documents for shard in self.shards)
+        """Slots that an epoch fills; the others are padding."""
+        talks = {source.name: source.trained_tokens for source in self.manifest.sources}
+        self.cropped, self.targets = 0, self.slots
+        for shard in self.shards:
+            for name, own in shard.entry.sources.items():
+                if talks[name] is not None:
+                    self.targets -= own.tokens - self.before * own.documents
+        self.targets += sum(count or 0 for count in talks.values()) if split == "train" else 0
+        self._plans: OrderedDict[Visit, tuple[Int64s, Pieces]] = OrderedDict()
+
+    @property
+    def waste(self) -> float:
+        """The share of an epoch's slots that are padding."""
+        return 1 - self.slots / (self.per_epoch * self.seq_len) if self.per_epoch else 0.0
+
+    def find_pieces(self, visit: Visit, places: Int64s) -> Pieces:
+        """Return the pieces of a visit's rows by their numbers in the plan.
+
+        Raises:
+            ShardSetError: the document table is not what the manifest says.
+            OSError: it cannot be read.
+        """
+        bounds, all_pieces = self._plan(visit)
+        counts = bounds[places + 1] - bounds[places]
+        chosen = np.arange(int(counts.sum())) + np.repeat(bounds[places] - (np.cumsum(counts) - counts), counts)
+        rows, own = np.repeat(np.arange(len(places)), counts), all_pieces
+        documents, starts, slots, at = (part[chosen] for part in (own.documents, own.starts, own.slots, own.at))
+        return Pieces(rows, documents, starts, slots, at, own.ends[chosen])
+
+    def list_windows(self, visit: Visit, places: Int64s) -> list[tuple[int, Window]]:
+        """Return the pieces of rows of a visit, each with the index of its row in `places`."""
+        found = self.find_pieces(visit, places)
+        columns = (found.rows, found.starts, found.starts + found.slots + 1, found.at)
+        return [
+            (row, Window(visit.epoch, visit.shard, start, stop, at))
+            for row, start, stop, at in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
+    def _place(self, visit: Visit, numbers: Int64s) -> Int64s:
+        return numbers
+
+    def _plan(self, visit: Visit) -> tuple[Int64s, Pieces]:
+        """Return the pieces of a visit's rows in the order of the plan, and where each row's begin among them."""
+        known = self._plans.pop(visit, None)
+        if known is None:
+            known = self._make_plan(visit)
+            while self._plans and sum(len(own.slots) for _, own in self._plans.values()) > KEPT_PIECES:
+                self._plans.popitem(last=False)
+        self._plans[visit] = known
+        return known
+
+    def _make_plan(self, visit: Visit) -> tuple[Int64s, Pieces]:
+        shard = self.shards[visit.shard]
+        lengths = _read_lengths(shard)
+        documents, begins, slots = cut_documents(lengths - self.before, self.seq_len)
+        rows = plan_rows(np.bincount(slots, minlength=self.seq_len + 1), self.seq_len)
+        bounds = np.append(0, np.cumsum(np.bincount(rows)))
+        if len(bounds) - 1 != visit.windows:
+            raise shard.wrong_table(f"gives {plural(len(bounds) - 1, 'row')}; expected {visit.windows} as before")
+        # Pieces of one length come in a permuted order: the longest first, then row by row.
+        chosen = seeded_permutation(len(slots), self.seed, visit.epoch, visit.shard, 1)
+        chosen = chosen[np.argsort(self.seq_len - slots[chosen], kind="stable")]
+        chosen = chosen[np.argsort(rows, kind="stable")]
+        documents, begins, slots = documents[chosen], begins[chosen], slots[chosen]
+        starts = (np.cumsum(lengths) - lengths)[documents] + begins - 1 + self.before
+        filled = np.cumsum(slots) - slots
+        at = filled - np.repeat(filled[bounds[:-1]], np.diff(bounds))
+        ends = begins + slots == lengths[documents] - self.before
+        return bounds, Pieces(np.sort(rows), documents, starts, slots, at, ends)
+
+
+def _read_lengths(shard: Shard) -> Int64s:
+    return np.concatenate([np.empty(0, np.int64), *iter_shard_lengths(shard)])
+
+
+def count_rows(shard_set: ShardSet, split: Split, seq_len: int) -> RowCounts:
+    """Count the rows of a split's shards by the lengths in all document tables; the user's cache keeps the counts.
+
+    Raises:
+        ShardSetError: a document table is not what the manifest says.
+        OSError: one cannot be read.
+    """
+    key, cache = f"rows {ROW_ORDER_VERSION} {shard_set.manifest_sha256} {split} {seq_len}", None
+    with contextlib.suppress(OSError, InputError):  # without a cache, tables are read each time
+        cache = Cache(default_cache_folder().parent / "rows", CACHE_BYTES)
+        if (kept := cache.get(key)) is not None:
+            return RowCounts(**json.loads(kept))
+    names, before = [source.name for source in shard_set.manifest.sources], 0 if shard_set.bos_id is None else 1
+    talks = np.array([source.trained_tokens is not None for source in shard_set.manifest.sources])
+
+    def count(shard: Shard) -> tuple[int, int, int, int]:
+        lengths, own = _read_lengths(shard), np.zeros(0, np.int64)
+        if talks.any():
+            lengths, sources = read_sources(shard, names)
+            own = lengths[talks[sources]] - before
+        _, _, slots = cut_documents(lengths - before, seq_len)
+        rows = plan_rows(np.bincount(slots, minlength=seq_len + 1), seq_len)
+        too_long = int((own > seq_len).sum())
+        cut = int((lengths - before > seq_len).sum()) - too_long
+        return int(rows.max(initial=-1)) + 1, cut, too_long, int(own.max(initial=0))
+
+    shards = shard_set.splits.get(split, ())
+    found = map_in_threads(count, shards, reads_at_once(shard_set.store))
+    rows, cut, too_long, longest = map(list, zip(*found, strict=True)) if found else ([], [], [], [0])
+    counts = RowCounts(rows, sum(cut), sum(too_long), max(longest))
+    with contextlib.suppress(OSError):
+        if cache is not None:
+            cache.put(key, json.dumps(asdict(counts)).encode())
+    return counts
+
+
+def find_phases(shards: Sequence[Shard]) -> list[str]:
+    """Return the phase of each shard; none in a set without phases."""
+    return [shard.entry.phase for shard in shards if shard.entry.phase is not None]
+
+
+def order_split(
+    shard_set: ShardSet,
+    split: Split = "train",
+    *,
+    seq_len: int,
+    seed: int,
+    rows: RowKind = "windows",
+    counts: RowCounts | None = None,
+) -> WindowOrder:
+    """Return the order of a split's windows or packed rows; of none if the set does not have the split.
+
+    All that reads samples asks here: a run, the commands that trace it, and `shards.torch`.
+
+    Args:
+        shard_set: the set.
+        split: the split.
+        seq_len: tokens that a sample predicts at most.
+        seed: decides the permutations.
+        rows: which samples.
+        counts: those of the packed rows, if they are known; otherwise document tables are read.
+
+    Raises:
+        InputError: the set has conversations, and windows are asked for, or one is longer than a row.
+        ShardSetError: a document table is not what the manifest says.
+    """
+    chat = shard_set.manifest.chat is not None
+    if rows == "packed":
+        counts = counts or count_rows(shard_set, split, seq_len)
+        if counts.too_long:
+            tokens = counts.longest + (shard_set.bos_id is not None)
+            most = seq_len + tokens - counts.longest
+            raise InputError(
+                f"{shard_set.store}: {plural(counts.too_long, 'conversation')} of {split} longer than a row of seq_len "
+                f"= {seq_len}; the longest has {plural(tokens, 'token')}, and none is cut. Raise seq_len "
+                f"(train.seq_len) to {counts.longest}, or build the set with chat.max_tokens = {most}, which drops it."
+            )
+        return RowOrder(shard_set, split, counts, seq_len=seq_len, seed=seed)
+    if chat:
+        raise InputError(
+            f'{shard_set.store}: holds conversations, which windows would cut. Read whole ones: rows = "packed" '
+            "(train.rows in a train recipe)."
+        )
+    shards = shard_set.splits.get(split, ())
+    tokens = [shard.num_tokens for shard in shards]
+    return WindowOrder(tokens, seq_len=seq_len, seed=seed, phases=find_phases(shards))
