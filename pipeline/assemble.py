@@ -29,6 +29,7 @@ from pipeline.engine.receipts import ReadRange, Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, last_part, to_json_values
 from pipeline.mix.evidence import read_evidence
 from pipeline.mix.mix_plan import ShardPlan, Slice
+from shards.format.chat import mark_targets
 from shards.format.content_hash import join_hashes
 from shards.format.manifest import ShardEntry, Split
 from shards.format.shard import document_schema
@@ -70,6 +71,11 @@ class AssembleTask(Payload):
     properties: Annotated[SetProperties, InDigest(_writing_keys, "")]
     fetch: Annotated[bool, NOT_IN_DIGEST] = False
     """Whether the runs are read once for all shards, into a scratch file: a request takes longer than its bytes."""
+    conversations: tuple[str, ...] = ()
+    """The sources whose targets are counted."""
+    opening: Annotated[tuple[int, ...], NOT_IN_DIGEST] = ()
+    """The ids of the assistant's opening; the tokenizer and the encoded runs decide them."""
+    special_ids: Annotated[tuple[int, ...], NOT_IN_DIGEST] = ()
     threads: Annotated[int, NOT_IN_DIGEST] = 1
     """How many threads compress tokens."""
 
@@ -115,6 +121,8 @@ class AssembleResult(Result):
 
     entries: list[ShardEntry] = field(default_factory=list[ShardEntry])
     """Those of the manifest."""
+    trained_tokens: dict[str, int] = field(default_factory=dict[str, int])
+    """The targets of the training documents, of each source of conversations."""
     checksums: dict[str, str] = field(default_factory=dict[str, str])
     """Of tokens, by which the build validates them: by SHA-256 the XXH3-128 of the same bytes."""
 
@@ -128,9 +136,12 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Report) -> Assembl
         report: called with (bytes of tokens, tokens) done so far.
     """
     runs = load_runs(task.runs)
+    sources = np.array([run.source for run in runs], np.int64)
     result = AssembleResult()
     done = 0
-    token_bytes = np.dtype(token_dtype(task.properties.vocab_size)).itemsize
+    dtype = np.dtype(token_dtype(task.properties.vocab_size))
+    token_bytes = dtype.itemsize
+    counted = np.zeros(len(task.source_names), np.int64)
     with _open_parts(folder, task, runs) as parts:
         for number, shard in enumerate(task.shards):
             documents = _gather(parts, number, token_bytes)
@@ -139,10 +150,15 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Report) -> Assembl
             table = _document_table(documents, order, task, runs)
             report.lap("documents_s")
 
-            def chunks(documents: _Documents = documents, order: Int64s = order) -> Iterator[bytes]:
+            def chunks(
+                documents: _Documents = documents, order: Int64s = order, split: str = shard.split
+            ) -> Iterator[bytes]:
                 nonlocal done
-                for chunk in _token_chunks(documents, order):
+                for chosen, chunk in _token_chunks(documents, order):
                     yield chunk
+                    if task.conversations and split == "train":
+                        tokens, lengths = np.frombuffer(chunk, dtype), documents.rows["length"][chosen]
+                        _count_targets(counted, tokens, lengths, sources[documents.runs[chosen]], task)
                     done += len(chunk)
                     report(done, done // token_bytes)
 
@@ -160,7 +176,16 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Report) -> Assembl
             report.lap("write_s")
             result.entries.append(entry)
             result.files |= {file.path: WrittenFile(file.bytes, file.sha256) for file in entry.files.entries}
+    numbers = dict(zip(task.source_names, counted.tolist(), strict=True))
+    result.trained_tokens = {name: numbers[name] for name in task.conversations}
     return result
+
+
+def _count_targets(counted: Int64s, tokens: Any, lengths: Rows, sources: Int64s, task: AssembleTask) -> None:
+    """Add to `counted`, by source, the targets of some assembled documents."""
+    bounds = np.append(0, np.cumsum(lengths, dtype=np.int64))
+    targets = mark_targets(tokens, bounds, task.special_ids, task.opening)
+    counted += np.bincount(np.repeat(sources, lengths), targets, len(counted)).astype(np.int64)
 
 
 @contextmanager
@@ -259,12 +284,12 @@ def _permute(documents: _Documents, shard: ShardPlan, seed: int) -> Int64s:
     return by_content[np.argsort(keys, kind="stable")]
 
 
-def _token_chunks(documents: _Documents, order: Int64s) -> Iterator[bytes]:
+def _token_chunks(documents: _Documents, order: Int64s) -> Iterator[tuple[Int64s, bytes]]:
     tokens = documents.tokens
     for first in range(0, len(order), _CHUNK_DOCUMENTS):
         chosen = order[first : first + _CHUNK_DOCUMENTS]
         places = (own[chosen].tolist() for own in (documents.parts, documents.starts, documents.stops))
-        yield b"".join([tokens[part][start:stop] for part, start, stop in zip(*places, strict=True)])
+        yield chosen, b"".join([tokens[part][start:stop] for part, start, stop in zip(*places, strict=True)])
 
 
 def _document_table(documents: _Documents, order: Int64s, task: AssembleTask, runs: tuple[Run, ...]) -> pa.Table:

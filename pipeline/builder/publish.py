@@ -14,12 +14,15 @@ import xxhash
 from pipeline.builder.running_build import RunningBuild
 from pipeline.mix.mix_plan import ShardPlan
 from pipeline.recipe.paths import state_recipe_folder
+from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, Shares
+from pipeline.tokenizer.given_tokenizer import TokenizerInfo
 from pipeline.tokenizer.kept_text import add_up_kept_text
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import (
     MANIFEST_FILE,
+    ChatEntry,
     FileEntry,
     Manifest,
     PhaseEntry,
@@ -95,6 +98,7 @@ def publish(build: RunningBuild) -> Manifest:
             special_tokens=tokenizer.special_tokens,
         ),
         recipe=RecipeEntry(file=recipe_file.path, sha256=recipe_file.sha256),
+        chat=_chat_entry(recipe, tokenizer),
         sources=[_source_entry(build, index) for index in range(len(recipe.sources))],
         drop_hashes=list(plan.block_lists),
         eval_tasks=list(plan.eval_tasks),
@@ -145,6 +149,13 @@ def _named(names: list[str], shares: Shares) -> dict[str, float]:
     return dict(zip(names, map(float, shares.fractions), strict=True))
 
 
+def _chat_entry(recipe: Recipe, tokenizer: TokenizerInfo) -> ChatEntry | None:
+    if recipe.chat is None or tokenizer.chat is None:
+        return None
+    before, after = recipe.chat.table
+    return ChatEntry(before=before, after=after, opening=tokenizer.chat.opening)
+
+
 def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
     source, drops, own = build.recipe.sources[index], build.drops[index], build.encoded(index)
     # Files without a commit are known by what was read of them.
@@ -162,5 +173,6 @@ def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
         unread_bytes=unread.bytes,
         dropped=dict(sorted(drops.dropped().items())),
         epochs=build.plan.epochs[index],
+        trained_tokens=build.trained_tokens.get(source.name, 0) if source.messages else None,
         rewriting=kept and RewritingEntry.model_validate(kept, from_attributes=True),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,6 +78,8 @@ class RunningBuild(Build):
     """What cleaning drops of each source, before encoding and in the mix."""
     plan: MixPlan = field(init=False)
     shards: list[ShardEntry] = field(init=False)
+    trained_tokens: Counter[str] = field(init=False, default_factory=Counter[str])
+    """The targets of the training documents, of each source of conversations."""
     stages: dict[str, StageResult[Any]] = field(init=False, default_factory=dict[str, StageResult[Any]])
     used: dict[str, set[str]] = field(init=False, default_factory=dict[str, set[str]])
     """By stage, the names in its folder that this build uses."""

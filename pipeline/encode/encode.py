@@ -20,6 +20,7 @@ from pipeline.clean.documents import DocumentStream
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.steps import reading_keys
 from pipeline.clean.tally import Documents, Tally
+from pipeline.encode.conversations import find_messages
 from pipeline.encode.run import (
     DOCUMENT_DTYPE,
     DOCUMENTS_FILE,
@@ -31,11 +32,13 @@ from pipeline.encode.run import (
 )
 from pipeline.engine.checksums import ChecksummedWriter, WrittenFile, write_checksummed
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, Report, last_part
+from pipeline.recipe.chat import ChatRecipe
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Unit, content_of_unit, describe_place
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.kept_text import KeptText
 from shards.errors import InputError, RunError
+from shards.format.chat import ChatIds, parse_conversation
 from shards.format.content_hash import hash_documents
 
 if TYPE_CHECKING:
@@ -71,6 +74,9 @@ class EncodeTask(Payload):
     """The address of the folder of the task that read the evaluation sets; None if the recipe names none."""
     bos_id: Annotated[int | None, InDigest(called="tokenizer.bos")] = None
     """The id that begins each document; None if none does."""
+    chat: Annotated[ChatRecipe | None, NOT_IN_DIGEST] = None
+    """The format of the source's conversations, which `chat_ids` has in the tokenizer's ids; None if it has text."""
+    chat_ids: Annotated[ChatIds | None, InDigest(called="chat")] = None
 
     @property
     def tokenizer_key(self) -> str:
@@ -120,7 +126,8 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
         InputError: the tokenizer does not keep the text that it promises to keep, or a pattern takes too many steps.
         RunError: the encoder and the reference disagree, or a document yielded EOS or BOS.
     """
-    encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.tokenizer_task)
+    chat_tokens = None if task.chat is None else tuple(task.chat.name_tokens())
+    encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.tokenizer_task, chat_tokens)
     report.lap("start_s")
     stream = DocumentStream(task.source, task.unit.spans, most_bytes=task.unit.most_bytes)
     parts: list[_Encoded] = []
@@ -143,21 +150,28 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
         if task.evaluations:
             hits = load_finder(task.evaluations).find(documents)
             report.lap("hits_s")
-        ids, offsets = _encode(encoder, documents, spans, task)
+        pieces, messages = documents, None
+        if task.chat_ids is not None:
+            messages = find_messages(documents.text)
+            whose = messages.conversations
+            pieces, spans = Documents(messages.make_pieces(task.chat_ids), documents.rows[whose]), spans[whose]
+        ids, offsets = _encode(encoder, pieces, spans, task)
+        if encoder.kept is not None:
+            encoder.kept.add(kept, pieces, ids, offsets)
+        if messages is not None and task.chat_ids is not None:
+            ids, offsets = messages.join(ids, offsets, task.chat_ids)
         report.lap("encode_s")
         part = _Encoded(_narrow(ids, task), offsets, rows, measures, hits)
         part.rows["length"] = np.diff(offsets) + marks
         report.lap("narrow_s")
         checked += _check_reference(encoder, documents, part, task, done=checked)
-        if encoder.kept is not None:
-            encoder.kept.add(kept, documents, ids, offsets)
         report.lap("check_s")
         # Keep the tokens; the text is no longer needed.
         parts.append(part)
         text_bytes += documents.num_bytes
         tokens += len(part.tokens) + marks * len(rows)
         report(text_bytes, tokens)
-        del documents, ids
+        del documents, pieces, messages, ids
     # Sort by hash and write.
     rows, files = _write_run(folder, parts, task)
     report.lap("write_s")
@@ -225,7 +239,11 @@ def _check_reference(encoder: Encoder, documents: Documents, part: _Encoded, tas
     chosen = [index for index in chosen if lengths[index] <= CHECK_MAX_BYTES]
     for index in chosen:
         text = documents.text[index].as_py()
-        expected = np.array(encoder.encode_reference(text), part.tokens.dtype)
+        if task.chat is None:
+            ids = encoder.encode_reference(text)
+        elif (ids := encoder.encode_rendered(parse_conversation(text), task.chat)) is None:
+            continue
+        expected = np.array(ids, part.tokens.dtype)
         found = part.tokens[part.offsets[index] : part.offsets[index + 1]]
         if not np.array_equal(expected, found):
             span = task.unit.spans[int(part.rows["span"][index])]

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, PrivateAttr, SerializeAsAny, ValidationInfo, model_validator
 from pydantic_core import from_json, to_json
 
+from pipeline.recipe.chat import ChatRecipe
 from pipeline.recipe.clean_recipe import CleanAllRecipe, CleanRecipe
 from pipeline.recipe.key_values import (
     Count,
@@ -38,6 +39,7 @@ from pipeline.recipe.sources import SourceRecipe
 from shards.config import Settings, are_named, item_names, shared_names, table_of
 from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
+from shards.format.manifest import is_none
 from shards.terminal.hints import nearest
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
@@ -240,6 +242,8 @@ class Recipe(Settings):
     sources: Annotated[list[SerializeAsAny[SourceRecipe]], Field(min_length=1)]
     """If two sources have the same document, the first one keeps it."""
     tokenizer: TokenizerRecipe
+    chat: ChatRecipe | None = Field(default=None, exclude_if=is_none)
+    """Required with sources that have `messages`."""
     mix: MixRecipe = Field(default_factory=MixRecipe)
     split: SplitRecipe = Field(default_factory=SplitRecipe)
     shards: ShardsRecipe = Field(default_factory=ShardsRecipe)
@@ -260,6 +264,10 @@ class Recipe(Settings):
             patterns = list(dict.fromkeys([*self.drop_if_matches, *source.drop_if_matches]))
             given = {"drop_if_matches": patterns, "clean": source.clean.with_defaults(self.clean)}
             self.sources[index] = source.model_copy(update=given)
+        if self.chat is not None and self.tokenizer.file is None:
+            specials = list(dict.fromkeys([*self.tokenizer.special_tokens, *self.chat.name_tokens()]))
+            tokenizer = self.tokenizer.model_copy(update={"special_tokens": specials})
+            object.__setattr__(self, "tokenizer", tokenizer)
         near = self.clean.near_duplicates
         # In place, although it is frozen: `Recipe(...)` ignores a copy that its validator returns.
         object.__setattr__(self, "drop_if_matches", [])
@@ -272,6 +280,14 @@ class Recipe(Settings):
         for key, tables in listed.items():
             for name, count in shared_names(tables):
                 yield f"{key}: {count} {key} are called {name!r}; expected distinct names"
+        conversations = [source.name for source in self.sources if getattr(source, "messages", None)]
+        if conversations and self.chat is None:
+            yield (
+                f"chat: missing, and {conversations[0]!r} has conversations. Say how they are written, such as "
+                '[chat] with format = "chatml".'
+            )
+        elif self.chat is not None and not conversations:
+            yield "chat: no source has `messages`. Leave the table out, or name the column of conversations."
         weights, names = self.tokenizer.sample_weights, [source.name for source in self.sources]
         has_names = are_named(self.sources)
         if has_names and isinstance(weights, dict) and set(weights) != set(names):

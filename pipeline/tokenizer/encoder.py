@@ -22,15 +22,18 @@ import os
 import re
 import resource
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pipeline.engine.receipts import TaskOutput
+from pipeline.recipe.chat import ChatRecipe
+from pipeline.tokenizer.chat_tokens import add_chat_tokens, without_prefix
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import KeptCounter
 from shards.errors import remedy_of
+from shards.format.chat import TRAINED_ROLE, Message
 from shards.format.tokenizer_json import (
     find_special,
     find_spelling,
@@ -90,17 +93,20 @@ class Encoder:
         kept: compares documents with their tokens; None if the tokenizer keeps every byte.
     """
 
-    def __init__(self, tokenizer: dict[str, Any]):
+    def __init__(self, tokenizer: dict[str, Any], chat_tokens: Sequence[str] | None = None):
         """Load the encoders of a tokenizer.
 
         Args:
             tokenizer: a parsed tokenizer.json.
+            chat_tokens: special tokens to add, for pieces of conversations; None for the text of documents.
 
         Raises:
             TokenizerError: `tokenizers` cannot run it, text yields a special token, or characters are lost.
         """
         import tokenizers
 
+        if chat_tokens is not None:
+            tokenizer = without_prefix(add_chat_tokens(tokenizer, chat_tokens))
         # Special tokens are characters in text, so the encoders do not know them.
         plain, self._tokenizer = make_plain(tokenizer), tokenizer
         written = json.dumps(plain, ensure_ascii=False)
@@ -194,6 +200,28 @@ class Encoder:
     def encode_reference(self, text: str) -> list[int]:
         """Encode one document with the reference encoder, `tokenizers`, special tokens taken as text."""
         return self._run(self._reference.encode, text).ids
+
+    def encode_rendered(self, messages: Sequence[Message], chat: ChatRecipe) -> list[int] | None:
+        """Encode a conversation as one text by `tokenizers`, special tokens matched: what the pieces must give.
+
+        Returns:
+            None where it must not: a content spells a special token, or an answer begins with white space, which the
+            end of the opening would join.
+        """
+        before, after = chat.table
+        known = find_special(self._tokenizer)
+        if any(token in content for _, content in messages for token in known) or any(
+            role == TRAINED_ROLE and content[:1].isspace() for role, content in messages
+        ):
+            return None
+        text = "".join(before[role] + content + after for role, content in messages)
+        return self._run(self._marking.encode, text).ids
+
+    @functools.cached_property
+    def _marking(self) -> Any:
+        import tokenizers
+
+        return tokenizers.Tokenizer.from_str(json.dumps(make_set_tokenizer(self._tokenizer, None)))
 
     def _run(self, encode: Callable[..., Any], text: Any) -> Any:
         return run_tokenizers(self._tokenizer, "", encode, text, add_special_tokens=False)
@@ -406,8 +434,12 @@ def read_tokenizer(path: str, sha256: str, task: str | None = None) -> bytes:
 
 
 @functools.lru_cache(maxsize=2)
-def load_encoder(path: str, sha256: str, task: str | None = None) -> Encoder:
+def load_encoder(
+    path: str, sha256: str, task: str | None = None, chat_tokens: tuple[str, ...] | None = None
+) -> Encoder:
     """Return the encoder of a `tokenizer.json`, given as for `read_tokenizer`; it is made once per process.
+
+    With `chat_tokens` it encodes pieces of conversations.
 
     Raises:
         TokenizerError: as for `Encoder`, or the file has changed.
@@ -415,6 +447,6 @@ def load_encoder(path: str, sha256: str, task: str | None = None) -> Encoder:
     """
     text = read_tokenizer(path, sha256, task)
     try:
-        return Encoder(json.loads(text))
+        return Encoder(json.loads(text), chat_tokens)
     except TokenizerError as error:
         raise TokenizerError(f"{path}: {error}") from error

@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from pipeline.recipe.chat import ChatRecipe
 from pipeline.recipe.schema import BOS_TEXTS
 from pipeline.sources.formats.detect import find_stand_in
+from pipeline.tokenizer.chat_tokens import add_chat_tokens, find_chat_faults, find_chat_ids
 from shards.errors import InputError, plural, remedy_of
+from shards.format.chat import ChatIds
 from shards.format.tokenizer_json import (
     Spelling,
     byte_characters,
@@ -61,6 +64,10 @@ class TokenizerInfo:
     """The address of the folder of the task that trained it; None if the recipe names the file."""
     bos_id: int | None = None
     """The id that begins each document; None if none does."""
+    chat: ChatIds | None = None
+    """How conversations are written; None if the recipe has no `[chat]`."""
+    added: tuple[str, ...] = ()
+    """Special tokens of `[chat]` that the file does not have."""
     ignored: tuple[str, ...] = ()
     """Requests of the file that training ignores, and the set's own file does not have."""
 
@@ -72,6 +79,7 @@ def read_encoder_file(
     bos: bool | str = False,
     content: bytes | None = None,
     task: str | None = None,
+    chat: ChatRecipe | None = None,
 ) -> TokenizerInfo:
     """Read a `tokenizer.json`, and check it as far as possible without loading the encoder.
 
@@ -81,6 +89,7 @@ def read_encoder_file(
         bos: the special token that begins documents; True for the file's own, False for none.
         content: the file's bytes, if they have been read and checked; None to read the file.
         task: the address of the folder of the task that trained it.
+        chat: the format of conversations, whose special tokens it gets; None for none.
 
     Raises:
         TokenizerError: it cannot be read, is of a kind that cannot be used, or lacks the EOS or BOS token.
@@ -92,9 +101,12 @@ def read_encoder_file(
         raise TokenizerError(f"{path}: cannot be read: {error.strerror}{remedy}") from error
     # Whatever is missing or of another type than in a tokenizer.json raises one of these errors.
     try:
-        data: Json = json.loads(content)
+        read: Json = json.loads(content)
+        data = read if chat is None else add_chat_tokens(read, chat.name_tokens())
         special = find_special(data)
         faults = list(_find_faults(data))
+        if chat is not None and not faults:
+            faults = list(find_chat_faults(data, chat, eos_token))
         if task is None and not faults:
             faults = _find_wrong_ids(data)
         ignored = tuple(_describe_ignored(data))
@@ -117,10 +129,14 @@ def read_encoder_file(
     own = make_set_tokenizer(data, bos_token)
     text = (
         content.decode()
-        if own == data and content[:1] == b"{"
+        if own == read and content[:1] == b"{"
         else json.dumps(own, indent=2, ensure_ascii=False) + "\n"
     )
     special = find_special(own)
+    try:
+        chat_ids = None if chat is None else find_chat_ids(own, chat)
+    except InputError as error:
+        raise TokenizerError(f"{path}: {error}") from error
     return TokenizerInfo(
         path=str(path),
         file_sha256=hashlib.sha256(content).hexdigest(),
@@ -131,6 +147,8 @@ def read_encoder_file(
         special_tokens=special,
         task=task,
         bos_id=None if bos_token is None else special[bos_token],
+        chat=chat_ids,
+        added=tuple(special.keys() - find_special(read).keys()) if chat is not None else (),
         ignored=ignored,
     )
 

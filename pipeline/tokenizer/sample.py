@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, ClassVar
 
@@ -23,6 +24,7 @@ from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
 from pipeline.sources.network import keep_fetched
+from shards.format.chat import parse_conversation
 
 DOCUMENT_SEPARATOR = b"\xff"
 """Ends each document of a sample file: no byte of UTF-8 text has this value."""
@@ -134,7 +136,7 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Report) -> Dr
         stream.refuse_malformed()
         for text in batch:
             taken = left_out = False
-            for piece, is_unbroken in _iter_pieces(text):
+            for piece, is_unbroken in chain.from_iterable(map(_iter_pieces, _iter_texts(source, text))):
                 if is_unbroken and unbroken and unbroken + len(piece) > most:  # each source has one at least
                     left_out = True
                     continue
@@ -155,6 +157,15 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Report) -> Dr
     drawn.dropped = stream.tally.dropped
     drawn.records = stream.documents + stream.tally.dropped.total()
     return drawn
+
+
+def _iter_texts(source: SourceRecipe, document: memoryview) -> Iterator[memoryview]:
+    """Yield the text of a sampled document: of a conversation, what each message says."""
+    if not source.messages:
+        yield document
+        return
+    for _, content in parse_conversation(str(document, "utf-8")):
+        yield memoryview(content.encode())
 
 
 def _iter_pieces(text: memoryview) -> Iterator[tuple[memoryview, bool]]:

@@ -7,7 +7,7 @@ special id: what a message says is text, and what a special token says is the fo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,51 +27,52 @@ Encode = Callable[[str], list[int]]
 
 
 def find_targets(manifest: Manifest, tokens: Tokens, bounds: Int64s) -> Bools:
-    """Return which tokens are targets: those whose prediction counts in a loss.
-
-    A token is a target if it follows the assistant's opening, up to and including the next special token. In a document
-    without that opening every token is a target.
+    """Return which tokens of a set are targets: those whose prediction counts in a loss.
 
     Args:
-        manifest: that of the tokens' set.
+        manifest: the set's.
         tokens: documents, or parts of some, one after the other, `(tokens,)`.
         bounds: where each begins, and where the last one ends, int64 `(documents + 1,)`.
 
     Returns:
         bool `(tokens,)`.
     """
-    targets = np.ones(len(tokens), np.bool_)
     if manifest.chat is None:
-        return targets
-    openings = find_openings(tokens, manifest.chat.opening)
+        return np.ones(len(tokens), np.bool_)
+    return mark_targets(tokens, bounds, manifest.tokenizer.special_tokens.values(), manifest.chat.opening)
+
+
+def mark_targets(tokens: Tokens, bounds: Int64s, special_ids: Collection[int], opening: Sequence[int]) -> Bools:
+    """Return which tokens are targets, from the ids alone; arguments and result as for `find_targets`.
+
+    A token is a target if it follows the assistant's opening, up to and including the next special token. In a document
+    without that opening every token is a target.
+    """
+    openings = find_openings(tokens, opening)
     if not len(openings):
-        return targets
-    special = np.zeros(manifest.vocab_size, np.bool_)
-    special[list(manifest.tokenizer.special_tokens.values())] = True
-    marks = np.append(np.flatnonzero(special[tokens]), len(tokens) - 1)
-    # Nothing counts in a document with an opening but what follows each opening.
+        return np.ones(len(tokens), np.bool_)
+    # In a document with an opening nothing counts but what follows each opening.
     answers = np.zeros(len(bounds) - 1, np.bool_)
     answers[np.searchsorted(bounds, openings, "right") - 1] = True
-    targets[:] = ~np.repeat(answers, np.diff(bounds))
-    begins = openings + len(manifest.chat.opening)
-    ends = marks[np.searchsorted(marks[:-1], begins)]
-    counted = np.zeros(len(tokens) + 1, np.int64)
-    np.add.at(counted, begins, 1)
-    np.add.at(counted, ends + 1, -1)
-    targets |= np.cumsum(counted)[:-1] > 0
-    return targets
+    targets = ~np.repeat(answers, np.diff(bounds))
+    special = np.zeros(1 + max(*special_ids, int(tokens.max())), np.bool_)
+    special[list(special_ids)] = True
+    marks = np.flatnonzero(special[tokens])
+    begins = openings + len(opening)
+    ends = np.append(marks, len(tokens) - 1)[np.searchsorted(marks, begins)]
+    changes = np.zeros(len(tokens) + 1, np.int64)
+    changes[begins] += 1
+    changes[ends + 1] -= 1
+    return targets | (np.cumsum(changes)[:-1] > 0)
 
 
-def find_openings(tokens: Tokens, opening: Iterable[int]) -> Int64s:
+def find_openings(tokens: Tokens, opening: Sequence[int]) -> Int64s:
     """Return where the ids of the assistant's opening begin among tokens, int64 `(openings,)`."""
-    found: Int64s | None = None
-    for offset, token in enumerate(opening):
-        if found is None:
-            found = np.flatnonzero(tokens == token)
-        else:
-            found = found[found + offset < len(tokens)]
-            found = found[tokens[found + offset] == token]
-    return np.zeros(0, np.int64) if found is None else found
+    found = np.flatnonzero(tokens == opening[0])
+    for offset, token in enumerate(opening[1:], 1):
+        found = found[found + offset < len(tokens)]
+        found = found[tokens[found + offset] == token]
+    return found
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,6 @@ def write_conversation(messages: Iterable[Message]) -> str:
 
 def parse_conversation(text: str) -> list[Message]:
     """Return the messages of a conversation's text."""
-    roles = {mark: role for role, mark in ROLE_MARKS.items()}
+    roles: dict[str, Role] = {mark: role for role, mark in ROLE_MARKS.items()}
     parts = re.split(f"([{''.join(roles)}])", text)[1:]
     return [(roles[mark], content) for mark, content in zip(parts[::2], parts[1::2], strict=True)]

@@ -61,6 +61,9 @@ def run_assemble(build: RunningBuild) -> None:
             tuple(source.name for source in recipe.sources),
             recipe.seed,
             properties,
+            conversations=tuple(source.name for source in recipe.sources if source.messages),
+            opening=tuple(tokenizer.chat.opening) if tokenizer.chat else (),
+            special_ids=tuple(tokenizer.special_tokens.values()),
             fetch=build.work.folder is None,
             threads=threads[number],
         )
@@ -75,6 +78,8 @@ def run_assemble(build: RunningBuild) -> None:
 
     result = build.run_stage("assemble", assemble.assemble_shards, tasks, build.out, before=prepare)
     build.shards = [entry for own in result.results for entry in own.entries]
+    for own in result.results:
+        build.trained_tokens.update(own.trained_tokens)
 
 
 def group_assembled_shards(

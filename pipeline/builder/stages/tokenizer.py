@@ -35,7 +35,12 @@ def run_tokenizer(build: RunningBuild) -> None:
     # A file that the recipe gives, or a tokenizer that was trained before.
     if recipe.tokenizer.file is not None:
         build.say(f"tokenizer: {recipe.tokenizer.file}, as the recipe says")
-        build.tokenizer = read_encoder_file(recipe.tokenizer.file, eos_token=section.eos_token, bos=section.bos)
+        build.tokenizer = read_encoder_file(
+            recipe.tokenizer.file, eos_token=section.eos_token, bos=section.bos, chat=recipe.chat
+        )
+        if build.tokenizer.added:
+            added = ", ".join(build.tokenizer.added)
+            build.say(f"tokenizer: the special tokens of [chat] that the file lacks have new ids: {added}")
         if build.tokenizer.ignored:
             ignored = "; ".join(build.tokenizer.ignored)
             build.note(f"tokenizer: a set does not use these settings of its file: {ignored}")
@@ -74,6 +79,7 @@ def run_tokenizer(build: RunningBuild) -> None:
         bos=section.bos,
         content=bytes(TaskOutput(home).read(train.TOKENIZER_FILE)),
         task=str(home),
+        chat=recipe.chat,
     )
 
 

@@ -1,0 +1,90 @@
+"""Conversations to ids: their text is cut into messages, and what these say is encoded between constant ids.
+
+What is between two special tokens is one piece of text, and each piece is encoded alone; but the assistant's opening is
+a piece of its own. Special ids are set by index, and no content yields one.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.arrow_arrays import spread, text_offsets, wrap_numbers, wrap_texts
+from pipeline.recipe.chat import ROLES
+from shards.format.chat import ROLE_MARKS, ChatIds
+
+if TYPE_CHECKING:
+    from pipeline.arrow_arrays import Int64s, UInt32s
+
+_MARKS = [ROLE_MARKS[role].encode() for role in ROLES]
+MARK_BYTES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The messages of a batch of conversations, one after the other."""
+
+    roles: Int64s
+    """The role of each, as its place in `ROLES`, `(messages,)`."""
+    first: Int64s
+    """The first message of each conversation, and the number of all, `(conversations + 1,)`."""
+    contents: pa.LargeStringArray
+    """What each says, `(messages,)`."""
+
+    @property
+    def conversations(self) -> Int64s:
+        """The conversation of each message, `(messages,)`."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
+    def make_pieces(self, chat: ChatIds) -> pa.LargeStringArray:
+        """Return the text of each message that is encoded at once: its content, after the lead of its role."""
+        if not any(chat.leads.values()):
+            return self.contents
+        import pyarrow.compute as pc  # late: it takes 0.06 s
+
+        leads = wrap_texts(pa.large_string(), [chat.leads[role].encode() for role in ROLES])
+        return pc.binary_join_element_wise(leads.take(wrap_numbers(pa.int64(), self.roles)), self.contents, "")
+
+    def join(self, pieces: UInt32s, bounds: Int64s, chat: ChatIds) -> tuple[UInt32s, Int64s]:
+        """Return the ids of the conversations, without BOS and EOS, and where each begins in them.
+
+        Args:
+            pieces: the ids of all pieces, one after the other.
+            bounds: where each piece begins in them, and the last ends, `(messages + 1,)`.
+            chat: the ids around a content.
+        """
+        heads = np.array([len(chat.heads[role]) for role in ROLES], np.int64)[self.roles]
+        sizes = np.diff(bounds)
+        edges = np.append(0, np.cumsum(heads + sizes + len(chat.tail)))
+        ids = np.empty(int(edges[-1]), pieces.dtype)
+        for number, role in enumerate(ROLES):
+            for offset, token in enumerate(chat.heads[role]):
+                ids[edges[:-1][self.roles == number] + offset] = token
+        ids[spread(edges[:-1] + heads, sizes)] = pieces
+        for offset, token in enumerate(chat.tail):
+            ids[edges[1:] - len(chat.tail) + offset] = token
+        return ids, edges[self.first]
+
+
+def find_messages(text: pa.LargeStringArray) -> Messages:
+    """Find the messages of conversations, each of which begins with a mark."""
+    offsets = text_offsets(text)
+    start = int(offsets[0])
+    data = np.frombuffer(text.buffers()[2] or b"", np.uint8)[start : int(offsets[-1])]
+    # No other character begins with these two bytes and has such a third one.
+    places = np.flatnonzero(data[: 1 - MARK_BYTES] == _MARKS[0][0])
+    places = places[data[places + 1] == _MARKS[0][1]]
+    roles = data[places + 2].astype(np.int64) - _MARKS[0][2]
+    own = (roles >= 0) & (roles < len(_MARKS))
+    places, roles = places[own] + start, roles[own]
+    # Marks and contents take turns in the text; the contents are every second part.
+    edges = np.empty(2 * len(places) + 1, np.int64)
+    edges[:-1:2], edges[1::2], edges[-1] = places, places + MARK_BYTES, offsets[-1]
+    buffers = [None, pa.py_buffer(edges.data), text.buffers()[2]]
+    parts: Any = pa.Array.from_buffers(pa.large_string(), 2 * len(places), buffers)
+    contents = parts.take(wrap_numbers(pa.int64(), np.arange(1, 2 * len(places), 2)))
+    return Messages(roles, np.searchsorted(places, offsets), contents)

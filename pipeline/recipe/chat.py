@@ -1,0 +1,68 @@
+"""The table `[chat]` of a data recipe: what stands around the content of a message.
+
+A format is a table, not a program: a message is written from itself alone, so no later message changes an earlier one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field
+
+from pipeline.recipe.key_values import Count
+from shards.config import Settings
+from shards.format.manifest import Role
+
+ROLES: tuple[Role, ...] = get_args(Role)
+_TOKEN = re.compile(r"<\|[^<>|\s]+\|>")
+"""What a format's table names as a special token by its form alone; others are those that the tokenizer has."""
+
+FORMATS: dict[str, tuple[dict[Role, str], str]] = {
+    "chatml": ({role: f"<|im_start|>{role}\n" for role in ROLES}, "<|im_end|>\n"),
+    "roles": ({role: f"<|{role}|>" for role in ROLES}, ""),
+}
+"""What stands before and after a message in known formats. ChatML is as OpenAI published it with its models of 2023;
+`roles` has the special tokens of GPUburnout-1B, where the next message or EOS ends an answer."""
+
+
+class ChatRecipe(Settings):
+    """How conversations become tokens."""
+
+    format: Literal["chatml", "roles"] | None = None
+    """A known format: `chatml` (`<|im_start|>user`, a line end, the content, `<|im_end|>`, a line end), or `roles`
+    (`<|user|>`, the content). Or give `before` and `after`."""
+    before: dict[Role, str] = Field(default_factory=dict[Role, str])
+    """What stands before the content of a message of `system`, `user` and `assistant`. Each begins with a special
+    token, and none with another. Tokens such as `<|im_start|>` are added to the tokenizer."""
+    after: str = ""
+    """What stands after it: empty, or a text that begins with a special token, which ends an answer."""
+    max_tokens: Annotated[int, Count, Field(gt=0)] | None = None
+    """Longer conversations are dropped when the set is mixed, and counted: a model whose context is shorter cannot
+    train on them."""
+
+    def rules(self) -> Iterator[str]:
+        """Yield the faults between the keys of `[chat]`."""
+        if self.format is not None:
+            yield from self.refuse(("before", "after"), f"format = {self.format!r} decides it. Leave one of them out.")
+            return
+        if missing := [role for role in ROLES if role not in self.before]:
+            yield f"before: no text for {', '.join(missing)}. Give one for each role, or a `format`."
+        for (role, text), (other, longer) in permutations(self.before.items(), 2):
+            if longer.startswith(text) and (longer != text or role < other):
+                yield (
+                    f"before: {role}'s {text!r} begins {other}'s {longer!r}, so a reader cannot tell them apart. Give "
+                    "them other texts."
+                )
+
+    @property
+    def table(self) -> tuple[dict[Role, str], str]:
+        """What stands before a message by its role, and after it."""
+        return (self.before, self.after) if self.format is None else FORMATS[self.format]
+
+    def name_tokens(self) -> Sequence[str]:
+        """Return the special tokens that the table needs by their form, in its order."""
+        before, after = self.table
+        return list(dict.fromkeys(_TOKEN.findall("".join([*before.values(), after]))))
