@@ -157,7 +157,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Report) -> Assembl
                 for chosen, chunk in _token_chunks(documents, order):
                     yield chunk
                     if task.conversations and split == "train":
-                        tokens, lengths = np.frombuffer(chunk, dtype), documents.rows["length"][chosen]
+                        tokens, lengths = np.frombuffer(chunk, dtype), documents.rows["length"][chosen].astype(np.int64)
                         _count_targets(counted, tokens, lengths, sources[documents.runs[chosen]], task)
                     done += len(chunk)
                     report(done, done // token_bytes)
@@ -181,9 +181,9 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Report) -> Assembl
     return result
 
 
-def _count_targets(counted: Int64s, tokens: Any, lengths: Rows, sources: Int64s, task: AssembleTask) -> None:
+def _count_targets(counted: Int64s, tokens: Any, lengths: Int64s, sources: Int64s, task: AssembleTask) -> None:
     """Add to `counted`, by source, the targets of some assembled documents."""
-    bounds = np.append(0, np.cumsum(lengths, dtype=np.int64))
+    bounds = np.append(0, np.cumsum(lengths))
     targets = mark_targets(tokens, bounds, task.special_ids, task.opening)
     counted += np.bincount(np.repeat(sources, lengths), targets, len(counted)).astype(np.int64)
 

@@ -173,6 +173,6 @@ def _source_entry(build: RunningBuild, index: int) -> SourceEntry:
         unread_bytes=unread.bytes,
         dropped=dict(sorted(drops.dropped().items())),
         epochs=build.plan.epochs[index],
-        trained_tokens=build.trained_tokens.get(source.name, 0) if source.messages else None,
+        trained_tokens=build.trained_tokens.get(source.name, 0) if source.has_conversations else None,
         rewriting=kept and RewritingEntry.model_validate(kept, from_attributes=True),
     )

@@ -26,6 +26,7 @@ PATTERN = "matches "
 """The beginning of the reason of documents with a pattern; the pattern follows."""
 ITEM = "holds an item of "
 """The beginning of the reason of documents with items of an evaluation set; its name follows."""
+MANY_TOKENS = "longer than chat.max_tokens"
 DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near-duplicate"
 NOT_TAKEN = "not taken"
@@ -84,6 +85,7 @@ REASONS = (
         "it holds an item of the evaluation set {evaluation!r}: {item} row {item_row}, {share:.0%} of its words in "
         "bytes {start:,} to {stop:,} of the text",
     ),
+    Reason(MANY_TOKENS, "`chat.max_tokens`", "max_tokens"),
     Reason(
         DUPLICATE,
         "the order of sources (a document in two sources stays in the first)",

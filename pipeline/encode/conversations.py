@@ -47,7 +47,9 @@ class Messages:
         import pyarrow.compute as pc  # late: it takes 0.06 s
 
         leads = wrap_texts(pa.large_string(), [chat.leads[role].encode() for role in ROLES])
-        return pc.binary_join_element_wise(leads.take(wrap_numbers(pa.int64(), self.roles)), self.contents, "")
+        return pc.binary_join_element_wise(
+            leads.take(wrap_numbers(pa.int64(), self.roles)), self.contents, pa.scalar("", pa.large_string())
+        )
 
     def join(self, pieces: UInt32s, bounds: Int64s, chat: ChatIds) -> tuple[UInt32s, Int64s]:
         """Return the ids of the conversations, without BOS and EOS, and where each begins in them.
@@ -74,7 +76,7 @@ def find_messages(text: pa.LargeStringArray) -> Messages:
     """Find the messages of conversations, each of which begins with a mark."""
     offsets = text_offsets(text)
     start = int(offsets[0])
-    data = np.frombuffer(text.buffers()[2] or b"", np.uint8)[start : int(offsets[-1])]
+    data = np.frombuffer(memoryview(text.buffers()[2] or b""), np.uint8)[start : int(offsets[-1])]
     # No other character begins with these two bytes and has such a third one.
     places = np.flatnonzero(data[: 1 - MARK_BYTES] == _MARKS[0][0])
     places = places[data[places + 1] == _MARKS[0][1]]

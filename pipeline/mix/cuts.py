@@ -386,7 +386,8 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
         if task.evaluations:
             findings = find_contamination(task.evaluations, recipe, runs, own, task.similar)
         blocked = Blocked(task.block_lists, findings.list_dropped())
-        index = Index(list(own), len(names), blocked, open_limits(recipe.sources), folder)
+        most = [recipe.chat.max_tokens if recipe.chat and one.has_conversations else None for one in recipe.sources]
+        index = Index(list(own), len(names), blocked, open_limits(recipe.sources), most, folder)
         near = drop_near_duplicates(index, task.similar) if task.similar is not None else None
         index.drop_not_taken(recipe.sources)
         # Write what became of them, and count.

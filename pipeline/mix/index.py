@@ -17,7 +17,7 @@ import numpy as np
 
 from pipeline.clean.drops import Counts, SourceDrops, StepDrops
 from pipeline.clean.limits import count_violations, find_violations
-from pipeline.clean.reasons import DUPLICATE, ELSEWHERE, NEAR_DUPLICATE, NOT_TAKEN, REASONS, step_of
+from pipeline.clean.reasons import DUPLICATE, ELSEWHERE, MANY_TOKENS, NEAR_DUPLICATE, NOT_TAKEN, REASONS, step_of
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.block_lists import Blocked
 from pipeline.mix.evidence import RowPlaces
@@ -67,11 +67,13 @@ class Index:
         num_sources: int,
         blocked: Blocked | None = None,
         limits: Mapping[int, SourceLimits] | None = None,
+        max_tokens: Sequence[int | None] = (),
         scratch: Path | None = None,
     ):
         self._runs = runs
         self.sources = np.array([run.source for run in runs], np.int64)
         self._blocked, self._limits = blocked or Blocked(()), limits or {}
+        self._max_tokens = {source: most for source, most in enumerate(max_tokens) if most is not None}
         self._partitions = Partitions(runs, scratch)
         self.bits = self._partitions.bits
         limits_of_all = [limit for own, _ in self._limits.values() for limit in own]
@@ -154,6 +156,9 @@ class Index:
         codes = np.zeros(len(part.hi), self._dtype)
         if len(listed) > 1:
             codes = listed[self._blocked.find(part.hi, part.lo) + 1]
+        for source, most in self._max_tokens.items():
+            own = np.repeat(self.sources == source, self.places.sizes(number))
+            codes[own & (codes == 0) & (part.lengths > most)] = self._code(MANY_TOKENS)
         # A document that breaks a limit may leave a copy of another source.
         for source, (limits, measures) in self._limits.items():
             own = np.array([self._code(limit.reason) for limit in limits], self._dtype)

@@ -280,7 +280,7 @@ class Recipe(Settings):
         for key, tables in listed.items():
             for name, count in shared_names(tables):
                 yield f"{key}: {count} {key} are called {name!r}; expected distinct names"
-        conversations = [source.name for source in self.sources if getattr(source, "messages", None)]
+        conversations = [source.name for source in self.sources if source.has_conversations]
         if conversations and self.chat is None:
             yield (
                 f"chat: missing, and {conversations[0]!r} has conversations. Say how they are written, such as "

@@ -161,7 +161,7 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Report) -> Dr
 
 def _iter_texts(source: SourceRecipe, document: memoryview) -> Iterator[memoryview]:
     """Yield the text of a sampled document: of a conversation, what each message says."""
-    if not source.messages:
+    if not source.has_conversations:
         yield document
         return
     for _, content in parse_conversation(str(document, "utf-8")):

@@ -61,7 +61,7 @@ def run_assemble(build: RunningBuild) -> None:
             tuple(source.name for source in recipe.sources),
             recipe.seed,
             properties,
-            conversations=tuple(source.name for source in recipe.sources if source.messages),
+            conversations=tuple(source.name for source in recipe.sources if source.has_conversations),
             opening=tuple(tokenizer.chat.opening) if tokenizer.chat else (),
             special_ids=tuple(tokenizer.special_tokens.values()),
             fetch=build.work.folder is None,

@@ -36,8 +36,8 @@ def run_encode(build: RunningBuild) -> None:
                 tokenizer.task,
                 str(evaluations) if evaluations else None,
                 tokenizer.bos_id,
-                recipe.chat if source.messages else None,
-                tokenizer.chat if source.messages else None,
+                recipe.chat if source.has_conversations else None,
+                tokenizer.chat if source.has_conversations else None,
             )
             tasks.append(make_task(payload, unit.text_bytes, _name_unit(source, unit)))
 
