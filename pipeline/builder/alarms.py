@@ -22,12 +22,14 @@ from pipeline.clean.reasons import (
     SHOWN_REASONS,
     Dropped,
     find_reason,
+    show_document,
     show_examples,
 )
 from pipeline.clean.tally import Tally
 from pipeline.recipe.clean_recipe import Filter
 from pipeline.recipe.presets import Preset
 from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.sources.base import NO_CHAT
 from pipeline.sources.messages import NO_MESSAGES
 from shards.errors import InputError, plural, shell_command
 
@@ -82,6 +84,9 @@ def check_encoded(source: SourceRecipe, documents: int, tally: Tally) -> list[st
     """
     records = documents + tally.dropped.total()
     notes = [check_malformed(source, tally.dropped, records, tally.malformed)]
+    for one in {one.reason: one for one in reversed(tally.shown) if one.reason.startswith(NO_CHAT)}.values():
+        counted, (where, *_) = Dropped(tally.dropped[one.reason], records), show_document(asdict(one))
+        notes.append(f"source {source.name!r}: {one.reason}: {counted.describe('record')} dropped, the first {where}")
     alarms = [*_check_null(source, tally, records)]
     # The patterns together: a document counts for the first that matches.
     patterns = StepDrops()

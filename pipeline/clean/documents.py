@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -123,7 +124,7 @@ class DocumentStream:
         self.documents += len(documents)
         # Places become rows of spans again.
         indices = (documents.rows >> np.uint64(_SPAN_SHIFT)).astype(np.uint32)
-        return indices, Documents(documents.text, documents.rows.astype(np.uint32))
+        return indices, replace(documents, rows=documents.rows.astype(np.uint32))
 
 
 def _part_read(span: Span, batch: TextBatch, text_bytes: int) -> float:

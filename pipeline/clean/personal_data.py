@@ -8,7 +8,9 @@ by the content hash of the document's original text: never by a counter, so that
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ import xxhash
 from pipeline.arrow_arrays import unwrap_mask, wrap_mask, wrap_numbers, wrap_texts
 from pipeline.clean import personal_kinds
 from pipeline.clean.personal_kinds import GROUPS, Kind, kinds_of
-from pipeline.clean.tally import Documents, Tally
+from pipeline.clean.tally import MARK, Documents, Tally
 from pipeline.recipe.clean_recipe import PersonalData, PersonalKind
 from shards.format.content_hash import hash_document
 
@@ -31,25 +33,26 @@ def versions() -> list[int]:
 def apply(table: PersonalData, documents: Documents, tally: Tally) -> Documents:
     """Mask personal data, or drop the documents that hold some, as the recipe says."""
     if table.action == "mask":
-        return Documents(mask_personal_data(documents.text, table.all_kinds, tally), documents.rows)
-    found = find_personal_data(documents.text, table.all_kinds)
+        return replace(documents, text=mask_personal_data(documents, table.all_kinds, tally))
+    found = find_personal_data(documents.seen.text, table.all_kinds)
     reasons = {index: f"{table.step}: {kind}" for index, kind in found.items()}
     return tally.drop(table.step, documents, reasons, show_text=False)
 
 
-def mask_personal_data(text: pa.LargeStringArray, kinds: tuple[PersonalKind, ...], tally: Tally) -> pa.LargeStringArray:
-    """Return the documents with placeholders for personal data.
+def mask_personal_data(documents: Documents, kinds: tuple[PersonalKind, ...], tally: Tally) -> pa.LargeStringArray:
+    """Return the text of documents with placeholders for personal data.
 
     Args:
-        text: the documents, `(documents,)`, without nulls.
+        documents: the documents.
         kinds: what to look for.
         tally: the counts are added to it.
     """
     import pyarrow.compute as pc
 
-    changed: dict[int, bytes] = {}
-    for index, original, found in _candidates(text, kinds):
-        after = mask_text(original, found, tally)
+    text, changed = documents.text, dict[int, bytes]()
+    for index, _, found in _candidates(documents.seen.text, kinds):
+        original = text[index].as_buffer().to_pybytes()
+        after = mask_text(original, found, tally, has_marks=documents.has_marks)
         if after != original:
             changed[index] = after
     if not changed:
@@ -61,11 +64,15 @@ def mask_personal_data(text: pa.LargeStringArray, kinds: tuple[PersonalKind, ...
     return pc.replace_with_mask(text, wrap_mask(mask), masked)
 
 
-def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally) -> bytes:
-    """Return one document's text with placeholders for its personal data; they are counted in the tally."""
+def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally, *, has_marks: bool = False) -> bytes:
+    """Return one document's text with placeholders for its personal data; they are counted in the tally.
+
+    Each message is searched alone, if marks are before messages.
+    """
     seed: int | None = None
-    after = original
-    for kind in kinds:
+    parts = MARK.split(original) if has_marks else [original]
+    for number, kind in itertools.product(range(len(parts)), kinds):
+        after = parts[number]
         pieces: list[bytes] = []
         done = 0
         for start, stop in kind.find(after):
@@ -77,8 +84,8 @@ def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally) -> bytes:
             done = stop
             tally.masked[kind.name] += 1
         if pieces:
-            after = b"".join([*pieces, after[done:]])
-    return after
+            parts[number] = b"".join([*pieces, after[done:]])
+    return b"".join(parts)
 
 
 def find_personal_data(text: pa.LargeStringArray, kinds: tuple[PersonalKind, ...]) -> dict[int, str]:

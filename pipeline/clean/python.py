@@ -8,6 +8,7 @@ another hash seed, is asked about a part of every batch again, in another order 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow as pa
 from pipeline.clean.functions.child import CORRECT, Answer
 from pipeline.clean.functions.modules import find_file
 from pipeline.clean.functions.process import close_functions, open_function
-from pipeline.clean.tally import Documents, Tally
+from pipeline.clean.tally import MARK, Documents, Tally
 from shards.errors import InputError
 from shards.terminal.display import printable
 
@@ -113,6 +114,12 @@ def judge(
     for index, verdict in enumerate(verdicts):
         if isinstance(verdict, str):
             changed[index] = verdict
+            texts = documents.text[index].as_buffer(), verdict.encode()
+            if documents.has_marks and MARK.findall(texts[0]) != MARK.findall(texts[1]):
+                raise InputError(
+                    f"{where(index)} returned {_show(verdict)}, without the marks of its messages (U+FDD0 to U+FDD2) "
+                    "in their order. Change only what is between them."
+                )
         elif verdict is not None:
             dropped[index] = f"{table.step}: {printable(verdict[0]):.{MOST_REASONS}}".removesuffix(": ")
     tally.edited.update({table.label: len(changed)} if changed else {})
@@ -120,7 +127,7 @@ def judge(
         places = np.arange(len(documents))
         places[list(changed)] = len(documents) + np.arange(len(changed))
         both = pa.concat_arrays([documents.text, pa.array(changed.values(), pa.large_string())])
-        documents = Documents(cast("Any", both.take(pa.array(places, pa.int64()))), documents.rows)
+        documents = replace(documents, text=cast("Any", both.take(pa.array(places, pa.int64()))))
     left = tally.drop(table.step, documents, dropped)
     if len(tally.drops.step(table.step).reasons) > MOST_REASONS:
         raise InputError(

@@ -53,15 +53,25 @@ def _apply_filter(name: str, source: SourceRecipe, documents: Documents, tally: 
     return documents
 
 
+def _on_seen(step: Step) -> Step:
+    """Return a step that drops documents by what of them is `seen`."""
+
+    def drop(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
+        left = step(source, documents.seen, tally)
+        return documents.only(np.isin(documents.rows, left.rows)) if documents.has_marks else left
+
+    return drop
+
+
 _CHANGING = ("python", "personal_data")
 """Filters that may change the text come first: presets measure the text that is encoded."""
 
 STEPS: tuple[Step, ...] = (
     _drop_by_length,
-    drop_matches,
+    _on_seen(drop_matches),
     *(partial(_apply_filter, name) for name in _CHANGING),
-    drop_beyond_limits,
-    *(partial(_apply_filter, table.name) for table in Filter.__subclasses__() if table.name not in _CHANGING),
+    _on_seen(drop_beyond_limits),
+    *(_on_seen(partial(_apply_filter, one.name)) for one in Filter.__subclasses__() if one.name not in _CHANGING),
 )
 """Every step, in order. What identifies a step beside the keys of a source, `identify_steps` says."""
 
@@ -83,7 +93,8 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
         valid = unwrap_mask(text.is_valid())
         text, rows = text.filter(wrap_mask(valid)), rows[valid]
     tally.drops.count_rows({NULL: len(batch.text) - len(text)})
-    documents = _drop_undecodable(source, Documents(cast("Any", text.view(pa.large_string())), rows), tally)
+    found = Documents(cast("Any", text.view(pa.large_string())), rows, source.has_conversations)
+    documents = _drop_undecodable(source, found, tally)
     # Then the steps, as long as there is something left.
     for step in STEPS:
         if not len(documents):

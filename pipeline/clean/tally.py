@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -17,11 +18,14 @@ from pipeline.clean.drops import SourceDrops
 from pipeline.clean.reasons import MEASURED, TEXT_CHARACTERS, step_of
 from pipeline.sources.base import SHOWN_MALFORMED, SHOWN_UNDIVIDED, Span
 from shards.audit.not_text import MOST_CHARACTERS, NotText, add_not_text, look_for_not_text
+from shards.format.chat import ROLE_MARKS
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Bools, Int64s, UInt32s
 
+MARK = re.compile(f"({'|'.join(ROLE_MARKS.values())})".encode())
+"""The mark of a message in the text of a conversation, which is known by its source: other text may hold it."""
 SHOWN = 10
 """Documents that a build shows when it stops, and that an encode task keeps of each step."""
 LOOKED_AT, MOST_LOOKED_AT = 8, 32
@@ -36,6 +40,8 @@ class Documents:
     """`(num_documents,)`, no nulls, valid UTF-8."""
     rows: UInt32s
     """Row of each document in its span, `(num_documents,)`."""
+    has_marks: bool = False
+    """Whether they are conversations, with a mark before each message."""
 
     def __len__(self) -> int:
         return len(self.text)
@@ -62,12 +68,22 @@ class Documents:
 
     def only(self, kept: Bools) -> Documents:
         """Return the documents that a mask keeps, `(num_documents,)`."""
-        return self if kept.all() else Documents(self.text.filter(wrap_mask(kept)), self.rows[kept])
+        return self if kept.all() else replace(self, text=self.text.filter(wrap_mask(kept)), rows=self.rows[kept])
+
+    @property
+    def seen(self) -> Documents:
+        """The documents as whatever measures or searches sees them: each mark is three line ends, so places stay."""
+        if not self.has_marks:
+            return self
+        first, last = self.offsets[[0, -1]]
+        offsets, data = pa.py_buffer((self.offsets - first).data), MARK.sub(b"\n\n\n", self.data[first:last])
+        text: Any = pa.Array.from_buffers(pa.large_string(), len(self), [None, offsets, pa.py_buffer(data)])
+        return Documents(text, self.rows)
 
     def start_of(self, index: int, characters: int = TEXT_CHARACTERS) -> str:
         """Return the first characters of a document."""
-        data = self.data[self.offsets[index] : self.offsets[index + 1]]
-        return str(data[: 4 * characters], "utf-8", "ignore")[:characters]
+        data = self.data[self.offsets[index] : self.offsets[index + 1]][: 4 * characters]
+        return str(MARK.sub(b"\n\n\n", data) if self.has_marks else data, "utf-8", "ignore")[:characters]
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,11 +144,11 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
         report.lap("hash_s")
         measures = None
         if names := task.source.clean.mix_measures():
-            measures = measure_documents(documents.text, names)
+            measures = measure_documents(documents.seen.text, names)
             report.lap("measure_s")
         hits = None
         if task.evaluations:
-            hits = load_finder(task.evaluations).find(documents)
+            hits = load_finder(task.evaluations).find(documents.seen)
             report.lap("hits_s")
         pieces, messages = documents, None
         if task.chat_ids is not None:

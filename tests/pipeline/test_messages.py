@@ -6,16 +6,26 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.sources.base import MALFORMED, SourceError
+from pipeline.clean.personal_data import mask_text
+from pipeline.clean.personal_kinds import kinds_of
+from pipeline.clean.python import judge
+from pipeline.clean.steps import clean_batch
+from pipeline.clean.tally import Documents, Tally
+from pipeline.recipe.clean_recipe import PythonFilter
+from pipeline.sources.base import MALFORMED, SourceError, TextBatch
+from shards.errors import InputError
 from tests.support.reading import files_source, read_batches, texts_of
 
 S, U, A = "\ufdd0", "\ufdd1", "\ufdd2"
@@ -166,3 +176,66 @@ def test_large_conversations_and_odd_texts(tmp_path: Path) -> None:
     assert sum((batch.rejected for batch in batches), Counter()) == {MALFORMED: 3}
     with pytest.raises(SourceError, match="record 2: JSON parse error: The surrogate pair"):
         read_batches(files_source(tmp_path / "a.jsonl", messages="messages"))
+
+
+MARKS = f"[{S}{U}{A}]"
+KEY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
+CLEANED = [
+    f"{U}Write to ann@gmail.com.{A}I wrote to ann@gmail.com",
+    f"{U}short{A}no",
+    f"{U}-----BEGIN PRIVATE KEY-----\n{KEY}{A}{KEY}\n-----END PRIVATE KEY-----",
+    f"{S}What is in the box?{U}{'The box has a cat in it. ' * 30}{A}{'It is a cat of the neighbours. ' * 9}",
+    f"{U}{'one two three ' * 30}{A}lorem",
+]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"drop_if_matches": [r"short\n\n\nno", r"\A\n\n\nWrite"]},
+        {"min_bytes": 16, "max_bytes": 100},
+        {"clean": {"gopher": {"min_words": 5, "when": "encode"}}},
+        {"clean": {"c4": {"when": "encode", "min_sentences": 2}, "fineweb": {"when": "encode"}}},
+        {"clean": {"personal_data": {"action": "drop"}}},
+        {"clean": {"personal_data": {"kinds": ["email"]}}},
+    ],
+)
+def test_what_cleans_sees_each_mark_as_three_line_ends(keys: dict[str, Any]) -> None:
+    def clean(texts: list[str], **own: Any) -> tuple[list[str], list[int], Tally]:
+        tally = Tally()
+        batch = TextBatch(pa.array(texts, pa.large_string()), np.arange(len(texts), dtype=np.uint32))
+        left = clean_batch(files_source("x", **keys, **own), batch, tally)
+        return list(map(str, left.text.to_pylist())), left.rows.tolist(), tally
+
+    def unmark(texts: list[str]) -> list[str]:
+        return [re.sub(MARKS, "\n\n\n", text) for text in texts]
+
+    expected, rows, one = clean(unmark(CLEANED))
+    found, same, other = clean(CLEANED, messages="messages")
+    assert (same, other.drops, other.masked) == (rows, one.drops, one.masked)
+    assert [(shown.reason, shown.text) for shown in other.shown] == [(shown.reason, shown.text) for shown in one.shown]
+    assert [re.findall(MARKS, text) for text in found] == [re.findall(MARKS, CLEANED[row]) for row in rows]
+    if one.masked:  # by the hash of the text, which has marks
+        assert one.masked == {"email": 2}
+        assert "ann@" not in str(found)
+    else:
+        assert unmark(found) == expected
+        assert rows != list(range(len(CLEANED)))
+
+
+def test_masks_stay_within_a_message_and_a_function_keeps_the_marks() -> None:
+    kinds = kinds_of(("private_key",))
+    (key,) = [text for text in CLEANED if "PRIVATE" in text]
+    assert mask_text(key.encode(), kinds, Tally(), has_marks=True).decode() == key
+    assert mask_text(key.replace(A, "\n\n\n").encode(), kinds, Tally()).decode() != key.replace(A, "\n\n\n")
+    documents = Documents(pa.array(CLEANED, pa.large_string()), np.arange(len(CLEANED), dtype=np.uint32), True)
+    table = PythonFilter.model_validate({"function": "rules:keep#sha256=" + "0" * 64})
+    for change, fault in (
+        (str.upper, ""),
+        (lambda text: text.replace(A, ""), "row 0: f returned"),
+        (lambda text: text + U, "row 0"),
+    ):
+        ask = lambda texts, _: {"verdicts": [change(text) for text in texts.to_pylist()]}  # noqa: E731, B023
+        with pytest.raises(InputError, match=fault) if fault else nullcontext():
+            left = judge(table, "f", ask, documents, Tally(), [])
+            assert left.text.to_pylist() == [text.upper() for text in CLEANED]

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from pipeline.clean.personal_data import find_personal_data, mask_personal_data, mask_text
 from pipeline.clean.personal_kinds import kinds_of
-from pipeline.clean.tally import Tally
+from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import PERSONAL_KINDS
 from tests.support.personal_data import plant
 
@@ -36,7 +37,7 @@ def hits(text: str) -> list[tuple[str, str]]:
 def masked(texts: list[str]) -> tuple[list[str], Tally]:
     counts = Tally()
     array = pa.array(["john@gmail.com", *texts, "john@gmail.com"], pa.large_string()).slice(1, len(texts))
-    found = mask_personal_data(array, PERSONAL_KINDS, counts)
+    found = mask_personal_data(Documents(array, np.arange(len(array), dtype=np.uint32)), PERSONAL_KINDS, counts)
     found.validate(full=True)
     return [str(text) for text in found.to_pylist()], counts
 
