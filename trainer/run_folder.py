@@ -53,13 +53,13 @@ class RunRecord(Settings):
     manifest_sha256: str
     start: str | None = None
     """The folder of the checkpoint of another run that it began from, absolute; it may be gone. None: from step 0."""
-    changes: list[RecipeChange] = Field(default_factory=list[RecipeChange])
+    changes: list[RecipeChange] = []
     """In the order of steps."""
     parameters: Annotated[int, Field(ge=0)] = 0
     """Of its model."""
-    passed: list[PassedGate] = Field(default_factory=list[PassedGate])
+    passed: list[PassedGate] = []
     """The phases, with what stood there, that `--go-on` has passed."""
-    processes: list[ProcessStart] = Field(default_factory=list[ProcessStart])
+    processes: list[ProcessStart] = []
     """When each process of the run began, in seconds since 1970, and how many seconds the run had taken by then."""
 
     @property

@@ -104,7 +104,7 @@ class Language(Filter):
 
     model: RecipePath = RecipePath(PACKAGED_MODEL)
     """The model's file; when absent, fastText's `lid.176.ftz`, which the extra `clean` installs."""
-    keep: Annotated[list[str], AfterValidator(distinct)] = Field(default_factory=list[str], min_length=1)
+    keep: Annotated[list[str], AfterValidator(distinct)] = Field(default=[], min_length=1)
     """Languages to keep, by the model's labels: `["en"]`. Required unless the table is off."""
     min_score: Proportion = 0.65
     """A document stays if one of these languages has at least this score; 0.65 is FineWeb's number."""
@@ -140,7 +140,7 @@ class DatatroveFilter(Filter):
 
     filter: Text
     """The name of its class, such as `GopherQualityFilter`."""
-    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    arguments: dict[str, JsonValue] = {}
     """Arguments for its class: `{ min_doc_words = 20 }`."""
 
     @property
@@ -174,9 +174,9 @@ class PythonFilter(Filter):
     ]
     """`"my_rules:keep"`: the function `keep` in `my_rules.py`, in the recipe's folder. The set's `recipe.json` adds the
     SHA-256 of the modules."""
-    packages: list[str] = Field(default_factory=list[str])
+    packages: list[str] = []
     """Installed packages that decide what it returns: `["regex"]`. Another version encodes the source again."""
-    env: Annotated[list[Text], AfterValidator(distinct)] = Field(default_factory=list[str])
+    env: Annotated[list[Text], AfterValidator(distinct)] = []
     """Environment variables that it reads: `["LEXICON"]`. It sees no others; another value encodes the source again."""
     _modules: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
     _environment: dict[str, str] = PrivateAttr(default_factory=dict[str, str])

@@ -139,7 +139,7 @@ class PhaseRecipe(Settings):
     """The phase's name; distinct."""
     share: Annotated[float, Field(gt=0, le=1)]
     """The phase's part of `mix.tokens`, at least one shard. The shares of all phases add up to exactly 1."""
-    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    weights: dict[str, Annotated[float, Field(ge=0)]] = {}
     """Weights of sources in this phase: `{ web = 6, math = 4 }`. Other sources keep their `weight`; 0 leaves one
     out."""
 
@@ -154,7 +154,7 @@ class MixRecipe(Settings):
     """If a source is too small: stop, build a smaller set, or repeat the source."""
     max_epochs: Annotated[int, Field(ge=1, le=MAX_EPOCHS)] = 4
     """How often `repeat` may use a document. Up to 4 times does little harm (Muennighoff et al. 2023)."""
-    phases: list[PhaseRecipe] = Field(default_factory=list[PhaseRecipe])
+    phases: list[PhaseRecipe] = []
     """One table per phase, in the order of training."""
 
     def rules(self) -> Iterator[str]:
@@ -191,7 +191,7 @@ class EvaluationRecipe(Settings):
 
     name: Name
     """The evaluation set's name; distinct."""
-    paths: list[RecipePath] = Field(default_factory=list[RecipePath])
+    paths: list[RecipePath] = []
     """Globs over its files, relative to the recipe's folder; required without `task`."""
     task: str | None = None
     """A known [eval task](experiments.md#eval-tasks) instead of files, such as `arc_easy`: each question with its right
@@ -233,10 +233,10 @@ class Recipe(Settings):
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1337
     """Decides the order of documents inside shards, and which parts of a source a small set and the tokenizer's sample
     take."""
-    drop_hashes: list[RecipePath] = Field(default_factory=list[RecipePath])
+    drop_hashes: list[RecipePath] = []
     """Block lists: files of content hashes as `tokenmill trace --out` writes them, relative to the recipe's folder.
     Their documents are dropped from all sources when the set is mixed."""
-    drop_if_matches: Patterns = Field(default_factory=list)
+    drop_if_matches: Patterns = []
     """Regular expressions of RE2. A document in which one matches anywhere is dropped before encoding, from any
     source."""
     sources: Annotated[list[SerializeAsAny[SourceRecipe]], Field(min_length=1)]
@@ -249,7 +249,7 @@ class Recipe(Settings):
     shards: ShardsRecipe = Field(default_factory=ShardsRecipe)
     clean: CleanAllRecipe = Field(default_factory=CleanAllRecipe, exclude_if=not_)
     """A table applies to all sources without a table for the same preset or filter."""
-    evaluations: list[EvaluationRecipe] = Field(default_factory=list[EvaluationRecipe])
+    evaluations: list[EvaluationRecipe] = []
     """Changing the files encodes all sources again."""
     _folder: Path = PrivateAttr(default_factory=Path)
     _given: list[tuple[str, CleanRecipe]] | None = None

@@ -88,7 +88,7 @@ class SourceRecipe(Settings):
     many fields, values of another type. They are dropped and counted; with 0, the first one stops the build."""
     max_null: Proportion = MAX_NULL
     """The share of the records that may have no text. They are dropped and counted."""
-    keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = Field(default_factory=dict)
+    keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = {}
     """Predicates on columns: `{ int_score = ">= 3", date = ">= 2020-01-31" }`. A row stays if all hold; none holds for
     a null. A time without a zone is UTC, also in text. Folders such as `year=2020/` (Hive) are columns, too."""
     min_bytes: SizeBytes = 1
@@ -98,7 +98,7 @@ class SourceRecipe(Settings):
     max_document_bytes: SizeBytes = 1 << 30
     """A longer document or record stops the build, and so does a compressed file with more text than this and than 100
     times its size."""
-    drop_if_matches: Patterns = Field(default_factory=list)
+    drop_if_matches: Patterns = []
     """Like the recipe's `drop_if_matches`, for this source."""
     max_dropped: Proportion = 0.01
     """The build stops and shows examples if `drop_if_matches` drops a larger share of the documents."""
@@ -199,7 +199,7 @@ class FilesSource(SourceRecipe):
     paths: Annotated[list[RecipePath], Field(min_length=1)]
     """`files`, required: globs over local paths (`**` descends), relative to the recipe's folder, or fsspec URLs. Each
     must match a file, or be a folder of `datasets.save_to_disk`."""
-    exclude: list[RecipePath] = Field(default_factory=list[RecipePath])
+    exclude: list[RecipePath] = []
     """`files`: globs over files to leave out. Each must match one."""
     verify: Annotated[Literal["sha256"] | None, Field(exclude_if=not_)] = None
     """`files`: `sha256` reads all local files in each build, to see an edit that keeps size and modification time."""

@@ -26,9 +26,9 @@ class ArmConfig(Settings):
         ),
     ]
     """The name of the arm, and of its folders."""
-    data: dict[str, JsonValue] = Field(default_factory=dict)
+    data: dict[str, JsonValue] = {}
     """Keys of the data recipe with this arm's values: `data.sources.maths.weight = 20`."""
-    train: dict[str, JsonValue] = Field(default_factory=dict)
+    train: dict[str, JsonValue] = {}
     """Keys of the train recipe with this arm's values: `train.optimizer.lr = 1e-3`."""
 
 
@@ -42,7 +42,7 @@ class ExperimentConfig(Settings):
     train: Annotated[str, Field(min_length=1)]
     """The train recipe that all arms begin with: a small model with eval sets and tasks. Its phases and prompts are
     left out."""
-    seeds: Seeds = Field(default_factory=lambda: [1, 2, 3])
+    seeds: Seeds = [1, 2, 3]
     """One training of each arm for each seed. Equal seeds begin with equal weights and read windows in one order."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Threads of each training on a CPU. The losses depend on them."""
@@ -53,7 +53,7 @@ class AblationConfig(ExperimentConfig):
 
     tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
     """Tokens of each training, instead of the train recipe's steps."""
-    scores: Annotated[list[str], AfterValidator(distinct)] = Field(default_factory=list)
+    scores: Annotated[list[str], AfterValidator(distinct)] = []
     """Scores to compare, such as `web_bpb`; when absent, all."""
     arms: Annotated[list[ArmConfig], Field(min_length=2)]
     """The alternatives, two or more."""

@@ -83,11 +83,11 @@ class EvalTaskConfig(Settings):
     """The scores are `NAME_acc`, `NAME_acc_norm` (by the bytes of each choice) and `NAME_bpb` (of the right answer)."""
     task: EvalName | None = None
     """A known eval task, if `name` is another name."""
-    files: list[str] = Field(default_factory=list)
+    files: list[str] = []
     """Your Parquet files or JSON lines with the items."""
     num_fewshot: Annotated[int, Field(ge=0, le=100)] = 0
     """How many items with their right answers come before each question."""
-    fewshot_files: list[str] = Field(default_factory=list)
+    fewshot_files: list[str] = []
     """Files of these; by default the split that lm-evaluation-harness uses."""
     limit: PositiveInt | None = None
     """Only the first items are scored."""
@@ -207,14 +207,14 @@ class EvalConfig(Settings):
     """Steps between validations."""
     max_tokens: PositiveInt = 1_000_000
     """Tokens of the val split that are predicted, from its start. Sources that begin after them are named."""
-    prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # bounded: checks UTF-8
+    prompts: list[Annotated[str, Field(min_length=0)]] = []  # bounded: checks UTF-8
     """Prompts that the model continues at milestones and the ends of phases, into `samples/` of the run folder."""
     samples: SamplingOptions = SamplingOptions()
     """How their tokens are chosen."""
 
-    sets: list[Annotated[EvalSetConfig, LOCATED]] = Field(default_factory=list[EvalSetConfig])
+    sets: list[Annotated[EvalSetConfig, LOCATED]] = []
     """Text that is scored."""
-    tasks: list[Annotated[EvalTaskConfig, LOCATED]] = Field(default_factory=list[EvalTaskConfig])
+    tasks: list[Annotated[EvalTaskConfig, LOCATED]] = []
     """Questions that are scored."""
 
     def rules(self) -> Iterator[str]:

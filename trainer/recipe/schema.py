@@ -211,11 +211,11 @@ class CostConfig(Settings):
 
     gpu_usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
     """The price of one GPU (one rank)."""
-    other_usd: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict[str, float])
+    other_usd: dict[str, Annotated[float, Field(ge=0)]] = {}
     """What else is on the bill, by name: `{ upload = 8, storage = 3 }`."""
     peak_tflops: PositiveFloat | None = None
     """Dense bf16 peak of one device, for MFU; known for the usual GPUs."""
-    cards: dict[str, PositiveFloat] = Field(default_factory=dict[str, PositiveFloat])
+    cards: dict[str, PositiveFloat] = {}
     """For `fit`: the price of an hour by card, such as `"RTX A6000" = 0.49`."""
 
     def rules(self) -> Iterator[str]:
@@ -248,7 +248,7 @@ class PhaseConfig(Settings):
     missed if the loss did not fall."""
     pause: bool = False
     """Stop at the end of the phase, to look at the ledger and the samples; not after the last step."""
-    milestones: list[PositiveInt] = Field(default_factory=list[PositiveInt])
+    milestones: list[PositiveInt] = []
     """Further steps of the phase at which the model is sampled, and whose checkpoints are kept."""
 
 
@@ -265,7 +265,7 @@ class TrainRecipe(Settings):
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     cost: CostConfig = CostConfig()
-    phases: list[PhaseConfig] = Field(default_factory=list[PhaseConfig])
+    phases: list[PhaseConfig] = []
 
     def rules(self) -> Iterator[str]:
         """Yield the faults between tables: lengths and steps that do not fit, phases that do not follow each other."""
