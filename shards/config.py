@@ -60,6 +60,10 @@ class Settings(BaseModel):
         """Return the keys of the settings' table, in the order of its documentation."""
         return list(cls.model_fields)
 
+    def with_values(self, **values: Any) -> Self:
+        """Return the settings with other values of some keys, which are not checked."""
+        return self.model_copy(update=values)
+
     def rules(self) -> Iterator[str]:
         """Yield the faults between the keys of the table, each as `KEY: FAULT`.
 

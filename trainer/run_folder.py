@@ -117,7 +117,7 @@ def read_samples(run: Path) -> dict[int, list[dict[str, Any]]]:
 
 def update_run_record(run: Path, **changes: Any) -> None:
     """Change some fields of the record in the folder of a run that is at work."""
-    record = read_run_record(run).model_copy(update=changes)
+    record = read_run_record(run).with_values(**changes)
     write_text(run / RUN_FILE, record.model_dump_json(indent=2) + "\n")
 
 

@@ -157,11 +157,11 @@ def pin_models(recipe: Recipe, *, allow_code: bool) -> Recipe:
     for source in recipe.sources:
         language = source.clean.language
         if language is not None and not language.sha256:
-            language = language.model_copy(update={"model": language.model.pinned(hash_file(Path(language.file)))})
+            language = language.with_values(model=language.model.pinned(hash_file(Path(language.file))))
         python = [read_function(table, allow_code=allow_code) for table in source.clean.python or ()] or None
-        clean = source.clean.model_copy(update={"language": language, "python": python})
-        sources.append(source.model_copy(update={"clean": clean}))
-    return recipe.model_copy(update={"sources": sources})
+        clean = source.clean.with_values(language=language, python=python)
+        sources.append(source.with_values(clean=clean))
+    return recipe.with_values(sources=sources)
 
 
 def _check_filters(recipe: Recipe) -> Iterator[str]:

@@ -194,7 +194,7 @@ def _look_at_hub(address: str) -> Found:
         "revision": place.revision,
     }
     source = HubSource(**keys)
-    files = list_files(source.model_copy(update={"revision": resolve_commit(source)}))
+    files = list_files(source.with_values(revision=resolve_commit(source)))
     read, columns = look_at(files[0])
     return Found(keys | read, files, columns)
 

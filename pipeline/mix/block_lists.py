@@ -180,7 +180,7 @@ def pin_entries(recipe: Recipe) -> Recipe:
     """Return the recipe with the SHA-256 of each block list's file in its entry."""
     listed = zip(recipe.drop_hashes, open_lists(recipe), strict=True)
     entries = [entry if item.sha256 else entry.pinned(hash_file(item.path)) for entry, item in listed]
-    return recipe.model_copy(update={"drop_hashes": entries})
+    return recipe.with_values(drop_hashes=entries)
 
 
 def check_entries(recipe: Recipe, folder: Path) -> Iterator[str]:

@@ -256,8 +256,8 @@ def _run_tokenizer(build: SmallBuild) -> None:
             section = build.recipe.tokenizer
             if build.is_all or section.vocab_size is None or section.vocab_size < _FEW_ENTRIES:
                 raise fault from None
-            smaller = section.model_copy(update={"vocab_size": section.vocab_size // 2})
-            build.recipe = build.recipe.model_copy(update={"tokenizer": smaller})
+            smaller = section.with_values(vocab_size=section.vocab_size // 2)
+            build.recipe = build.recipe.with_values(tokenizer=smaller)
 
 
 def _change(recipe: Recipe, *, is_all: bool) -> Recipe:
@@ -270,18 +270,17 @@ def _change(recipe: Recipe, *, is_all: bool) -> Recipe:
         # Without `take`, whose share is known: what it leaves of the sample would tell less of the other steps; and
         # without phases, so that a source of some alone has its share of the set.
         "sources": [
-            source.model_copy(update={"take": 1.0, "weight": weight})
-            for source, weight in zip(recipe.sources, weights, strict=True)
+            source.with_values(take=1.0, weight=weight) for source, weight in zip(recipe.sources, weights, strict=True)
         ],
         "mix": MixRecipe(),
         "split": SplitRecipe(),
-        "shards": recipe.shards.model_copy(update={"tokens": _ONE_SHARD}),
+        "shards": recipe.shards.with_values(tokens=_ONE_SHARD),
     }
     # As much text for the tokenizer as the sample has in these proportions.
     if not is_all:
         size = min(recipe.tokenizer.sample_bytes, SAMPLE_BYTES)
-        changes["tokenizer"] = recipe.tokenizer.model_copy(update={"sample_bytes": size})
-    return recipe.model_copy(update=changes)
+        changes["tokenizer"] = recipe.tokenizer.with_values(sample_bytes=size)
+    return recipe.with_values(**changes)
 
 
 def _measure_source(build: SmallBuild, number: int) -> SourceSample:

@@ -216,7 +216,7 @@ class PythonFilter(Filter):
         That are its modules, their SHA-256, its packages with their versions, and the values of its variables.
         """
         function = self.function if self.parts[3] else self.function.pinned(sha256)
-        table = self.model_copy(update={"function": function, "packages": packages})
+        table = self.with_values(function=function, packages=packages)
         table._modules, table._is_allowed = modules, allow_code
         table._environment = {name: os.environ[name] for name in self.env if name in os.environ}
         return table
@@ -281,7 +281,7 @@ class CleanRecipe(Settings):
     def mix_presets(self) -> CleanRecipe:
         """Return the presets of `clean` with `when = "mix"` alone; `max_dropped` is the published one: no limit."""
         published = {"max_dropped": Preset.model_fields["max_dropped"].default}
-        own: dict[str, Any] = {preset.name: preset.model_copy(update=published) for preset in self.presets("mix")}
+        own: dict[str, Any] = {preset.name: preset.with_values(**published) for preset in self.presets("mix")}
         return CleanRecipe(**own)
 
     def for_sample(self, limits: CleanRecipe) -> Self:
@@ -290,8 +290,8 @@ class CleanRecipe(Settings):
         Args:
             limits: the presets with `when = "mix"`, with the limits that the sample is drawn with.
         """
-        moved = {preset.name: preset.model_copy(update={"when": "encode"}) for preset in limits.presets("mix")}
-        return self.model_copy(update=moved)
+        moved = {preset.name: preset.with_values(when="encode") for preset in limits.presets("mix")}
+        return self.with_values(**moved)
 
     def with_defaults(self, others: CleanRecipe) -> Self:
         """Return the `clean` tables that are on; `others` fills in for tables that are missing here."""

@@ -263,11 +263,10 @@ class Recipe(Settings):
             # The recipe's patterns come first, so that the first reason of a drop does not depend on the source.
             patterns = list(dict.fromkeys([*self.drop_if_matches, *source.drop_if_matches]))
             given = {"drop_if_matches": patterns, "clean": source.clean.with_defaults(self.clean)}
-            self.sources[index] = source.model_copy(update=given)
+            self.sources[index] = source.with_values(**given)
         if self.chat is not None and self.tokenizer.file is None:
             specials = list(dict.fromkeys([*self.tokenizer.special_tokens, *self.chat.name_tokens()]))
-            tokenizer = self.tokenizer.model_copy(update={"special_tokens": specials})
-            object.__setattr__(self, "tokenizer", tokenizer)
+            object.__setattr__(self, "tokenizer", self.tokenizer.with_values(special_tokens=specials))
         near = self.clean.near_duplicates
         # In place, although it is frozen: `Recipe(...)` ignores a copy that its validator returns.
         object.__setattr__(self, "drop_if_matches", [])

@@ -129,7 +129,7 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Report) -> Dr
     most = MOST_UNBROKEN_BYTES * budget // max(1, sum(budgets))
     source = task.sources[index]
     if limits := task.limits.get(source.name):
-        source = source.model_copy(update={"clean": source.clean.for_sample(limits)})
+        source = source.with_values(clean=source.clean.for_sample(limits))
     drawn = Drawn()
     stream = DocumentStream(source, _shuffled(task, index) if budget else ())
     for _, batch in stream:

@@ -214,7 +214,7 @@ def time_trial(name: str, overrides: Sequence[str]) -> None:
     """Time steps and two validations of a recipe, as `train` takes them; print a JSON line after each part."""
     gpu = torch.cuda.device_count() > 0
     recipe = load(name, overrides, gpu=gpu)
-    recipe = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"sets": [], "tasks": []})})
+    recipe = recipe.with_values(eval=recipe.eval.with_values(sets=[], tasks=[]))
     train, marks = recipe.train, list[Any]()
 
     def wait() -> float:

@@ -57,7 +57,7 @@ def take_their_steps(model: Any, recipe: TrainRecipe, batch: Sample, mark: Calla
     # Shifted as ours are: no target is lost.
     pairs = zip(batch["input_ids"], batch["labels"], strict=True)
     rows: Any = [{"input_ids": ids, "labels": labels, "shift_labels": labels} for ids, labels in pairs]
-    (adamw,) = build_optimizers(model.to(device), recipe.optimizer.model_copy(update={"kind": "adamw"}), "fp32")
+    (adamw,) = build_optimizers(model.to(device), recipe.optimizer.with_values(kind="adamw"), "fp32")
     schedule = torch.optim.lr_scheduler.LambdaLR(adamw, lambda step: learning_rate(step, recipe) / recipe.optimizer.lr)
     settings = TrainingArguments(
         output_dir=tempfile.gettempdir(),  # nothing is saved

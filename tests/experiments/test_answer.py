@@ -37,7 +37,7 @@ def answer(
 ) -> dict[str, Any]:
     """Return the answer of the ablation if its arms have these values, or results, one for each seed."""
     ablation, seeds = copy.copy(opened), opened.config.seeds[: len(first)]
-    ablation.config = opened.config.model_copy(update={"seeds": seeds, "scores": [score]})
+    ablation.config = opened.config.with_values(seeds=seeds, scores=[score])
     ablation.looks = {"other": looks}
     ablation.trainings = [one for one in opened.trainings if one.seed in seeds]
     for training, one in zip(ablation.trainings, (*first, *other), strict=True):
@@ -102,7 +102,7 @@ def test_a_further_look_widens_the_interval_and_says_so(opened: Ablation) -> Non
 def test_a_score_that_decides_alone_is_not_corrected(opened: Ablation) -> None:
     scores = ["held_out_bpb", "held_out_2_bpb", "held_out_2_acc", "held_out_2_acc_norm"]
     ablation = copy.copy(opened)
-    ablation.config = opened.config.model_copy(update={"scores": scores})
+    ablation.config = opened.config.with_values(scores=scores)
     for number, training in enumerate(ablation.trainings):
         values = {score: {"value": 2.0 + number * place % 5, "stderr": 0.1} for place, score in enumerate(scores, 2)}
         training.result = ProxyResult(scores=values, texts={"held_out": "a", "held_out_2": "b"})

@@ -77,7 +77,7 @@ def test_trainings_and_the_real_run_are_counted(tmp_path: Path) -> None:
     # The winner is compared with seeds that did not choose it, unless the file names them.
     for seeds, last in (([1], [2, 3, 4]), ([1, 2, 3], [4, 5, 6]), ([5, 1, 2, 9], [3, 4, 6, 7])):
         changed = {"seeds": seeds, "final_seeds": None}
-        assert search.config.model_copy(update=changed).last_seeds == last
+        assert search.config.with_values(**changed).last_seeds == last
     search.last = search.ablation = search._open_mixes({"recipe": search.space.own})  # pyright: ignore[reportPrivateUsage]
     assert any(
         note.startswith("1 seed of the comparison chose") for note in _list_notes(search, {"weights": [], "fits": []})
@@ -92,7 +92,7 @@ def test_trainings_and_the_real_run_are_counted(tmp_path: Path) -> None:
     assert search.target == 20000
     # Of the sources, that which the real run repeats is named, whatever `take` says of the others.
     first, other = search.recipe.sources
-    search.recipe = search.recipe.model_copy(update={"sources": [first.model_copy(update={"take": 0.5}), other]})
+    search.recipe = search.recipe.with_values(sources=[first.with_values(take=0.5), other])
     search.sizes = {"stories": (None, 0.5), "sums": (900, 0.1)}
     notes = list(_list_notes(search, {"weights": [], "fits": []}))
     assert any(note.startswith("repeated as in the real run of 20,000 tokens: sums; each arm") for note in notes)

@@ -55,7 +55,7 @@ def test_what_trace_writes_and_a_person_edits_is_read(tmp_path: Path) -> None:
 def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:
     runs = write_runs(tmp_path / "runs", [[Document((5, 5), 10)], [Document((6, 6), 10)]], [[], []])
     write_list(tmp_path / "a.txt", [(1, 1)])
-    recipe = make_recipe([1, 1]).model_copy(update={"drop_hashes": [locate(tmp_path, "a.txt").pinned("0" * 64)]})
+    recipe = make_recipe([1, 1]).with_values(drop_hashes=[locate(tmp_path, "a.txt").pinned("0" * 64)])
     listed = RunList(FolderStore(tmp_path), runs)
     listed.write()
     with pytest.raises(InputError, match="it was changed, or is another list"):

@@ -181,7 +181,7 @@ def test_files_of_another_file_system_hold_the_same(written: Path) -> None:
     # A local file at the same place is another one, and one by all its names.
     fsspec.filesystem("memory").pipe(str(written), b"another")
     names = [str(written), f"{written.parent}/./{written.name[0]}*", f"file://{written}", f"memory:/{written}"]
-    assert len(files.list_files(source_of(written).model_copy(update={"paths": names}))) == 2
+    assert len(files.list_files(source_of(written).with_values(paths=names))) == 2
 
 
 def test_dictionaries_of_a_stream_are_those_before_the_batch(tmp_path: Path) -> None:

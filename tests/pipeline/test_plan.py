@@ -219,7 +219,7 @@ def test_one_small_build_is_scaled_to_any_size_and_machine(twice: Path) -> None:
     recipe = load_checked_recipe(twice)
 
     def scale(*machines: Any, **keys: Any) -> Estimate:
-        changed = recipe.model_copy(update={"mix": recipe.mix.model_copy(update=keys)})
+        changed = recipe.with_values(mix=recipe.mix.with_values(**keys))
         return estimate(changed, built, *machines)
 
     with small_build.build_sample(recipe, open_sources(recipe)) as built:

@@ -225,7 +225,7 @@ def test_what_counts_of_a_payload_is_known() -> None:
 def test_the_order_of_sources_and_of_evaluations_counts(recipe: Path) -> None:
     """The sample has the sources in their order, and items name their evaluation by its number."""
     read = load_checked_recipe(recipe)
-    sources = tuple(read.sources[0].model_copy(update={"name": name}) for name in ("one", "two"))
+    sources = tuple(read.sources[0].with_values(name=name) for name in ("one", "two"))
     spans = {"one": (), "two": ()}
     evaluations = tuple(
         EvaluationRecipe.model_validate({"name": name, "paths": ["items.jsonl"], "text": "question"})

@@ -49,7 +49,7 @@ def loss_naively(evaluated: TrainedModel, ids: list[int]) -> float:
 @pytest.mark.parametrize("document_mask", [False, True])
 @pytest.mark.parametrize("bos", [False, True])
 def test_losses_of_documents_equal_a_naive_computation(evaluated, shard_set, document_mask, bos):
-    train = evaluated.train.model_copy(update={"document_mask": document_mask})
+    train = evaluated.train.with_values(document_mask=document_mask)
     evaluated = replace(evaluated, train=train, bos_id=5 if bos else None)
     documents = read_documents(shard_set, "val", 500, "eval.sets.web")
     ids = [documents.tokens[a:b].tolist() for a, b in itertools.pairwise(documents.bounds)]

@@ -23,7 +23,7 @@ SEQ_LEN, EOS = 24, 318
 
 
 def run_evaluation(evaluated: TrainedModel, *, max_tokens: int, batch: int = 7) -> dict[str, Any]:
-    train = evaluated.train.model_copy(update={"global_batch": batch, "micro_batch": batch})
+    train = evaluated.train.with_values(global_batch=batch, micro_batch=batch)
     return evaluate(replace(evaluated, train=train), max_tokens, [], lambda name: contextlib.nullcontext(no_progress))
 
 

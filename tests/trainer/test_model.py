@@ -136,7 +136,7 @@ def test_a_document_mask_gives_the_losses_of_separate_documents(kind):
 
 @pytest.mark.parametrize("bos_id", [None, 5])
 def test_every_reader_of_a_model_sees_what_training_shows(evaluated, bos_id):
-    train = evaluated.train.model_copy(update={"document_mask": True})
+    train = evaluated.train.with_values(document_mask=True)
     trained, eos_id = replace(evaluated, train=train, bos_id=bos_id), evaluated.eos_id
     before, text = list(range(10, 18)), list(range(20, 33))
     first, second = ([*([bos_id] if bos_id else []), *ids, eos_id] for ids in (before, text))

@@ -50,15 +50,15 @@ def test_the_figures_agree_with_each_other(trainer, recipe_file, recipe, monkeyp
 
 
 def test_eval_sets_and_tasks_are_not_opened(recipe, tmp_path):
-    sets = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"sets": [NO_SET]})})
+    sets = recipe.with_values(eval=recipe.eval.with_values(sets=[NO_SET]))
     with pytest.raises(InputError, match="no-such-folder"):
         open_session(sets, write_made_up_set(recipe, tmp_path), tmp_path / "run", say=print)
     assert time_steps(sets, tmp_path / "set", 1)["tokens_per_s"] > 0
 
 
 def test_a_loss_that_is_not_finite_is_no_figure(recipe, tmp_path):
-    optimizer = recipe.optimizer.model_copy(update={"lr": 1e30})
-    steep = recipe.model_copy(update={"optimizer": optimizer})
+    optimizer = recipe.optimizer.with_values(lr=1e30)
+    steep = recipe.with_values(optimizer=optimizer)
     with pytest.raises(RunError, match="the mean loss is nan; expected a finite one"):
         time_steps(steep, write_made_up_set(recipe, tmp_path), 1)
 

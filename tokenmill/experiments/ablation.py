@@ -208,8 +208,8 @@ class Ablation:
         return next(arm for arm in self.arms if arm.data == data)
 
     def _make_task(self, arm: Arm, seed: int) -> Task:
-        train = arm.train.train.model_copy(update={"seed": seed})
-        recipe = arm.train.model_copy(update={"train": train})
+        train = arm.train.train.with_values(seed=seed)
+        recipe = arm.train.with_values(train=train)
         payload = ProxyTask(
             data=arm.data,
             evals=arm.evals,
@@ -234,7 +234,7 @@ class Ablation:
         if not arm.own_tokenizer and recipe.tokenizer.file is None:
             file = RecipePath(str(self._keep(self.arms[0], "tokenizer")))
             given = TokenizerRecipe(file=file, eos_token=recipe.tokenizer.eos_token, bos=recipe.tokenizer.bos)
-            recipe = recipe.model_copy(update={"tokenizer": given})
+            recipe = recipe.with_values(tokenizer=given)
         self._progress.note(f"arm {arm.name}: its set in {folder}")
         try:
             build_set(

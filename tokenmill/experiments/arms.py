@@ -171,16 +171,16 @@ def _make_proxy(recipe: TrainRecipe, ablation: AblationConfig) -> TrainRecipe:
             raise InputError(
                 f"tokens = {ablation.tokens:,}: one step takes {step:,} (global_batch * seq_len). Give more."
             )
-        train = train.model_copy(update={"steps": ablation.tokens // step})
-        if faults := list(recipe.model_copy(update={"train": train, "phases": []}).rules()):
+        train = train.with_values(steps=ablation.tokens // step)
+        if faults := list(recipe.with_values(train=train, phases=[]).rules()):
             raise InputError([f"tokens = {ablation.tokens:,}: {fault}" for fault in faults])
     if not recipe.eval.sets and not recipe.eval.tasks:
         raise InputError(
             "the train recipe has no [[eval.sets]] and no [[eval.tasks]]: the validation splits of two arms hold other "
             "text, so only those compare. Add one to the train recipe."
         )
-    shown = recipe.eval.model_copy(update={"prompts": []})
-    return recipe.model_copy(update={"train": train, "eval": shown, "phases": []})
+    shown = recipe.eval.with_values(prompts=[])
+    return recipe.with_values(train=train, eval=shown, phases=[])
 
 
 def _shrink(recipe: Recipe, tokens: int, seq_len: int) -> Recipe:
@@ -189,7 +189,7 @@ def _shrink(recipe: Recipe, tokens: int, seq_len: int) -> Recipe:
     needed = tokens + 2 * (seq_len + 1) * shards
     if recipe.mix.tokens != "max" and recipe.mix.tokens <= needed:
         return recipe
-    return recipe.model_copy(update={"mix": recipe.mix.model_copy(update={"tokens": needed})})
+    return recipe.with_values(mix=recipe.mix.with_values(tokens=needed))
 
 
 def _shrink_validation(recipe: Recipe, tokens: int) -> Recipe:
@@ -199,8 +199,8 @@ def _shrink_validation(recipe: Recipe, tokens: int) -> Recipe:
     With a large one, arms with other weights would train on other documents of the same source.
     """
     most = max(int(tokens * _VALIDATION_PART), _VALIDATION_TOKENS)
-    split = recipe.split.model_copy(update={"val_tokens": min(recipe.split.val_tokens or most, most)})
-    return recipe.model_copy(update={"split": split})
+    split = recipe.split.with_values(val_tokens=min(recipe.split.val_tokens or most, most))
+    return recipe.with_values(split=split)
 
 
 def _digest_eval_files(recipe: TrainRecipe) -> str:

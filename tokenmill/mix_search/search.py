@@ -136,7 +136,7 @@ class MixSearch:
         # The comparison answers for the objective, too.
         for training in self.last.trainings:
             training.result = self._add_objective(training.result)
-        self.last.config = self.last.config.model_copy(update={"scores": [OBJECTIVE, *self.config.objective]})
+        self.last.config = self.last.config.with_values(scores=[OBJECTIVE, *self.config.objective])
 
     def _propose(self, *, run: bool) -> Iterator[dict[str, Shares]]:
         """Yield the arms up to each round, for the caller to train: later ones depend on their scores."""
@@ -233,13 +233,13 @@ class MixSearch:
         It has every key, and paths that any working directory finds.
         """
         weights = self.space.weights(self.winner)
-        sources = [source.model_copy(update={"weight": weights[source.name]}) for source in self.recipe.sources]
+        sources = [source.with_values(weight=weights[source.name]) for source in self.recipe.sources]
         mix: dict[str, Any] = {"tokens": self.target}
         # The real run repeats what it lacks.
         if any((size or self.target) < weights[name] / 100 * self.target for name, (size, _) in self.sizes.items()):
             mix["when_short"] = "repeat"
-        changes = {"sources": sources, "mix": self.recipe.mix.model_copy(update=mix)}
-        write_text(file, self.recipe.model_copy(update=changes).to_json(as_written=False))
+        changes = {"sources": sources, "mix": self.recipe.mix.with_values(**mix)}
+        write_text(file, self.recipe.with_values(**changes).to_json(as_written=False))
         return file
 
 
@@ -274,9 +274,9 @@ def measure_sources(
     """
     greatest = space.divide(space.high)
     # A plan in which each source has its greatest share of the target tells whether that is more than it has.
-    sources = [one.model_copy(update={"weight": max(greatest[one.name], 1e-9)}) for one in recipe.sources]
+    sources = [one.with_values(weight=max(greatest[one.name], 1e-9)) for one in recipe.sources]
     most = {"tokens": max(1, int(target * sum(greatest.values()))), "when_short": "shrink"}
-    greatest_mix = recipe.model_copy(update={"sources": sources, "mix": recipe.mix.model_copy(update=most)})
+    greatest_mix = recipe.with_values(sources=sources, mix=recipe.mix.with_values(**most))
     planned = plan_set(greatest_mix, allow_code=allow_code)
     sizes: dict[str, SourceSize] = {}
     problems: list[str] = []

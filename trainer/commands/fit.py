@@ -340,7 +340,7 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
     from trainer.model.decoder import LanguageModel
 
     # Fake tensors have shapes and no storage; bf16 is that of a GPU.
-    config, train = recipe.model.model_copy(update={"num_hidden_layers": layers}), recipe.train
+    config, train = recipe.model.with_values(num_hidden_layers=layers), recipe.train
     bf16 = torch.autocast("cpu", torch.bfloat16, enabled=train.precision != "fp32")
     with FakeTensorMode():
         model = LanguageModel(config, config.vocab_size or 0)
@@ -456,5 +456,5 @@ def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRe
             f"{recipe.name}: no model.vocab_size; {plural(vocab_size, 'id')} are assumed, as GPT-2 has. Name the "
             "shard set with --shards SET, or add --set model.vocab_size=N."
         )
-    model = recipe.model.model_copy(update={"vocab_size": vocab_size})
-    return recipe.model_copy(update={"model": model})
+    model = recipe.model.with_values(vocab_size=vocab_size)
+    return recipe.with_values(model=model)

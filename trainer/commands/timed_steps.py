@@ -77,7 +77,7 @@ def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> JsonObject:
         torch.OutOfMemoryError: the GPU's memory is too small.
     """
     # The made-up text is scored by nothing. Prepare the clock and the counters of memory.
-    recipe = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"sets": [], "tasks": [], "prompts": []})})
+    recipe = recipe.with_values(eval=recipe.eval.with_values(sets=[], tasks=[], prompts=[]))
     train, device = recipe.train, choose_device(recipe.train.device)
     steps_in_all = WARMUP + steps
     cuda, marks = torch.cuda if device.type == "cuda" else None, list[Any]()

@@ -71,7 +71,7 @@ def run_tokenizer(build: RunningBuild) -> None:
             "needs much memory for them. Give a tokenizer `file` if most of your text is of this kind."
         )
     drawn_with = _note_kept_sample(build, result)
-    build.recipe = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
+    build.recipe = recipe.with_values(tokenizer=section.with_values(**drawn_with))
     home = build.folder_of("tokenizer", task)
     build.tokenizer = read_encoder_file(
         f"{home}/{train.TOKENIZER_FILE}",
