@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shards import ShardSet
-from shards.config import item_names, list_of, show_value, table_of
+from shards.config import Document, item_names, list_of, show_value, table_of
 from shards.errors import InputError
 from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import (
@@ -101,7 +101,7 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
     return recipe
 
 
-def list_keys(tables: dict[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+def list_keys(tables: Document, place: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted keys of a train recipe as JSON has it, with their values; tables of a list go by their names.
 
     Empty lists are left out: a list of tables that is empty has no key.
@@ -136,7 +136,7 @@ def describe_changes(changes: Mapping[str, Sequence[Any]]) -> Iterator[str]:
             yield f"{key} = {_show(new)}, not {_show(old)}"
 
 
-def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe) -> dict[str, Any]:
+def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe) -> Document:
     """Return what `RunRecord` keeps of the past of a run that goes on from a checkpoint.
 
     Steps that were taken after the checkpoint are taken again, so what was changed for them no longer counts.
@@ -147,7 +147,7 @@ def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe) -> dic
     keys = {key: list(values) for key, values in find_changes(found.recipe, recipe).items()}
     if step and keys:
         changes.append(RecipeChange(after_step=step, keys=keys))
-    past: dict[str, Any] = earlier.model_dump(include={"passed", "processes"}) if earlier else {"passed": []}
+    past: Document = earlier.model_dump(include={"passed", "processes"}) if earlier else {"passed": []}
     # A phase that was changed has other gates.
     passed = [one for one in past["passed"] if not any(key.startswith(f"phases.{one[0]}.") for key in keys)]
     return past | {"start": start, "changes": changes, "passed": passed}

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pipeline.clean.datatrove import check_filter
 from pipeline.clean.functions.modules import read_function
@@ -24,6 +23,7 @@ from pipeline.tokenizer.given_tokenizer import explain_making
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.config import (
     Changes,
+    Document,
     TypedText,
     apply_changes,
     check_kind,
@@ -46,7 +46,7 @@ SHIPPED_PATHS_BEGIN = Path("recipes/data")
 
 
 def load_checked_recipe(
-    recipe: str | Path | dict[str, Any],
+    recipe: str | Path | Document,
     *,
     overrides: Sequence[str] = (),
     changes: Changes = (),
@@ -130,14 +130,14 @@ def load_checked_recipe(
     return pin_models(pin_entries(checked), allow_code=allow_code)
 
 
-def _leave_out(data: dict[str, Any], names: set[str]) -> None:
+def _leave_out(data: Document, names: set[str]) -> None:
     """Take sources whose weight a change has set to 0 out of the phases, too: messages give that as a remedy."""
     for phase in list_of(table_of(data.get("mix")).get("phases")):
         for name in names:
             table_of(table_of(phase).get("weights")).pop(name, None)
 
 
-def _names_without_weight(data: dict[str, Any]) -> set[str]:
+def _names_without_weight(data: Document) -> set[str]:
     sources = map(table_of, list_of(data.get("sources")))
     # `false`, which equals 0, is refused.
     return {str(one.get("name")) for one in sources if repr(one.get("weight")) in ("0", "0.0")}

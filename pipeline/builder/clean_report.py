@@ -39,13 +39,12 @@ from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open, make_folder
 from shards.stores.open import open_writable_store
+from shards.terminal.display import JsonObject
 from shards.trace.locate import cut_excerpt
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Bools
 
-Json = dict[str, Any]
-"""A report or a document, as JSON values."""
 TEXT_CHARACTERS = 1500
 """The beginning of a document's text that is shown; of near-duplicates, from shortly before the first difference."""
 BEFORE_CHARACTERS = 240
@@ -81,10 +80,10 @@ class ReportRow:
     """The value of a limit that is applied in the mix."""
     alone: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     """How many documents the limit alone would drop, at its value and at others."""
-    examples: list[Json] = field(default_factory=list[Json])
+    examples: list[JsonObject] = field(default_factory=list[JsonObject])
 
 
-def read_clean_report(place: str, *, examples: int = 0) -> Json:
+def read_clean_report(place: str, *, examples: int = 0) -> JsonObject:
     """Return what the last mix of a work folder dropped, as JSON values but for `rows`, which are `ReportRow`s.
 
     Args:
@@ -147,7 +146,7 @@ def list_values(value: float) -> list[float]:
     return sorted({value, *(other for other in others if value >= 1 or other <= 1)})
 
 
-def _draw_before_encoding(tally: Tally, row: ReportRow, most: int) -> list[Json]:
+def _draw_before_encoding(tally: Tally, row: ReportRow, most: int) -> list[JsonObject]:
     """Return documents that a step drops before encoding, by the hash of their place."""
     own = [one for one in tally.shown if one.reason == row.reason]
     own.sort(key=lambda one: xxhash.xxh3_64_intdigest(f"{one.place} {one.row}".encode()))
@@ -208,7 +207,7 @@ class StoredDocuments:
         for limit, alone in zip(limits, counts, strict=True):
             limited[limit.reason].alone = list(alone.items())
 
-    def draw(self, source: int, row: ReportRow, most: int) -> list[Json]:
+    def draw(self, source: int, row: ReportRow, most: int) -> list[JsonObject]:
         """Return the documents that are shown of a row, those with the lowest hashes: a random draw."""
         evaluation = row.reason.removeprefix(ITEM) if row.step.startswith(ITEM) else None
 
@@ -229,7 +228,7 @@ class StoredDocuments:
     def _read_text(self, run: int, index: int) -> bytes:
         return read_run_text(self.build.runs[run], index, self._vocabulary)
 
-    def _show(self, run: int, index: int, found: Json, row: ReportRow, evaluation: str | None) -> Json:
+    def _show(self, run: int, index: int, found: JsonObject, row: ReportRow, evaluation: str | None) -> JsonObject:
         own, data = self.build.runs[run], self._read_text(run, index)
         document = own.describe(index)
         text = data.decode("utf-8", "replace")
@@ -256,7 +255,7 @@ def find_start(first: str, second: str) -> int:
     return next((at + 1 for mark in "\n " if (at := first.find(mark, start, same)) >= 0), start) if start else 0
 
 
-def write_page(report: Json, out: Path) -> None:
+def write_page(report: JsonObject, out: Path) -> None:
     """Write the page of a clean report.
 
     Args:
@@ -275,7 +274,7 @@ def write_page(report: Json, out: Path) -> None:
         file.write(page.encode())
 
 
-def render_page(report: Json) -> str:
+def render_page(report: JsonObject) -> str:
     """Return the HTML page of a clean report."""
     style = read_style(TEMPLATES / "style.css", _OWN_TEMPLATES / "clean.css")
     template = make_render_environment(_OWN_TEMPLATES).get_template("clean_report.html.jinja")

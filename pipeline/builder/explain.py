@@ -12,7 +12,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,11 +41,10 @@ from shards.format.manifest import BLOCK_LIST_REASON
 from shards.format.writer import shard_name
 from shards.stores.open import absolute_place, open_writable_store
 from shards.stores.store import WritableStore
+from shards.terminal.display import JsonObject
 from shards.terminal.workers import map_in_threads
 from shards.trace.trace import Answer, Question
 
-Json = dict[str, Any]
-"""What is said of a document or of the build, as JSON values."""
 _Copy = tuple[int, int]
 """A document: the number of its run, in the order of the mix, and its index in it."""
 
@@ -97,7 +95,7 @@ class _Inquiry:
         self._sources = build.recipe.sources
         self._names = [source.name for source in self._sources]
         self._lines: list[str] = []
-        self._data: Json = {}
+        self._data: JsonObject = {}
         self._answer = "unknown"
 
     def _raise_to(self, answer: str) -> None:
@@ -136,7 +134,7 @@ class _Inquiry:
 
     # Documents that were encoded.
 
-    def _describe_copies(self, copies: list[_Copy], indent: str = "") -> Json:
+    def _describe_copies(self, copies: list[_Copy], indent: str = "") -> JsonObject:
         """Explain what became of the copies of one document, as JSON values.
 
         Args:
@@ -154,7 +152,7 @@ class _Inquiry:
         rows = [evidence.of(*copy) for copy in copies]
         # Of equal documents one went on to the last steps.
         kept = next((at for at, row in zip(copies, rows, strict=True) if step_of(row["dropped"] or "") in _LAST), None)
-        outcomes: list[Json] = []
+        outcomes: list[JsonObject] = []
         for copy, row in zip(copies, rows, strict=True):
             shards, notes = list[str](), list[dict[str, str]]()
             if row["dropped"] is None:
@@ -173,12 +171,12 @@ class _Inquiry:
             self._lines += [f"{indent}  {reason['text']}" for reason in outcome["reasons"] + outcome["notes"]]
         return {"copies": outcomes}
 
-    def _describe(self, number: int, index: int) -> Json:
+    def _describe(self, number: int, index: int) -> JsonObject:
         one = self._build.runs[number].describe(index)
         return {"source": self._names[self._build.runs[number].source], "unit": one.pop("place"), **one}
 
     def _explain(
-        self, copy: _Copy, row: Json, counted: str, kept: _Copy | None = None, action: str = "drop"
+        self, copy: _Copy, row: JsonObject, counted: str, kept: _Copy | None = None, action: str = "drop"
     ) -> Iterator[dict[str, str]]:
         """Yield why the mix drops or reports a document, by its row of the evidence, as JSON values.
 
@@ -191,7 +189,7 @@ class _Inquiry:
         """
         run, index = self._build.runs[copy[0]], copy[1]
         source, reason = self._build.recipe.sources[run.source], find_reason(counted)
-        facts: list[Json] = []
+        facts: list[JsonObject] = []
         match reason.code:
             case "block_list":
                 facts = [{"list": counted.removeprefix(BLOCK_LIST_REASON)}]
@@ -302,7 +300,7 @@ class _Inquiry:
             format_ == "text" and (recipe.separator or "").encode() not in _decode(text, recipe.encoding)
         )
 
-    def _try(self, source: int, text: bytes, format_: str) -> Json:
+    def _try(self, source: int, text: bytes, format_: str) -> JsonObject:
         """Explain a text in a source's encoding: put it through the cleaning; if its hash changes, look for that.
 
         Returns:
@@ -321,7 +319,7 @@ class _Inquiry:
             return {"dropped": reason, "details": details, "masked": masked}
         # Cleaning keeps the text, perhaps changed: then a run has it under another hash.
         digest = hash_document(bytes(next(iter(documents)))).hex()
-        tried: Json = {"dropped": None, "details": [], "masked": masked, "hash": digest}
+        tried: JsonObject = {"dropped": None, "details": [], "masked": masked, "hash": digest}
         if digest != self._question.hash:
             how = [f"changed by clean.{label}" for label in tally.edited if label.startswith("python.")]
             how += [f"masked ({describe_masked(masked)})"] * bool(masked)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.cli.flags import parse_build_place
 from shards.errors import plural
 from shards.terminal.amounts import format_size
 from shards.terminal.arguments import parse_path, whole_number
+from shards.terminal.display import JsonObject
 from shards.terminal.program import Outcome, Part
 
 if TYPE_CHECKING:
@@ -68,11 +69,11 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome(report | {"rows": [asdict(row) for row in report["rows"]]}, shown)
 
 
-def _list_parts(report: dict[str, Any]) -> Iterator[Part]:
+def _list_parts(report: JsonObject) -> Iterator[Part]:
     """Yield what `clean-report` prints."""
     from pipeline.clean.reasons import show_document
 
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     for source in report["sources"]:
         rows += [_cells(row) for row in report["rows"] if row.source == source["name"]]
         left = source["left"]
@@ -91,7 +92,7 @@ def _list_parts(report: dict[str, Any]) -> Iterator[Part]:
             yield from (f"  {line}" for one in row.examples for line in show_document(one))
 
 
-def _cells(row: ReportRow) -> dict[str, Any]:
+def _cells(row: ReportRow) -> JsonObject:
     return {
         "source": row.source,
         "reason": f"{row.reason} ({row.note})" if row.note else row.reason,

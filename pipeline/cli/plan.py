@@ -12,13 +12,13 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.cli.flags import add_network, add_recipe, read_network, source_files
 from shards.errors import InputError, plural
 from shards.terminal.amounts import format_duration, format_size
 from shards.terminal.arguments import number_in, positive_number
-from shards.terminal.display import print_lines, print_rows, say
+from shards.terminal.display import JsonObject, print_lines, print_rows, say
 from shards.terminal.program import COULD_NOT_RUN, WHOLE
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _print_plan(estimate: Estimate) -> None:
         print_lines(["", *_shown_lines(one)])
 
 
-def _shown_lines(one: dict[str, Any]) -> Iterator[str]:
+def _shown_lines(one: JsonObject) -> Iterator[str]:
     """Yield a document to show with its place, cut to `_SHOWN_LINES` lines of the terminal."""
     if "text" not in one:
         yield f"{one['source']}: no document to show: {one['dropped']}"
@@ -138,7 +138,7 @@ def _shown_lines(one: dict[str, Any]) -> Iterator[str]:
         yield f"  ... {plural(more, 'more character')}"
 
 
-def _source_row(source: SourceEstimate) -> dict[str, Any]:
+def _source_row(source: SourceEstimate) -> JsonObject:
     return {
         "source": source.name,
         "share": f"{source.share:.2%}",

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from pipeline.builder.build import AnyRecipe, RowsByName, load_recipe
 from pipeline.builder.records import NEAR_STAGES
@@ -29,6 +28,7 @@ from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network import Network, with_cache
 from pipeline.sources.selection import open_sources
 from pipeline.tokenizer.train import find_trainer
+from shards.terminal.display import JsonObject
 
 DISK_MARGIN = 1.1
 """Factor on the estimate of disk space, which is within 10%."""
@@ -91,7 +91,7 @@ class Estimate:
     """Tokens, disk space, time and dollars of a build."""
 
     sources: tuple[SourceEstimate, ...]
-    phases: list[dict[str, Any]]
+    phases: list[JsonObject]
     """In order: `name`, `share`, `tokens`, `shards`, and the shares of the `sources`, by name; empty if the recipe has
     none."""
     train_tokens: int
@@ -124,7 +124,7 @@ class Estimate:
     """Why the build would stop, judged by the sample."""
     refusal: str
     """Why the build would certainly refuse the recipe; empty if it may accept it."""
-    shown: Sequence[dict[str, Any]] = ()
+    shown: Sequence[JsonObject] = ()
     """The first documents of each source, if asked for: `source`, `file`, `part`, `row` and `text`. Of a source
     without one, `source` and what is `dropped`."""
 
@@ -194,7 +194,7 @@ def plan_set(
             return replace(found, shown=[one for number in numbers for one in _show(built, number, show)])
 
 
-def _show(built: SmallBuild, number: int, count: int) -> list[dict[str, Any]]:
+def _show(built: SmallBuild, number: int, count: int) -> list[JsonObject]:
     """Return the first documents of a source's sample after cleaning; if there is none, why."""
     source, spans = built.recipe.sources[number], [span for unit in built.units[number] for span in unit.spans]
     stream = DocumentStream(source, spans)
@@ -312,7 +312,7 @@ def _estimate_source(demand: Demand, number: int, sample: SourceSample, train: i
     )
 
 
-def _estimate_phases(demand: Demand, train_tokens: int) -> list[dict[str, Any]]:
+def _estimate_phases(demand: Demand, train_tokens: int) -> list[JsonObject]:
     """Return the plan's phases of a set of this many training tokens; none if the recipe has none."""
     sizes = zip(demand.phases, demand.phase_tokens(train_tokens), demand.phase_shards(train_tokens), strict=True)
     names = [source.name for source in demand.recipe.sources]

@@ -14,7 +14,6 @@ from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.assemble import run_assemble
@@ -266,21 +265,16 @@ def _change(recipe: Recipe, *, is_all: bool) -> Recipe:
     if recipe.has_weights:
         shares = map(float, Demand(recipe).shares.fractions)
         weights = [weight or share for weight, share in zip(weights, shares, strict=True)]
-    changes: dict[str, Any] = {
-        # Without `take`, whose share is known: what it leaves of the sample would tell less of the other steps; and
-        # without phases, so that a source of some alone has its share of the set.
-        "sources": [
-            source.with_values(take=1.0, weight=weight) for source, weight in zip(recipe.sources, weights, strict=True)
-        ],
-        "mix": MixRecipe(),
-        "split": SplitRecipe(),
-        "shards": recipe.shards.with_values(tokens=_ONE_SHARD),
-    }
+    # Without `take`, whose share is known: what it leaves of the sample would tell less of the other steps; and
+    # without phases, so that a source of some alone has its share of the set.
+    sources = [
+        source.with_values(take=1.0, weight=weight) for source, weight in zip(recipe.sources, weights, strict=True)
+    ]
+    tokenizer, shards = recipe.tokenizer, recipe.shards.with_values(tokens=_ONE_SHARD)
     # As much text for the tokenizer as the sample has in these proportions.
     if not is_all:
-        size = min(recipe.tokenizer.sample_bytes, SAMPLE_BYTES)
-        changes["tokenizer"] = recipe.tokenizer.with_values(sample_bytes=size)
-    return recipe.with_values(**changes)
+        tokenizer = tokenizer.with_values(sample_bytes=min(tokenizer.sample_bytes, SAMPLE_BYTES))
+    return recipe.with_values(sources=sources, mix=MixRecipe(), split=SplitRecipe(), shards=shards, tokenizer=tokenizer)
 
 
 def _measure_source(build: SmallBuild, number: int) -> SourceSample:

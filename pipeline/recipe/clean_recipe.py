@@ -280,8 +280,8 @@ class CleanRecipe(Settings):
 
     def mix_presets(self) -> CleanRecipe:
         """Return the presets of `clean` with `when = "mix"` alone; `max_dropped` is the published one: no limit."""
-        published = {"max_dropped": Preset.model_fields["max_dropped"].default}
-        own: dict[str, Any] = {preset.name: preset.with_values(**published) for preset in self.presets("mix")}
+        published = Preset.model_fields["max_dropped"].default
+        own: dict[str, Any] = {preset.name: preset.with_values(max_dropped=published) for preset in self.presets("mix")}
         return CleanRecipe(**own)
 
     def for_sample(self, limits: CleanRecipe) -> Self:

@@ -262,8 +262,8 @@ class Recipe(Settings):
         for index, source in enumerate(self.sources):
             # The recipe's patterns come first, so that the first reason of a drop does not depend on the source.
             patterns = list(dict.fromkeys([*self.drop_if_matches, *source.drop_if_matches]))
-            given = {"drop_if_matches": patterns, "clean": source.clean.with_defaults(self.clean)}
-            self.sources[index] = source.with_values(**given)
+            clean = source.clean.with_defaults(self.clean)
+            self.sources[index] = source.with_values(drop_if_matches=patterns, clean=clean)
         if self.chat is not None and self.tokenizer.file is None:
             specials = list(dict.fromkeys([*self.tokenizer.special_tokens, *self.chat.name_tokens()]))
             object.__setattr__(self, "tokenizer", self.tokenizer.with_values(special_tokens=specials))

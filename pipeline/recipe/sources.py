@@ -26,7 +26,7 @@ from pipeline.recipe.key_values import (
 )
 from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.predicates import Predicate, checked_predicates, parse_predicate
-from shards.config import Settings, in_form
+from shards.config import Document, Settings, in_form
 
 MAX_NULL = 0.1
 """Records without text that a build allows: data sets often have some, and a wrong column has mostly such records."""
@@ -111,7 +111,7 @@ class SourceRecipe(Settings):
         return cls.__subclasses__() or [cls]
 
     @classmethod
-    def kind_of(cls, table: dict[str, Any]) -> type[Self]:
+    def kind_of(cls, table: Document) -> type[Self]:
         """Return the kind that a raw source is of; if `kind` is wrong, the one that its keys suggest."""
         kinds = {kind.model_fields["kind"].default: kind for kind in cls.variants()}
         named = table.get("kind", "files")
@@ -134,7 +134,7 @@ class SourceRecipe(Settings):
         """Make a source of the recipe of its kind."""
         if not cls.__subclasses__() or not isinstance(data, dict):
             return handler(data)
-        return cls.kind_of(cast("dict[str, Any]", data)).model_validate(data, context=info.context)
+        return cls.kind_of(cast("Document", data)).model_validate(data, context=info.context)
 
     def rules(self) -> Iterator[str]:
         """Yield the faults between the keys of a source."""
@@ -226,7 +226,7 @@ class HubSource(SourceRecipe):
         return self.revision
 
 
-def read_from_files(source: dict[str, Any]) -> None:
+def read_from_files(source: Document) -> None:
     """Take out of a raw source what says where its documents are, so that `paths` can say it; rows hold their text."""
     places = (key for kind in SourceRecipe.variants() for key in kind.place_keys)
     for key in ("kind", *places, "content", "blob_id", "max_missing"):

@@ -208,8 +208,7 @@ class Ablation:
         return next(arm for arm in self.arms if arm.data == data)
 
     def _make_task(self, arm: Arm, seed: int) -> Task:
-        train = arm.train.train.with_values(seed=seed)
-        recipe = arm.train.with_values(train=train)
+        recipe = arm.train.with_values(train=arm.train.train.with_values(seed=seed))
         payload = ProxyTask(
             data=arm.data,
             evals=arm.evals,

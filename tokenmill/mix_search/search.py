@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
 from pipeline.plan.plan import plan_set
 from pipeline.recipe.schema import MAX_EPOCHS, Recipe
-from shards.config import load_settings, settings_error
+from shards.config import Document, load_settings, settings_error
 from shards.errors import InputError, RunError, plural
 from shards.stores.files import write_text
 from tokenmill.experiments.ablation import Ablation, Training, list_failed
@@ -193,7 +193,7 @@ class MixSearch:
     def _open_mixes(self, mixes: Mapping[str, Shares], seeds: Sequence[int] | None = None) -> Ablation:
         """Return the ablation with these mixes as arms, with matched repetition."""
         part = self.config.tokens / self.target
-        common: dict[str, Any] = {
+        common: Document = {
             "mix": {"when_short": "repeat", "max_epochs": MAX_EPOCHS},
             # As much less as the training; at least a token of the largest source, since a training validates.
             "split": {"val_tokens": max(2 * len(self.recipe.sources), int(self.recipe.split.val_tokens * part))},
@@ -201,7 +201,7 @@ class MixSearch:
         # An arm differs in its weights, and takes a part of scarce sources.
         arms: list[ArmConfig] = []
         for name, mix in mixes.items():
-            sources: dict[str, Any] = {
+            sources: Document = {
                 source: {"weight": weight, "take": self.sizes[source][1]}
                 for source, weight in self.space.weights(mix).items()
             }
@@ -234,12 +234,12 @@ class MixSearch:
         """
         weights = self.space.weights(self.winner)
         sources = [source.with_values(weight=weights[source.name]) for source in self.recipe.sources]
-        mix: dict[str, Any] = {"tokens": self.target}
+        mix: Document = {"tokens": self.target}
         # The real run repeats what it lacks.
         if any((size or self.target) < weights[name] / 100 * self.target for name, (size, _) in self.sizes.items()):
             mix["when_short"] = "repeat"
-        changes = {"sources": sources, "mix": self.recipe.mix.with_values(**mix)}
-        write_text(file, self.recipe.with_values(**changes).to_json(as_written=False))
+        found = self.recipe.with_values(sources=sources, mix=self.recipe.mix.with_values(**mix))
+        write_text(file, found.to_json(as_written=False))
         return file
 
 

@@ -456,5 +456,4 @@ def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRe
             f"{recipe.name}: no model.vocab_size; {plural(vocab_size, 'id')} are assumed, as GPT-2 has. Name the "
             "shard set with --shards SET, or add --set model.vocab_size=N."
         )
-    model = recipe.model.with_values(vocab_size=vocab_size)
-    return recipe.with_values(model=model)
+    return recipe.with_values(model=recipe.model.with_values(vocab_size=vocab_size))

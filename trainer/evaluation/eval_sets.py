@@ -27,7 +27,7 @@ import sys
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -262,7 +262,7 @@ def _open_shard_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> 
         ) from error
 
 
-def _describe_recipe(config: EvalSetConfig, trained: TrainedModel) -> dict[str, Any]:
+def _describe_recipe(config: EvalSetConfig, trained: TrainedModel) -> JsonObject:
     """Return the data recipe of an eval set's text."""
     names = {token: text for text, token in parse_tokenizer(trained.tokenizer_json).special.items()}
     bos = {} if trained.bos_id is None else {"bos": names[trained.bos_id]}

@@ -23,7 +23,7 @@ Score = dict[str, Any]
 which is None if it is not known, as of a single document."""
 
 
-def read_score(line: dict[str, Any], name: str) -> Score:
+def read_score(line: JsonObject, name: str) -> Score:
     """Return a score, or another number, of a line of the metrics; its value is None if the line does not have it."""
     scores: dict[str, Score] = line.get("scores", {})
     if name in scores:

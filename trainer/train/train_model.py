@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -24,7 +24,7 @@ from shards.stores.cache_store import CacheStore
 from shards.stores.open import scheme_of
 from shards.stores.retry import StoreError
 from shards.terminal.amounts import format_amount
-from shards.terminal.display import say
+from shards.terminal.display import JsonObject, say
 from shards.terminal.hints import nearest
 from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note
@@ -48,7 +48,7 @@ class TrainingResult:
     """`stopped` at an off-ramp, `interrupted` by a signal. The same call goes on from the checkpoint."""
     checkpoint: Path
     step: int
-    figures: dict[str, Any]
+    figures: JsonObject
     """What `tokenmill train --json` prints: losses, scores, tokens by source, epochs, seconds, dollars, phases."""
     interrupted_by: int = 0
     """The number of the signal, or 0."""
@@ -211,7 +211,7 @@ def _describe_end(ended: TrainingLoop) -> TrainingResult:
     status = "stopped" if ended.off_ramp else "interrupted" if ended.interrupted_by else "complete"
     validation = ended.log.last("val_loss")
     names = [source.name for source in session.shard_set.manifest.sources]
-    figures: dict[str, Any] = {
+    figures: JsonObject = {
         "status": status,
         "run": str(session.run),
         "checkpoint": str(session.saved),
