@@ -47,11 +47,14 @@ VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(255)), b"<|end|>", *P
 def hash_texts(texts: list[str], seed: int = 0) -> list[tuple[list[int], int]]:
     """Return the hashes of each text's shingles, each once, and its characters; what tokens it has is drawn."""
     draw = random.Random(seed)
-    tokens = [tokenize(text, draw, PIECES) for text in texts]
+    return hash_tokens([tokenize(text, draw, PIECES) for text in texts], Entries(VOCABULARY))
+
+
+def hash_tokens(tokens: list[list[int]], entries: Entries) -> list[tuple[list[int], int]]:
     joined, lengths = np.concatenate(tokens).astype(np.uint16), np.array([len(own) for own in tokens])
     pieces = [joined[at : at + 50] for at in range(0, len(joined), 50)]
-    found: list[tuple[list[int], int]] = [([], 0) for _ in texts]
-    for first, counts, characters, hashes in hash_shingles(pieces, lengths, Entries(VOCABULARY)):
+    found: list[tuple[list[int], int]] = [([], 0) for _ in tokens]
+    for first, counts, characters, hashes in hash_shingles(pieces, lengths, entries):
         for place, part in enumerate(np.split(hashes, np.cumsum(counts)), first):
             if place < first + len(counts):
                 found[place] = found[place][0] + part.tolist(), found[place][1] + int(characters[place - first])
@@ -77,6 +80,27 @@ def test_shingles_are_those_of_the_normal_form_whatever_the_tokens(
     texts += [dress(text) for text in write_scripts(9, 1) for dress in DRESSES.values()]
     check_shingles(texts, hash_texts(texts))
     assert hash_texts(texts, 1) == hash_texts(texts, 2)
+
+
+@pytest.mark.parametrize("part_tokens", [7, 1000])
+@pytest.mark.parametrize("leads", [("system\n", "user\n", "assistant\n"), ("", "", "")])
+def test_of_conversations_is_compared_what_users_and_answers_say(
+    leads: tuple[str, ...], part_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(normal_text, "PART_TOKENS", part_tokens)
+    draw, size = random.Random(5), len(VOCABULARY.entries)
+    names = [b"<|start|>", b"<|user|>", b"<|assistant|>", b"<|stop|>"]
+    special = {str(name, "utf-8"): size + number for number, name in enumerate(names)}
+    vocabulary = Vocabulary([*VOCABULARY.entries, *names], {"<|end|>": 255} | special)
+    # One special token for all roles, whose names follow it; or one for each role.
+    heads = [(size if leads[0] else size + number,) for number in range(3)]
+    said, tokens = list[str](), list[list[int]]()
+    for _ in range(60):
+        turns = [(draw.randrange(3), "".join(draw.choices(SCRAPS, k=draw.choice((1, 4, 30))))) for _ in range(5)]
+        said.append(" ".join(text for role, text in turns if role))
+        ids = [(*heads[role], *tokenize(leads[role] + text, draw, PIECES)[:-1], size + 3) for role, text in turns]
+        tokens.append([*itertools.chain.from_iterable(ids), 255])
+    check_shingles(said, hash_tokens(tokens, Entries(vocabulary, tuple(zip(heads, leads, strict=True)))))
 
 
 def test_a_tokenizer_that_loses_bytes_is_no_fault() -> None:
@@ -123,7 +147,7 @@ def find_similar(folder: Path, runs: list[Run], *, ranges: int = 1, tasks: int =
     """Run the three stages as a build does; return the similarity of each pair of hashes."""
     listed = RunList(FolderStore(folder), runs)
     listed.write()
-    tokenizer = ("", "", None)
+    tokenizer = ("", "", None, ())
 
     def run(stage: str, function: Any, payload: Any) -> None:
         own = folder / stage / digest_of_payload(payload)
@@ -150,7 +174,7 @@ def find_similar(folder: Path, runs: list[Run], *, ranges: int = 1, tasks: int =
 def test_similar_documents_are_found_whatever_ranges_tasks_and_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load_entries(*_: str | None) -> Entries:
+    def load_entries(*_: Any) -> Entries:
         return Entries(VOCABULARY)
 
     for module in (bands, similar):

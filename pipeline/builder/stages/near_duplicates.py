@@ -10,6 +10,7 @@ from pipeline.engine.tasks import Task, make_task
 from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.mix.near_duplicates.normal_text import compile_shingles
+from pipeline.recipe.chat import ROLES
 from shards.errors import plural
 from shards.stores.files import check_room
 
@@ -20,7 +21,9 @@ def run_near_duplicates(build: RunningBuild) -> None:
     if settings is None:
         return
     # The bands of each document: one task for each run.
-    tokenizer = build.tokenizer.path, build.tokenizer.file_sha256, build.tokenizer.task
+    given, chat = build.tokenizer, build.tokenizer.chat
+    openings = tuple((tuple(chat.heads[role]), chat.leads[role]) for role in ROLES) if chat else ()
+    tokenizer = given.path, given.file_sha256, given.task, openings
     distinct = distinct_runs(build.runs)
     tasks = [
         make_task(

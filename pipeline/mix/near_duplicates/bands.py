@@ -29,7 +29,7 @@ from pipeline.encode.run import Run, RunsAddress
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, Payload, Report, digest_of_payload
-from pipeline.mix.near_duplicates.normal_text import PART_TOKENS, UNICODE_VERSION, hash_shingles, load_entries
+from pipeline.mix.near_duplicates.normal_text import PART_TOKENS, UNICODE_VERSION, Openings, hash_shingles, load_entries
 from shards.audit.ngrams import finalize
 from shards.format.content_hash import mark_first
 
@@ -119,7 +119,7 @@ EDGE_BITS = 12
 """A range of keys begins at a multiple of 2^-12 of the key space."""
 EDGE_DTYPE = np.dtype("<u8")
 
-Tokenizer = Annotated[tuple[str, str, str | None], NOT_IN_DIGEST]
+Tokenizer = Annotated[tuple[str, str, str | None, Openings], NOT_IN_DIGEST]
 """The tokenizer of runs, as `load_entries` takes it."""
 
 
@@ -139,7 +139,7 @@ class BandsTask(Payload):
 
 def bands_digest(run_digest: str) -> str:
     """Return the digest of the bands task of a run."""
-    return digest_of_payload(BandsTask(run_digest, "", ("", "", None)))
+    return digest_of_payload(BandsTask(run_digest, "", ("", "", None, ())))
 
 
 @dataclass(slots=True, kw_only=True)

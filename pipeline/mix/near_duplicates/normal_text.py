@@ -10,12 +10,14 @@ documents of 100,000 words, once in two billion pairs.
 
 ASCII is folded in the vocabulary's entries, once. Of the other characters, `unicodedata` sees those that change, or
 that join the one before them, with that one. Costs about 18 ms per megabyte of English on one core. Memory: 50 bytes
-for each byte of `PART_TOKENS` tokens, or of a longer stretch without white space.
+for each byte of `PART_TOKENS` tokens, or of a longer stretch without white space (in sets with conversations, without
+a special token).
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
@@ -60,25 +62,36 @@ _NEAR = 32
 """Stretches that are so many bytes apart are normalised as one: each costs 0.5 µs."""
 
 
+Openings = tuple[tuple[tuple[int, ...], str], ...]
+"""The ids and the text before what a message says, of the system's first; none in a set without conversations."""
+
+
 class Entries:
     """The entries of a vocabulary, with ASCII in normal form; a special token is white space."""
 
-    def __init__(self, vocabulary: Vocabulary):
+    def __init__(self, vocabulary: Vocabulary, openings: Openings = ()):
         entries = [entry.translate(_ASCII) for entry in vocabulary.entries]
         for number in vocabulary.special.values():
-            entries[number] = b" "
+            entries[number] = b"\xfe%d\xfe" % number if openings else b" "
+        patterns = [
+            re.escape(b"".join([*map(entries.__getitem__, ids), text.encode().translate(_ASCII)]))
+            for ids, text in openings
+        ]
+        patterns[:1] = [pattern + rb"[^\xfe\xff]*" for pattern in patterns[:1]]
+        self.between = re.compile(b"|".join([*patterns, rb"\xfe\d+\xfe"])) if openings else None
+        """What of conversations is not compared: messages of the system, openings, special tokens."""
         self.end = len(entries)
         """The number of the last one, which ends a document."""
         entries.append(DOCUMENT_END)
         self.bytes = wrap_texts(pa.large_binary(), entries)
-        self.begins = np.array([entry.startswith(b" ") for entry in entries])
-        """Which ones begin with white space: there, a word has ended."""
+        self.begins = np.array([entry.startswith(b"\xfe" if openings else b" ") for entry in entries])
+        """Which ones begin with white space: there, a word has ended; with conversations, where a message has."""
 
 
 @lru_cache(maxsize=1)
-def load_entries(path: str, sha256: str, task: str | None) -> Entries:
+def load_entries(path: str, sha256: str, task: str | None, openings: Openings) -> Entries:
     """Return the entries of a `tokenizer.json`, given as for `read_tokenizer`; they are made once per process."""
-    return Entries(read_vocabulary(read_tokenizer(path, sha256, task)))
+    return Entries(read_vocabulary(read_tokenizer(path, sha256, task)), openings)
 
 
 @cache
@@ -135,7 +148,8 @@ def hash_shingles(
         part[own - done - 1] = entries.end
         done += len(part)
         spelled = entries.bytes.take(wrap_numbers(pa.uint32(), part))
-        text = _normalise(bytes(memoryview(spelled.buffers()[2] or b"")[: text_offsets(spelled)[-1]]))
+        data = bytes(memoryview(spelled.buffers()[2] or b"")[: text_offsets(spelled)[-1]])
+        text = _normalise(entries.between.sub(b" ", data) if entries.between else data)
         stops = np.flatnonzero(text == _END)
         if len(stops) == 0 or stops[-1] + 1 < len(text):
             stops = np.append(stops, len(text))

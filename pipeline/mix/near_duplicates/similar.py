@@ -146,7 +146,7 @@ def jaccard(first: UInt64s, second: UInt64s) -> float:
 class _Documents:
     """The documents of a task's pairs, in the order of their numbers."""
 
-    def __init__(self, runs: list[Run], numbers: UInt64s, tokenizer: tuple[str, str, str | None]):
+    def __init__(self, runs: list[Run], numbers: UInt64s, tokenizer: Tokenizer):
         self._runs = runs
         self._numbers = numbers
         self._entries = load_entries(*tokenizer)
