@@ -155,7 +155,7 @@ needs_strace = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_signal_at_an_import_ends_a_command(name: str, made: Made, tmp_path: Path) -> None:
+def test_a_signal_at_an_import_ends_a_command(name: str, made: Made, tmp_path: Path):
     counted = tmp_path / "count"
 
     def run(at: int, sent: int, out: Path) -> subprocess.CompletedProcess[str]:
@@ -172,7 +172,7 @@ def test_a_signal_at_an_import_ends_a_command(name: str, made: Made, tmp_path: P
 
 @needs_strace
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_signal_at_a_system_call_ends_a_command(name: str, made: Made, tmp_path: Path) -> None:
+def test_a_signal_at_a_system_call_ends_a_command(name: str, made: Made, tmp_path: Path):
     counts = count_calls(name, CALLS, made, tmp_path)
     for calls, at in choose(name, {calls: int(DOING * count) for calls, count in counts.items()}):
         done = start(name, made, tmp_path / "out", *strace(calls, f"signal=SIGTERM:when={at}"))
@@ -182,7 +182,7 @@ def test_a_signal_at_a_system_call_ends_a_command(name: str, made: Made, tmp_pat
 
 @needs_strace
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_system_call_that_fails_ends_a_command(name: str, made: Made, tmp_path: Path) -> None:
+def test_a_system_call_that_fails_ends_a_command(name: str, made: Made, tmp_path: Path):
     for calls, at in choose(name, count_calls(name, FAILING, made, tmp_path)):
         done = start(name, made, tmp_path / "out", *strace(calls, f"error={FAILING[calls]}:when={at}"))
         # 0: what could not be written is a message.
@@ -191,7 +191,7 @@ def test_a_system_call_that_fails_ends_a_command(name: str, made: Made, tmp_path
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_with_little_memory_says_so(name: str, made: Made, tmp_path: Path) -> None:
+def test_a_command_with_little_memory_says_so(name: str, made: Made, tmp_path: Path):
     steps = MEMORY_STEPS if EXHAUSTIVE else [*random.Random(name).sample(MEMORY_STEPS[3:11], 2), MEMORY_STEPS[-1]]
     for most in steps:
         limited = ("sh", "-c", f'ulimit -v {most >> 10}; exec "$@"', "sh", sys.executable)

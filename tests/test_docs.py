@@ -74,7 +74,7 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", WITH_LINKS, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_and_anchors_lead_somewhere(page: Path) -> None:
+def test_links_and_anchors_lead_somewhere(page: Path):
     broken: list[str] = []
     for target in re.findall(r"(?:\]\(|src=\")([^)\s\"]+)[)\"]", _prose(page)):
         if "://" in target:
@@ -87,12 +87,12 @@ def test_links_and_anchors_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", WORDS)
-def test_a_page_is_no_longer_than_its_question_needs(page: str) -> None:
+def test_a_page_is_no_longer_than_its_question_needs(page: str):
     assert len((ROOT / page).read_text(encoding="utf-8").split()) <= WORDS[page]
 
 
 @pytest.mark.parametrize(("page", "language", "code"), BLOCKS)
-def test_the_code_of_the_pages_is_code(page: Path, language: str, code: str) -> None:
+def test_the_code_of_the_pages_is_code(page: Path, language: str, code: str):
     """TOML and Python parse, and each command is one with its flags; long tests run recipes, loops and the tour."""
     if language == "toml":
         tomllib.loads(code)
@@ -111,7 +111,7 @@ def test_the_code_of_the_pages_is_code(page: Path, language: str, code: str) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_tour_of_the_guide_runs(tmp_path: Path) -> None:
+def test_the_tour_of_the_guide_runs(tmp_path: Path):
     """As written but for a shorter training; on the code of this Python, as text files and JSON lines."""
     notes, posts = tmp_path / "my-files/notes", tmp_path / "my-files/posts.jsonl"
     notes.mkdir(parents=True)
@@ -132,7 +132,7 @@ def test_the_tour_of_the_guide_runs(tmp_path: Path) -> None:
     assert list(tmp_path.glob("out/mine-run/checkpoints/step-*"))
 
 
-def test_the_charts_of_the_readme_have_the_figures_of_the_page() -> None:
+def test_the_charts_of_the_readme_have_the_figures_of_the_page():
     light, dark = ((ROOT / f"docs/speed-{kind}.svg").read_text(encoding="utf-8") for kind in ("light", "dark"))
     title = re.findall("<title.*>(.*)</title>", light)
     assert title == re.findall("<title.*>(.*)</title>", dark)
@@ -140,14 +140,14 @@ def test_the_charts_of_the_readme_have_the_figures_of_the_page() -> None:
     assert figures <= set(re.findall(r"\d[\d.]*", (ROOT / "docs/performance.md").read_text(encoding="utf-8")))
 
 
-def test_the_guide_has_every_extra() -> None:
+def test_the_guide_has_every_extra():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     section = (ROOT / "docs/guide.md").read_text(encoding="utf-8").partition("### Extras")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == extras.keys() - {"dev"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_paths_exist(page: Path) -> None:
+def test_paths_exist(page: Path):
     """Every path in backticks that begins with a folder of the tree; capitals and `*` stand for names to choose."""
     folders = "|".join((*PACKAGES, "tests", "docs", "recipes"))
     paths = re.findall(rf"`((?:{folders})/[\w./*-]*)`", page.read_text(encoding="utf-8"))
@@ -155,6 +155,6 @@ def test_paths_exist(page: Path) -> None:
     assert missing == []
 
 
-def test_every_module_says_what_it_does() -> None:
+def test_every_module_says_what_it_does():
     silent = [path for path, tree in list_modules() if not ast.get_docstring(tree)]
     assert silent == []

@@ -22,7 +22,7 @@ SEED = os.environ.get("TOKENMILL_FUZZ_SEED", "1")
 
 @pytest.mark.long
 @pytest.mark.timeout(4 * 3600)
-def test_no_case_ends_in_a_traceback_or_takes_long(tmp_path: Path) -> None:
+def test_no_case_ends_in_a_traceback_or_takes_long(tmp_path: Path):
     command = [sys.executable, "-m", "tests.support.fuzz", *KINDS, "--folder", str(tmp_path), "--seed", SEED]
     command += ["--count", str(-(-CASES // len(KINDS)))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

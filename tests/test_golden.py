@@ -200,7 +200,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("part", ["set", "json", "python"])
-def test_contracts_hold(part: str, found: dict[str, Any]) -> None:
+def test_contracts_hold(part: str, found: dict[str, Any]):
     assert found[part] == json.loads(GOLDEN.read_text())[part]
 
 

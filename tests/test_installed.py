@@ -85,7 +85,7 @@ def put_foreign_modules(folder: Path) -> None:
         (folder / name).write_text(loud)
 
 
-def test_commands_run_beside_modules_of_the_same_names(installed: Installed, project: Path) -> None:
+def test_commands_run_beside_modules_of_the_same_names(installed: Installed, project: Path):
     put_foreign_modules(project)
     installed.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/small", "--workers", "2")
     installed.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/one", "--workers", "1")
@@ -100,7 +100,7 @@ def test_commands_run_beside_modules_of_the_same_names(installed: Installed, pro
 
 
 @pytest.mark.long
-def test_the_demo_builds_by_name_in_any_folder(installed: Installed, tmp_path: Path) -> None:
+def test_the_demo_builds_by_name_in_any_folder(installed: Installed, tmp_path: Path):
     command = ["build", "demo", "--out", "out/demo", "--tokens", "200K", "--set", "tokenizer.vocab_size=600"]
     done = installed.run(tmp_path, "tokenmill", *command, "--set", "split.val_tokens=2000")
     assert "gathering the text of this installation into out/demo-corpus" in done.stderr
@@ -112,7 +112,7 @@ def test_the_demo_builds_by_name_in_any_folder(installed: Installed, tmp_path: P
     assert "Did you mean 'tinystories-28m'?" in done.stderr
 
 
-def test_a_package_of_the_same_name_is_named(own: Installed, project: Path) -> None:
+def test_a_package_of_the_same_name_is_named(own: Installed, project: Path):
     """As after `pip install trainer`: another distribution's files lie over ours."""
     (own.site / "trainer/__init__.py").write_text("from trainer.trainer import Trainer\n")
     done = own.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/small", status=2)
@@ -121,7 +121,7 @@ def test_a_package_of_the_same_name_is_named(own: Installed, project: Path) -> N
     assert "Traceback" not in done.stderr
 
 
-def test_a_missing_extra_is_named(own: Installed, project: Path) -> None:
+def test_a_missing_extra_is_named(own: Installed, project: Path):
     (own.site / "torch.py").write_text("raise ModuleNotFoundError('not installed', name='torch')\n")
     own.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/small")
     train = ["train", "demo", "--shards", "out/small", "--run", "out/run"]

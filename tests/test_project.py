@@ -57,7 +57,7 @@ def _tracked_text() -> Iterator[tuple[str, str]]:
             yield name, content.decode("utf-8")
 
 
-def test_no_other_distribution_brings_our_names() -> None:
+def test_no_other_distribution_brings_our_names():
     ours = {*PACKAGES, *(f"{name}.py" for name in PACKAGES)}
     owners = {
         distribution.metadata["Name"]
@@ -67,7 +67,7 @@ def test_no_other_distribution_brings_our_names() -> None:
     assert owners <= {"tokenmill"}
 
 
-def test_help_names_each_command_and_loads_nothing_heavy() -> None:
+def test_help_names_each_command_and_loads_nothing_heavy():
     code = (
         "import sys; from tokenmill.__main__ import COMMANDS, main\n"
         "for name in COMMANDS:\n"
@@ -81,13 +81,13 @@ def test_help_names_each_command_and_loads_nothing_heavy() -> None:
     assert done.stdout.count("loaded: []\n") == len(tokenmill.COMMANDS), done.stdout[-500:] + done.stderr
 
 
-def test_a_build_starts_without_what_its_workers_alone_need() -> None:
+def test_a_build_starts_without_what_its_workers_alone_need():
     heavy = ["pyarrow.compute", "awkward", "gigatoken", "tokenizers"]
     done = _python("-c", f"import sys, pipeline.builder.build; print(sorted(set({heavy}) & set(sys.modules)))")
     assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
-def test_a_build_does_not_load_pandas(tmp_path: Path) -> None:
+def test_a_build_does_not_load_pandas(tmp_path: Path):
     """Arrow does for a list, and for an array that becomes numpy's: 0.4 s in each worker."""
     texts = [" ".join(str(number * word) for word in range(500)) for number in range(1, 1001)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
@@ -98,7 +98,7 @@ def test_a_build_does_not_load_pandas(tmp_path: Path) -> None:
     assert done.stdout == "False\n", done.stdout + done.stderr
 
 
-def test_every_module_of_commands_is_a_command_that_the_help_lists() -> None:
+def test_every_module_of_commands_is_a_command_that_the_help_lists():
     for name, (module, summary) in tokenmill.COMMANDS.items():
         assert re.search(rf"\n  {name} +{re.escape(summary)}\n", tokenmill.help_text())
         assert (ROOT / f"{module.replace('.', '/')}.py").is_file()
@@ -113,13 +113,13 @@ def test_every_module_of_commands_is_a_command_that_the_help_lists() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes/train").glob("**/*.toml")), ids=lambda path: path.stem)
-def test_train_recipe_parses(path: Path) -> None:
+def test_train_recipe_parses(path: Path):
     from trainer.recipe import load_train_recipe
 
     assert load_train_recipe(path).name == path.stem
 
 
-def test_every_recipe_is_explained() -> None:
+def test_every_recipe_is_explained():
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
     missing = [
         path.name for path in (ROOT / "recipes").glob("*/*.toml") if f"{path.parent.name}/{path.name}" not in text
@@ -128,7 +128,7 @@ def test_every_recipe_is_explained() -> None:
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
-def test_tracked_files_do_not_name(what: str) -> None:
+def test_tracked_files_do_not_name(what: str):
     found: list[str] = []
     for name, text in _tracked_text():
         # Where tests and benchmarks look for the corpora is the one exception.
@@ -152,7 +152,7 @@ def _requirements(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
             yield requirement
 
 
-def test_constraints_pin_every_dependency() -> None:
+def test_constraints_pin_every_dependency():
     """Walk what we require, and what that requires. An exact requirement of a pinned package is pinned by it."""
     pins = _pins()
     assert pins["torch"] == "2.13.0"
@@ -175,7 +175,7 @@ def test_constraints_pin_every_dependency() -> None:
     assert wrong == []
 
 
-def test_changelog_begins_with_this_version() -> None:
+def test_changelog_begins_with_this_version():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] == version
@@ -189,7 +189,7 @@ def _third_party_imports(package: str) -> set[str]:
     return names - set(sys.stdlib_module_names) - set(PACKAGES)
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_circle():
     """Late imports and those for type checkers count too."""
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in sorted(graph.modules)}
@@ -197,7 +197,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     graphlib.TopologicalSorter(imports).prepare()  # the CycleError names the modules
 
 
-def test_no_folder_is_crowded() -> None:
+def test_no_folder_is_crowded():
     tracked = [Path(name) for name, _ in _tracked_text() if name.startswith(tuple(f"{name}/" for name in PACKAGES))]
     entries: dict[Path, set[str]] = {}
     for path in tracked:
@@ -208,7 +208,7 @@ def test_no_folder_is_crowded() -> None:
     assert crowded == {}
 
 
-def test_the_extra_all_is_every_extra_of_a_user() -> None:
+def test_the_extra_all_is_every_extra_of_a_user():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     (everything,) = map(Requirement, extras["all"])
@@ -216,7 +216,7 @@ def test_the_extra_all_is_every_extra_of_a_user() -> None:
     assert everything.extras == extras.keys() - {"all", "dev"}
 
 
-def test_every_library_is_a_dependency_or_comes_with_an_extra() -> None:
+def test_every_library_is_a_dependency_or_comes_with_an_extra():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
     def modules_of(requirements: list[str]) -> set[str]:
@@ -233,7 +233,7 @@ def test_every_library_is_a_dependency_or_comes_with_an_extra() -> None:
     assert _third_party_imports("trainer") <= always | extras["train"] | {"transformers", "accelerate", "tensorboard"}
 
 
-def test_every_mutant_still_finds_its_place() -> None:
+def test_every_mutant_still_finds_its_place():
     for mutant in list_mutants():
         assert mutant.broken(), mutant.name
         tests = [test.partition("::") for test in mutant.tests if test.startswith("tests/")]

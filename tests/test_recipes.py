@@ -52,7 +52,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 
 
 @pytest.mark.parametrize("path", DATA, ids=lambda path: path.stem)
-def test_every_data_recipe_loads(path: Path, load: Load) -> None:
+def test_every_data_recipe_loads(path: Path, load: Load):
     recipe = load(path.stem)
     assert recipe.name == path.stem
     assert recipe.tokenizer.vocab_size
@@ -60,7 +60,7 @@ def test_every_data_recipe_loads(path: Path, load: Load) -> None:
 
 
 @pytest.mark.parametrize("path", TRAIN, ids=lambda path: path.stem)
-def test_every_train_recipe_trains_on_the_sets_of_its_data_recipes(path: Path, load: Load) -> None:
+def test_every_train_recipe_trains_on_the_sets_of_its_data_recipes(path: Path, load: Load):
     """They are named in a comment, or there is one of its own name; all have its vocabulary."""
     recipe = train_recipe.load_train_recipe(path)
     named = re.search(r"^# Data recipes: (.+)\.$", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -71,7 +71,7 @@ def test_every_train_recipe_trains_on_the_sets_of_its_data_recipes(path: Path, l
         assert data.mix.tokens == "max" or data.mix.tokens > recipe.train.tokens / 4, "more than four epochs"
 
 
-def test_the_recipes_of_the_page_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipes_of_the_page_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     text = (ROOT / "docs/data.md").read_text(encoding="utf-8")
     example, encoded, curriculum, share, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     cleaning = (ROOT / "docs/cleaning.md").read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
@@ -98,7 +98,7 @@ def test_the_recipes_of_the_page_load(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_the_arms_of_every_experiment_load(path: Path, load: Load, tmp_path: Path) -> None:
+def test_the_arms_of_every_experiment_load(path: Path, load: Load, tmp_path: Path):
     """Every key that an arm changes is one of its recipes, and every score is taken."""
     experiment = load_settings(AblationConfig, find_recipe(path.stem, EXPERIMENTS_FOLDER))
     assert experiment.name == path.stem
@@ -119,7 +119,7 @@ def test_the_arms_of_every_experiment_load(path: Path, load: Load, tmp_path: Pat
 # --- The tables of keys ---
 
 
-def test_the_page_of_keys_is_what_the_command_prints() -> None:
+def test_the_page_of_keys_is_what_the_command_prints():
     """Where this fails: tokenmill keys > docs/keys.md"""
     printed = call_here("keys").stdout
     assert printed == (ROOT / "docs/keys.md").read_text(encoding="utf-8")
@@ -127,7 +127,7 @@ def test_the_page_of_keys_is_what_the_command_prints() -> None:
     assert all(len(row) == 4 and len(row[3]) > 10 for row in rows)
 
 
-def test_the_page_of_experiments_shows_the_shipped_experiment(tmp_path: Path) -> None:
+def test_the_page_of_experiments_shows_the_shipped_experiment(tmp_path: Path):
     page = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
     shown, search, *_ = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     shipped = ROOT / "recipes/experiments/min-words.toml"
@@ -136,7 +136,7 @@ def test_the_page_of_experiments_shows_the_shipped_experiment(tmp_path: Path) ->
     assert load_settings(MixSearchConfig, tmp_path / "search.toml").objective["web_bpb"] == 2
 
 
-def test_a_shipped_recipe_is_found_by_name(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shipped_recipe_is_found_by_name(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its paths begin where those of a copy in ./recipes/data do."""
     monkeypatch.chdir(tmp_path)
     by_path = load("local-text")
@@ -146,7 +146,7 @@ def test_a_shipped_recipe_is_found_by_name(load: Load, tmp_path: Path, monkeypat
     assert train_recipe.load_train_recipe(Path("demo"), ["optimizer.lr=3e-3"]).optimizer.lr == 3e-3
 
 
-def test_a_file_comes_before_a_shipped_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_comes_before_a_shipped_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()  # a folder is no recipe
     assert find_recipe("demo", SHIPPED) == SHIPPED / "demo.toml"

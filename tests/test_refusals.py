@@ -18,7 +18,7 @@ COMPARED = [case for case in list_cases() if case.section == "runs that are comp
 
 
 @pytest.mark.parametrize("case", [case for case in list_cases() if case not in COMPARED], ids=str)
-def test_a_bad_input_is_refused_in_these_words(case: Case, world: World) -> None:
+def test_a_bad_input_is_refused_in_these_words(case: Case, world: World):
     said = say(world, case)
     assert said == case.said
     assert not {"| exit 0", "| nothing is raised"} & set(said)
@@ -26,5 +26,5 @@ def test_a_bad_input_is_refused_in_these_words(case: Case, world: World) -> None
 
 
 @pytest.mark.parametrize("case", COMPARED, ids=str)
-def test_runs_are_compared_in_these_words(case: Case, world: World) -> None:
+def test_runs_are_compared_in_these_words(case: Case, world: World):
     assert say(world, case) == case.said

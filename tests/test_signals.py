@@ -46,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("number", range(COUNT))
-def test_a_signal_ends_a_command_and_all_that_it_started(made: Path, tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_a_command_and_all_that_it_started(made: Path, tmp_path: Path, number: int):
     chance = random.Random(number)
     command = COMMANDS[number % len(COMMANDS)]
     sent = SIGNALS[(number + number // len(COMMANDS)) % len(SIGNALS)]
@@ -87,7 +87,7 @@ def test_a_signal_ends_a_command_and_all_that_it_started(made: Path, tmp_path: P
         'train("llama3", signal.SIGTERM)',
     ],
 )
-def test_an_interrupt_inside_a_library_ends_a_command_as_any_other(call: str, builds: bool, tmp_path: Path) -> None:
+def test_an_interrupt_inside_a_library_ends_a_command_as_any_other(call: str, builds: bool, tmp_path: Path):
     program = f"""
 import os, signal, sys, threading
 from pathlib import Path
@@ -117,7 +117,7 @@ run()
     assert (done.returncode, "KILL" in call or done.stderr) == ((-9, True) if "KILL" in call else (130, TOLD))
 
 
-def test_an_interrupt_before_the_command_is_told() -> None:
+def test_an_interrupt_before_the_command_is_told():
     program = "import signal; from tokenmill import __main__ as program\n"
     program += "program.main = lambda _: signal.raise_signal(signal.SIGTERM); program.run()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -125,7 +125,7 @@ def test_an_interrupt_before_the_command_is_told() -> None:
 
 
 @pytest.mark.parametrize("delay_s", [0.02, 0.05, 0.1, 0.2])
-def test_an_interrupt_of_all_processes_ends_no_worker(delay_s: float) -> None:
+def test_an_interrupt_of_all_processes_ends_no_worker(delay_s: float):
     program = "import os, signal, time; from shards.terminal.workers import map_tasks, start_server\n"
     program += "signal.signal(signal.SIGINT, lambda *_: None); start_server(['json'])\n"
     program += f"time.sleep({delay_s}); os.killpg(0, signal.SIGINT); print(*map_tasks(pow, 2, [3, 4], 2))"
@@ -135,7 +135,7 @@ def test_an_interrupt_of_all_processes_ends_no_worker(delay_s: float) -> None:
     assert (done.stdout, done.stderr) == ("(3, 8) (4, 16)\n", "")
 
 
-def test_an_interrupt_in_an_import_is_told_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_in_an_import_is_told_a_little_later(monkeypatch: pytest.MonkeyPatch):
     """Python may hold the lock of all imports, at which threads would wait for ever, or a module catches it."""
     monkeypatch.setattr("tokenmill.__main__._interrupts", [])
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)

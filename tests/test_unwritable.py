@@ -28,7 +28,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 @pytest.mark.parametrize("command", FOLDERS.values(), ids=FOLDERS)
-def test_a_folder_of_somebody_else(command: str, built: Path, tmp_path: Path) -> None:
+def test_a_folder_of_somebody_else(command: str, built: Path, tmp_path: Path):
     (tmp_path / "locked").mkdir(mode=0o555)
     words = command.format(recipe=built / "recipe.toml", set=built / "set", place=tmp_path / "locked/x", tmp=tmp_path)
     done = call_here(*words.split())

@@ -39,7 +39,7 @@ def find_faults(model: type[BaseModel], recipe: dict[str, Any]) -> list[str]:
     return []
 
 
-def test_the_tables_to_change_are_good() -> None:
+def test_the_tables_to_change_are_good():
     assert find_faults(Recipe, DATA) == find_faults(TrainRecipe, TRAIN) == []
 
 
@@ -54,7 +54,7 @@ def test_the_tables_to_change_are_good() -> None:
 )
 def test_a_wrong_value_is_refused_in_plain_words(
     model: type[BaseModel], recipe: dict[str, Any], place: tuple[str | int, ...]
-) -> None:
+):
     refused = 0
     for value in VALUES:
         faults = find_faults(model, put(recipe, place, value))
@@ -65,7 +65,7 @@ def test_a_wrong_value_is_refused_in_plain_words(
     assert refused > 5
 
 
-def test_of_thousands_of_faults_the_first_are_told() -> None:
+def test_of_thousands_of_faults_the_first_are_told():
     recipe = put(TRAIN, ("eval", "tasks", 0, "fewshot_files"), [0] * 70_000)
     faults = find_faults(TrainRecipe, recipe)
     assert faults[1] == 'eval.tasks.0.fewshot_files.0: expected text; got 0. Write it in quotes: "0"'
@@ -96,7 +96,7 @@ FLAGS = [
 
 
 @pytest.mark.parametrize(("parser", "action"), FLAGS)
-def test_a_wrong_argument_is_refused_in_plain_words(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
+def test_a_wrong_argument_is_refused_in_plain_words(parser: argparse.ArgumentParser, action: argparse.Action):
     needed = ["x" for each in parser._actions if not each.option_strings and each.nargs not in ("?", "*")]
     for other in parser._actions:
         if other.required and other.option_strings and other is not action:

@@ -26,7 +26,7 @@ def find_pending(file: Path, out: Path) -> list[tuple[str, int]]:
     return [(one.arm.name, one.seed) for one in open_ablation(file, out).find_pending()]
 
 
-def test_each_answer_with_other_trainings_is_one_more_look(tmp_path: Path) -> None:
+def test_each_answer_with_other_trainings_is_one_more_look(tmp_path: Path):
     """One seed answers nothing; what was looked at before stays looked at; an arm that is new has its first look."""
     out, more = tmp_path / "out", {"name": "more", "data": {"sources": {"sums": {"weight": 2}}}}
     out.mkdir()
@@ -47,10 +47,9 @@ def test_each_answer_with_other_trainings_is_one_more_look(tmp_path: Path) -> No
         ablation.count_looks()
 
 
-def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
+def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path):
     file, out = write_ablation(tmp_path, PLAIN, SUMS, seeds=[1]), tmp_path / "out"
-    done = ablate_here(file, out, "--json")
-    assert done.returncode == 0, done.stderr
+    done = ablate_here(file, out, "--json", expect=0)
     answer = json.loads(done.stdout)
     assert answer == json.loads((out / "ablation.json").read_text())
     assert "encode: 2 of 2 units were already encoded" in done.stderr  # the second arm changes only weights
@@ -88,10 +87,9 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_failed_training_is_named_and_tried_again(tmp_path: Path) -> None:
+def test_a_failed_training_is_named_and_tried_again(tmp_path: Path):
     wide = {"name": "wide", "train": {"model": {"vocab_size": 4}}}  # known only when the set is
-    done = ablate_here(write_ablation(tmp_path, PLAIN, wide, seeds=[1]), tmp_path / "out", "--json")
-    assert done.returncode == 1, done.stderr
+    done = ablate_here(write_ablation(tmp_path, PLAIN, wide, seeds=[1]), tmp_path / "out", "--json", expect=1)
     answer = json.loads(done.stdout)
     assert [(row["arm"], row["seed"]) for row in answer["failed"]] == [("wide", 1)]
     assert answer["failed"][0]["why"].count("model.vocab_size = 4") == 1  # what is refused is not tried twice
@@ -100,11 +98,10 @@ def test_a_failed_training_is_named_and_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
+def test_changed_text_trains_again_what_it_decides(tmp_path: Path):
     rate = {"name": "rate", "train": {"optimizer": {"lr": 3e-3}}}
     file, out = write_ablation(tmp_path, PLAIN, rate, seeds=[1]), tmp_path / "out"
-    first = ablate_here(file, out, "--json")
-    assert first.returncode == 0, first.stderr
+    first = ablate_here(file, out, "--json", expect=0)
     assert "arm rate: its set" not in first.stderr  # equal sets are built once
     assert json.loads(first.stdout)["scores"][1]["answer"] == "one seed: the effect of chance is not known"
     write_ablation(tmp_path, PLAIN, {"name": "rate", "train": {"optimizer": {"lr": 4e-3}}}, seeds=[1])
@@ -118,18 +115,17 @@ def test_changed_text_trains_again_what_it_decides(tmp_path: Path) -> None:
     assert find_pending(file, out) == [("plain", 1), ("rate", 1)]
 
 
-def test_arms_whose_mix_is_missed_are_refused(tmp_path: Path) -> None:
+def test_arms_whose_mix_is_missed_are_refused(tmp_path: Path):
     near = {"name": "near", "data": {"sources": {"sums": {"weight": 1.2}}}}  # 28.57 %, and not 25 %
     file = write_ablation(tmp_path, PLAIN, SUMS, near, tokens=1536)
-    done = ablate_here(file, tmp_path / "out", "--dry-run")
-    assert done.returncode == 2
+    done = ablate_here(file, tmp_path / "out", "--dry-run", expect=2)
     said = r"arm \w+: s.*% of its set, not .*%\. Expected an error of at most a tenth of the 3\.57%"
     assert re.search(said, done.stderr)
     assert not (tmp_path / "out/runs").exists()
 
 
 @pytest.mark.parametrize("name", ["ablate", "mix-search"])
-def test_functions_run_only_if_the_call_of_an_experiment_allows_it(name: str, tmp_path: Path) -> None:
+def test_functions_run_only_if_the_call_of_an_experiment_allows_it(name: str, tmp_path: Path):
     rule = {"python": [{"function": "rules:keep"}]}
     file = write_ablation(tmp_path, PLAIN, {"name": "ruled", "data": {"clean": rule}})
     if name == "mix-search":
@@ -138,19 +134,15 @@ def test_functions_run_only_if_the_call_of_an_experiment_allows_it(name: str, tm
             data.write(f"clean = {to_toml(rule)}\n")
     out, ran = tmp_path / "out", tmp_path / "ran"
     (tmp_path / "rules.py").write_text(f"open({str(ran)!r}, 'w').close()\ndef keep(texts): return [True] * len(texts)")
-    done = call_experiment(name, file, out, "--dry-run")
-    assert done.returncode == 2, done.stderr
+    done = call_experiment(name, file, out, "--dry-run", expect=2)
     assert "rules.py: rules:keep is a function of the recipe, and runs only if you allow it" in done.stderr
     assert not (out / "work").exists()  # of the first arm, which has no function, either
     assert not ran.exists()
-    done = call_experiment(name, file, out, "--dry-run", "--allow-code")
-    assert done.returncode == 0, done.stderr
+    done = call_experiment(name, file, out, "--dry-run", "--allow-code", expect=0)
     assert ran.exists()
 
 
-def test_a_recipe_with_fewer_tokens_than_a_training_takes_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recipe_with_fewer_tokens_than_a_training_takes_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = write_ablation(tmp_path, PLAIN, SUMS, tokens="12K")
     with (tmp_path / "data.toml").open("a") as recipe:
         recipe.write("mix = { tokens = 6000 }\n")

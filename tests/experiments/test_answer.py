@@ -60,7 +60,7 @@ def answer(
         ([result(2.4, text="c") for _ in FIRST], "other text: the arms were not scored on the same documents or items"),
     ],
 )
-def test_the_words_say_what_the_numbers_support(opened: Ablation, other: list[Any], words: str) -> None:
+def test_the_words_say_what_the_numbers_support(opened: Ablation, other: list[Any], words: str):
     found = answer(opened, FIRST[: len(other)], other)
     assert found["scores"][0]["answer"] == "the first arm"
     assert found["scores"][1]["answer"].startswith(words)
@@ -69,11 +69,11 @@ def test_the_words_say_what_the_numbers_support(opened: Ablation, other: list[An
     assert ("[" in (shown[1]["difference"] or "")) == (found["scores"][1]["low"] is not None)
 
 
-def test_of_an_accuracy_more_is_better(opened: Ablation) -> None:
+def test_of_an_accuracy_more_is_better(opened: Ablation):
     assert answer(opened, [0.2, 0.21], [0.4, 0.41], "held_out_2_acc")["scores"][1]["answer"] == "better"
 
 
-def test_costs_count_what_was_trained(opened: Ablation) -> None:
+def test_costs_count_what_was_trained(opened: Ablation):
     repeating = result(2.4)
     repeating.tokens_repeated = 700
     found = answer(opened, FIRST, [repeating, result(2.4), ProxyResult(failed="lost")])
@@ -87,7 +87,7 @@ def test_costs_count_what_was_trained(opened: Ablation) -> None:
     assert any(note.startswith("failed: arm other, seed 3: lost.") for note in found["notes"])
 
 
-def test_a_further_look_widens_the_interval_and_says_so(opened: Ablation) -> None:
+def test_a_further_look_widens_the_interval_and_says_so(opened: Ablation):
     once, twice = (answer(opened, FIRST, [2.47, 2.46, 2.43], looks=looks) for looks in (1, 2))
     (_, row), (_, later) = once["scores"], twice["scores"]
     assert (row["answer"], row["confidence"]) == ("better", pytest.approx(0.95))
@@ -99,7 +99,7 @@ def test_a_further_look_widens_the_interval_and_says_so(opened: Ablation) -> Non
     assert "in at most 7.50%, however many in 10%" in said
 
 
-def test_a_score_that_decides_alone_is_not_corrected(opened: Ablation) -> None:
+def test_a_score_that_decides_alone_is_not_corrected(opened: Ablation):
     scores = ["held_out_bpb", "held_out_2_bpb", "held_out_2_acc", "held_out_2_acc_norm"]
     ablation = copy.copy(opened)
     ablation.config = opened.config.with_values(scores=scores)

@@ -27,7 +27,7 @@ def compare(*arms: Sequence[float], looks: int = 1) -> list[dict[str, Any]]:
     return rows
 
 
-def test_interval_is_that_of_students_paired_test() -> None:
+def test_interval_is_that_of_students_paired_test():
     (found,) = compare(SLEEP)
     assert (found["low"], found["high"]) == (pytest.approx(0.7001, abs=1e-4), pytest.approx(2.4599, abs=1e-4))
 
@@ -55,7 +55,7 @@ def shifted(p: float, seeds: int = 10) -> list[float]:
 )
 def test_chances_are_shared_among_comparisons_and_looks(
     chances: list[float], looks: int, decided: list[int], confidences: list[float]
-) -> None:
+):
     rows = compare(*map(shifted, chances), looks=looks)
     assert [number for number, row in enumerate(rows) if row["answer"] == "worse"] == decided
     assert [row["confidence"] for row in rows] == pytest.approx(confidences)
@@ -66,7 +66,7 @@ def test_chances_are_shared_among_comparisons_and_looks(
     ("arms", "plan", "most"),
     [(1, [5], 0.05), (1, [2, 3, 4, 5, 6], 0.096875), (4, [5], 0.05), (4, [2, 3, 4, 5, 6], 0.096875)],
 )
-def test_equal_arms_differ_as_seldom_as_is_said(arms: int, plan: list[int], most: float) -> None:
+def test_equal_arms_differ_as_seldom_as_is_said(arms: int, plan: list[int], most: float):
     """However one goes on until an answer pleases: without corrections, these are 5%, 16%, 17% and 44%."""
     generator, found, times = np.random.default_rng(7), 0, 300
     for _ in range(times):
@@ -77,7 +77,7 @@ def test_equal_arms_differ_as_seldom_as_is_said(arms: int, plan: list[int], most
     assert found / times <= most + 2.5 * (most * (1 - most) / times) ** 0.5
 
 
-def test_edges() -> None:
+def test_edges():
     (equal,) = compare([0.0, 0.0, 0.0])
     assert (equal["low"], equal["high"], equal["answer"]) == (0.0, 0.0, "no difference: equal with every seed")
     assert compare([0.5, 0.5])[0]["low"] == 0.5

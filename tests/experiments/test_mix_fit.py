@@ -28,7 +28,7 @@ def design(count: int) -> np.ndarray:
     return np.array([SPACE.own, *spread_out(SPACE, CANDIDATES, count - 1, SPACE.own[None])])
 
 
-def test_mixes_are_within_the_bounds_and_apart() -> None:
+def test_mixes_are_within_the_bounds_and_apart():
     assert all(SPACE.holds(mix) for mix in CANDIDATES)
     chosen = design(20)
     assert len(chosen) == 20
@@ -44,20 +44,20 @@ def test_mixes_are_within_the_bounds_and_apart() -> None:
     assert all(SPACE.holds(mix) for mix in draw_near(CANDIDATES, best, 2))
 
 
-def test_weights_are_percent_and_groups_keep_their_proportions() -> None:
+def test_weights_are_percent_and_groups_keep_their_proportions():
     weights = SPACE.weights(np.array([0.6, 0.0, 0.4]))
     assert weights == {"web": 60.0, "maths": 1e-6, "code": 30.0, "notes": 10.0}
 
 
 @pytest.mark.parametrize("name", TRUTH)
-def test_fit_finds_the_numbers_of_a_score_again(name: str) -> None:
+def test_fit_finds_the_numbers_of_a_score_again(name: str):
     mixes = design(12)
     found = fit_score(mixes, TRUTH[name].predict(mixes), np.ones(len(mixes)))
     assert found.exponent == pytest.approx(TRUTH[name].exponent, abs=1e-4)
     assert found.pure == pytest.approx(TRUTH[name].pure, abs=1e-4)
 
 
-def test_best_mix_is_the_lowest_within_the_bounds() -> None:
+def test_best_mix_is_the_lowest_within_the_bounds():
     # By symmetry: two scores that each fall with one source.
     pair = {
         "maths_bpb": ScoreFit(-3.0, np.array([2.0, 1.0, 2.0])),
@@ -75,7 +75,7 @@ def test_best_mix_is_the_lowest_within_the_bounds() -> None:
     assert (predict_objective(TRUTH, PARTS, best[None]) <= predict_objective(TRUTH, PARTS, grid)).all()
 
 
-def test_intervals_cover_the_best_mix() -> None:
+def test_intervals_cover_the_best_mix():
     mixes, truth = design(12), find_best(SPACE, CANDIDATES, TRUTH, PARTS)
     covered, widths = np.zeros(3), np.zeros(3)
     for draw in range(4):
@@ -94,7 +94,7 @@ def test_intervals_cover_the_best_mix() -> None:
     assert (widths / 4 < 0.1).all()
 
 
-def test_rounds_share_the_arms() -> None:
+def test_rounds_share_the_arms():
     assert split_rounds(16, 3, 4) == [7, 4, 3]
     assert split_rounds(16, 1, 4) == [14]
     assert split_rounds(6, 3, 4) == [4]

@@ -24,10 +24,9 @@ SHIPPED = Path(__file__).parents[2] / "recipes/experiments"
 
 
 @pytest.mark.long
-def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path) -> None:
+def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path):
     file, out = write_search(tmp_path), tmp_path / "out"
-    done = call_experiment("mix-search", file, out, "--json")
-    assert done.returncode == 0, done.stderr
+    done = call_experiment("mix-search", file, out, "--json", expect=0)
     answer = json.loads(done.stdout)
     assert answer == json.loads((out / "mix-search.json").read_text())
     assert done.stderr.count("of 2 units were already encoded") >= 4  # arms change weights alone
@@ -70,7 +69,7 @@ def open_search(file: Path, out: Path) -> MixSearch:
     return MixSearch(file, out, LocalExecutor(1), Progress(quiet=True))
 
 
-def test_trainings_and_the_real_run_are_counted(tmp_path: Path) -> None:
+def test_trainings_and_the_real_run_are_counted(tmp_path: Path):
     # 9 trainings: the recipe's mix with two seeds, the winner with two, five others with one.
     search = open_search(write_search(tmp_path, arms=7), tmp_path / "out")
     assert count_trainings(search.config) == 9
@@ -98,7 +97,7 @@ def test_trainings_and_the_real_run_are_counted(tmp_path: Path) -> None:
     assert any(note.startswith("repeated as in the real run of 20,000 tokens: sums; each arm") for note in notes)
 
 
-def test_scores_of_other_text_are_not_fitted(tmp_path: Path) -> None:
+def test_scores_of_other_text_are_not_fitted(tmp_path: Path):
     search = open_search(write_search(tmp_path), tmp_path / "out")
     ablation = search._open_mixes({"recipe": search.space.own, "even": np.array([0.5, 0.5])})  # pyright: ignore[reportPrivateUsage]
     for number, training in enumerate(ablation.trainings):
@@ -111,5 +110,5 @@ def test_scores_of_other_text_are_not_fitted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", sorted(SHIPPED.glob("*-mix.toml")), ids=lambda file: file.stem)
-def test_shipped_searches_load(file: Path) -> None:
+def test_shipped_searches_load(file: Path):
     assert load_settings(MixSearchConfig, file).name == file.stem

@@ -13,7 +13,7 @@ from tests.support.builds import wait_until
 from tokenmill.experiments.proxy import hold_gpu
 
 
-def test_each_training_holds_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_training_holds_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch):
     # Names that no other process of this machine holds: GPUs may be named by UUID.
     names = [f"GPU-{uuid.uuid4()}" for _ in range(2)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(names))
@@ -41,7 +41,7 @@ def test_each_training_holds_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.skipif(Path("/proc/driver/nvidia/gpus").is_dir(), reason="this machine has GPUs: a training must hold one")
-def test_without_gpus_none_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gpus_none_is_held(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with hold_gpu("auto") as gpu:
         assert gpu is None

@@ -79,7 +79,7 @@ def build(folder: Path, cuts: list[list[int]], **mix: Any) -> tuple[Any, Any]:
     return assemble(folder, runs, plan, index), place_documents(plan, runs, index)
 
 
-def test_a_shard_holds_its_documents_each_with_one_eos(tmp_path: Path) -> None:
+def test_a_shard_holds_its_documents_each_with_one_eos(tmp_path: Path):
     shards, placed = build(tmp_path, [[], []])
     assert len(shards) == len(placed) > 3
     for (split, number), documents in placed.items():
@@ -104,7 +104,7 @@ def test_a_shard_holds_its_documents_each_with_one_eos(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "mix", [{}, {"tokens": "max", "when_short": "repeat", "max_epochs": 3}], ids=["once", "repeated"]
 )
-def test_runs_and_shards_assembled_together_change_no_token(mix: dict[str, Any], tmp_path: Path) -> None:
+def test_runs_and_shards_assembled_together_change_no_token(mix: dict[str, Any], tmp_path: Path):
     runs = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
     index = Index(runs, 2)
     plan = cut_sources(make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink", **mix}), index)
@@ -125,7 +125,7 @@ def proxy(bucket: str, moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> I
         yield proxy
 
 
-def test_runs_in_a_bucket_are_read_once_for_all_shards_of_a_task(bucket: str, proxy: Proxy, tmp_path: Path) -> None:
+def test_runs_in_a_bucket_are_read_once_for_all_shards_of_a_task(bucket: str, proxy: Proxy, tmp_path: Path):
     local = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
     recipe = make_recipe([3, 1], val_tokens=60, shard_tokens=150, when_short="shrink")
     store = open_writable_store(f"{bucket}/work")
@@ -157,7 +157,7 @@ def test_runs_in_a_bucket_are_read_once_for_all_shards_of_a_task(bucket: str, pr
         assemble(tmp_path / "damaged", runs, cut_sources(recipe, index), index, together=100, fetch=True)
 
 
-def test_tasks_take_so_many_shards_that_reads_are_long() -> None:
+def test_tasks_take_so_many_shards_that_reads_are_long():
     shards = [ShardPlan(split, k, ()) for split, count in (("train", 1000), ("val", 1)) for k in range(count)]
 
     def sizes(number: int, *, shard_documents: int = 100_000, **given: int) -> list[int]:
@@ -182,7 +182,7 @@ GOLDEN = {
 }
 
 
-def test_the_order_is_the_same_for_ever(tmp_path: Path) -> None:
+def test_the_order_is_the_same_for_ever(tmp_path: Path):
     """Recorded: a numpy whose generators differ would change every shard set."""
     runs = [write_run(tmp_path / "run", 0, [Document((i * 0x9E3779B97F4A7C15 % (1 << 64), i), 2) for i in range(12)])]
     plan = MixPlan(tuple(ShardPlan(*name, (Slice(0, 0, FIRST_HASH, END_HASH),)) for name in GOLDEN), (), (), 0, (), ())

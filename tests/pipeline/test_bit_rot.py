@@ -34,7 +34,7 @@ def damaged(whole: Built, tmp_path: Path) -> Built:
     return Built(whole.recipe, tmp_path / "set", whole.result)
 
 
-def test_a_flipped_byte_in_every_kind_of_file(damaged: Built, whole: Built) -> None:
+def test_a_flipped_byte_in_every_kind_of_file(damaged: Built, whole: Built):
     work = damaged.out.with_name("set.work")
     for seed, (deleted, patterns) in enumerate(ROUNDS):
         flipped = {pattern: list(work.glob(pattern)) for pattern in patterns.split()}
@@ -51,7 +51,7 @@ def test_a_flipped_byte_in_every_kind_of_file(damaged: Built, whole: Built) -> N
 
 
 @pytest.mark.long
-def test_worker_processes_find_damage(damaged: Built, whole: Built) -> None:
+def test_worker_processes_find_damage(damaged: Built, whole: Built):
     work = damaged.out.with_name("set.work")
     flipped = [path for path in sorted(work.glob("encode/*/documents.npy")) if path.stat().st_size > 1000][:3]
     for path in flipped:

@@ -36,7 +36,7 @@ def keys_of(block_list: BlockList) -> list[tuple[int, ...]]:
     return [tuple(row) for row in block_list.read()[0].tolist()]
 
 
-def test_what_trace_writes_and_a_person_edits_is_read(tmp_path: Path) -> None:
+def test_what_trace_writes_and_a_person_edits_is_read(tmp_path: Path):
     path = tmp_path / "block.txt"
     text = (
         "# Block list: the content hashes (XXH3-128) of 3 documents\r\n"
@@ -52,7 +52,7 @@ def test_what_trace_writes_and_a_person_edits_is_read(tmp_path: Path) -> None:
     assert len(BlockList("block.txt", path).read()[0]) == 0
 
 
-def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:
+def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path):
     runs = write_runs(tmp_path / "runs", [[Document((5, 5), 10)], [Document((6, 6), 10)]], [[], []])
     write_list(tmp_path / "a.txt", [(1, 1)])
     recipe = make_recipe([1, 1]).with_values(drop_hashes=[locate(tmp_path, "a.txt").pinned("0" * 64)])
@@ -65,7 +65,7 @@ def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:
 Load = Callable[..., Recipe]
 
 
-def test_a_recipe_records_the_digest_of_its_lists(tmp_path: Path, load: Load) -> None:
+def test_a_recipe_records_the_digest_of_its_lists(tmp_path: Path, load: Load):
     digest = write_list(tmp_path / "a.txt", [(1, 2)]).read()[1]
     recipe = load('drop_hashes = ["a.txt"]\n' + GOOD)
     assert recipe.drop_hashes == [f"{tmp_path}/a.txt#sha256={digest}"]

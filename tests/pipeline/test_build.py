@@ -24,7 +24,7 @@ def built(recipe: Path, expected: dict[str, str]) -> Path:
     return recipe.parent / "set"
 
 
-def test_pruning_leaves_what_the_build_used(tmp_path: Path) -> None:
+def test_pruning_leaves_what_the_build_used(tmp_path: Path):
     """The work folder is a cache: it keeps what any build made, until one is told to remove what it does not use."""
     recipe, out, other = write_small_recipe(tmp_path), tmp_path / "set", ("--set", "tokenizer.vocab_size=290")
     first = build_here(recipe, out)["ran"]
@@ -39,7 +39,7 @@ def test_pruning_leaves_what_the_build_used(tmp_path: Path) -> None:
     assert build_here(recipe, out)["ran"] == first
 
 
-def test_a_set_is_validated_in_full_once(recipe: Path, tmp_path: Path) -> None:
+def test_a_set_is_validated_in_full_once(recipe: Path, tmp_path: Path):
     """A build that is killed while it validates leaves a finished set, which the next build validates."""
     out = tmp_path / "set"
     levels = ("quick", "full", "full")
@@ -58,7 +58,7 @@ def test_a_set_is_validated_in_full_once(recipe: Path, tmp_path: Path) -> None:
     assert digests(out) == before
 
 
-def test_room_for_a_given_tokenizer(recipe: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_for_a_given_tokenizer(recipe: Path, built: Path, monkeypatch: pytest.MonkeyPatch):
     needs: list[int] = []
     monkeypatch.setattr(running_build, "check_room", lambda found, _: needs.append(found[0][2]))
     given = pipeline.load_recipe(recipe, overrides=[f"tokenizer={{file='{built}/tokenizer.json'}}"])
@@ -71,7 +71,7 @@ def test_room_for_a_given_tokenizer(recipe: Path, built: Path, monkeypatch: pyte
     assert needs[1] - needs[0] == pytest.approx(2 * text_bytes / running_build.LEAST_BYTES_PER_TOKEN, abs=9)
 
 
-def test_what_is_refused_leaves_folders_as_they_are(recipe: Path, built: Path, tmp_path: Path) -> None:
+def test_what_is_refused_leaves_folders_as_they_are(recipe: Path, built: Path, tmp_path: Path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/thesis.tex").write_text("do not touch")
     before = digests(built)
@@ -86,7 +86,7 @@ def test_what_is_refused_leaves_folders_as_they_are(recipe: Path, built: Path, t
     assert digests(built) == before
 
 
-def test_a_source_of_weight_0_is_in_the_phases_that_name_it(tmp_path: Path) -> None:
+def test_a_source_of_weight_0_is_in_the_phases_that_name_it(tmp_path: Path):
     notes = write_small_recipe(tmp_path).parent / "notes"
     sources = [
         source("early", notes / "[0-2]*.txt", format="file"),
@@ -96,7 +96,7 @@ def test_a_source_of_weight_0_is_in_the_phases_that_name_it(tmp_path: Path) -> N
     mix, shards = {"tokens": 2000, "phases": phases}, {"tokens": 400}
     recipe = write_recipe(tmp_path / "r.toml", *sources, mix=mix, shards=shards, split={"val_tokens": 400})
     build_here(recipe, tmp_path / "out")
-    assert call_here("validate", tmp_path / "out").returncode == 0
+    call_here("validate", tmp_path / "out", expect=0)
     entries = json.loads((tmp_path / "out/manifest.json").read_text())
     assert [[row["requested"] for row in phase["mix"]] for phase in entries["phases"]] == [[1, 0], [0.25, 0.75]]
     assert [row["requested"] for row in entries["mix"]] == pytest.approx([0.85, 0.15])
@@ -108,7 +108,7 @@ def test_a_source_of_weight_0_is_in_the_phases_that_name_it(tmp_path: Path) -> N
     assert digests(tmp_path / "again") == digests(tmp_path / "out")
 
 
-def test_validation_without_weights_has_the_shares_of_all_text(tmp_path: Path) -> None:
+def test_validation_without_weights_has_the_shares_of_all_text(tmp_path: Path):
     """Validation takes a third of the long documents, of which training then has a smaller share."""
     for name, sizes in (("long", [4000] * 3), ("short", [10] * 300)):
         texts = [" ".join(f"{name}{number * size + word}" for word in range(size)) for number, size in enumerate(sizes)]

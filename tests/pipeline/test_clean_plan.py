@@ -29,7 +29,7 @@ def write_words(folder: Path, **limits: Any) -> Path:
 
 
 @pytest.mark.parametrize("when", ["mix", "encode"])
-def test_a_plan_says_what_presets_take(when: str, tmp_path: Path) -> None:
+def test_a_plan_says_what_presets_take(when: str, tmp_path: Path):
     recipe = write_words(tmp_path, when=when, max_dropped=0.2)
     said = call_here("plan", recipe).stdout
     assert re.search(r"^ s +code +25.0% +max_longest_line_bytes 25.0%$", said, re.M)
@@ -49,7 +49,7 @@ def garbage(folder: Path) -> list[str]:
     return [entry for entry in vocabulary if 1 < len(entry) < 9 and set(entry) & set("zqxjkv")]
 
 
-def test_what_falls_never_becomes_an_entry(tmp_path: Path) -> None:
+def test_what_falls_never_becomes_an_entry(tmp_path: Path):
     recipe = write_words(tmp_path, max_dropped=1)
     build_here(recipe, tmp_path / "set")
     assert not garbage(tmp_path / "set")
@@ -69,7 +69,7 @@ OTHERS_OFF = {key: "off" for key in Gopher.limit_keys() if key not in KEPT}
 
 
 @pytest.mark.long
-def test_a_moved_limit_keeps_the_sample_of_the_tokenizer_and_says_so(tmp_path: Path) -> None:
+def test_a_moved_limit_keeps_the_sample_of_the_tokenizer_and_says_so(tmp_path: Path):
     write_texts(tmp_path / "prose.jsonl", real_documents())
     clean = {"gopher": {"min_words": 15, "max_dropped": 1} | OTHERS_OFF}
     recipe = write_recipe(

@@ -34,7 +34,7 @@ def source_of(clean: dict[str, Any]) -> SourceRecipe:
     return Recipe.model_validate({"name": "r", "sources": [source], "tokenizer": {"vocab_size": 300}}).sources[0]
 
 
-def test_presets_for_all_go_to_the_sources_without_a_table(load: Any) -> None:
+def test_presets_for_all_go_to_the_sources_without_a_table(load: Any):
     tables = """
 [clean.gopher]
 min_words = 7
@@ -89,7 +89,7 @@ EQUAL: list[list[dict[str, Any]]] = [
 """The `clean` tables in each list encode the same; those of two lists do not."""
 
 
-def test_what_decides_what_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_decides_what_is_encoded(monkeypatch: pytest.MonkeyPatch):
     def digests() -> list[str]:
         found = [{digest_of(reading_keys(source_of(clean))) for clean in equal} for equal in EQUAL]
         assert all(len(own) == 1 for own in found), found
@@ -114,7 +114,7 @@ OTHER: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CleanRecipe.model_fields)
-def test_every_key_of_a_table_decides_what_is_encoded_but_max_dropped(name: str) -> None:
+def test_every_key_of_a_table_decides_what_is_encoded_but_max_dropped(name: str):
     keys = {"language": LANGUAGE, **LISTED}.get(name, {})
     source = source_of({name: [keys] if name in LISTED else keys | (EARLY if name in PRESETS else {})})
     table = source.clean.presets()[0] if name in PRESETS else source.clean.filters()[0]
@@ -133,7 +133,7 @@ def test_every_key_of_a_table_decides_what_is_encoded_but_max_dropped(name: str)
     assert digest(one) != digest(two)
 
 
-def test_the_sample_is_drawn_with_the_limits_that_the_recipe_gives(load: Any) -> None:
+def test_the_sample_is_drawn_with_the_limits_that_the_recipe_gives(load: Any):
     on = GOOD.replace("[tokenizer]", "[clean.gopher]\nmin_words = 3\n[tokenizer]")
     key = "tokenizer.sample_limits.prose"
     given = load(on, f"{key}.gopher={{min_words = 7}}").sample_limits()
@@ -159,7 +159,7 @@ TEXTS = [write_prose(1, 60), "few words", "x" * 2000, "a b c\n" * 60, "", write_
 """Two good documents; too few words; both presets; mean word too short; dropped for being empty."""
 
 
-def test_documents_fall_before_encoding_under_their_first_reason() -> None:
+def test_documents_fall_before_encoding_under_their_first_reason():
     def limit(share: float) -> SourceRecipe:
         return source_of({"gopher": EARLY | {"max_dropped": share}, "code": EARLY})
 

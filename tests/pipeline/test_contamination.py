@@ -119,7 +119,7 @@ def hashed(text: str) -> list[int]:
     return find_hashed_words(normalise(text.encode())[0])[0].tolist()
 
 
-def test_typography_does_not_hide_words() -> None:
+def test_typography_does_not_hide_words():
     plain = (
         'The r\u00e9sum\u00e9 of Zo\u00eb\'s office: "final flow, first finish" - costs $5 & 40% more than 1/2 of 38 '
         "caf\u00e9s; \u0391\u03b8\u03ae\u03bd\u03b1 and \u041c\u043e\u0441\u043a\u0432\u0430, d\u00e9j\u00e0 vu."
@@ -169,7 +169,7 @@ TEXTS = st.lists(
 @example(items=["กกกかかか一一ก"], documents=["\u0e48กกกかかか一一"], size=8)
 @example(items=["aaaaaaaa bbbbbbbb cccccccc"], documents=["aaaaaaaa bbbbbbbb cccccccc dddddddd"], size=8)
 @given(items=TEXTS, documents=TEXTS, size=st.sampled_from([8, 64, 1 << 20]))
-def test_hits_are_those_of_a_plain_search(items: list[str], documents: list[str], size: int) -> None:
+def test_hits_are_those_of_a_plain_search(items: list[str], documents: list[str], size: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hits_module, "SLICE_BYTES", size)
         found = HitFinder(items_of(items)).find(documents_of(documents))
@@ -233,7 +233,7 @@ def read_held(work: Path) -> list[dict[str, Any]]:
     return [row | item for row in read_rows(work) for item in row["items"]]
 
 
-def test_items_are_counted_and_their_places_known(tmp_path: Path) -> None:
+def test_items_are_counted_and_their_places_known(tmp_path: Path):
     write_corpus(tmp_path)
     pipeline.build_set(recipe_of(tmp_path), out=tmp_path / "clean", workers=1)
     questions = {"name": "questions", "paths": [f"{tmp_path}/questions.jsonl"], "text": "question"}
@@ -260,7 +260,7 @@ def test_items_are_counted_and_their_places_known(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("counts", [0, 1000])
-def test_a_part_of_an_item_is_not_the_item(counts: int) -> None:
+def test_a_part_of_an_item_is_not_the_item(counts: int):
     """Of 17 words a document needs 12; if all n-grams are common, it needs nearly all of them."""
     item = re.findall(r"\w+", "a tall man in red sold nine old maps of Spain to my aunt for ten coins")
     ends = range(3, len(item) + 1)
@@ -307,7 +307,7 @@ def write_planted(folder: Path) -> None:
     pq.write_table(pa.table({"text": [*[copied] * 20, *pages[400:420]]}), folder / "two.parquet")
 
 
-def test_items_in_many_documents_are_found_and_shared_phrases_are_not(tmp_path: Path) -> None:
+def test_items_in_many_documents_are_found_and_shared_phrases_are_not(tmp_path: Path):
     write_planted(tmp_path)
     table = {"name": "items", "paths": ["items.jsonl"], "text": "question", "action": "drop", "max_dropped": 1}
     recipe = recipe_of(Path(), evaluations=[table], clean={"near_duplicates": {"max_dropped": 1}}) | {"name": "planted"}
@@ -331,9 +331,7 @@ def test_items_in_many_documents_are_found_and_shared_phrases_are_not(tmp_path: 
         assert count_documents(ngrams, runs, None).tolist() == counts.tolist()
 
 
-def test_the_manifest_names_the_items_that_the_training_split_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_manifest_names_the_items_that_the_training_split_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Items are in documents of both splits, in some that the mix leaves out, in a copy, and in none."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     task = KNOWN_TASKS["lambada"]

@@ -142,14 +142,14 @@ def count_found(script: str, words: int) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize(("script", "words"), [*((script, 12) for script in SCRIPTS), ("English", 18)])
-def test_items_inside_sentences_are_found_in_every_script(script: str, words: int) -> None:
+def test_items_inside_sentences_are_found_in_every_script(script: str, words: int):
     verbatim, changed, false = count_found(script, words)
     assert verbatim >= PLANTED * 38 // 40
     assert changed >= PLANTED * 36 // 40
     assert not false
 
 
-def test_line_breaks_punctuation_and_other_scripts_hide_no_item() -> None:
+def test_line_breaks_punctuation_and_other_scripts_hide_no_item():
     item = "小明在2019年用Python写了3个程序，ความเร็วเท่าไร、どれですか？"
     copies = [
         item.replace("了", "\n了").replace("ว", "ว\n\n").replace("す", " す "),
@@ -166,5 +166,5 @@ def test_line_breaks_punctuation_and_other_scripts_hide_no_item() -> None:
 @pytest.mark.parametrize(
     ("text", "words"), [("法国首都哪", 0), ("法国的首都在哪里", 7), ("ประเทศไทย", 0), ("ประเทศไทยมีกี่จังหวัด", 5)]
 )
-def test_items_of_three_words_side_by_side_are_searched(text: str, words: int) -> None:
+def test_items_of_three_words_side_by_side_are_searched(text: str, words: int):
     assert find_item_ngrams(memoryview(text.encode()))[1] == words

@@ -65,7 +65,7 @@ def source_of(*tables: dict[str, Any]) -> SourceRecipe:
 
 
 @pytest.mark.parametrize(("name", "arguments"), NAMED)
-def test_a_filter_drops_what_it_drops_alone(name: str, arguments: dict[str, Any]) -> None:
+def test_a_filter_drops_what_it_drops_alone(name: str, arguments: dict[str, Any]):
     documents = texts(150)
     alone = getattr(datatrove_filters, name)(**arguments)
     results = [get_filter_result(alone.filter(Document(text=text, id=""))) for text in documents]
@@ -82,7 +82,7 @@ def test_a_filter_drops_what_it_drops_alone(name: str, arguments: dict[str, Any]
     assert bool(tally.edited) == (name == "C4QualityFilter")
 
 
-def test_every_filter_is_offered_or_refused() -> None:
+def test_every_filter_is_offered_or_refused():
     every = {
         name
         for name, value in vars(datatrove_filters).items()
@@ -107,7 +107,7 @@ def recipe(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_a_filter_of_a_module_is_a_function(recipe: Callable[..., Path]) -> None:
+def test_a_filter_of_a_module_is_a_function(recipe: Callable[..., Path]):
     texts = ["short", "long enough\x00", "long enough?"]
     path = recipe('[[sources.clean.python]]\nfunction = "mine:keep"\nmax_dropped = 1.0', texts)
     (path.parent / "mine.py").write_text(

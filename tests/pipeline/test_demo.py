@@ -27,7 +27,7 @@ def _read(folder: Path, source: str) -> pa.Table:
     return pa.concat_tables(pq.read_table(file) for file in sorted((folder / source).glob("*.parquet")))
 
 
-def test_the_corpus_is_what_its_summary_says(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_the_corpus_is_what_its_summary_says(corpus: tuple[Path, list[dict[str, Any]]]):
     folder, summary = corpus
     assert [row["name"] for row in summary] == [*demo.SOURCES, demo.HELD_OUT]
     tables = {row["name"]: _read(folder, row["name"]) for row in summary}
@@ -47,7 +47,7 @@ def test_the_corpus_is_what_its_summary_says(corpus: tuple[Path, list[dict[str, 
     assert not set(texts).intersection(held_out)
 
 
-def test_repeated_and_long_documents_are_left_out() -> None:
+def test_repeated_and_long_documents_are_left_out():
     def keep(texts: list[str]) -> tuple[list[str], list[str]]:
         documents = [docstrings.Docstring(text, "r 1", "p.py", str(n)) for n, text in enumerate(texts)]
         long: list[docstrings.Docstring] = []
@@ -64,7 +64,7 @@ def test_repeated_and_long_documents_are_left_out() -> None:
     assert docstrings.harvest_docstrings([("r 1", "gone.py", "gone.py")]) == []
 
 
-def test_another_run_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_run_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Of three releases: several tasks for the processes, and each of the three sources."""
     few = [release for release in demo._installed() if demo._normal_name(release) in ("mpmath", "networkx", "numpy")]
     monkeypatch.setattr(demo, "_installed", lambda: iter(few))

@@ -40,7 +40,7 @@ FORMS: dict[str, Callable[[list[str]], str]] = {
 @pytest.mark.parametrize("encoding", TEXTS)
 def test_text_is_read_in_its_encoding(
     encoding: str, format_: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(byte_io, "BATCH_BYTES", block)
     documents = [f"{TEXTS[encoding]} {n}\nsecond line" for n in range(5)]
     documents = documents if format_ in FORMS else documents[:1]
@@ -55,7 +55,7 @@ def test_text_is_read_in_its_encoding(
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "windows-1252", "koi8-r", "cp037", "utf-16", "shift_jis", "gb18030"])
-def test_cuts_do_not_change_the_documents(encoding: str, tmp_path: Path) -> None:
+def test_cuts_do_not_change_the_documents(encoding: str, tmp_path: Path):
     """Files whose characters have several bytes, other than UTF-8, are one span: their bytes cannot be searched."""
     documents = [f"{TEXTS[encoding]} {n}" for n in range(200)]
     (tmp_path / "a.txt").write_bytes("\n\n".join(documents).encode(encoding))
@@ -73,12 +73,12 @@ def test_cuts_do_not_change_the_documents(encoding: str, tmp_path: Path) -> None
         ("shift_jis", b"a\x81", b"a\xff81"),
     ],
 )
-def test_a_byte_that_does_not_decode_stays_visible(encoding: str, data: bytes, marked: bytes) -> None:
+def test_a_byte_that_does_not_decode_stays_visible(encoding: str, data: bytes, marked: bytes):
     """Undecodable bytes of ASCII that are UTF-8 together must not become text."""
     assert decode_whole(data, encoding) == marked
 
 
-def test_a_mark_where_a_span_begins_is_text(tmp_path: Path) -> None:
+def test_a_mark_where_a_span_begins_is_text(tmp_path: Path):
     """Only the start of a file has a byte order mark; joined files have one in the middle, which is a character."""
     (tmp_path / "a.txt").write_text("\n".join(["\ufeffone"] * 100), encoding="utf-8")
     source = files_source(tmp_path / "a.txt", separator="\n")

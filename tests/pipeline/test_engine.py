@@ -51,7 +51,7 @@ def run(tmp_path: Path) -> Any:
     return run_tasks
 
 
-def test_digests_depend_on_values_alone() -> None:
+def test_digests_depend_on_values_alone():
     value = {"b": [1, 2.5, None, True], "a": {"é": "x"}}
     assert digest_of(value) == digest_of({"a": {"é": "x"}, "b": [1, 2.5, None, True]})
     assert digest_of(value) == "9aa47a681f01e692d6278f273d3851fd"
@@ -60,7 +60,7 @@ def test_digests_depend_on_values_alone() -> None:
     assert digest_of({**value, "a": JsonText('{"é":"x"}')}) == digest_of(value)
 
 
-def test_only_what_is_missing_runs(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_missing_runs(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(FolderStore, "delete", None)  # a request for each task, if the work is in a bucket
     tasks = task("a"), task("b", "longer text"), task("c")
     result, ran = run(*tasks)
@@ -98,7 +98,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_result_is_made_again(kind: str, run: Any, tmp_path: Path) -> None:
+def test_a_damaged_result_is_made_again(kind: str, run: Any, tmp_path: Path):
     expected, _ = run(task("a"), task("b"))
     folder = tmp_path / "stage" / task("a").digest
     DAMAGE[kind](folder / "a.bin", folder / RECEIPT_FILE)
@@ -108,7 +108,7 @@ def test_a_damaged_result_is_made_again(kind: str, run: Any, tmp_path: Path) -> 
     assert expected.results[1] == result.results[1]
 
 
-def test_a_task_that_fails_leaves_nothing(run: Any, tmp_path: Path) -> None:
+def test_a_task_that_fails_leaves_nothing(run: Any, tmp_path: Path):
     with pytest.raises(stage_tasks.TaskError, match="halfway"):
         run(task("a", "the longest text"), task("b", "a text", fail=True), task("c"))
     # What is finished stays finished.
@@ -121,7 +121,7 @@ def test_a_task_that_fails_leaves_nothing(run: Any, tmp_path: Path) -> None:
         assert [*names(tmp_path), *tmp_path.glob("stage/*")] in ([], ["stage"])
 
 
-def test_leftovers_of_this_host_are_deleted_when_their_process_has_ended(run: Any, tmp_path: Path) -> None:
+def test_leftovers_of_this_host_are_deleted_when_their_process_has_ended(run: Any, tmp_path: Path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     own = unique_name()
@@ -142,7 +142,7 @@ def attempt(tmp_path: Path, text: str, outputs: FolderStore | None = None) -> No
 
 
 @pytest.mark.parametrize("where", ["work", "outputs"])
-def test_a_task_that_ran_twice_must_give_the_same(where: str, run: Any, tmp_path: Path) -> None:
+def test_a_task_that_ran_twice_must_give_the_same(where: str, run: Any, tmp_path: Path):
     folder = tmp_path / "stage" / task("a").digest
     receipt, outputs = folder / RECEIPT_FILE, FolderStore(tmp_path) if where == "outputs" else None
     file = (tmp_path if outputs else folder) / "a.bin"
@@ -159,7 +159,7 @@ def test_a_task_that_ran_twice_must_give_the_same(where: str, run: Any, tmp_path
 
 
 @pytest.mark.parametrize("before", ["nothing", "a damaged one"])
-def test_a_race_of_many_attempts_has_one_winner(before: str, tmp_path: Path) -> None:
+def test_a_race_of_many_attempts_has_one_winner(before: str, tmp_path: Path):
     folder = tmp_path / "stage" / task("a").digest
     if before != "nothing":
         folder.mkdir(parents=True)
@@ -171,7 +171,7 @@ def test_a_race_of_many_attempts_has_one_winner(before: str, tmp_path: Path) -> 
     assert (folder / "a.bin").read_text() == "some text"
 
 
-def test_a_damaged_file_is_made_anew_once(tmp_path: Path) -> None:
+def test_a_damaged_file_is_made_anew_once(tmp_path: Path):
     """The first time the receipt goes; a disk that damages the new file, too, ends the build."""
     driver = Driver(FolderStore(tmp_path), LocalExecutor(1), Progress())
     written = task("a")
@@ -199,7 +199,7 @@ def test_the_last_calls_take_the_cores_of_workers_without_one():
             assert executor.count_threads(len(threads)) == threads
 
 
-def test_a_task_that_dies_each_time_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
+def test_a_task_that_dies_each_time_is_named_and_the_others_are_kept(tmp_path: Path):
     deaths = tmp_path / "deaths"
     payloads = [{"name": f"t{number}", "deaths": str(deaths), "times": 9 * (number == 3)} for number in range(8)]
     with closing(LocalExecutor(2)) as pool, pytest.raises(RunError, match="stage task t3: lost 3 times"):
@@ -208,7 +208,7 @@ def test_a_task_that_dies_each_time_is_named_and_the_others_are_kept(tmp_path: P
     assert len(list((tmp_path / "stage").glob("[!.]*/receipt.json"))) >= 2  # those that ran beside it and before
 
 
-def test_ranges_are_compared_with_the_blocks_of_their_receipt(tmp_path: Path) -> None:
+def test_ranges_are_compared_with_the_blocks_of_their_receipt(tmp_path: Path):
     data = random.Random(1).randbytes(300_000)
     with ChecksummedWriter(tmp_path / "a") as file:
         for first, last in itertools.pairwise([0, 1, 16_384, 16_384, 16_390, 100_000, len(data)]):
@@ -224,7 +224,7 @@ def test_ranges_are_compared_with_the_blocks_of_their_receipt(tmp_path: Path) ->
         read(131_000, 200_000)
 
 
-def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_path: Path):
     long = tmp_path / ("a" * 100)
     long.mkdir()
     program = "from pipeline.engine.executors import LocalExecutor; LocalExecutor(2)"
@@ -234,7 +234,7 @@ def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_named(tmp_pat
     assert "Set TMPDIR to a folder with a shorter path, or give --workers 1." in done.stderr
 
 
-def test_a_fork_server_that_ends_is_a_lost_worker(tmp_path: Path) -> None:
+def test_a_fork_server_that_ends_is_a_lost_worker(tmp_path: Path):
     """The server of this process lives already, so another program tries: one module of the server's ends it."""
     (tmp_path / "ends_the_server.py").write_text("import os\n\nos.abort()\n")
     program = """

@@ -109,7 +109,7 @@ TABLES: dict[str, Callable[[Path], None]] = {
 """Files with a document of `TEXT_BYTES` in thousands of rows, and a batch that is decompressed whole."""
 
 
-def test_files_that_explode_are_refused_within_two_gigabytes(tmp_path: Path) -> None:
+def test_files_that_explode_are_refused_within_two_gigabytes(tmp_path: Path):
     for name, (head, _) in HEADS.items():
         (tmp_path / name).write_bytes(zstandard.compress(head.encode()) + 200 * zstandard.compress(TEXT.encode()))
     for name, write in TABLES.items():
@@ -128,7 +128,7 @@ def test_files_that_explode_are_refused_within_two_gigabytes(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.jsonl.zst"])
-def test_a_file_of_many_documents_may_grow_a_hundred_times(name: str, tmp_path: Path) -> None:
+def test_a_file_of_many_documents_may_grow_a_hundred_times(name: str, tmp_path: Path):
     text, path = "words " * 1000, tmp_path / name
     if name == "a.parquet":
         write_parquet(path, text)
@@ -142,7 +142,7 @@ def test_a_file_of_many_documents_may_grow_a_hundred_times(name: str, tmp_path: 
     assert sum(len(batch.text) for batch in batches) == ROWS
 
 
-def test_too_little_memory_names_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_names_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n' * 2)
     parse_lines = jsonl.parse_lines
 
@@ -159,7 +159,7 @@ def test_too_little_memory_names_the_record(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.jsonl.zst"])
-def test_a_file_that_memory_is_too_small_for_is_not_called_damaged(name: str, tmp_path: Path) -> None:
+def test_a_file_that_memory_is_too_small_for_is_not_called_damaged(name: str, tmp_path: Path):
     texts = [os.urandom(500_000).hex() for _ in range(60)]
     table, lines = pa.table({"text": texts}), "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
     path = tmp_path / name

@@ -230,7 +230,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(folder, texts)
 
 
-def test_each_planted_document_is_counted_and_shown(built: Built) -> None:
+def test_each_planted_document_is_counted_and_shown(built: Built):
     manifest = shards.open_set(built.folder / "set").manifest
     counted = {(source.name, reason): count for source in manifest.sources for reason, count in source.dropped.items()}
     planted = [(source, reason) for source, reason, *_ in FATES.values()]
@@ -262,7 +262,7 @@ def test_each_planted_document_is_counted_and_shown(built: Built) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, fate in FATES.items() if fate[3]])
-def test_trace_says_why(built: Built, name: str) -> None:
+def test_trace_says_why(built: Built, name: str):
     source, reason, code, sentence = FATES[name]
     if not code:
         answer = built.ask("--document", built.file_of(name))
@@ -293,7 +293,7 @@ def check_alarm(said: str, built: Built, name: str) -> None:
     assert "or set max_dropped = 0.0" in said
 
 
-def test_alarms_of_plan_and_build_show_what_would_go(built: Built) -> None:
+def test_alarms_of_plan_and_build_show_what_would_go(built: Built):
     recipe, work = built.folder / "recipe.toml", built.folder / "strict.work"
     strict = overrides(*(f"{key}=0" for key in BOUNDS.values()))
     planned = json.loads(call_here("plan", recipe, *strict, "--json").stdout)
@@ -317,7 +317,7 @@ def test_alarms_of_plan_and_build_show_what_would_go(built: Built) -> None:
     assert (ran["tokenizer"], ran["encode"], ran["mix"]) == (0, 0, 0)
 
 
-def test_a_smaller_share_of_a_source_is_a_part_of_a_larger_one(built: Built) -> None:
+def test_a_smaller_share_of_a_source_is_a_part_of_a_larger_one(built: Built):
     place, bound = built.folder / "shares", ("mix.tokens=max", "mix.when_short=shrink")
 
     def build(take: float) -> tuple[dict[str, Any], list[Any], set[str]]:
@@ -345,7 +345,7 @@ def test_a_smaller_share_of_a_source_is_a_part_of_a_larger_one(built: Built) -> 
     assert "sources.web.take = 0.5 (was 1.0)" in second["stderr"]
 
 
-def test_every_document_of_the_set_is_where_the_work_folder_says(built: Built) -> None:
+def test_every_document_of_the_set_is_where_the_work_folder_says(built: Built):
     for shard in shards.open_set(built.folder / "set").shards:
         for value in shard.documents(["hash"])["hash"].to_pylist()[:4]:
             answer = built.ask("--hash", value.hex(), "--work", str(built.folder / "set.work"))
@@ -354,7 +354,7 @@ def test_every_document_of_the_set_is_where_the_work_folder_says(built: Built) -
             assert answer["answer"] == "in the set"
 
 
-def test_beyond_the_budget(built: Built) -> None:
+def test_beyond_the_budget(built: Built):
     held = hashes_in(built.folder / "set")
     spare = [json.loads(line)["text"] for line in (built.folder / "spare.jsonl").read_text().splitlines()]
     left = [digest for digest in (hash_document(text.encode()).hex() for text in spare) if digest not in held]
@@ -371,7 +371,7 @@ def test_beyond_the_budget(built: Built) -> None:
     assert int(found[1].replace(",", "")) == manifest.mix[2].requested_tokens
 
 
-def test_texts_that_are_not_in_the_set_or_were_masked(built: Built) -> None:
+def test_texts_that_are_not_in_the_set_or_were_masked(built: Built):
     # A hash alone does not tell what was dropped before encoding.
     answer = built.ask("--hash", built.hash_of("short"))
     assert answer["answer"] == "unknown"
@@ -391,7 +391,7 @@ def test_texts_that_are_not_in_the_set_or_were_masked(built: Built) -> None:
     assert said.count("has this text: cleaning keeps it") == 1
 
 
-def test_what_is_only_reported_and_a_build_that_stopped(built: Built) -> None:
+def test_what_is_only_reported_and_a_build_that_stopped(built: Built):
     place = built.folder / "reported"
     reported = {"clean.near_duplicates.action": '"report"', "mix.tokens": '"max"', "mix.when_short": '"shrink"'}
     changes = [f"{key}={value}" for key, value in reported.items()]
@@ -417,7 +417,7 @@ def test_what_is_only_reported_and_a_build_that_stopped(built: Built) -> None:
     assert "the sources are too small" in reason["text"]
 
 
-def test_a_page_shows_the_table_and_documents(built: Built, tmp_path: Path) -> None:
+def test_a_page_shows_the_table_and_documents(built: Built, tmp_path: Path):
     page, work = tmp_path / "pages/clean.html", built.folder / "set.work"
     assert "clean.html: " in report(work, "--html", str(page)).stdout
     written = page.read_bytes()
@@ -436,7 +436,7 @@ def test_a_page_shows_the_table_and_documents(built: Built, tmp_path: Path) -> N
     assert not [part for part in ("<script", "\x1b", "\u202e") if part in text]
 
 
-def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(built: Built, tmp_path: Path) -> None:
+def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(built: Built, tmp_path: Path):
     work = tmp_path / "set.work"
     for name in ("set", "set.work"):
         shutil.copytree(built.folder / name, tmp_path / name)
@@ -451,7 +451,7 @@ def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(built: 
         assert report(work, "--json") == whole
 
 
-def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path: Path) -> None:
+def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path: Path):
     write(tmp_path / "a.jsonl", [(text, 0) for text in sentences(40, 0)])
     old = {"name": "old", "paths": [f"{tmp_path}/old.txt"], "weight": 1, "format": "file", "encoding": "latin-1"}
     recipe = {
@@ -482,7 +482,7 @@ def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path
     assert "give it with --work" in lost
 
 
-def test_of_a_file_that_a_source_lists_that_source_alone_is_asked(tmp_path: Path) -> None:
+def test_of_a_file_that_a_source_lists_that_source_alone_is_asked(tmp_path: Path):
     write(tmp_path / "a.jsonl", [(text, 0) for text in sentences(40, 0)])
     for name, text in (("plain", "A page of old news"), ("sent", "Write to anna.berg@gmail.com or ben@gmail.com")):
         (tmp_path / f"{name}.txt.gz").write_bytes(gzip.compress(text.encode()))

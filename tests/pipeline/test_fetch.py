@@ -92,9 +92,7 @@ def undisturbed(small: Archive, tmp_path_factory: pytest.TempPathFactory) -> tup
 # --- All of it ---
 
 
-def test_every_file_is_fetched_once_and_used(
-    small: Archive, server: Bucket, undisturbed: tuple[dict[str, Any], Path]
-) -> None:
+def test_every_file_is_fetched_once_and_used(small: Archive, server: Bucket, undisturbed: tuple[dict[str, Any], Path]):
     result, out = undisturbed
     assert (result["ran"]["fetch"], result["requests"]) == (1, len(small.keys))
     assert result["lost"] == {archive.NOT_UTF8: 1}
@@ -108,7 +106,7 @@ def test_every_file_is_fetched_once_and_used(
 
 def test_killed_half_way_it_asks_for_the_rest_only(
     small: Archive, server: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
-) -> None:
+):
     recipe, out = write(tmp_path, small.folder), tmp_path / "set"
     total = undisturbed[0]["requests"]
     server.latency_s = 0.02
@@ -137,9 +135,7 @@ def latin1_content(server: Bucket, small: Archive) -> bytes:
     return content
 
 
-def test_every_file_that_cannot_be_used_is_counted_with_its_reason(
-    small: Archive, server: Bucket, tmp_path: Path
-) -> None:
+def test_every_file_that_cannot_be_used_is_counted_with_its_reason(small: Archive, server: Bucket, tmp_path: Path):
     """Of the rows, one each is missing, altered, truncated, a page, Latin-1; three are no SHA-1."""
     keys = [key for key in small.keys if len(content_of(server, key)) > 1000]
     latin1 = hashlib.sha1(latin1_content(server, small)).hexdigest()
@@ -159,9 +155,7 @@ def test_every_file_that_cannot_be_used_is_counted_with_its_reason(
     assert manifest["sources"][0]["dropped"].items() >= expected.items()
 
 
-def test_too_many_missing_stop_the_build_and_are_asked_for_again(
-    small: Archive, server: Bucket, tmp_path: Path
-) -> None:
+def test_too_many_missing_stop_the_build_and_are_asked_for_again(small: Archive, server: Bucket, tmp_path: Path):
     recipe, out = write(tmp_path, small.folder), tmp_path / "set"
     gone = small.keys[10:20]
     bodies = {key: server.objects[key] for key in gone}
@@ -190,7 +184,7 @@ def test_too_many_missing_stop_the_build_and_are_asked_for_again(
     assert mended["ran"]["encode"] == 1
 
 
-def test_another_archive_is_found_out_early(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
+def test_another_archive_is_found_out_early(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any):
     monkeypatch.setattr(fetch, "_HOPELESS", 20)
     server.faults.on("/content/", status=404)
     run = Run(small, server, tmp_path, monkeypatch)
@@ -202,7 +196,7 @@ def test_another_archive_is_found_out_early(small: Archive, server: Bucket, tmp_
 
 def test_fetched_documents_that_were_damaged_are_fetched_again(
     small: Archive, server: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
-) -> None:
+):
     recipe, out = write(tmp_path, small.folder), tmp_path / "set"
     build(recipe, out, server)
     for seed, place in enumerate((None, -1, -300)):  # anywhere, and in the footer
@@ -247,7 +241,7 @@ class Run:
 
 def test_documents_keep_their_rows_and_provenance_and_rejected_rows_are_not_asked_for(
     small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
-) -> None:
+):
     run = Run(small, server, tmp_path, monkeypatch, keep={"score": ">= 4.2"})
     span, batches = run.read(run())
     scores = pq.read_table(small.folder)["score"].to_pylist()
@@ -278,7 +272,7 @@ def asked(server: Bucket) -> list[str]:
     return sorted(record.path.rpartition("/")[2] for record in server.requests)
 
 
-def test_json_lines_and_lists_name_files_too(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
+def test_json_lines_and_lists_name_files_too(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any):
     keys = small.ids[:5]
     contents = [content_of(server, key).decode() for key in keys]
     for name, text, more in (

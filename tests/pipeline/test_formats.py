@@ -47,7 +47,7 @@ TABLE = pa.Table.from_pylist(ROWS)
 FILE, STREAM = pa.ipc.new_file, pa.ipc.new_stream
 
 
-def test_recipes_name_the_formats_of_the_table() -> None:
+def test_recipes_name_the_formats_of_the_table():
     assert set(get_args(FormatName)) == {"auto", *FORMATS}
 
 
@@ -140,9 +140,7 @@ def source_of(path: Path | str, **keys: Any) -> FilesSource:
 
 
 @pytest.mark.parametrize("unit_bytes", [None, 1], ids=["whole", "cut"])
-def test_the_records_are_those_of_the_file(
-    written: Path, unit_bytes: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_records_are_those_of_the_file(written: Path, unit_bytes: int | None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(byte_io, "BATCH_BYTES", 300)  # less than the longest document
     source, texts = source_of(written), list[str]()
     spans = list_spans_of(source, unit_bytes)
@@ -163,7 +161,7 @@ def test_the_records_are_those_of_the_file(
         assert texts_of(kept) == [row["text"] for row in ROWS if row["score"] >= 2 and row["id"] != "010"]
 
 
-def test_a_document_over_the_limit_is_refused_by_its_number(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_over_the_limit_is_refused_by_its_number(written: Path, monkeypatch: pytest.MonkeyPatch):
     assert len(texts_of(read_batches(source_of(written, max_document_bytes=500)))) == len(ROWS)
     monkeypatch.setattr(byte_io, "BATCH_BYTES", 100)
     with pytest.raises(SourceError, match=f"^{written.name}: record 7: is longer than 499 bytes"):
@@ -173,7 +171,7 @@ def test_a_document_over_the_limit_is_refused_by_its_number(written: Path, monke
         read_batches(source_of(cut, max_document_bytes=30), 1)
 
 
-def test_files_of_another_file_system_hold_the_same(written: Path) -> None:
+def test_files_of_another_file_system_hold_the_same(written: Path):
     import fsspec
 
     fsspec.filesystem("memory").pipe(f"/formats/{written.name}", written.read_bytes())
@@ -184,7 +182,7 @@ def test_files_of_another_file_system_hold_the_same(written: Path) -> None:
     assert len(files.list_files(source_of(written).with_values(paths=names))) == 2
 
 
-def test_dictionaries_of_a_stream_are_those_before_the_batch(tmp_path: Path) -> None:
+def test_dictionaries_of_a_stream_are_those_before_the_batch(tmp_path: Path):
     texts: Any = pa.chunked_array([pa.array(part).dictionary_encode() for part in (["a", "b", "a"], ["c"], ["b", "d"])])
     full: Any = pa.array([*map(str, range(128)), None]).cast(pa.dictionary(pa.int8(), pa.string()))
     for name, new, column in (("stream", STREAM, texts), ("file", FILE, texts), ("full", FILE, full)):
@@ -206,7 +204,7 @@ MALFORMED_FILES = {
 @pytest.mark.parametrize("name", MALFORMED_FILES)
 def test_malformed_records_are_counted_by_their_number(
     name: str, batch_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(byte_io, "BATCH_BYTES", batch_bytes)
     (tmp_path / name).write_bytes(MALFORMED_FILES[name])
     batches = read_batches(files_source(tmp_path / name, max_malformed=0.9, keep={"n": ">= 1"}))
@@ -217,7 +215,7 @@ def test_malformed_records_are_counted_by_their_number(
     assert all(line.startswith(f"{name}: record {n}:") for n, line in zip([1, 3, 4], lines, strict=True)), lines
 
 
-def test_an_empty_number_is_null(tmp_path: Path) -> None:
+def test_an_empty_number_is_null(tmp_path: Path):
     (tmp_path / "a.csv").write_bytes(b"text,n\na, 1 \nb,\nc,2\n")
     (batch,) = read_batches(files_source(tmp_path / "a.csv", keep={"n": ">= 1"}))
     assert (batch.text.to_pylist(), batch.rejected) == ([b"a", b"c"], {"not n >= 1: null": 1})
@@ -236,12 +234,12 @@ EMPTY: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", EMPTY)
-def test_a_file_without_a_record_has_no_span(name: str, tmp_path: Path) -> None:
+def test_a_file_without_a_record_has_no_span(name: str, tmp_path: Path):
     (tmp_path / name).write_bytes(EMPTY[name])
     assert list_spans_of(source_of(tmp_path / name)) == []
 
 
-def test_a_folder_is_read_if_datasets_saved_it(tmp_path: Path) -> None:
+def test_a_folder_is_read_if_datasets_saved_it(tmp_path: Path):
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved", num_shards=2)
@@ -266,7 +264,7 @@ NUMBERS = [f"{n}" for n in (2**53, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 2*
     ],
 )
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
-def test_whole_numbers_of_any_length_are_compared_exactly(name: str, condition: Any, kept: str, tmp_path: Path) -> None:
+def test_whole_numbers_of_any_length_are_compared_exactly(name: str, condition: Any, kept: str, tmp_path: Path):
     rows = [(number, str(row)) for row, number in enumerate(['"no"', *NUMBERS, "0.25", "9" * 5000], -1)]
     if name == "a.csv":
         text = "n,text\n" + "".join(f"{n},{t}\n" for n, t in rows)
@@ -292,7 +290,7 @@ UNNAMED = {
 
 
 @pytest.mark.parametrize("name", UNNAMED)
-def test_json_lines_are_records_and_other_text_is_one_document_a_file(name: str, tmp_path: Path) -> None:
+def test_json_lines_are_records_and_other_text_is_one_document_a_file(name: str, tmp_path: Path):
     (tmp_path / name).write_bytes(UNNAMED[name])
     whole = gzip.decompress(UNNAMED[name]) if name.endswith(".gz") else UNNAMED[name]
     expected = ["x" * 70_000] * 2 if name == "a.json" else [whole.decode()]

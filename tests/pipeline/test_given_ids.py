@@ -165,7 +165,7 @@ def encode_as_training(encoder: Encoder, info: TokenizerInfo, texts: list[str]) 
 
 @pytest.mark.parametrize("bos", [False, "<s>"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_ids_of_training_are_ids_of_use(change: str, bos: bool | str, tmp_path: Path) -> None:
+def test_ids_of_training_are_ids_of_use(change: str, bos: bool | str, tmp_path: Path):
     transformers = pytest.importorskip("transformers")
     texts = texts_of(PROBES)
     for name, kind in published_kinds().items():
@@ -204,7 +204,7 @@ def test_ids_of_training_are_ids_of_use(change: str, bos: bool | str, tmp_path: 
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_added_tokens_among_the_entries_take_no_text_from_others(special: bool) -> None:
+def test_added_tokens_among_the_entries_take_no_text_from_others(special: bool):
     """gigatoken reads characters outside the byte-level alphabet as text, so that two entries have the same."""
     data = train_byte_level(["one — two —— three 中文 four ไทย"] * 9)
     marks = [chr(code) for code in range(33)] + ["—", " —", "中文", "ไทย"]
@@ -215,7 +215,7 @@ def test_added_tokens_among_the_entries_take_no_text_from_others(special: bool) 
     assert encode_as_training(encoder, info, texts) == [encoder.encode_reference(text) for text in texts]
 
 
-def test_runs_of_spaces_that_are_added_tokens_too_are_the_models_own() -> None:
+def test_runs_of_spaces_that_are_added_tokens_too_are_the_models_own():
     data = published_kinds()["gemma"]
     encoder, model = Encoder(data), Tokenizer.from_str(json.dumps(data))
     texts = ["a  b\n\nc", "    four, eight        ", "def f():\n    return 1\n\n\n", *real_documents()[:40]]

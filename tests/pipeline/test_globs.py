@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("written", GLOBS.split())
-def test_globs_are_those_of_python(written: str, folder: Path) -> None:
+def test_globs_are_those_of_python(written: str, folder: Path):
     """Both list the same files, by the same paths; with what is hidden, also what Python lists if asked for it."""
     whole = f"{folder}/{written}" + ("/*" if written.endswith("**") else "")
     found = [pair for pair in find_paths(whole, {}) if os.path.isfile(pair[0])]
@@ -42,7 +42,7 @@ def test_globs_are_those_of_python(written: str, folder: Path) -> None:
     assert {path for path, _ in found} == {path for path in every if os.path.isfile(path)}
 
 
-def test_links_that_lead_up_are_followed_once(folder: Path) -> None:
+def test_links_that_lead_up_are_followed_once(folder: Path):
     """Forty levels of two links each were 2^40 paths."""
     for name in ("0", "b/up", "b/c/up", "z"):
         (folder / name).symlink_to(folder)
@@ -78,7 +78,7 @@ def test_links_that_lead_up_are_followed_once(folder: Path) -> None:
 )
 def test_each_part_of_a_glob_follows_links_once(
     written: str, found: str, links: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """Six levels of twenty links each were 20^6 paths."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "real").mkdir()
@@ -91,7 +91,7 @@ def test_each_part_of_a_glob_follows_links_once(
     assert f" and {links - 1} more (" in notes[0] if links > 5 else notes[0].count(", ") == links - 1
 
 
-def test_what_this_user_cannot_read_is_said() -> None:
+def test_what_this_user_cannot_read_is_said():
     codecs.lookup("utf-8-sig")  # Python's library may be unreadable to another user
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
@@ -114,7 +114,7 @@ def test_what_this_user_cannot_read_is_said() -> None:
     assert left_out == dict.fromkeys(shut, "cannot be read: Permission denied")
 
 
-def test_what_the_recipe_excludes_is_neither_read_nor_said(folder: Path) -> None:
+def test_what_the_recipe_excludes_is_neither_read_nor_said(folder: Path):
     notes: list[str] = []
     excluded = [f"{folder}/b/c/.e.txt", f"{folder}/**/[ab].*"]
     files = list_files(files_source(folder / "**/*.txt", folder / ".f/**/*", exclude=excluded), notes.append)

@@ -55,7 +55,7 @@ def local(local_set: Path) -> dict[str, Any]:
 
 def test_the_shards_are_those_of_the_same_files_on_disk(
     hub: Hub, folder: Path, run: Command, local: dict[str, Any], tmp_path: Path
-) -> None:
+):
     out = run.build(hub_recipe(tmp_path / "hub.toml"), "set")
     assert without_provenance(out) == local
     # No more bytes are asked than needed, and none if nothing changed.
@@ -98,7 +98,7 @@ def with_tokenizer_of(folder: Path) -> tuple[str, str]:
 
 def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest_whatever_fails(
     hub: Hub, run: Command, local: dict[str, Any], local_set: Path, tmp_path: Path
-) -> None:
+):
     recipe = hub_recipe(tmp_path / "hub.toml")
     encoded = tmp_path / "set.work" / "encode"
 
@@ -144,7 +144,7 @@ ABSENT = {
 
 
 @pytest.mark.parametrize("part", [slice(0, 3), slice(3, 5)], ids=["files", "commits"])
-def test_what_is_not_there_is_said_at_once(part: slice, run: Command, tmp_path: Path) -> None:
+def test_what_is_not_there_is_said_at_once(part: slice, run: Command, tmp_path: Path):
     math = {"repo": "HuggingFaceTB/finemath", "config": "finemath-4plus"}
     changes = list(ABSENT)[part]
     sources = [source(f"s{n}", kind="hub", **math | {key: value}) for n, (key, value) in enumerate(changes)]
@@ -154,7 +154,7 @@ def test_what_is_not_there_is_said_at_once(part: slice, run: Command, tmp_path: 
         assert f"source 's{number}'" in said
 
 
-def test_a_private_set_needs_its_token_which_goes_nowhere_else(hub: Hub, run: Command, tmp_path: Path) -> None:
+def test_a_private_set_needs_its_token_which_goes_nowhere_else(hub: Hub, run: Command, tmp_path: Path):
     hub.gated("HuggingFaceTB/finemath", "hf_secret")
     said = run("plan", hub_recipe(tmp_path / "hub.toml", "math"), expect=2, HF_TOKEN="hf_reader")
     assert "to ask for access. A token was sent, but it lacks the right" in said
@@ -166,7 +166,7 @@ def test_a_private_set_needs_its_token_which_goes_nowhere_else(hub: Hub, run: Co
     assert {request.authorized for request in hub.requests if "/cdn/" in request.path} == {False}
 
 
-def test_a_branch_is_resolved_once_for_a_work_folder(hub: Hub, folder: Path, run: Command, tmp_path: Path) -> None:
+def test_a_branch_is_resolved_once_for_a_work_folder(hub: Hub, folder: Path, run: Command, tmp_path: Path):
     recipe = hub_recipe(tmp_path / "hub.toml", "math")
     first = run.build(recipe, "set")
     tokenizer = (first / "tokenizer.json").read_bytes()
@@ -181,13 +181,13 @@ def test_a_branch_is_resolved_once_for_a_work_folder(hub: Hub, folder: Path, run
 @pytest.mark.parametrize("headers", [{"X-Linked-Etag": '"0000"'}, {"X-Linked-Size": "77"}])
 def test_a_file_that_changes_on_the_way_stops_the_build(
     headers: dict[str, str], hub: Hub, run: Command, tmp_path: Path
-) -> None:
+):
     hub.faults.on(r"resolve/.*/finemath-4plus/train-00001", headers=headers)
     said = run("build", hub_recipe(tmp_path / "hub.toml", "math"), "--out", tmp_path / "set", expect=2)
     assert "the file has changed on the server" in said
 
 
-def test_other_formats_are_read_like_files_on_disk(hub: Hub, folder: Path, run: Command, tmp_path: Path) -> None:
+def test_other_formats_are_read_like_files_on_disk(hub: Hub, folder: Path, run: Command, tmp_path: Path):
     table = pq.read_table(folder / SOURCES["math"][0] / "finemath-4plus").select(["text", "token_count"])
     lines = [json.dumps(row) + "\n" for row in table.to_pylist()]
     made = tmp_path / "made"
@@ -202,7 +202,7 @@ def test_other_formats_are_read_like_files_on_disk(hub: Hub, folder: Path, run: 
     assert without_provenance(from_hub) == without_provenance(tmp_path / "disk")
 
 
-def test_offline_the_cache_is_enough_or_says_what_is_missing(hub: Hub, run: Command, tmp_path: Path) -> None:
+def test_offline_the_cache_is_enough_or_says_what_is_missing(hub: Hub, run: Command, tmp_path: Path):
     recipe = hub_recipe(tmp_path / "hub.toml", "math")
     cache = ("--cache", str(tmp_path / "cache"))
     first = run.build(recipe, "set", *cache)
@@ -217,7 +217,7 @@ def test_offline_the_cache_is_enough_or_says_what_is_missing(hub: Hub, run: Comm
 
 def test_a_byte_that_was_corrupted_on_the_way_is_fetched_anew(
     hub: Hub, folder: Path, run: Command, local: dict[str, Any], tmp_path: Path
-) -> None:
+):
     repo, _, glob, _ = SOURCES["math"]
     path = sorted((folder / repo).glob(glob))[0]
     data = bytearray(path.read_bytes())

@@ -102,10 +102,9 @@ def read_sources(recipe: Path) -> dict[str, dict[str, Any]]:
     return {source.pop("name"): source for source in tomllib.loads(recipe.read_text())["sources"]}
 
 
-def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path) -> None:
+def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path):
     write_files(tmp_path / "my data")
-    done = call_here("init", "my data", "--verbose", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = call_here("init", "my data", "--verbose", cwd=tmp_path, expect=0)
     joined = {"format": "text", "join_bytes": 32768}
     table = {"format": "csv", "delimiter": ";"}
     assert read_sources(tmp_path / "recipe.toml") == {
@@ -183,8 +182,7 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path) -> N
         for path in (Path(folder, name) for name in names):
             assert str(path) in read or any(path.name.replace("\n", "\\n") in line for line in told), path
     for command in ("plan recipe.toml", "build recipe.toml --out out/x --workers 1"):
-        done = call_here(*command.split(), cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        done = call_here(*command.split(), cwd=tmp_path, expect=0)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -199,7 +197,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_text_of_a_split_is_in_the_recipe(layout: str, tmp_path: Path) -> None:
+def test_no_text_of_a_split_is_in_the_recipe(layout: str, tmp_path: Path):
     """If a folder is named, or all in it, as a shell does for `d/*`."""
     train, _, held = LAYOUTS[layout].partition("|")
     for name in f"{train} {held}".split():
@@ -213,7 +211,7 @@ def test_no_text_of_a_split_is_in_the_recipe(layout: str, tmp_path: Path) -> Non
         assert all(name.rpartition("/")[2] in said for name in held.split())
 
 
-def test_the_same_for_files_in_any_number(tmp_path: Path) -> None:
+def test_the_same_for_files_in_any_number(tmp_path: Path):
     """One file; two; one that is said to be a test split; duplicates of another source; a page without text."""
     made = {
         "one/a.txt": "A short text.",
@@ -231,12 +229,11 @@ def test_the_same_for_files_in_any_number(tmp_path: Path) -> None:
     for place in ("one", "two", "split/test.jsonl", "same", "page"):
         out = place.replace("/", "-")
         for command in (f"init {place} --out {out}.toml", f"plan {out}.toml", f"build {out}.toml --out {out}-set"):
-            done = call_here(*command.split(), cwd=tmp_path)
-            assert done.returncode == 0, (command, done.stderr)
+            call_here(*command.split(), cwd=tmp_path, expect=0)
     assert "val_tokens = 0" in (tmp_path / "one.toml").read_text()
 
 
-def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Those that are cp1252 are a source; what the product wrote is left out."""
     odd: list[str] = []
     for number, text in enumerate(real_documents()[:100]):
@@ -247,13 +244,13 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         path.write_bytes(data.center(200_000 * (number == 14), b"."))
     (tmp_path / "texts/0/sjis.txt").write_bytes("日本語の文。".encode("sjis"))
     for recipe, given in (("a.toml", "texts"), ("b.toml", "texts/**/*.txt")):
-        assert call_here("init", given, given, "--out", recipe, cwd=tmp_path).returncode == 0
+        call_here("init", given, given, "--out", recipe, cwd=tmp_path, expect=0)
         found, western = read_sources(tmp_path / recipe).values()
         assert found == {"paths": ["texts/**/*.txt"], "exclude": sorted([*odd, "texts/0/sjis.txt"]), "format": "file"}
         assert western["encoding"] == "cp1252"
         assert len(load_checked_recipe(tmp_path / recipe).sources[1].exclude) == len(western["exclude"])
     for arguments in ("plan a.toml", "build b.toml --out out/b", "audit out/b", "report out/b"):
-        assert call_here(*arguments.split(), cwd=tmp_path).returncode == 0, arguments
+        call_here(*arguments.split(), cwd=tmp_path, expect=0)
     (tmp_path / "run").mkdir()
     for name in (RECIPE_FILE, METRICS_FILE):
         (tmp_path / "run" / name).write_text('{"text": "not read"}')
@@ -271,7 +268,7 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert ("cp1252 is a guess" if encoding == "cp1252" else "nor cp1252") in done.stdout + done.stderr
 
 
-def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     lines = "".join(json.dumps({"text": text}) + "\n" for text in real_documents()[:4000] * 3)
     (tmp_path / "a.jsonl").write_text(lines)
     (tmp_path / "b").mkdir()
@@ -287,7 +284,7 @@ def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: p
     said = "# languages of 54 documents: en 54\n"
     assert (said in (tmp_path / "recipe.toml").read_text()) == (language_model() is not None)
     monkeypatch.setattr(errors.importlib.util, "find_spec", {}.get)
-    assert call_here("init", "a.jsonl", "--out", "b.toml", cwd=tmp_path).returncode == 0
+    call_here("init", "a.jsonl", "--out", "b.toml", cwd=tmp_path, expect=0)
     assert "# languages" not in (tmp_path / "b.toml").read_text()
 
 
@@ -295,7 +292,7 @@ STRANGE = ("a b", "it's", 'q"t', "x=1", "-rf", "100%", r"b\x41", "bA", "[br]", "
 """Names of files, with such as a shell, a glob, TOML or a terminal reads otherwise; some are others, escaped."""
 
 
-def test_strange_names_from_init_to_trace(tmp_path: Path) -> None:
+def test_strange_names_from_init_to_trace(tmp_path: Path):
     place = tmp_path / "it's a place"
     (place / "-da ta").mkdir(parents=True)
     texts = [" ".join(f"word{number * place}" for place in range(40)) for number in range(1000, 1300)]
@@ -328,7 +325,7 @@ def test_strange_names_from_init_to_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_data_set_on_the_hub(tmp_path: Path) -> None:
+def test_a_data_set_on_the_hub(tmp_path: Path):
     (tmp_path / "repo").mkdir()
     pq.write_table(
         pa.table({"url": ["http://a"] * 200, "body": real_documents()[:200]}), tmp_path / "repo/train.parquet"

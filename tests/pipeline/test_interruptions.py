@@ -20,7 +20,7 @@ pytestmark = pytest.mark.long
 @pytest.mark.parametrize("ending", ["whole", "failed", "killed"])
 def test_a_build_leaves_nothing_in_the_temporary_folder(
     recipe: Path, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     left = Path(tempfile.mkdtemp(dir="/tmp"))  # the path of a socket has at most 107 bytes
     monkeypatch.setenv("TMPDIR", str(left))
     if ending == "killed":
@@ -33,7 +33,7 @@ def test_a_build_leaves_nothing_in_the_temporary_folder(
 
 
 @pytest.mark.parametrize("held", ["set", "set.work"])
-def test_a_second_build_in_the_same_folder_is_refused(recipe: Path, tmp_path: Path, held: str) -> None:
+def test_a_second_build_in_the_same_folder_is_refused(recipe: Path, tmp_path: Path, held: str):
     (tmp_path / held).mkdir()
     with lock_folder(tmp_path / held):  # what another build would hold
         refused = run_build(recipe, tmp_path / "set", expect=2)

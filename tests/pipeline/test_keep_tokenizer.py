@@ -31,7 +31,7 @@ def recipe(tmp_path: Path) -> Path:
     return write_recipe(tmp_path / "recipe.toml", *sources, **tables)
 
 
-def test_a_tokenizer_file_encodes_only_what_is_new(recipe: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_file_encodes_only_what_is_new(recipe: Path, tmp_path: Path):
     out = tmp_path / "set"
     assert build_here(recipe, out)["ran"]["encode"] == 2
     shutil.copy(out / "tokenizer.json", tmp_path)
@@ -51,7 +51,7 @@ def test_a_tokenizer_file_encodes_only_what_is_new(recipe: Path, tmp_path: Path)
     assert (out / "tokenizer.json").read_bytes() != (tmp_path / "tokenizer.json").read_bytes()
 
 
-def test_other_weights_keep_the_tokenizer_and_the_sets_own_recipe_has_its_sample(recipe: Path, tmp_path: Path) -> None:
+def test_other_weights_keep_the_tokenizer_and_the_sets_own_recipe_has_its_sample(recipe: Path, tmp_path: Path):
     out, weight = tmp_path / "set", overrides("sources.same.weight=3")
     build_here(recipe, out)
     moved = build_here(recipe, out, *weight)

@@ -55,7 +55,7 @@ def clean(recipe: Recipe, texts: list[str]) -> tuple[list[int], Counter[str]]:
     return clean_batch(recipe.sources[0], batch, tally).rows.tolist(), tally.dropped
 
 
-def test_documents_in_other_languages_are_dropped(recipe: Callable[..., Path]) -> None:
+def test_documents_in_other_languages_are_dropped(recipe: Callable[..., Path]):
     texts = [*real_documents()[:100], *OTHERS, "ok", "=" * 50]
     model = fasttext.load_model(str(MODEL))
     expected: list[int] = []
@@ -76,7 +76,7 @@ def test_documents_in_other_languages_are_dropped(recipe: Callable[..., Path]) -
     "sign",
     ["</s>", "</s></s>", "__label__en", "__label____label__ru", "\n__label__</s>", "\0</s>", "</s>__label__de\n", "\r"],
 )
-def test_words_of_fasttext_in_a_text_say_nothing(sign: str, recipe: Callable[..., Path]) -> None:
+def test_words_of_fasttext_in_a_text_say_nothing(sign: str, recipe: Callable[..., Path]):
     loaded = load_checked_recipe(recipe('model = "lid.ftz"\nkeep = ["de", "fr", "es", "ja"]'))
     planted = [f"{sign} {text}" for text in OTHERS]
     planted += [text.replace("\n", f" {sign} ").replace(" ", f"\t{sign} ", 1) for text in OTHERS]
@@ -84,7 +84,7 @@ def test_words_of_fasttext_in_a_text_say_nothing(sign: str, recipe: Callable[...
     assert count_languages(planted) == Counter(de=2, fr=2, es=2, ja=2)
 
 
-def test_scores_and_bytes_that_decide(recipe: Callable[..., Path]) -> None:
+def test_scores_and_bytes_that_decide(recipe: Callable[..., Path]):
     base = 'model = "lid.ftz"\nkeep = ["de", "ja"]\n'
     mixed = f"{OTHERS[0]} {'The same in English, and a good deal more of it. ' * 20}"
     assert clean(load_checked_recipe(recipe(base)), [*OTHERS, mixed])[0] == [0, 3]
@@ -97,7 +97,7 @@ def test_scores_and_bytes_that_decide(recipe: Callable[..., Path]) -> None:
 
 def test_the_model_of_the_extra_is_taken_without_a_key(
     recipe: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fasttext.py").touch()  # a file of the user, which is not imported
     found = load_checked_recipe(recipe('keep = ["en"]'))

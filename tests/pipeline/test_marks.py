@@ -35,7 +35,7 @@ def write_tree(folder: Path, names: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_text_of_a_split_is_read(layout: str, tmp_path: Path) -> None:
+def test_no_text_of_a_split_is_read(layout: str, tmp_path: Path):
     """By text; a file that is named itself is read, and so are the items of an evaluation set."""
     train, _, held = LAYOUTS[layout].partition("|")
     write_tree(tmp_path, f"{train} {held}")
@@ -51,7 +51,7 @@ def test_no_text_of_a_split_is_read(layout: str, tmp_path: Path) -> None:
             assert [file.url for file in list_files(files_source(tmp_path / spelled))] == [str(tmp_path / name)]
 
 
-def test_what_other_programs_write_is_left_out_and_said(tmp_path: Path) -> None:
+def test_what_other_programs_write_is_left_out_and_said(tmp_path: Path):
     write_tree(tmp_path, "a.txt a.txt~ #a.txt# a.txt.bak a.orig b/Thumbs.db b/~$d.docx ~ a~b.txt")
     write_tree(tmp_path, "set/manifest.json set/tokenizer.json set/deep/c.txt saved/one.arrow saved/cache-1.arrow")
     (tmp_path / "saved/state.json").write_text(json.dumps({"_data_files": [{"filename": "one.arrow"}]}))
@@ -76,7 +76,7 @@ def test_what_other_programs_write_is_left_out_and_said(tmp_path: Path) -> None:
                 list_files(files_source(tmp_path / glob))
 
 
-def test_a_delta_table_is_refused(tmp_path: Path) -> None:
+def test_a_delta_table_is_refused(tmp_path: Path):
     write_tree(tmp_path, "table/_delta_log/0.json table/day=1/0.parquet a.parquet")
     for glob in ("table/day=1/*.parquet", "**/*"):
         with pytest.raises(SourceError, match=r"a Delta table, whose files.*python -c .*write_dataset.*as Parquet"):
@@ -84,7 +84,7 @@ def test_a_delta_table_is_refused(tmp_path: Path) -> None:
     assert len(list_files(files_source(tmp_path / "**/*", exclude=[f"{tmp_path}/table/**/*"]))) == 1
 
 
-def test_equal_faults_are_one_line(tmp_path: Path) -> None:
+def test_equal_faults_are_one_line(tmp_path: Path):
     (tmp_path / "data").mkdir()
     for number in range(5000):
         (tmp_path / f"data/{number:04}.parquet").write_text("version https://git-lfs.github.com/spec/v1\noid")

@@ -47,7 +47,7 @@ def source_of(**keys: Any) -> FilesSource:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("count", [1, 3, 6])  # six hold a name twice, so that they cannot be taken together
-def test_documents_match_as_pythons_re_says_and_count_for_the_first_pattern(seed: int, count: int) -> None:
+def test_documents_match_as_pythons_re_says_and_count_for_the_first_pattern(seed: int, count: int):
     texts = make_texts(seed, 200)
     patterns = PATTERNS[:count]
     reference = [next((p for p in patterns if re.search(p, text, re.ASCII)), None) for text in texts]

@@ -47,15 +47,15 @@ def check_equal(texts: list[str]) -> None:
 
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=6))
-def test_measures_equal_the_slow_ones(texts: list[str]) -> None:
+def test_measures_equal_the_slow_ones(texts: list[str]):
     check_equal(texts)
 
 
-def test_measures_equal_the_slow_ones_on_real_texts(documents: list[str]) -> None:
+def test_measures_equal_the_slow_ones_on_real_texts(documents: list[str]):
     check_equal(documents[::2])
 
 
-def test_paragraphs_are_equal_whatever_white_space_stands_between_their_words() -> None:
+def test_paragraphs_are_equal_whatever_white_space_stands_between_their_words():
     text = "a b c\nd e f\n\na  b c d\te f"
     found = measure_documents(
         pa.array([text], pa.large_string()), ["duplicate_paragraphs", "duplicate_paragraph_chars"]
@@ -64,7 +64,7 @@ def test_paragraphs_are_equal_whatever_white_space_stands_between_their_words() 
     check_equal([text])
 
 
-def test_a_document_on_a_limit_stays() -> None:
+def test_a_document_on_a_limit_stays():
     values = np.array([0.1, 0.2, 0.3], np.float32)
     assert Limit("p", "max_x", "x", "max", 0.2).is_violated(values).tolist() == [False, False, True]
     assert Limit("p", "min_x", "x", "min", 0.2).is_violated(values).tolist() == [True, False, False]
@@ -79,7 +79,7 @@ def find_reasons(texts: list[str]) -> list[list[str]]:
     return [[key for key, mask in fallen.items() if mask[index]] for index in range(len(texts))]
 
 
-def test_every_planted_file_that_is_no_code_falls() -> None:
+def test_every_planted_file_that_is_no_code_falls():
     planted = write_data_like_code(seed=7)
     assert len({text for _, text in planted}) == 10 * len(KINDS)
     reasons = find_reasons([text for _, text in planted])
@@ -89,7 +89,7 @@ def test_every_planted_file_that_is_no_code_falls() -> None:
     assert all("max_generated_marks" in reason for reason in generated)
 
 
-def test_the_standard_library_stays() -> None:
+def test_the_standard_library_stays():
     """At most 2 % of its modules fall (every other one is tried); they are generated, tables, or strings alone."""
     files = [
         path for path in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")) if "site-packages" not in path.parts
@@ -116,7 +116,7 @@ def test_the_standard_library_stays() -> None:
 )
 def test_without_a_library_the_extra_is_named(
     name: str, clean: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     monkeypatch.setitem(sys.modules, name, None)
     load_checked_recipe(write_recipe(tmp_path / "r.toml", source("a", "a.jsonl")))
@@ -125,7 +125,7 @@ def test_without_a_library_the_extra_is_named(
         load_checked_recipe(path)
 
 
-def test_the_page_defines_each_measure() -> None:
+def test_the_page_defines_each_measure():
     page = (Path(__file__).parents[2] / "docs/lab/cleaning.md").read_text(encoding="utf-8")
     table = page.partition("## The measures")[2].partition("\n## ")[0]
     assert re.findall(r"(?m)^\| `(\w+)` \| \w", table) == MEASURES

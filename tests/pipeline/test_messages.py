@@ -111,7 +111,7 @@ FORMATS: dict[str, Callable[[list[dict[str, Any]]], bytes]] = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_text_of_a_conversation_is_the_same_from_each_shape_and_format(
     name: str, shape: Callable[[Any], Any], tmp_path: Path
-) -> None:
+):
     if name.startswith("views") and shape is rename:
         pytest.skip("its type has the names of one shape")
     rows = [{"id": number, "talk": messages and shape(messages)} for number, (messages, _) in enumerate(RECORDS)]
@@ -137,7 +137,7 @@ def test_the_text_of_a_conversation_is_the_same_from_each_shape_and_format(
     assert sum((batch.rejected for batch in batches), Counter())["messages: none"] == 0
 
 
-def test_prompts_and_completions_are_conversations_too(tmp_path: Path) -> None:
+def test_prompts_and_completions_are_conversations_too(tmp_path: Path):
     said = [("a", "b"), ("", "c,\n"), ("d", " "), ("é", "f\ufdd0"), ("g", "h")]
     rows = [{"prompt": prompt, "completion": answer, "more": 1} for prompt, answer in said]
     for name, write in (FORMATS | {"a.csv": to_csv}).items():
@@ -161,7 +161,7 @@ def to_csv(rows: list[dict[str, Any]]) -> bytes:
     return out.getvalue().encode()
 
 
-def test_large_conversations_and_odd_texts(tmp_path: Path) -> None:
+def test_large_conversations_and_odd_texts(tmp_path: Path):
     long = [turns(f"{U}" + "x" * (1 << 20), f"{A}y"), turns(*(f"{(U, A)[turn % 2]}{turn}" for turn in range(1000)))]
     odd = [
         json.dumps({"messages": turns(f"{U}\ud800", f"{A}b")}),
@@ -200,7 +200,7 @@ CLEANED = [
         {"clean": {"personal_data": {"kinds": ["email"]}}},
     ],
 )
-def test_what_cleans_sees_each_mark_as_three_line_ends(keys: dict[str, Any]) -> None:
+def test_what_cleans_sees_each_mark_as_three_line_ends(keys: dict[str, Any]):
     def clean(texts: list[str], **own: Any) -> tuple[list[str], list[int], Tally]:
         tally = Tally()
         batch = TextBatch(pa.array(texts, pa.large_string()), np.arange(len(texts), dtype=np.uint32))
@@ -223,7 +223,7 @@ def test_what_cleans_sees_each_mark_as_three_line_ends(keys: dict[str, Any]) -> 
         assert rows != list(range(len(CLEANED)))
 
 
-def test_masks_stay_within_a_message_and_a_function_keeps_the_marks() -> None:
+def test_masks_stay_within_a_message_and_a_function_keeps_the_marks():
     kinds = kinds_of(("private_key",))
     (key,) = [text for text in CLEANED if "PRIVATE" in text]
     assert mask_text(key.encode(), kinds, Tally(), has_marks=True).decode() == key

@@ -116,7 +116,7 @@ def test_properties_of_any_plan(
     val_tokens: int,
     shard_tokens: int,
     max_epochs: int,
-) -> None:
+):
     names = {f"s{index}" for index in range(len(sources))}
     phases = [{**one, "weights": {k: w for k, w in one["weights"].items() if k in names}} for one in phases]
     mix = {"tokens": tokens, "when_short": when_short, "max_epochs": max_epochs, "phases": phases}
@@ -154,7 +154,7 @@ def test_properties_of_any_plan(
 @given(CORPORA, CUTS, st.one_of(st.just("max"), st.integers(50, 5000)), st.sampled_from([0, 1, 30, 300]), st.booleans())
 def test_without_weights_all_text_is_used_once(
     sources: list[list[Document]], cuts: list[list[int]], tokens: Any, val_tokens: int, left_out: bool
-) -> None:
+):
     weights = [0 if left_out and source else None for source in range(len(sources))]
     recipe = make_recipe(weights, val_tokens=val_tokens, shard_tokens=200, tokens=tokens, when_short="shrink")
     sources = [own if weight is None else [] for weight, own in zip(weights, sources, strict=True)]
@@ -298,7 +298,7 @@ def test_an_index_is_what_plain_code_finds(
     seed: int,
     documents: int,
     group: int,
-) -> None:
+):
     rng = random.Random(seed)
     recipe = recipe_of(takes[: len(sources)], limits=limits)
     lengths = {document.key: document.length for own in sources for document in own}
@@ -378,7 +378,7 @@ def check_axis(index: Index, source: int, left: list[Document], rng: random.Rand
         assert sum(document.length for document in left if document.key < cut.key) == nearest
 
 
-def test_evidence_that_a_later_attempt_wrote_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evidence_that_a_later_attempt_wrote_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """From a store with costly requests a process keeps it open; the mix may have run again since."""
     monkeypatch.setattr(FolderStore, "request_bytes", 1)
     store, runs = FolderStore(tmp_path), write_runs(tmp_path, corpus_of(3, 3, 100), [[], [], []])
@@ -399,7 +399,7 @@ def test_evidence_that_a_later_attempt_wrote_is_opened_anew(tmp_path: Path, monk
 
 
 @given(st.lists(KEYS, max_size=50), KEYS, KEYS)
-def test_a_run_finds_the_documents_between_two_hashes(keys: list[Any], one: Any, other: Any) -> None:
+def test_a_run_finds_the_documents_between_two_hashes(keys: list[Any], one: Any, other: Any):
     start, stop = min(one, other), max(one, other)
     with pytest.MonkeyPatch.context() as patch, temporary_folder() as folder:
         patch.setattr(run_module, "SLACK", 0.1)  # so that a search must read further
@@ -414,7 +414,7 @@ def test_a_run_finds_the_documents_between_two_hashes(keys: list[Any], one: Any,
             assert run.read_tokens(rows).tolist() == [token for k in expected for token in Document(k, 2).tokens]
 
 
-def test_scratch_that_a_disk_changed_is_not_used(tmp_path: Path) -> None:
+def test_scratch_that_a_disk_changed_is_not_used(tmp_path: Path):
     partitions = Partitions(write_runs(tmp_path, [spread(100)], [[50]]))
     assert partitions.read(0).lengths.tolist() == [10] * 100
     file = partitions.scratch._file  # pyright: ignore[reportPrivateUsage]
@@ -424,7 +424,7 @@ def test_scratch_that_a_disk_changed_is_not_used(tmp_path: Path) -> None:
         partitions.read(0)
 
 
-def test_a_long_document_does_not_make_validation_most_of_a_source(tmp_path: Path) -> None:
+def test_a_long_document_does_not_make_validation_most_of_a_source(tmp_path: Path):
     documents = [Document((number + 1, 0), length) for number, length in enumerate([900, *[10] * 20])]
     runs = [write_run(tmp_path / "run", 0, documents)]
     plan, index = plan_of(make_recipe([1], val_tokens=50), runs)
@@ -438,7 +438,7 @@ def spread(number: int, *, length: int = 10, start: int = 0) -> list[Document]:
     return [Document(((start + i) * 0x9E3779B97F4A7C15 % (1 << 64), i), length) for i in range(number)]
 
 
-def test_repeat_is_exact(tmp_path: Path) -> None:
+def test_repeat_is_exact(tmp_path: Path):
     runs = write_runs(tmp_path, [spread(50), spread(2000, start=5000)], [[], []])
     recipe = make_recipe([50, 50], tokens=1750 * 2, when_short="repeat", max_epochs=4, shard_tokens=700)
     plan, index = plan_of(recipe, runs)
@@ -462,7 +462,7 @@ def test_repeat_is_exact(tmp_path: Path) -> None:
     assert plan.notes == ("shrunk from 3,000 to 1,000 training tokens: 's0' is too small",)
 
 
-def test_a_document_longer_than_a_shard_has_one_of_its_own(tmp_path: Path) -> None:
+def test_a_document_longer_than_a_shard_has_one_of_its_own(tmp_path: Path):
     lengths = [10] * 100 + [5000] + [10] * 100
     own = [Document((number + 1, 0), length) for number, length in enumerate(lengths)]
     runs = write_runs(tmp_path / "runs", [own, spread(700)], [[], []])
@@ -488,7 +488,7 @@ def test_a_document_longer_than_a_shard_has_one_of_its_own(tmp_path: Path) -> No
         (0, 500, 100, 500),  # a source that is asked for is never left out
     ],
 )
-def test_validation_ends_near_its_share(tmp_path: Path, before: int, straddling: int, asked: int, taken: int) -> None:
+def test_validation_ends_near_its_share(tmp_path: Path, before: int, straddling: int, asked: int, taken: int):
     lengths = [10] * before + [straddling] + [10] * 500
     own = [Document((number + 1, 0), length) for number, length in enumerate(lengths)]
     runs = [write_run(tmp_path / "run", 0, own)]

@@ -14,7 +14,7 @@ from tests.support.servers.hub import Hub
 pytestmark = pytest.mark.long
 
 
-def test_the_cache_gives_back_what_was_put_and_nothing_else(tmp_path: Path) -> None:
+def test_the_cache_gives_back_what_was_put_and_nothing_else(tmp_path: Path):
     cache = Cache(tmp_path / "cache", 10**6)
     cache.put("a", b"content")
     cache.put("empty", b"")
@@ -32,7 +32,7 @@ def test_the_cache_gives_back_what_was_put_and_nothing_else(tmp_path: Path) -> N
     assert cache.get("a") is None
 
 
-def test_a_full_cache_lets_go_what_was_used_longest_ago(tmp_path: Path) -> None:
+def test_a_full_cache_lets_go_what_was_used_longest_ago(tmp_path: Path):
     cache = Cache(tmp_path / "cache", 10_000)
     for index in range(9):
         cache.put(str(index), bytes(1000))
@@ -47,7 +47,7 @@ def test_a_full_cache_lets_go_what_was_used_longest_ago(tmp_path: Path) -> None:
     assert [cache.get(name) is None for name in ("large", "0", "13")] == [True, False, False]  # no room is made for it
 
 
-def test_what_was_not_asked_for_is_never_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_asked_for_is_never_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     import huggingface_hub.constants
     from huggingface_hub import HfApi
 

@@ -93,13 +93,13 @@ def find_kinds(text: str) -> list[str]:
     return [kind for kind, (is_kind, _) in KINDS.items() if is_kind(text)]
 
 
-def test_each_kind_is_told() -> None:
+def test_each_kind_is_told():
     for way, kind in WAYS:
         texts = [way(text) for text in real_documents() if len(text) > 300]
         assert sum(kind in find_kinds(text) for text in texts) > 0.8 * len(texts), way
 
 
-def test_silent_on_prose_and_source_code() -> None:
+def test_silent_on_prose_and_source_code():
     code = [path for path in Path(html.__file__).parents[1].rglob("*.py") if "site-packages" not in path.parts]
     texts = [*real_documents(), *(path.read_text("utf-8", "ignore")[: 1 << 15] for path in code[:1000])]
     texts += ["If a<b and b<p, then a<p & p>a: <b, p>.", f"f'{as_fragment('x')}'\ndef page(): pass"]
@@ -109,7 +109,7 @@ def test_silent_on_prose_and_source_code() -> None:
     assert len(told) <= len(texts) / 1000, told
 
 
-def test_few_documents_are_not_told() -> None:
+def test_few_documents_are_not_told():
     found: NotText = {}
     for number in range(1000):
         look_for_not_text(found, as_page("x") if number < 4 else "Text.", f"row {number}")
@@ -120,7 +120,7 @@ def test_few_documents_are_not_told() -> None:
     assert line.startswith("HTML in 6 of 1,002 documents looked at, such as row 0. Extract the text of the pages")
 
 
-def test_said_by_plan_build_and_audit(tmp_path: Path) -> None:
+def test_said_by_plan_build_and_audit(tmp_path: Path):
     """Also by plan and build alone: files without a record, hidden ones, and those that no separator divides."""
     texts = [text for text in real_documents() if len(text) > 300]
     for name in ("a.jsonl", "b.csv", ".c.jsonl", ".d/e.jsonl"):

@@ -25,7 +25,7 @@ def run(code: str, cwd: Path | None = None) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=cwd).stdout
 
 
-def test_a_change_of_a_called_function_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_a_called_function_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The function itself is in another file, which does not change."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
     folder = tmp_path / "own"
@@ -38,7 +38,7 @@ def test_a_change_of_a_called_function_is_compiled(tmp_path: Path, monkeypatch: 
     assert outputs == ["2 {}\n", "2 {(int64,): 1}\n", "31 {}\n"]
 
 
-def test_where_code_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_code_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sources = Path(measure.__file__).parent
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
     folder = Path(numba_compiler.find_numba_folder(sources))
@@ -49,7 +49,7 @@ def test_where_code_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert Path(numba_compiler.find_numba_folder(sources)) == tmp_path / "tokenmill" / folder.name
 
 
-def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file/below"))
     assert numba_compiler.find_numba_folder(tmp_path) == ""
@@ -70,7 +70,7 @@ def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_a_build_says_what_it_compiles_before(
     table: dict[str, Any], what: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     recipe = write_small_recipe(tmp_path, tokenizer={"vocab_size": 260}, clean=table)
     # This process has the code in memory, and compiles nothing again.
     measure.measure_documents(cast("Any", pa.array(["a"], pa.large_string())), MEASURES)
@@ -84,7 +84,7 @@ def test_a_build_says_what_it_compiles_before(
     assert "compiling" not in said
 
 
-def test_a_build_without_presets_does_not_load_numba() -> None:
+def test_a_build_without_presets_does_not_load_numba():
     code = "import sys; import pipeline.builder.build, pipeline.numba_compiler; from pipeline.engine import executors"
     code += "; [__import__(module) for module in executors._PRELOADED]"
     assert run(f"{code}; print('numba' in sys.modules)") == "False\n"

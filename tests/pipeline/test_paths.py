@@ -45,7 +45,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("place", [".", "recipes", "../elsewhere", "/"])
 def test_paths_begin_at_the_folder_of_the_recipe_and_those_of_set_at_the_working_directory(
     place: str, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.chdir(project / place)
     recipe = Path(os.path.relpath(project / "recipes/a.toml"))
     (source,) = load_checked_recipe(recipe).sources
@@ -58,7 +58,7 @@ def test_paths_begin_at_the_folder_of_the_recipe_and_those_of_set_at_the_working
         assert [Path(file.url).resolve() for file in list_files(own)] == [project / "texts/a.jsonl"]
 
 
-def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.MonkeyPatch):
     out = project / "out/a"
     monkeypatch.chdir(project.parent / "elsewhere")
     build_here(project / "recipes/a.toml", out)
@@ -82,14 +82,14 @@ def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.M
     assert len(list_files(source)) == 1
 
 
-def test_a_set_in_a_bucket_finds_its_sources(project: Path, bucket: str) -> None:
+def test_a_set_in_a_bucket_finds_its_sources(project: Path, bucket: str):
     build_here(project / "recipes/a.toml", f"{bucket}/set")
     build_here(project / "recipes/a.toml", project / "set")
     assert digests(f"{bucket}/set") == digests(project / "set")
     assert compare_with_sources(f"{bucket}/set", 50) == (50, 0)
 
 
-def test_a_tokenizer_of_the_name_that_sets_give_it(project: Path) -> None:
+def test_a_tokenizer_of_the_name_that_sets_give_it(project: Path):
     build_here(project / "recipes/a.toml", project / "first")
     shutil.copy(project / "first/tokenizer.json", project / "recipes/tokenizer.json")
     text = RECIPE.replace("vocab_size = 300", 'file = "tokenizer.json"\npretokenizer = "gpt2"')

@@ -43,7 +43,7 @@ def masked(texts: list[str]) -> tuple[list[str], Tally]:
 
 
 @pytest.mark.long
-def test_every_planted_piece_is_masked_and_nothing_else_changes() -> None:
+def test_every_planted_piece_is_masked_and_nothing_else_changes():
     rng = random.Random(1)
     paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     files = [path.read_text(encoding="utf-8", errors="replace") for path in paths]
@@ -96,7 +96,7 @@ MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAuV7f0S9CVzXxFxkOEVGbKY
 
 
 @pytest.mark.parametrize("line", CLEAN.strip().splitlines())
-def test_what_is_none(line: str) -> None:
+def test_what_is_none(line: str):
     assert hits(line) == []
     assert masked([line])[0] == [line]
 
@@ -155,12 +155,12 @@ FOUND = {
 
 
 @pytest.mark.parametrize(("text", "hit"), FOUND.items())
-def test_what_is_one(text: str, hit: str) -> None:
+def test_what_is_one(text: str, hit: str):
     assert [found for _, found in hits(text)] == [hit]
     assert masked([text])[0] != [text], "the fast pass does not miss it"
 
 
-def test_a_key_stays_a_block_and_the_text_between_blocks_stays() -> None:
+def test_a_key_stays_a_block_and_the_text_between_blocks_stays():
     pieces = [piece for piece in plant(PLANTED) if piece.kind == "private_key"]
     text = f"first {pieces[0].text} between, about a -----BEGIN RSA PRIVATE KEY----- line {pieces[1].text} last"
     (after,), counts = masked([text])
@@ -186,7 +186,7 @@ TEXTS = st.lists(st.sampled_from(ALPHABET), max_size=14).map("".join)
 @given(TEXTS)
 @example("@@-o-k543@faauoxv.mail.fro-k543@faauoxv.mail.fr")  # a domain that goes on
 @example("2a02:170a:93f6::192.0.2.64")  # an address in an address
-def test_masking_twice_is_masking_once(text: str) -> None:
+def test_masking_twice_is_masking_once(text: str):
     once = mask_text(text.encode(), KINDS, Tally())
     counts = Tally()
     assert mask_text(once, KINDS, counts) == once
@@ -195,7 +195,7 @@ def test_masking_twice_is_masking_once(text: str) -> None:
 
 
 @given(st.lists(TEXTS, max_size=6), st.randoms(use_true_random=False))
-def test_a_document_is_masked_by_itself_alone(texts: list[str], rng: random.Random) -> None:
+def test_a_document_is_masked_by_itself_alone(texts: list[str], rng: random.Random):
     """The reference masks one text at a time, with every kind, without the fast pass."""
     reference = Tally()
     expected = [mask_text(text.encode(), KINDS, reference).decode() for text in texts]
@@ -206,7 +206,7 @@ def test_a_document_is_masked_by_itself_alone(texts: list[str], rng: random.Rand
     assert masked([texts[index] for index in order])[0] == [expected[index] for index in order]
 
 
-def test_placeholders_depend_on_the_document_and_on_the_hit() -> None:
+def test_placeholders_depend_on_the_document_and_on_the_hit():
     texts = [f"{number} mail ann@web.de and bob@web.de and ann@web.de" for number in range(50)]
     after, _ = masked(texts)
     used = [tuple(word for word in text.split() if "@" in word) for text in after]
@@ -221,7 +221,7 @@ BEGIN = "-----BEGIN PRIVATE KEY-----"
 
 
 @pytest.mark.parametrize("piece", [*REPEATED.split(","), BEGIN, f"{BEGIN}a"])
-def test_no_text_takes_more_than_linear_time(piece: str) -> None:
+def test_no_text_takes_more_than_linear_time(piece: str):
     data = (piece * (1 << 18))[: 1 << 18].encode()
     started = time.process_time()
     for kind in KINDS:

@@ -94,7 +94,7 @@ UTC = pa.timestamp("us", "UTC")
 )
 def test_rows_that_hold_are_kept_and_others_counted(
     condition: Any, values: list[Any], kind: Any, held: str, tmp_path: Path
-) -> None:
+):
     texts = ["text 0", "text 1", "text 2", "of a null"]
     column = pa.array([*values, None], None if kind == JSON else kind)
     forms = {"a.parquet": column}
@@ -121,7 +121,7 @@ def test_rows_that_hold_are_kept_and_others_counted(
         assert rejected == Counter({f"{reason}: null": 1, reason: held.count("-")})
 
 
-def test_dates_of_int96_beyond_those_of_nanoseconds_are_compared(tmp_path: Path) -> None:
+def test_dates_of_int96_beyond_those_of_nanoseconds_are_compared(tmp_path: Path):
     years = [1, 1677, 2020, 2263, 9999]
     times = pa.array([datetime.datetime(year, 3, 1, 12, 30, 0, 7) for year in years], pa.timestamp("us"))
     table = pa.table({"text": [f"text {year}" for year in years], "date": times})
@@ -154,7 +154,7 @@ PARTS = {
         ({"year": "< 2021", "score": "> 10"}, "20 30", ["2 files: not year < 2021"]),
     ],
 )
-def test_folders_of_hive_are_columns(tmp_path: Path, keep: Any, kept: str, said: list[str]) -> None:
+def test_folders_of_hive_are_columns(tmp_path: Path, keep: Any, kept: str, said: list[str]):
     for name, score in PARTS.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         record = {"text": f"{score}", "score": score, "year": 1}

@@ -85,7 +85,7 @@ def recipe(tmp_path: Path) -> Path:
     return write_recipe(tmp_path / "recipe.toml", *sources, clean=clean)
 
 
-def test_a_function_drops_and_changes_documents(recipe: Path, tmp_path: Path) -> None:
+def test_a_function_drops_and_changes_documents(recipe: Path, tmp_path: Path):
     done = build_here(recipe, tmp_path / "set", "--allow-code")  # what the function prints is not in the JSON on stdout
     texts = real_documents()
     gone = [text for text in texts if "lambda" in text]
@@ -111,7 +111,7 @@ def test_a_function_drops_and_changes_documents(recipe: Path, tmp_path: Path) ->
     assert digests(tmp_path / "set") == digests(tmp_path / "four")
 
 
-def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
+def test_the_example_of_the_page_runs(tmp_path: Path):
     page = (Path(shards.__file__).parents[1] / "docs/cleaning.md").read_text().partition("## Your own rule")[2]
     code, table = (page.split(f"```{language}\n")[1].split("```")[0] for language in ("python", "toml"))
     tables = tomllib.loads(table)["sources"]["clean"]["python"]
@@ -119,7 +119,7 @@ def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
     assert clean(given, ["Lorem ipsum", "a\n\n\n\nb", "c"]).text.to_pylist() == ["a\n\nb", "c"]
 
 
-def test_a_changed_module_runs_again(recipe: Path, tmp_path: Path) -> None:
+def test_a_changed_module_runs_again(recipe: Path, tmp_path: Path):
     first = pipeline.build_set(recipe, out=tmp_path / "set", workers=1, allow_code=True)
     assert pipeline.build_set(recipe, out=tmp_path / "set").tasks_run == 0
     words = tmp_path / "parts/words.py"
@@ -152,7 +152,7 @@ def clean(given: SourceRecipe, texts: list[str] = TEXTS) -> Documents:
     return clean_batch(given, batch, Tally())
 
 
-def test_a_module_travels_with_its_task(tmp_path: Path) -> None:
+def test_a_module_travels_with_its_task(tmp_path: Path):
     (tmp_path / "helpers.py").write_text("def keep(texts):\n    return [text.upper() for text in texts]\n")
     pinned = pickle.dumps(pin(tmp_path, "from helpers import keep"))
     for file in tmp_path.glob("*.py"):
@@ -171,7 +171,7 @@ def rule(tmp_path: Path) -> Path:
     return write_recipe(tmp_path / "recipe.toml", source("a", "a.jsonl"), clean=clean)
 
 
-def test_code_runs_only_when_the_call_allows_it(rule: Path, tmp_path: Path) -> None:
+def test_code_runs_only_when_the_call_allows_it(rule: Path, tmp_path: Path):
     ran, out, text = tmp_path / "ran", tmp_path / "set", tmp_path / "text.txt"
     text.write_text(real_documents()[3])
     allowed = pipeline.load_recipe(rule, allow_code=True)
@@ -193,7 +193,7 @@ def test_code_runs_only_when_the_call_allows_it(rule: Path, tmp_path: Path) -> N
     # What is kept needs none, nor does a dry run; a trace loads the function only where no copy is found.
     assert pipeline.build_set(rule, out=out, workers=1).tasks_run == 0
     assert pipeline.build_set(rule, out=out, workers=1, overrides=["split.val_tokens=9"]).tasks_run
-    assert call_here("build", rule, "--out", out, "--dry-run", "--set", "sources.a.min_bytes=2").returncode == 0
+    call_here("build", rule, "--out", out, "--dry-run", "--set", "sources.a.min_bytes=2", expect=0)
     told = call_here("trace", out, "--document", text)
     assert (told.returncode, "give --allow-code" in told.stderr, ran.exists()) == (2, True, False)
     told = call_here("trace", out, "--document", text, "--allow-code", "--json")
@@ -201,9 +201,7 @@ def test_code_runs_only_when_the_call_allows_it(rule: Path, tmp_path: Path) -> N
     assert ran.exists()
 
 
-def test_a_function_sees_only_the_variables_that_its_table_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_sees_only_the_variables_that_its_table_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     code = "import os\nkeep = lambda texts: [repr(sorted(os.environ)) + os.environ.get('WORD', '') for _ in texts]"
     monkeypatch.setenv("WORD", "one")
     monkeypatch.setenv("OTHER", "two")
@@ -283,7 +281,7 @@ FUNCTIONS: list[tuple[str, int | str]] = [
 
 
 @pytest.mark.parametrize(("code", "expected"), FUNCTIONS)
-def test_a_function_does_no_more_than_to_answer_or_to_fail(code: str, expected: int | str, tmp_path: Path) -> None:
+def test_a_function_does_no_more_than_to_answer_or_to_fail(code: str, expected: int | str, tmp_path: Path):
     given = pin(tmp_path, code)
     if isinstance(expected, int):
         assert len(clean(given)) == expected
@@ -293,7 +291,7 @@ def test_a_function_does_no_more_than_to_answer_or_to_fail(code: str, expected: 
     assert len(str(told.value)) < 600
 
 
-def test_a_function_that_never_answers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_never_answers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pipeline.clean.functions.process.ANSWER_S", 1)
     given = pin(tmp_path, "import time\ndef keep(t):\n while 'text 3' in t: time.sleep(1)\n return t")
     with pytest.raises(InputError, match=r"row 3: .* gave no answer in 1 s"):
@@ -304,7 +302,7 @@ def test_a_function_that_never_answers_is_refused(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_nothing_that_a_function_started_outlives_a_build(
     rule: Path, whole: Built, tmp_path: Path, workers: str, number: int
-) -> None:
+):
     pids = tmp_path / "pids"
     begin = "import os, signal, subprocess, time\nsleep = subprocess.Popen(['setsid', 'sleep', '99']).pid\n"
     note = f"print(os.getpid(), os.getppid(), sleep, file=open({str(pids)!r}, 'a'), flush=True)\n"
@@ -324,7 +322,7 @@ def test_nothing_that_a_function_started_outlives_a_build(
 
 
 @pytest.mark.long
-def test_the_bytes_depend_on_no_hash_seed_or_kill(recipe: Path, tmp_path: Path) -> None:
+def test_the_bytes_depend_on_no_hash_seed_or_kill(recipe: Path, tmp_path: Path):
     for seed in range(10):
         out, workers = tmp_path / f"set-{seed}", ["--workers", str(1 + seed % 3)]
         environment = os.environ | {"PYTHONHASHSEED": str(seed), "LANG": "C", "WORD": str(seed)}
@@ -333,12 +331,11 @@ def test_the_bytes_depend_on_no_hash_seed_or_kill(recipe: Path, tmp_path: Path) 
             wait_until(lambda: attempts(Path(f"{out}.work/encode")) or build.process.poll() is not None, "encoding")  # noqa: B023
             build.process.kill()
             build.wait()
-        done = run_program("build", recipe, "--out", out, *workers, "--allow-code", env=environment)
-        assert done.returncode == 0, done.stderr
+        run_program("build", recipe, "--out", out, *workers, "--allow-code", env=environment, expect=0)
     assert len({json.dumps(digests(tmp_path / f"set-{seed}"), sort_keys=True) for seed in range(10)}) == 1
 
 
-def test_rows_of_a_program_are_a_source(tmp_path: Path) -> None:
+def test_rows_of_a_program_are_a_source(tmp_path: Path):
     mine = {"name": "my.rows", "weight": 1, "keep": {"even": "== true"}}
     tables = {"name": "r", "sources": [mine], "tokenizer": {"vocab_size": 300}}
     texts = real_documents()[:900]

@@ -45,21 +45,19 @@ def run(executor: RayExecutor, calls: list[Call]) -> dict[int, tuple[int, int]]:
 
 def test_a_function_beside_the_recipe_goes_with_its_task_and_the_build_checks_the_nodes_work(
     whole: Built, ray_cluster: RayCluster, tmp_path: Path
-) -> None:
+):
     (tmp_path / "rules.py").write_text(
         "def keep(texts):\n    return [len(text) > 200 or text.upper() for text in texts]\n"
     )
     flags = ["--set", "clean.python=[{function = 'rules:keep'}]", "--allow-code"]
     on_ray = ["--out", "ray", "--engine", "ray", "--ray-address", ray_cluster.address]
     for place in (["--out", "local"], on_ray):
-        done = run_program("build", whole.recipe, *flags, *place, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        done = run_program("build", whole.recipe, *flags, *place, cwd=tmp_path, expect=0)
     assert digests(tmp_path / "ray") == digests(tmp_path / "local") != whole.digests
     dry = run_program("build", whole.recipe, *flags, *on_ray, "--dry-run", "--set", "split.val_tokens=9", cwd=tmp_path)
     assert "split.val_tokens = 9 (was 4000)" in dry.stdout, dry.stderr
     flip_unseen(tmp_path / "ray")
-    done = run_program("build", whole.recipe, *flags, *on_ray, cwd=tmp_path)
-    assert done.returncode == 1, done.stderr
+    done = run_program("build", whole.recipe, *flags, *on_ray, cwd=tmp_path, expect=1)
     problems = validate(tmp_path / "ray", level="full").problems
     assert [line for line in done.stdout.splitlines() if line.startswith("error: ")] == [
         f"error: {problem}" for problem in problems
@@ -67,7 +65,7 @@ def test_a_function_beside_the_recipe_goes_with_its_task_and_the_build_checks_th
     assert {problem.kind for problem in problems} >= {"file_checksum"}
 
 
-def test_a_build_whose_nodes_die_gives_them_too(ray_cluster: RayCluster, tmp_path: Path) -> None:
+def test_a_build_whose_nodes_die_gives_them_too(ray_cluster: RayCluster, tmp_path: Path):
     """Every node dies while it encodes, and again while it assembles; others come."""
     for name in ("even", "odd"):
         texts = (f"{name} {index} " + " ".join(str(index * word) for word in range(60)) for index in range(12_000))
@@ -92,13 +90,13 @@ def test_a_build_whose_nodes_die_gives_them_too(ray_cluster: RayCluster, tmp_pat
     assert digests(tmp_path / "ray") == digests(tmp_path / "local")
 
 
-def test_a_task_that_raises_ends_the_stage(executor: RayExecutor, tmp_path: Path) -> None:
+def test_a_task_that_raises_ends_the_stage(executor: RayExecutor, tmp_path: Path):
     calls = make_calls(tmp_path / "work/stage", [{"name": "bad", "text": "x", "fail": True}], "write_file")
     with pytest.raises(TaskError, match="halfway"):
         run(executor, calls)
 
 
-def test_a_task_whose_process_dies_runs_again_until_it_is_hopeless(executor: RayExecutor, tmp_path: Path) -> None:
+def test_a_task_whose_process_dies_runs_again_until_it_is_hopeless(executor: RayExecutor, tmp_path: Path):
     deaths = tmp_path / "deaths"
     SAID.clear()
     times = {"a": 2, "b": 0, "c": 9}

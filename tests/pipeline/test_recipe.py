@@ -17,7 +17,7 @@ from shards.errors import InputError
 from tests.support.recipes import GOOD, faults_of
 
 
-def test_a_good_recipe(load: Any) -> None:
+def test_a_good_recipe(load: Any):
     recipe = load()
     assert [(source.name, source.weight) for source in recipe.sources] == [("prose", 87.0), ("code", 3.5)]
     assert [source.weight for source in load(GOOD, "sources.prose.weight=0").sources] == [0, 3.5]
@@ -50,7 +50,7 @@ OVERRIDES = {
 
 
 @pytest.mark.parametrize("override", OVERRIDES)
-def test_overrides(override: str, load: Any) -> None:
+def test_overrides(override: str, load: Any):
     found: Any = json.loads(load(GOOD, override).to_json())
     for part in override.partition("=")[0].strip().split("."):
         found = found[{"prose": 0, "code": 1}[part] if isinstance(found, list) else part]
@@ -58,7 +58,7 @@ def test_overrides(override: str, load: Any) -> None:
 
 
 @pytest.mark.parametrize("names", ["1 0", "a a.weight", "1 1.0 1.0.1", "weight nan", "0x1 1e3 1-2"])
-def test_flags_of_weights_name_each_source(names: str, load: Any) -> None:
+def test_flags_of_weights_name_each_source(names: str, load: Any):
     table = '[[sources]]\nname = "{}"\npaths = ["{{folder}}/*.py"]\nweight = 9\n'
     text = 'name = "n"\ntokenizer.vocab_size = 300\n' + "".join(map(table.format, names.split()))
     tokens = [2, 3, 5][: len(names.split())]
@@ -66,7 +66,7 @@ def test_flags_of_weights_name_each_source(names: str, load: Any) -> None:
     assert [source.weight for source in load(text, *flags).sources] == tokens
 
 
-def test_a_number_is_a_name_or_the_place_of_what_has_none(load: Any) -> None:
+def test_a_number_is_a_name_or_the_place_of_what_has_none(load: Any):
     tables = [{"name": "1"}, {}, {"name": "a"}, {"name": "a"}, {"name": "b.c"}]
     assert item_names(tables) == ["1", "#1", "2", "3", "b.c"]
     data: dict[str, Any] = {"sources": tables, "weights": {"b.c": 1, "b": {}}, "clean": {"datatrove": [{}]}}
@@ -88,7 +88,7 @@ HUGE = {
 
 
 @pytest.mark.parametrize(("said", "text"), [(said, text) for said, texts in HUGE.items() for text in texts])
-def test_a_huge_key_or_number_is_refused_in_little_memory(said: str, text: str, tmp_path: Path) -> None:
+def test_a_huge_key_or_number_is_refused_in_little_memory(said: str, text: str, tmp_path: Path):
     (tmp_path / "r.toml").write_text(f'# {"." * 300}\ny = "{".a" * 300}"\n{text}\n')
     tracemalloc.start()
     with pytest.raises(InputError, match=said):
@@ -97,7 +97,7 @@ def test_a_huge_key_or_number_is_refused_in_little_memory(said: str, text: str, 
     tracemalloc.stop()
 
 
-def test_a_set_s_recipe_json_is_a_recipe(load: Any, tmp_path: Path) -> None:
+def test_a_set_s_recipe_json_is_a_recipe(load: Any, tmp_path: Path):
     override = "tokenizer.sample_weights={prose = 1, code = 2}"
     recipe = load(GOOD, override, "sources.prose.keep.score='> 0'", "sources.prose.max_bytes='1 MiB'")
     (tmp_path / "recipe.json").write_text(recipe.to_json(), encoding="utf-8")
@@ -135,5 +135,5 @@ def test_a_set_s_recipe_json_is_a_recipe(load: Any, tmp_path: Path) -> None:
         (5, 5),
     ],
 )
-def test_sizes(text: Any, size: int) -> None:
+def test_sizes(text: Any, size: int):
     assert parse_size(text) == size

@@ -48,7 +48,7 @@ def recipe(tmp_path: Path) -> Path:
     return write_small_recipe(tmp_path)
 
 
-def test_what_a_change_runs_again_and_why(recipe: Path, tmp_path: Path) -> None:
+def test_what_a_change_runs_again_and_why(recipe: Path, tmp_path: Path):
     out = tmp_path / "set"
     stages = {stage: found["run"] for stage, found in forecast(recipe, out).items()}
     assert stages == {"tokenizer": 1, "encode": 1, "mix": None, "assemble": None}
@@ -89,7 +89,7 @@ def test_what_a_change_runs_again_and_why(recipe: Path, tmp_path: Path) -> None:
         assert line in again["stderr"]
 
 
-def test_files_that_changed_are_named(recipe: Path, tmp_path: Path) -> None:
+def test_files_that_changed_are_named(recipe: Path, tmp_path: Path):
     out, notes = tmp_path / "set", tmp_path / "notes"
     # An edit that keeps size and time is seen with `verify` alone.
     for verify, causes in (
@@ -109,12 +109,11 @@ def test_files_that_changed_are_named(recipe: Path, tmp_path: Path) -> None:
         "sources.notes: 1 file newly read (zz.txt)",
         "sources.notes: 1 file no longer read (00.txt)",
     ]
-    shown = call_here("build", recipe, "--out", out, "--workers", "1", "--dry-run")
-    assert shown.returncode == 0
+    shown = call_here("build", recipe, "--out", out, "--workers", "1", "--dry-run", expect=0)
     assert "tokenizer: runs 1 task: sources.notes: 1 file changed" in shown.stdout
 
 
-def test_records_explain_and_stop_nothing(recipe: Path, tmp_path: Path) -> None:
+def test_records_explain_and_stop_nothing(recipe: Path, tmp_path: Path):
     build_here(recipe, tmp_path / "set")
     path, other = tmp_path / "set.work/stages.json", ("--set", "seed=5")
 
@@ -153,7 +152,7 @@ class Reading(Payload):
     name: Annotated[str, NOT_IN_DIGEST] = "web"
 
 
-def test_parts_of_tasks_are_joined_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_tasks_are_joined_by_name(monkeypatch: pytest.MonkeyPatch):
     def parts(*files: str, **source: Any) -> dict[str, str]:
         return name_parts([Reading(files, source, number=number) for number in range(2)])
 
@@ -186,7 +185,7 @@ def test_parts_of_tasks_are_joined_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     assert os.sep not in "".join(one)
 
 
-def test_every_field_of_a_payload_counts_in_its_digest_unless_it_is_marked() -> None:
+def test_every_field_of_a_payload_counts_in_its_digest_unless_it_is_marked():
     """So a field that is added and forgotten everywhere else makes tasks run again, and never a wrong cache hit."""
     payload = Reading(("a",), {"text": "body"})
     known = digest_of_payload(payload)
@@ -208,7 +207,7 @@ def test_every_field_of_a_payload_counts_in_its_digest_unless_it_is_marked() -> 
     assert digest_of_payload(replace(payload, before="/moved/encode/" + "a" * 100, name="other")) == known
 
 
-def test_what_counts_of_a_payload_is_known() -> None:
+def test_what_counts_of_a_payload_is_known():
     """Fields that do not count are decided by others that do: whoever marks another one looks at this list."""
     not_counted: dict[type[Payload], set[str]] = {
         EncodeTask: {"tokenizer", "tokenizer_task", "chat"},
@@ -222,7 +221,7 @@ def test_what_counts_of_a_payload_is_known() -> None:
         assert {name for name, mark in tasks._list_marks(kind) if mark is NOT_IN_DIGEST} == expected
 
 
-def test_the_order_of_sources_and_of_evaluations_counts(recipe: Path) -> None:
+def test_the_order_of_sources_and_of_evaluations_counts(recipe: Path):
     """The sample has the sources in their order, and items name their evaluation by its number."""
     read = load_checked_recipe(recipe)
     sources = tuple(read.sources[0].with_values(name=name) for name in ("one", "two"))

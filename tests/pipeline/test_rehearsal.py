@@ -32,7 +32,7 @@ FITTED: dict[str, tuple[Any, Any, tuple[str, ...], tuple[int, int]]] = {
 
 
 @pytest.mark.parametrize("name", FITTED)
-def test_what_no_longer_fits_is_scaled_and_said(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_longer_fits_is_scaled_and_said(name: str, capsys: pytest.CaptureFixture[str]):
     before, tokens, changes, expected = FITTED[name]
     tables: dict[str, Any] = {"name": "n", "sources": [source("s", __file__, format="file")]}
     tables |= {"tokenizer": {"vocab_size": 300}, "mix": {"tokens": before}}
@@ -45,13 +45,13 @@ def test_what_no_longer_fits_is_scaled_and_said(name: str, capsys: pytest.Captur
     assert bool(said) == ("->" in said)
 
 
-def test_every_phase_has_shards_of_its_own() -> None:
+def test_every_phase_has_shards_of_its_own():
     tables: dict[str, Any] = {"name": "n", "sources": [source("s", __file__, format="file")]}
     tables |= {"tokenizer": {"vocab_size": 300}, "mix": {"tokens": "1G", "phases": HALVES}}
     assert pipeline.load_recipe(tables, tokens="4M").shards.tokens == 1_000_000 // 16
 
 
-def test_local_files_stand_for_the_hub_and_for_software_heritage(tmp_path: Path) -> None:
+def test_local_files_stand_for_the_hub_and_for_software_heritage(tmp_path: Path):
     texts = real_documents()
     (tmp_path / "web/deep").mkdir(parents=True)
     scores = [number % 4 for number in range(len(texts))]
@@ -67,8 +67,7 @@ def test_local_files_stand_for_the_hub_and_for_software_heritage(tmp_path: Path)
     recipe = write_recipe(tmp_path / "hub.toml", *on_hub, **tables)
     sources = f"--source=web={tmp_path}/web", f"--source=code={tmp_path}/code-0*", f"--source=code={tmp_path}/code-1*"
     smaller = *sources, "--tokens", "40K", "--workers", "1"
-    done = call_here("build", recipe, "--out", tmp_path / "set", *smaller)
-    assert done.returncode == 0, done.stderr
+    done = call_here("build", recipe, "--out", tmp_path / "set", *smaller, expect=0)
     assert "--tokens 40K: scaled to fit: split.val_tokens 50,000,000 -> 2,000, shards.tokens" in done.stderr
     assert call_here("plan", recipe, *smaller).stderr.count("scaled to fit") == 1
     # It is the set of a recipe that names these files and sizes, and says so.

@@ -27,13 +27,13 @@ def no_reporter_stays() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("package", ["tokenizers", "numba"])
-def test_a_worker_with_another_version_of_a_package_or_of_an_extra(package: str) -> None:
+def test_a_worker_with_another_version_of_a_package_or_of_an_extra(package: str):
     different = list_versions() | {package: "0.0.1"}
     with pytest.raises(InputError, match=rf"has {package} {version(package)}, the driver has 0\.0\.1\. "):
         run_on_node(b"", different, {})
 
 
-def test_a_package_of_an_extra_may_be_on_one_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_of_an_extra_may_be_on_one_side_alone(monkeypatch: pytest.MonkeyPatch):
     with_numba = list_versions()
     check_versions(with_numba)
     without = {name: found for name, found in with_numba.items() if name != "numba"}
@@ -43,7 +43,7 @@ def test_a_package_of_an_extra_may_be_on_one_side_alone(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("package", ["numba", "credentials"])
-def test_the_host_is_named_that_lacks_a_package_or_credentials(package: str, tmp_path: Path) -> None:
+def test_the_host_is_named_that_lacks_a_package_or_credentials(package: str, tmp_path: Path):
     with pytest.raises(InputError, match=rf"^node {socket.gethostname()}: .*{package}"):
         run_on_node(need(package, tmp_path), list_versions(), {})
     with pytest.raises(StoreError, match=r"^s3://b/x: there is no bucket$"):  # which is not the node's fault
@@ -56,7 +56,7 @@ def need(package: str, folder: Path) -> bytes:
     return pickle.dumps(call)
 
 
-def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role() -> None:
+def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role():
     error = to_store_error(
         OSError("error sending request for url (http://169.254.169.254/latest/api/token)"),
         what="s3://b/x",
@@ -71,7 +71,7 @@ def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role() 
     )
 
 
-def test_a_task_that_is_lost_too_often_ends_the_build_and_others_do_not_count(tmp_path: Path) -> None:
+def test_a_task_that_is_lost_too_often_ends_the_build_and_others_do_not_count(tmp_path: Path):
     losses = Counter[str]()
     calls = make_calls(tmp_path / "stage", [{"name": name} for name in "ab"])
     for _ in range(MAX_LOSSES - 1):

@@ -40,7 +40,7 @@ def built(objects: dict[str, bytes], bucket: str) -> str:
     return f"{bucket}/set"
 
 
-def test_a_smaller_set_takes_the_place_of_a_larger_one(recipe: Path, built: str, tmp_path: Path) -> None:
+def test_a_smaller_set_takes_the_place_of_a_larger_one(recipe: Path, built: str, tmp_path: Path):
     smaller = ["--set", "mix.tokens=20000", "--set", "shards.tokens=8000"]
     before = digests(built)
     build_here(recipe, built, *smaller, "--prune")
@@ -52,7 +52,7 @@ def test_a_smaller_set_takes_the_place_of_a_larger_one(recipe: Path, built: str,
     assert len(entries) == 1
 
 
-def test_a_second_driver_is_refused(recipe: Path, built: str) -> None:
+def test_a_second_driver_is_refused(recipe: Path, built: str):
     lease = Lease(open_writable_store(f"{built}.work"))
     open_writable_store(built).delete_all()
     refused = build_here(recipe, built, expect=2)
@@ -70,7 +70,7 @@ def holds(lease: Lease) -> bool:
     return True
 
 
-def test_leases(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases(bucket: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pipeline.builder.places.RENEW_SECONDS", 0.2)
     place, records = open_writable_store(f"{bucket}/work"), open_writable_store(f"{bucket}/work.lease")
     first = Lease(place)
@@ -96,7 +96,7 @@ def test_leases(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_store_that_creates_twice_is_refused(
     recipe: Path, moto: ObjectServer, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     with Proxy(moto, ignores=("if-none-match",)) as proxy:
         aws_environment(monkeypatch, proxy.url)
         for options in ([f"{bucket}/set"], [str(tmp_path / "set"), "--work", f"{bucket}/work"]):
@@ -107,7 +107,7 @@ def test_a_store_that_creates_twice_is_refused(
     assert not (tmp_path / "set").exists()
 
 
-def test_fetched_files_need_a_folder(recipe: Path, bucket: str) -> None:
+def test_fetched_files_need_a_folder(recipe: Path, bucket: str):
     text = recipe.read_text().replace('name = "docs"', 'name = "docs"\ncontent = "software-heritage"')
     fetching = recipe.with_name("fetching.toml")
     fetching.write_text(text.replace('text = "body.content"\n', ""))
@@ -116,7 +116,7 @@ def test_fetched_files_need_a_folder(recipe: Path, bucket: str) -> None:
     assert not list(open_writable_store(bucket).list())
 
 
-def test_what_azure_must_do(container: str) -> None:
+def test_what_azure_must_do(container: str):
     store = open_objects(f"{container}/probe")
     require_abilities(store)
     large = os.urandom(20 << 20)

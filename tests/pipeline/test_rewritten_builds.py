@@ -93,7 +93,7 @@ def built(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_every_document_is_bos_its_ids_and_eos(corpus: Path, built: Path) -> None:
+def test_every_document_is_bos_its_ids_and_eos(corpus: Path, built: Path):
     assert validate(built, level="full").problems == []
     assert compare_with_sources(built, 100) == (100, 0)
     texts, tokenizer = source_documents(corpus), Tokenizer.from_file(str(built / "tokenizer.json"))
@@ -129,7 +129,7 @@ def test_every_document_is_bos_its_ids_and_eos(corpus: Path, built: Path) -> Non
         }
 
 
-def test_text_is_shown_and_found_without_bos_and_the_space_before_it(corpus: Path, built: Path) -> None:
+def test_text_is_shown_and_found_without_bos_and_the_space_before_it(corpus: Path, built: Path):
     inspected = call_here("inspect", built, "--shard", "0", "--document", "0", "--json")
     document = json.loads(inspected.stdout)
     texts = {text for own in source_documents(corpus).values() for text in own}
@@ -144,17 +144,17 @@ def test_text_is_shown_and_found_without_bos_and_the_space_before_it(corpus: Pat
     assert {(hit["position"], hit["hits"], hit["byte"]) for hit in found} == {(0, 1, 0)}
 
 
-def test_audit_and_report_know_bos(built: Path, tmp_path: Path) -> None:
+def test_audit_and_report_know_bos(built: Path, tmp_path: Path):
     done = call_here("audit", built, "--out", tmp_path / "audit", "--json")
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["special_ids"]["verdict"] == "ok"
     assert "BOS once at the beginning" in checks["special_ids"]["summary"]
     assert "of the text as the tokenizer rewrote it" in checks["bytes_per_token"]["summary"]
-    assert call_here("report", built, "--out", tmp_path / "report").returncode == 0
+    call_here("report", built, "--out", tmp_path / "report", expect=0)
     assert "&lt;s&gt;" in (tmp_path / "report" / "index.html").read_text()
 
 
-def test_windows_number_documents_by_eos_and_bos_begins_them(built: Path) -> None:
+def test_windows_number_documents_by_eos_and_bos_begins_them(built: Path):
     with TokenWindows(built, seq_len=64, fields=("document_ids", "position_ids", "cu_seqlens")) as windows:
         for sample in (windows[0], windows[1]):
             begins = sample["position_ids"] == 0
@@ -164,11 +164,10 @@ def test_windows_number_documents_by_eos_and_bos_begins_them(built: Path) -> Non
             assert bool((sample["input_ids"][inner] == BOS).all())
 
 
-def test_training_counts_bytes_of_the_source_text_and_samples_begin_with_bos(built: Path, tmp_path: Path) -> None:
+def test_training_counts_bytes_of_the_source_text_and_samples_begin_with_bos(built: Path, tmp_path: Path):
     (tmp_path / "tiny.toml").write_text(TRAIN)
     run = tmp_path / "run"
-    done = call_here("train", tmp_path / "tiny.toml", "--shards", built, "--run", run)
-    assert done.returncode == 0, done.stderr
+    call_here("train", tmp_path / "tiny.toml", "--shards", built, "--run", run, expect=0)
     line = next(json.loads(one) for one in (run / "metrics.jsonl").read_text().splitlines() if "val_loss" in one)
     shard_set = shards.open_set(built)
     # With other code: the bytes of each target's text, scaled to those of its source's documents.
@@ -189,13 +188,12 @@ def test_training_counts_bytes_of_the_source_text_and_samples_begin_with_bos(bui
     for name, own in decoded.items():
         expected = line["val_loss_by_source"][name] * len(own) / np.log(2) / text_bytes[name]
         assert line["val_bits_per_byte_by_source"][name] == pytest.approx(expected)
-    done = call_here("export-model", run, "--to", "hf", "--out", tmp_path / "hf")
-    assert done.returncode == 0, done.stderr
+    call_here("export-model", run, "--to", "hf", "--out", tmp_path / "hf", expect=0)
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert (config["bos_token_id"], config["eos_token_id"]) == (BOS, EOS)
 
 
-def test_a_tokenizer_that_drops_white_space_and_characters(corpus: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_that_drops_white_space_and_characters(corpus: Path, tmp_path: Path):
     refused = build_here(corpus / "small.toml", tmp_path / "set", *given(corpus, "t5"), expect=2)["stderr"]
     assert re.search(r"  '\S+' in '", refused), "an example"
     assert "stand for characters that the tokenizer does not know, more than tokenizer.max_unknown = 0.001" in refused
@@ -213,7 +211,7 @@ def test_a_tokenizer_that_drops_white_space_and_characters(corpus: Path, tmp_pat
     assert checks["special_ids"]["verdict"] == "ok"  # unknown tokens stand for text
 
 
-def test_bos_of_a_trained_tokenizer(corpus: Path, tmp_path: Path) -> None:
+def test_bos_of_a_trained_tokenizer(corpus: Path, tmp_path: Path):
     options = ("--set", 'tokenizer.special_tokens=["<|endoftext|>", "<|begin|>"]', "--set", 'tokenizer.bos="<|begin|>"')
     out = tmp_path / "set"
     build_here(corpus / "small.toml", out, *options)

@@ -211,7 +211,7 @@ WAYS: dict[str, tuple[str, str, str, Callable[[Path, str, str, Fixture], None]]]
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_gives_the_bytes_of_one_process_on_a_disk(way: str, request: pytest.FixtureRequest) -> None:
+def test_every_way_gives_the_bytes_of_one_process_on_a_disk(way: str, request: pytest.FixtureRequest):
     name, out_place, work_place, build = WAYS[way]
     built = request.getfixturevalue(name)
     out, work = (

@@ -56,7 +56,7 @@ def draw(task: TokenizerTask, path: Path) -> list[list[str]]:
     return drawn
 
 
-def test_proportions(make_task: Any, tmp_path: Path) -> None:
+def test_proportions(make_task: Any, tmp_path: Path):
     task = make_task([87, 10, 3], [1000, 1000, 1000], 30_000)
     assert sample_budgets(task) == [26_100, 3_000, 900]
     assert [len(own) for own in draw(task, tmp_path / "s")] == [435, 50, 15]
@@ -70,7 +70,7 @@ def test_proportions(make_task: Any, tmp_path: Path) -> None:
     assert 100 <= len(second) <= 125
 
 
-def test_the_same_seed_draws_the_same_and_another_does_not(make_task: Any, tmp_path: Path) -> None:
+def test_the_same_seed_draws_the_same_and_another_does_not(make_task: Any, tmp_path: Path):
     drawn = [draw(make_task([1], [1000], 9000, seed=seed), tmp_path / "s") for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]
@@ -93,7 +93,7 @@ def draw_texts(folder: Path, texts: list[str], budget: int = 10**9) -> tuple[Dra
     return drawn, list(iter_sample(folder / "sample.bin"))
 
 
-def test_documents_with_endless_words_are_sampled_in_parts(tmp_path: Path) -> None:
+def test_documents_with_endless_words_are_sampled_in_parts(tmp_path: Path):
     drawn, pieces = draw_texts(tmp_path, [*ENDLESS, *WHOLE])
     texts = {*ENDLESS, *WHOLE}
     for piece in pieces:  # each document's are there in turn
@@ -108,7 +108,7 @@ def test_documents_with_endless_words_are_sampled_in_parts(tmp_path: Path) -> No
     assert all(piece[-1] in "\uff0c\u3002\uff1b" for piece in pieces)
 
 
-def test_of_endless_words_a_sample_takes_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_endless_words_a_sample_takes_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pipeline.tokenizer.sample.MOST_UNBROKEN_BYTES", 50_000)
     drawn, pieces = draw_texts(tmp_path, ["a" * 40_000, "b" * 40_000, "c" * 40_000, *WHOLE])
     assert drawn == Drawn(text_bytes=sum(map(len, pieces)), documents=4, left_out=2, records=5)
@@ -119,7 +119,7 @@ def test_of_endless_words_a_sample_takes_so_much(tmp_path: Path, monkeypatch: py
     assert draw_texts(tmp_path, ["a" * 40_000])[1] == ["a" * PART_BYTES]
 
 
-def test_a_build_samples_text_without_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_samples_text_without_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "zh.txt").write_text(PHRASES * 2)
     recipe = write_recipe(tmp_path / "r.toml", source("web", "zh.txt", format="file"), split={"val_tokens": 0})
     built = build_here(recipe, tmp_path / "whole")
@@ -144,7 +144,7 @@ def test_a_build_samples_text_without_spaces(tmp_path: Path, monkeypatch: pytest
     ],
     ids=["lines", "spaces", "symbols", "characters"],
 )
-def test_long_documents_are_sampled_in_pieces(tmp_path: Path, text: str, end: str) -> None:
+def test_long_documents_are_sampled_in_pieces(tmp_path: Path, text: str, end: str):
     for budget in (10**9, 1000):
         drawn, pieces = draw_texts(tmp_path, [text], budget)
         assert drawn.documents == 1

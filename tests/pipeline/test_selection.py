@@ -103,9 +103,7 @@ def run(tmp_path: Path) -> Callable[..., BuildResult]:
     return lambda recipe, name="set", workers=1: build_set(recipe, out=tmp_path / name, workers=workers)
 
 
-def test_a_part_is_read_and_said_to_be_one(
-    load: Any, run: Any, opened: list[str], tmp_path: Path, corpus: Path
-) -> None:
+def test_a_part_is_read_and_said_to_be_one(load: Any, run: Any, opened: list[str], tmp_path: Path, corpus: Path):
     report = run(load())
     assert report.validation.problems == []
     train, val = report.manifest.splits["train"], report.manifest.splits["val"]
@@ -128,7 +126,7 @@ def test_a_part_is_read_and_said_to_be_one(
     assert (compared > 50, different) == (True, 0)
 
 
-def test_what_is_taken_further_leaves_what_was_taken(load: Any) -> None:
+def test_what_is_taken_further_leaves_what_was_taken(load: Any):
     source = load().sources[0]
     little = Selection(0, source, seed=11, tokens=5000)
     first = list(little.units)
@@ -150,7 +148,7 @@ def test_what_is_taken_further_leaves_what_was_taken(load: Any) -> None:
     assert {span.name for span in every[:6]} != {span.name for span in sorted(every, key=lambda s: s.name)[:6]}
 
 
-def test_a_small_source_and_a_whole_build_read_all_in_order(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_source_and_a_whole_build_read_all_in_order(load: Any, monkeypatch: pytest.MonkeyPatch):
     recipe = load()
     whole = open_sources(load("mix.tokens=max"))
     assert [file.has_more for file in whole] == [False, False]
@@ -159,7 +157,7 @@ def test_a_small_source_and_a_whole_build_read_all_in_order(load: Any, monkeypat
     assert [own.units for own in open_sources(recipe)] == [own.units for own in whole]
 
 
-def test_when_short_applies_once_all_is_read(load: Any, run: Any) -> None:
+def test_when_short_applies_once_all_is_read(load: Any, run: Any):
     few = "sources.notes.max_bytes=260"
     with pytest.raises(match=r"the sources are too small.*\n.*'notes': has [\d,]+ tokens for training"):
         run(load(few), "error")
@@ -172,7 +170,7 @@ def test_when_short_applies_once_all_is_read(load: Any, run: Any) -> None:
     assert notes.epochs > 1
 
 
-def test_for_a_share_of_the_documents_more_is_read(load: Any, run: Any, opened: list[str], tmp_path: Path) -> None:
+def test_for_a_share_of_the_documents_more_is_read(load: Any, run: Any, opened: list[str], tmp_path: Path):
     whole, taken = load(), load("sources.code.take=0.25")
     for before, after in zip(open_sources(whole), open_sources(taken), strict=True):
         # What a build of all documents reads first is read first here too, in the same units.

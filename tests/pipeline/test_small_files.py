@@ -38,7 +38,7 @@ def write_files(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_small_file_is_opened_once_to_be_planned_and_cleaned_with_others(tmp_path: Path, kind: str) -> None:
+def test_a_small_file_is_opened_once_to_be_planned_and_cleaned_with_others(tmp_path: Path, kind: str):
     recipe = files_source(write_files(tmp_path, kind), min_bytes=len("document 10"))
     with record_opened() as opened:
         listed = list_spans_of(recipe)
@@ -75,7 +75,7 @@ def opened_by_listing(folder: Path, *globs: Path) -> set[str]:
     return {Path(path).name for path in opened if path.endswith(".md")}
 
 
-def test_a_rerun_opens_the_changed_files_alone(tmp_path: Path) -> None:
+def test_a_rerun_opens_the_changed_files_alone(tmp_path: Path):
     glob = write_files(tmp_path, "md")
     first = build(glob)
     assert opened_by_listing(tmp_path, glob) == set()
@@ -111,7 +111,7 @@ def small(number: int, version: str = "1") -> Span:
     return Span(f"/d/{number}", f"{number:06d}", version, "file", "file", 0, 600, 600, 1, 600)
 
 
-def test_one_changed_file_changes_the_units_of_its_group_alone() -> None:
+def test_one_changed_file_changes_the_units_of_its_group_alone():
     before = [small(number) for number in range(0, 60_000, 2)]
     units = make_units(0, before)
     assert 8 <= len(units) <= 40, "about one unit for 2,048 files"
@@ -127,7 +127,7 @@ def test_one_changed_file_changes_the_units_of_its_group_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.md", 'a"b\\.md', "übung 日本\n\t\x7f\u2028.txt", ""])
-def test_the_json_of_a_span_has_all_its_fields(name: str) -> None:
+def test_the_json_of_a_span_has_all_its_fields(name: str):
     spans = [
         Span(f"/d/{name}", name, "1 bytes", "file", "file", 0, 7, 8, 1, 9),
         Span(f"hf://{name}", name, "etag", "parquet", "rg", 3, 4, 1 << 40, None, 0, "0" * 40),
@@ -138,7 +138,7 @@ def test_the_json_of_a_span_has_all_its_fields(name: str) -> None:
     assert spans_to_json(spans) == text
 
 
-def test_units_of_small_files_and_large_ones() -> None:
+def test_units_of_small_files_and_large_ones():
     def span(index: int, size: int) -> Span:
         return Span(f"/{index}", f"{index}", "v", "file", "file", 0, size, size, 1, size)
 

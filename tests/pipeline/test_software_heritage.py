@@ -61,14 +61,14 @@ def fetch(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Fetch:
     ],
     ids=["another file", "truncated", "wrong CRC", "a page", "nothing"],
 )
-def test_a_body_that_stays_wrong_has_its_reason(bucket: Bucket, fetch: Fetch, body: bytes, reason: str) -> None:
+def test_a_body_that_stays_wrong_has_its_reason(bucket: Bucket, fetch: Fetch, body: bytes, reason: str):
     key = bucket.put(TEXT)
     bucket.faults.on(key, body=body)
     assert fetch(key) == reason
     assert len(bucket.requests) == 3
 
 
-def test_a_body_that_something_has_unpacked_is_taken(bucket: Bucket, fetch: Fetch) -> None:
+def test_a_body_that_something_has_unpacked_is_taken(bucket: Bucket, fetch: Fetch):
     key = bucket.put(TEXT)
     bucket.faults.on(key, body=TEXT)
     assert gzip.decompress(fetch(key)) == TEXT
@@ -91,7 +91,7 @@ NOISE = b"".join(hashlib.sha1(b"%d" % i).digest() for i in range((1 << 21) // 20
 )
 def test_no_more_than_the_bound_is_taken(
     bucket: Bucket, fetch: Fetch, monkeypatch: pytest.MonkeyPatch, content: bytes, is_taken: bool
-) -> None:
+):
     monkeypatch.setattr(archive, "MAX_BYTES", 1 << 21)
     outcome = fetch(bucket.put(content))
     assert gzip.decompress(outcome) == content if is_taken else outcome == archive.TOO_LARGE
@@ -101,7 +101,7 @@ def test_no_more_than_the_bound_is_taken(
 @pytest.mark.parametrize("kind", ["reset", "429", "reset-body", "503", "short", "stall", "stall-body"])
 def test_a_failure_that_passes_is_never_held_against_a_file(
     bucket: Bucket, fetch: Fetch, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+):
     monkeypatch.setattr("shards.stores.retry.LONGEST_PAUSE_S", 0.05)
     key = bucket.put(TEXT)
     bucket.faults.every(1, kind, most=5, stall_s=20)
@@ -111,14 +111,14 @@ def test_a_failure_that_passes_is_never_held_against_a_file(
 
 
 @pytest.mark.parametrize("kind", ["drip", "drip-head"])
-def test_an_object_that_comes_drop_by_drop_is_given_up(bucket: Bucket, fetch: Fetch, kind: str) -> None:
+def test_an_object_that_comes_drop_by_drop_is_given_up(bucket: Bucket, fetch: Fetch, kind: str):
     key = bucket.put(TEXT)
     bucket.faults.every(1, kind, stall_s=0.05)
     with pytest.raises(SourceError, match="gave up after"):
         fetch(key, give_up_s=0.5)
 
 
-def test_a_server_that_is_gone_is_given_up_in_time(fetch: Fetch) -> None:
+def test_a_server_that_is_gone_is_given_up_in_time(fetch: Fetch):
     before = set(threading.enumerate())
     with socket.socket() as closed:  # no other server takes this port
         closed.bind(("127.0.0.1", 0))
@@ -146,7 +146,7 @@ def test_a_server_that_is_gone_is_given_up_in_time(fetch: Fetch) -> None:
         (Response(301, {"x-amz-bucket-region": "eu-west-1"}, b""), "redirects. Correct --content-endpoint"),
     ],
 )
-def test_a_missing_object_is_told_from_a_refusal(fetch: Fetch, answer: Response, said: str) -> None:
+def test_a_missing_object_is_told_from_a_refusal(fetch: Fetch, answer: Response, said: str):
     with Server(lambda request: answer) as server:
         if said is None:
             assert fetch("ab" * 20, endpoint=server.urls()[0]) == archive.MISSING
@@ -157,7 +157,7 @@ def test_a_missing_object_is_told_from_a_refusal(fetch: Fetch, answer: Response,
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the program openssl")
-def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(fetch: Fetch, tmp_path: Path) -> None:
+def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(fetch: Fetch, tmp_path: Path):
     made = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
     subprocess.run(
         [*made.split(), "-addext", "subjectAltName=IP:127.0.0.1"], cwd=tmp_path, check=True, capture_output=True
@@ -176,7 +176,7 @@ KEY = hashlib.sha1(b"9").digest()
 
 
 @pytest.mark.parametrize("body", [gzip.compress(b"other bytes", mtime=0), b"no gzip", b""])
-def test_a_journal_that_the_disk_altered_is_not_used(tmp_path: Path, body: bytes) -> None:
+def test_a_journal_that_the_disk_altered_is_not_used(tmp_path: Path, body: bytes):
     with closing(Journal(tmp_path / "journal")) as journal:
         journal.add(KEY, body)
         with pytest.raises(SourceError, match=r"was damaged after it was written, and has been deleted\. Run the same"):

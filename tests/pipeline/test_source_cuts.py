@@ -68,7 +68,7 @@ def read_cut(path: Path, **keys: Any) -> tuple[list[str], int]:
 @example("x\n\n\ny\n\nz", "\n\n", 3, 3)
 @example("aaaaaaaa", "aa", 1, 1)
 @example("abababa", "aba", 2, 1)
-def test_text(sizes: Any, text: str, separator: str, batch_bytes: int, unit_bytes: int) -> None:
+def test_text(sizes: Any, text: str, separator: str, batch_bytes: int, unit_bytes: int):
     sizes(batch_bytes, unit_bytes)
     with temporary_folder() as folder:
         path = Path(folder, "a.txt")
@@ -81,7 +81,7 @@ def test_text(sizes: Any, text: str, separator: str, batch_bytes: int, unit_byte
 @given(st.text("ab\n", min_size=1, max_size=300), st.sampled_from(["\n\n", "\n", "ab"]), SIZES, st.integers(1, 16))
 @example("a\n\n\n" * 30, "\n\n", 3, 5)
 @example("a" * 60 + "\n\nb\n\nc", "\n\n", 4, 5)
-def test_joined_parts(sizes: Any, text: str, separator: str, batch_bytes: int, least: int) -> None:
+def test_joined_parts(sizes: Any, text: str, separator: str, batch_bytes: int, least: int):
     with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_files, "JOIN_CELL_BYTES", 16)
         path = Path(folder, "a.txt")
@@ -131,7 +131,7 @@ def as_csv(rows: Rows, odd: bool) -> str:
 @example([('a "quote"\n', ""), ("", "\n\n"), ('"', '""')], 3, 1, False)
 def test_records(
     sizes: Any, name: str, write: Any, rows: list[tuple[str, Any]], batch_bytes: int, unit_bytes: int, odd: bool
-) -> None:
+):
     sizes(batch_bytes, unit_bytes)
     records: Rows = [{"text": text, "other": other} for text, other in rows]
     data = write(records, odd)

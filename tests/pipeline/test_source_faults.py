@@ -22,7 +22,7 @@ from shards.stores.files import PIPE
 from tests.support.reading import files_source, list_spans_of, read_batches, texts_of
 
 
-def test_each_row_is_rejected_for_one_reason(tmp_path: Path) -> None:
+def test_each_row_is_rejected_for_one_reason(tmp_path: Path):
     path, table = tmp_path / "a.parquet", {"x": [1, 1, 2, None, 2, 2], "y": [1, 2, None, 1, 1, 2]}
     pq.write_table(pa.table({"text": list("abcdef"), **table}), path)
     (batch,) = read_batches(files_source(path, keep={"x": ">= 2", "y": "== 2"}))
@@ -30,7 +30,7 @@ def test_each_row_is_rejected_for_one_reason(tmp_path: Path) -> None:
     assert batch.rejected == {"not x >= 2": 2, "not x >= 2: null": 1, "not y == 2: null": 1, "not y == 2": 1}
 
 
-def test_a_row_group_without_a_kept_row_leaves_its_text_alone(tmp_path: Path) -> None:
+def test_a_row_group_without_a_kept_row_leaves_its_text_alone(tmp_path: Path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["x"] * 10, "score": [0] * 5 + [1] * 5}), path, row_group_size=5)
     batches = read_batches(files_source(path, keep={"score": "> 0"}))
@@ -40,7 +40,7 @@ def test_a_row_group_without_a_kept_row_leaves_its_text_alone(tmp_path: Path) ->
     ]
 
 
-def test_columns_of_json_lines(tmp_path: Path) -> None:
+def test_columns_of_json_lines(tmp_path: Path):
     """Those that are not asked for may hold anything; a dot leads into an object."""
     path = tmp_path / "a.jsonl"
     records = [{"m": {"t": f"text {i}", "s": i / 2, "more": {}}, "x": i if i % 2 else "s"} for i in range(9)]
@@ -50,7 +50,7 @@ def test_columns_of_json_lines(tmp_path: Path) -> None:
     assert [row for batch in batches for row in batch.rows.tolist()] == [5, 6, 7, 8, 10]
 
 
-def test_a_file_that_changes_or_goes_away_stops(tmp_path: Path) -> None:
+def test_a_file_that_changes_or_goes_away_stops(tmp_path: Path):
     path = tmp_path / "a.txt"
     path.write_text("one--two")
     recipe = files_source(path, separator="--")
@@ -74,7 +74,7 @@ def test_a_file_that_changes_or_goes_away_stops(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_pipe", [True, False])
-def test_a_pipe_or_a_file_beyond_memory_is_named(is_pipe: bool, tmp_path: Path) -> None:
+def test_a_pipe_or_a_file_beyond_memory_is_named(is_pipe: bool, tmp_path: Path):
     file = tmp_path / "x"
     os.mkfifo(file) if is_pipe else file.touch()
     if not is_pipe:

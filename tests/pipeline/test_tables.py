@@ -29,9 +29,7 @@ def words_of_tables(output: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["build", "plan", "inspect"])
-def test_no_number_and_no_word_is_broken(
-    commands: dict[str, list[str]], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_number_and_no_word_is_broken(commands: dict[str, list[str]], name: str, monkeypatch: pytest.MonkeyPatch):
     arguments = commands[name]
     piped = call_here(*arguments).stdout
     words = words_of_tables(piped)
@@ -47,7 +45,7 @@ def test_no_number_and_no_word_is_broken(
 
 def test_tables_are_as_wide_as_the_terminal_or_columns_says(
     commands: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     arguments = commands["inspect"]
     whole = call_here(*arguments).stdout
     for columns in ("0", "wide"):

@@ -72,7 +72,7 @@ def trained(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> T
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_file_is_what_tokenizers_trains(name: str, trained: Trained, documents: list[str]) -> None:
+def test_file_is_what_tokenizers_trains(name: str, trained: Trained, documents: list[str]):
     assert PATTERNS == PUBLISHED
     found, expected = json.loads(trained[name, "merge"]), json.loads(reference(documents, name).to_str())
     assert len(found["model"]["vocab"]) == VOCAB_SIZE
@@ -83,7 +83,7 @@ def test_file_is_what_tokenizers_trains(name: str, trained: Trained, documents: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_frequent_entries_have_small_bytes(name: str, trained: Trained, documents: list[str]) -> None:
+def test_frequent_entries_have_small_bytes(name: str, trained: Trained, documents: list[str]):
     """Counted again by `tokenizers`, from all of the sample."""
     before, after = (json.loads(trained[name, order]) for order in ("merge", "frequency"))
     plain = Tokenizer.from_str(json.dumps(make_plain(before)))
@@ -100,7 +100,7 @@ def test_frequent_entries_have_small_bytes(name: str, trained: Trained, document
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_vocabulary_too_large_for_the_sample(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vocabulary_too_large_for_the_sample(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     texts = ["low lower lowest", "new newer newest low"] * 5000
     write_texts(tmp_path / "a.jsonl", texts)
     source = files_source(tmp_path / "a.jsonl")
@@ -120,7 +120,7 @@ def test_a_vocabulary_too_large_for_the_sample(name: str, tmp_path: Path, monkey
             train_tokenizer(tmp_path / str(vocab_size), task, Report())
 
 
-def test_training_that_takes_too_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_that_takes_too_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pipeline.tokenizer.train.map_tasks", Mock(side_effect=ChildProcessError("--workers")))
     (tmp_path / "s").write_bytes(b"text")
     with pytest.raises(
@@ -129,7 +129,7 @@ def test_training_that_takes_too_much_memory(tmp_path: Path, monkeypatch: pytest
         train_merges(tmp_path / "s", 300, [], "gpt2")
 
 
-def test_a_good_file(trained: Trained, tmp_path: Path) -> None:
+def test_a_good_file(trained: Trained, tmp_path: Path):
     path = tmp_path / "tokenizer.json"
     path.write_text(trained["gpt2", "merge"])
     info = read_encoder_file(path, eos_token="<|pad|>")
@@ -141,7 +141,7 @@ def test_a_good_file(trained: Trained, tmp_path: Path) -> None:
         load_encoder(f"{tmp_path}/./tokenizer.json", info.sha256)
 
 
-def test_a_document_that_loses_characters_stops_the_build(trained: Trained) -> None:
+def test_a_document_that_loses_characters_stops_the_build(trained: Trained):
     stars = {"type": "Split", "pattern": {"String": "***"}, "behavior": "Removed"}
     encoder = Encoder(with_splitter(json.loads(trained["gpt2", "merge"]), stars))
     with pytest.raises(TokenizerError, match=r"a document of 6 bytes becomes tokens of 3 bytes\. It begins with 'a\*"):

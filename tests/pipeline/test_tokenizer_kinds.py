@@ -116,7 +116,7 @@ def check(name: str, texts: list[str]) -> tuple[list[list[int]], KeptText]:
 
 
 @pytest.mark.parametrize("name", KEEPS)
-def test_real_text_encodes_as_tokenizers_does(name: str, tmp_path: Path) -> None:
+def test_real_text_encodes_as_tokenizers_does(name: str, tmp_path: Path):
     data, _, vocabulary = open_kind(name)
     info = load(data, tmp_path)
     assert (vocabulary.keeps, info.eos_id, info.bos_id) == (KEEPS[name], 2, None)
@@ -137,13 +137,13 @@ def test_real_text_encodes_as_tokenizers_does(name: str, tmp_path: Path) -> None
 @given(parts=SOME_TEXT)
 @example(parts=[" a", MARK])
 @example(parts=["\n"])
-def test_any_text_encodes_as_tokenizers_does(name: str, parts: list[str]) -> None:
+def test_any_text_encodes_as_tokenizers_does(name: str, parts: list[str]):
     text = "".join(parts).encode("utf-8", "ignore").decode()
     [ids], _ = check(name, [text])
     assert not {1, 2}.intersection(ids)
 
 
-def test_gigatoken_encodes_what_it_can() -> None:
+def test_gigatoken_encodes_what_it_can():
     slow = {name: open_kind(name)[1].slow_because for name in KEEPS}
     assert not any(slow[name] for name in ("plain", "llama2", "metaspace", "llama3", "qwen2", "o200k"))
     assert "Unigram" in slow["t5"]
@@ -151,13 +151,13 @@ def test_gigatoken_encodes_what_it_can() -> None:
 
 
 @pytest.mark.parametrize(("bos", "expected"), [(False, None), (True, 1), ("<unk>", 0)])
-def test_bos(bos: bool | str, expected: int | None, tmp_path: Path) -> None:
+def test_bos(bos: bool | str, expected: int | None, tmp_path: Path):
     data = trained_kinds()["llama2"]
     for own in (data, data | {"post_processor": None}):  # by its file, and by its name
         assert load(own, tmp_path, bos=bos).bos_id == expected
 
 
-def test_what_a_file_asks_for_and_a_set_does_not_do_is_said(tmp_path: Path) -> None:
+def test_what_a_file_asks_for_and_a_set_does_not_do_is_said(tmp_path: Path):
     assert load(trained_kinds()["nfc"], tmp_path).ignored == ()
     llama2 = trained_kinds()["llama2"]
     cut = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}

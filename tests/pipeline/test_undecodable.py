@@ -13,7 +13,7 @@ from pipeline.clean.reasons import Dropped
 from tests.support.reading import files_source, list_spans_of
 
 
-def test_a_share_that_an_alarm_names_is_enough() -> None:
+def test_a_share_that_an_alarm_names_is_enough():
     barely = Dropped(19_998_001, 20_000_001)  # above 0.9999
     assert not [*barely.refuse("a", "", barely.enough(), change="")]
 
@@ -35,7 +35,7 @@ CRLF = "\n\n".join(DOCUMENTS).replace("\n", "\r\n")
         ("", "\n\n", []),
     ],
 )
-def test_files_without_the_separator_are_told(text: str, separator: str, found: list[str], tmp_path: Path) -> None:
+def test_files_without_the_separator_are_told(text: str, separator: str, found: list[str], tmp_path: Path):
     (tmp_path / "a.txt").write_bytes(text.encode() or b"\n\n")
     recipe = files_source(tmp_path / "a.txt", separator=separator)
     stream = DocumentStream(recipe, list_spans_of(recipe))

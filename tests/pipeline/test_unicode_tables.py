@@ -63,7 +63,7 @@ def listed(ranges: np.typing.NDArray[np.uint32]) -> set[str]:
 
 
 @pytest.mark.long
-def test_the_list_of_letters_is_what_the_libraries_differ_in() -> None:
+def test_the_list_of_letters_is_what_the_libraries_differ_in():
     found: set[str] = set()
     for pattern, context in (("gpt2", CONTEXTS[0]), *(("o200k", context) for context in CONTEXTS)):
         texts = {context.format(character): character for character in code_points()}
@@ -73,7 +73,7 @@ def test_the_list_of_letters_is_what_the_libraries_differ_in() -> None:
 
 
 @pytest.mark.long
-def test_the_list_of_marks_has_what_the_libraries_normalize_differently() -> None:
+def test_the_list_of_marks_has_what_the_libraries_normalize_differently():
     tokenizer, known = make_tokenizer("gpt2", nfc=True), listed(LETTERS) | listed(MARKS)
     found: set[str] = set()
     some = [c for c in code_points() if not "\U00020100" < c < "\U0002f800"]  # of ideographs that compose with nothing
@@ -90,7 +90,7 @@ def test_the_list_of_marks_has_what_the_libraries_normalize_differently() -> Non
 
 
 @pytest.mark.parametrize("nfc", [False, True])
-def test_documents_with_such_characters_have_the_ids_of_tokenizers(nfc: bool) -> None:
+def test_documents_with_such_characters_have_the_ids_of_tokenizers(nfc: bool):
     data = make_tokenizer("gpt2", nfc=nfc)
     encoder, reference = Encoder(data), Tokenizer.from_str(json.dumps(data))
     assert encoder.slow_because == ""

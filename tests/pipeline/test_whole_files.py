@@ -75,14 +75,14 @@ def read(path: Path, data: bytes, **keys: Any) -> list[str]:
     return texts_of(read_batches(files_source(path, **keys)))
 
 
-def test_the_text_of_a_page(tmp_path: Path) -> None:
+def test_the_text_of_a_page(tmp_path: Path):
     for kind, (page, expected) in PAGES.items():
         (text,) = read(tmp_path / "a.htm", page)
         assert (kind, re.sub(r"(?m)^.*Home.*\n", "", text)) == (kind, expected)
         assert not re.search(r"<[a-z/!]|base64|[\w+/]{200}|Copyright|not this", text), kind
 
 
-def test_pages_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     page = "<meta charset=utf-8><p>Слова на странице.</p>".encode("koi8-r")
     assert read(tmp_path / "a.xhtml", page, encoding="koi8-r") == ["Слова на странице."]
     assert read(tmp_path / "b.html", page, format="file", encoding="koi8-r") == [page.decode("koi8-r")]
@@ -98,7 +98,7 @@ def test_pages_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         list_spans_of(files_source(path))
 
 
-def test_other_pages_do_not_change_a_page(tmp_path: Path) -> None:
+def test_other_pages_do_not_change_a_page(tmp_path: Path):
     """Also not in a process in which sets have another order: the libraries have caches, and look for duplicates."""
     kinds = ["utf-8", "nothing declared", "data", "utf-8"]
     for number, kind in enumerate(kinds):
@@ -111,7 +111,7 @@ def test_other_pages_do_not_change_a_page(tmp_path: Path) -> None:
         assert done.stdout.strip() == ascii([PAGES[kind][1] for kind in kinds])
 
 
-def test_versions_of_libraries_count_where_pages_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_libraries_count_where_pages_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tasks: list[EncodeTask] = []
     for name in ("a.html", "a.md"):
         (tmp_path / name).write_bytes(PAGE.encode())
@@ -150,7 +150,7 @@ NO_NOTEBOOKS = (
 )
 
 
-def test_the_cells_of_a_notebook(tmp_path: Path) -> None:
+def test_the_cells_of_a_notebook(tmp_path: Path):
     path = tmp_path / "a.ipynb"
     assert [read(path, notebook.encode()) for notebook in NOTEBOOKS] == [[text] for text in NOTEBOOKS.values()]
     for text in NO_NOTEBOOKS:

@@ -29,7 +29,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_manifest_costs_little_to_refuse(good_set: Path, tmp_path: Path, what: str) -> None:
+def test_a_hostile_manifest_costs_little_to_refuse(good_set: Path, tmp_path: Path, what: str):
     (tmp_path / "set").mkdir()
     manifest = json.loads((good_set / "manifest.json").read_text())
     content = json.dumps(manifest | HOSTILE[what](manifest["sources"][0])).replace('"DEEP"', "[" * MANY)
@@ -42,7 +42,7 @@ def test_a_hostile_manifest_costs_little_to_refuse(good_set: Path, tmp_path: Pat
         assert "99,980 more faults" in done.stdout
 
 
-def test_of_many_problems_the_first_are_told_and_the_others_counted() -> None:
+def test_of_many_problems_the_first_are_told_and_the_others_counted():
     many = [Problem("file_missing", f"train-{number:05}", "absent") for number in range(5000)]
     told = ValidationResult("set", "quick", many).to_dict()["problems"]
     assert told[-1] == {"kind": "file_missing", "where": "train-04999", "message": "the last of 4,980 more: absent"}

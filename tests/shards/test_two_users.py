@@ -68,7 +68,7 @@ def check_refused(words: str) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_hidden_folder_of_the_other_user_is_not_used(shared: Path, mine: Path, other: Act, keep: bool) -> None:
+def test_a_hidden_folder_of_the_other_user_is_not_used(shared: Path, mine: Path, other: Act, keep: bool):
     other(
         """
         mkdir .out.unfinished .out.0123456789abcdef.unfinished
@@ -86,9 +86,7 @@ def test_a_hidden_folder_of_the_other_user_is_not_used(shared: Path, mine: Path,
 
 
 @pytest.mark.parametrize("put", ["mkdir $name", "ln -s $home $name"])
-def test_a_hidden_folder_that_the_other_user_exchanges_is_not_published(
-    shared: Path, mine: Path, other: Act, put: str
-) -> None:
+def test_a_hidden_folder_that_the_other_user_exchanges_is_not_published(shared: Path, mine: Path, other: Act, put: str):
     with pytest.raises(RunError, match="another user has replaced"), write_folder(shared / "out") as folder:
         other(f"name={folder.name}; mv $name away; {put}")
     assert not (shared / "out").is_file()
@@ -98,7 +96,7 @@ def test_a_hidden_folder_that_the_other_user_exchanges_is_not_published(
 
 def test_a_folder_of_the_other_user_is_not_written_to_or_replaced(
     shared: Path, mine: Path, other: Act, good_set: Path, tmp_path: Path
-) -> None:
+):
     other("mkdir empty run; ln -s $home run/checkpoints")
     recipe = write_small_recipe(tmp_path)
     train = f"train {Path(__file__).parents[2]}/recipes/train/tinystories-28m.toml --shards {good_set}"
@@ -117,7 +115,7 @@ def test_a_folder_of_the_other_user_is_not_written_to_or_replaced(
 
 def test_files_about_sets_and_runs_are_not_written_to_a_folder_of_the_other_user(
     shared: Path, mine: Path, other: Act, good_set: Path, tmp_path: Path
-) -> None:
+):
     other("mkdir empty")
     runs = [tmp_path / name for name in "ab"]
     recipe = load_train_recipe(Path(__file__).parents[2] / "recipes/train/tinystories-28m.toml")
@@ -145,14 +143,13 @@ def test_files_about_sets_and_runs_are_not_written_to_a_folder_of_the_other_user
     for name in ("metrics.png", "metrics.svg", "compare.html"):
         (tmp_path / name).symlink_to(mine / "export.json")
     for words in (f"plot {runs[0]} --out {tmp_path}", f"{compare} --out {tmp_path}"):
-        done = call_here(*words.split())
-        assert done.returncode == 0, done.stderr
+        call_here(*words.split(), expect=0)
     check_mine(mine)
 
 
 def test_a_link_of_the_other_user_is_refused_as_a_final_name(
     shared: Path, mine: Path, other: Act, good_set: Path, tmp_path: Path
-) -> None:
+):
     """In a folder that only this user can write to, and as root's or this user's, a link is followed as ever."""
     other("ln -s $home/new link; ln -s $home/export.json file; ln -s $home/.. up")
     recipe, link = write_small_recipe(tmp_path), shared / "link"
@@ -181,11 +178,11 @@ def test_a_link_of_the_other_user_is_refused_as_a_final_name(
     assert {path.name for path in tmp_path.iterdir()} <= {"home", "notes", "recipe.toml", "set", "set.work"}
     (mine / "new").mkdir()
     shared.chmod(0o755)
-    assert call_here("export", good_set, "--to", "nanogpt", "--out", link).returncode == 0
+    call_here("export", good_set, "--to", "nanogpt", "--out", link, expect=0)
     assert (mine / "new/export.json").exists()
 
 
-def test_own_leftovers_are_removed(shared: Path) -> None:
+def test_own_leftovers_are_removed(shared: Path):
     with pytest.raises(OSError, match="full"), write_folder(shared / "out", keep=True) as folder:
         raise OSError("the disk is full")
     with lock_folder(folder), pytest.raises(InputError, match="another process"), write_folder(shared / "out"):
@@ -195,7 +192,7 @@ def test_own_leftovers_are_removed(shared: Path) -> None:
     assert [path.name for path in shared.iterdir()] == ["out"]
 
 
-def test_no_moment_gives_a_folder_its_name_before_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_moment_gives_a_folder_its_name_before_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def end(_: Path, target: Path) -> None:
         assert not target.exists()
         raise KeyboardInterrupt
@@ -208,7 +205,7 @@ def test_no_moment_gives_a_folder_its_name_before_its_files(tmp_path: Path, monk
 
 def test_work_cache_scratch_and_code_in_a_folder_of_the_other_user(
     shared: Path, mine: Path, other: Act, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     other("mkdir theirs; ln -s $home theirs/encode")
     recipe = write_small_recipe(tmp_path)
     theirs = shared / "theirs"
@@ -235,7 +232,7 @@ def test_work_cache_scratch_and_code_in_a_folder_of_the_other_user(
     check_mine(mine)
 
 
-def test_links_in_an_own_cache_or_run_are_not_followed(mine: Path, tmp_path: Path) -> None:
+def test_links_in_an_own_cache_or_run_are_not_followed(mine: Path, tmp_path: Path):
     folder = tmp_path / "cache"
     cache = Cache(folder, limit=1000)
     cache.put("key", b"content")
@@ -257,7 +254,7 @@ def test_links_in_an_own_cache_or_run_are_not_followed(mine: Path, tmp_path: Pat
     check_mine(mine)
 
 
-def test_folders_of_root_and_of_a_file_system_with_one_owner(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_root_and_of_a_file_system_with_one_owner(shared: Path, monkeypatch: pytest.MonkeyPatch):
     check_own_folder(shared)
     os.chown(shared, OTHER, OTHER)
     with pytest.raises(InputError, match=f"uid {OTHER}; this is 0"):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
 from shards.config import load_settings
-from tests.support.builds import call_here
+from tests.support.builds import Done, call_here
 from tests.support.recipes import source, to_toml, write_recipe
 from tokenmill.experiments.ablation import Ablation
 from tokenmill.experiments.schema import AblationConfig
@@ -86,9 +85,9 @@ def open_ablation(file: Path, out: Path, *, quiet: bool = True) -> Ablation:
     return Ablation(file, load_settings(AblationConfig, file), out, LocalExecutor(1), Progress(quiet=quiet))
 
 
-def call_experiment(name: str, file: Path, out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def call_experiment(name: str, file: Path, out: Path, *options: str, expect: int | None = None) -> Done:
     """Run `tokenmill ablate`, or another experiment, in this process; its trainings are processes of their own."""
-    return call_here(name, file, "--out", out, "--workers", "1", *options)
+    return call_here(name, file, "--out", out, "--workers", "1", *options, expect=expect)
 
 
 def write_search(folder: Path, **keys: Any) -> Path:

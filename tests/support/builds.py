@@ -135,30 +135,38 @@ def command(recipe: Path, out: Path | str, *options: str) -> list[str]:
 
 def run_build(recipe: Path, out: Path | str, *options: str, expect: int = 0) -> dict[str, Any]:
     """Run a build to its end and return its JSON result, if it has one, and `stderr`."""
-    return _result_of(run_program("build", recipe, "--out", out, *options, "--json"), expect)
+    return _result_of(run_program("build", recipe, "--out", out, *options, "--json", expect=expect))
 
 
 def build_here(recipe: Path, out: Path | str, *options: str, expect: int = 0) -> dict[str, Any]:
     """Run a build in this process, with one worker, which is quicker than `run_build`; return what that returns."""
-    return _result_of(call_here("build", recipe, "--out", out, "--workers", "1", *options, "--json"), expect)
+    return _result_of(call_here("build", recipe, "--out", out, "--workers", "1", *options, "--json", expect=expect))
 
 
-def _result_of(done: subprocess.CompletedProcess[str], expect: int) -> dict[str, Any]:
-    assert done.returncode == expect, done.stderr + done.stdout[-3000:]
+def _result_of(done: Done) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
     return result | {"stderr": done.stderr}
 
 
+Done = subprocess.CompletedProcess[str]
+
+
+def _check(done: Done, expect: int | None) -> Done:
+    assert expect in (None, done.returncode), done.stderr + done.stdout[-3000:]
+    return done
+
+
 def run_program(
-    *arguments: Path | str, cwd: Path | None = None, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run the program in a process of its own and return how it ended."""
+    *arguments: Path | str, cwd: Path | None = None, env: dict[str, str] | None = None, expect: int | None = None
+) -> Done:
+    """Run the program in a process of its own, to the exit status that is expected, and return how it ended."""
     given = [sys.executable, "-m", "tokenmill", *map(str, arguments)]
-    return subprocess.run(given, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
+    ended = subprocess.run(given, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
+    return _check(ended, expect)
 
 
-def call_here(*arguments: Path | str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the program's command line in this process and return how it ended: a process of its own takes a second more.
+def call_here(*arguments: object, cwd: Path | None = None, expect: int | None = None) -> Done:
+    """Run the program's command line in this process, as `run_program` does: a process of its own takes a second more.
 
     What worker processes print is not caught, and messages call the program `tokenmill`.
     """
@@ -170,7 +178,7 @@ def call_here(*arguments: Path | str, cwd: Path | None = None) -> subprocess.Com
             status = main(given)
         except SystemExit as error:  # by argparse
             status = error.code if isinstance(error.code, int) else 1
-    return subprocess.CompletedProcess(given, status, stdout.getvalue(), stderr.getvalue())
+    return _check(Done(given, status, stdout.getvalue(), stderr.getvalue()), expect)
 
 
 def run_in_terminal(command: list[str], *, columns: int) -> str:

@@ -30,8 +30,7 @@ class Command:
 
     def __call__(self, *arguments: str | Path, expect: int = 0, cwd: Path = ROOT, **environment: str) -> str:
         """Run a command to its end; return its stdout, or its stderr if it is expected to fail."""
-        done = run_program(*arguments, cwd=cwd, env=self.environment | environment)
-        assert done.returncode == expect, done.stderr + done.stdout[-2000:]
+        done = run_program(*arguments, cwd=cwd, env=self.environment | environment, expect=expect)
         assert "Traceback" not in done.stderr
         return done.stderr if expect else done.stdout
 

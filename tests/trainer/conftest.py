@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from shards import ShardSet, open_set
 from shards.format.manifest import Split
 from tests.support import shard_sets
-from tests.support.builds import call_here
+from tests.support.builds import Done, call_here
 from tests.support.eval_task_rows import write_lines
 from tests.support.recipes import overrides
 from tests.support.shard_sets import Document, Plan, write_set
@@ -149,16 +149,15 @@ def recipe_file(tmp_path_factory) -> Path:
     return path
 
 
-Done = subprocess.CompletedProcess[str]
 Train = Callable[..., Done]
 
 
 class Trainer:
     """The program on the CPU with one thread: tests compare bits."""
 
-    def run(self, *arguments: object) -> Done:
+    def run(self, *arguments: object, expect: int | None = None) -> Done:
         """Run the command in this process, which is quicker than importing torch in another."""
-        return call_here(*map(str, arguments))
+        return call_here(*arguments, expect=expect)
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         """Start the command as a process of its own, with warnings as errors."""
@@ -200,9 +199,8 @@ def train(trainer: Trainer, shard_set: ShardSet, recipe_file: Path) -> Train:
         status: int = 0,
     ) -> Done:
         place = shards.path if isinstance(shards, ShardSet) else shards
-        done = trainer.run("train", recipe_file, "--shards", place, "--run", run, *overrides(*changes), *more)
-        assert done.returncode == status, done.stderr
-        return done
+        given = ("train", recipe_file, "--shards", place, "--run", run, *overrides(*changes), *more)
+        return trainer.run(*given, expect=status)
 
     return train_with
 

@@ -74,8 +74,8 @@ def test_no_command_falls_back_to_the_cpu_unasked(monkeypatch, tmp_path, trainer
         assert (done.returncode, done.stdout) == (2, "")
         assert "torch sees no GPU, but this machine seems to have one: NVIDIA A40" in done.stderr
     assert not (tmp_path / "run").exists()
-    assert trainer.run(*train, "--set", "train.device=cpu", "--set", "train.steps=2").returncode == 0
-    assert trainer.run("sample", tmp_path / "run", "--prompt", "the").returncode == 0, "as it was trained"
+    trainer.run(*train, "--set", "train.device=cpu", "--set", "train.steps=2", expect=0)
+    trainer.run("sample", tmp_path / "run", "--prompt", "the", expect=0)
 
 
 @pytest.mark.parametrize(

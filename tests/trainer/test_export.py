@@ -37,8 +37,7 @@ def exported(request, trainer, train, tmp_path_factory) -> tuple[Path, Path]:
     """A run of a few steps and its export. Read only."""
     folder = tmp_path_factory.mktemp("exports")
     train(folder / "run", "train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param])
-    done = trainer.run("export-model", folder / "run", "--to", "hf", "--out", folder / "hf", "--json")
-    assert done.returncode == 0, done.stderr
+    done = trainer.run("export-model", folder / "run", "--to", "hf", "--out", folder / "hf", "--json", expect=0)
     result, receipt = json.loads(done.stdout), json.loads((folder / "hf/export.json").read_text())
     assert result["step"] == receipt["step"] == 12
     others = [] if "apertus" in request.param else ["vLLM", "llama.cpp"]
@@ -120,13 +119,11 @@ def test_a_part_that_no_class_of_transformers_has_is_refused(exported):
 def test_another_dtype_and_a_folder_that_exists(trainer, exported, tmp_path):
     run, _ = exported
     arguments = ("export-model", run, "--to", "hf", "--dtype", "bfloat16", "--out", tmp_path / "new/bf16")
-    done = trainer.run(*arguments)
-    assert done.returncode == 0, done.stderr
+    done = trainer.run(*arguments, expect=0)
     assert "LlamaForCausalLM, served by transformers, vLLM, llama.cpp (" in done.stdout
     assert load(tmp_path / "new/bf16").dtype == torch.bfloat16
     half, whole = ((folder / "model.safetensors").stat().st_size for folder in (tmp_path / "new/bf16", exported[1]))
     assert half < 0.55 * whole
-    again = trainer.run(*arguments)
-    assert again.returncode == 2
+    again = trainer.run(*arguments, expect=2)
     assert "already exists" in again.stderr
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["bf16"]

@@ -147,23 +147,19 @@ def test_the_command(trainer, recipe_file, monkeypatch):
     vocabulary = ("--set", "model.vocab_size=320")
     measured = measure_memory(load_train_recipe(recipe_file, ["model.vocab_size=320"]))
     monkeypatch.setattr("trainer.commands.fit.measure_memory", lambda _: measured)
-    done = trainer.run("fit", recipe_file, "--gpu-memory", "24GB", *vocabulary)
-    assert done.returncode == 0, done.stderr
+    done = trainer.run("fit", recipe_file, "--gpu-memory", "24GB", *vocabulary, expect=0)
     assert 'train.micro_batch = 8, train.activation_checkpointing = "none"' in done.stdout
-    cards = trainer.run("fit", recipe_file, "--price", "RTX A6000=2", *vocabulary)
-    assert cards.returncode == 0, cards.stderr
+    cards = trainer.run("fit", recipe_file, "--price", "RTX A6000=2", *vocabulary, expect=0)
     for shown in ("tiny: 74,048", "tokens: 0.083", "Chinchilla: 20", "estimate, fp32", "usd per billion tokens"):
         assert shown in cards.stdout
-    small = trainer.run("fit", recipe_file, "--gpu-memory", "700MB", *vocabulary)
-    assert small.returncode == 1
+    small = trainer.run("fit", recipe_file, "--gpu-memory", "700MB", *vocabulary, expect=1)
     assert "nothing fits" in small.stdout
 
 
 def test_the_shipped_demo_recipe_gets_a_vocabulary(trainer, shard_set, points, monkeypatch):
     """Its vocabulary size is that of the set it is trained on."""
     monkeypatch.setattr("trainer.commands.fit.measure_memory", lambda _: points["llama"])
-    assumed = trainer.run("fit", "demo", "--gpu-memory", "24GB", "--json")
-    assert assumed.returncode == 0, assumed.stderr
+    assumed = trainer.run("fit", "demo", "--gpu-memory", "24GB", "--json", expect=0)
     assert "demo: no model.vocab_size; 50,257 ids are assumed, as GPT-2 has" in assumed.stderr
     assert "Name the shard set with --shards SET, or add --set model.vocab_size=N." in assumed.stderr
     of_set = trainer.run("fit", "demo", "--gpu-memory", "24GB", "--shards", shard_set.path, "--json")

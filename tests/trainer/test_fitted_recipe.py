@@ -38,11 +38,9 @@ def fit(place: Path, hours: float, rate: float = 1e11) -> TrainRecipe:
 def test_what_it_writes_trains_as_it_is(trainer, shard_set, tmp_path):
     place, file = tmp_path / "my set", tmp_path / "model.toml"
     shutil.copytree(shard_set.path, place)
-    done = trainer.run("fit", "--shards", place, "--write", file, "--hours", "0.1", "--steps", 1)
-    assert done.returncode == 0, done.stderr
+    done = trainer.run("fit", "--shards", place, "--write", file, "--hours", "0.1", "--steps", 1, expect=0)
     _, *command = shlex.split(done.stdout.splitlines()[-1])
-    trained = trainer.run(*command, "--json")
-    assert trained.returncode == 0, trained.stderr
+    trained = trainer.run(*command, "--json", expect=0)
     recipe, result = tomllib.loads(file.read_text()), json.loads(trained.stdout)
     # Four epochs of so small a set take less time than asked for; then all of the validation split is predicted.
     assert "More text would help" in file.read_text()

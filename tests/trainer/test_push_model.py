@@ -54,8 +54,7 @@ def read_files(hub: Hub) -> dict[str, bytes]:
 
 
 def test_a_model_is_pushed_with_its_card_in_one_commit_and_loads(trainer, hub, priced):
-    done = trainer.run("push", priced, REPO, *PUSH)
-    assert done.returncode == 0, done.stderr
+    done = trainer.run("push", priced, REPO, *PUSH, expect=0)
     assert f"hf://{REPO}: all 7 files listed" in done.stdout
     assert hub.repos[REPO].kind == "models"
     assert (count(hub, "commit"), count(hub, "upload")) == (1, 1)
@@ -75,13 +74,13 @@ def test_a_model_is_pushed_with_its_card_in_one_commit_and_loads(trainer, hub, p
     assert f"`{json.loads((priced / 'run.json').read_text())['manifest_sha256']}`" in card
     # Pushed again, nothing is sent.
     hub.writes.log.clear()
-    assert trainer.run("push", priced, f"hf://{REPO}", *PUSH).returncode == 0
+    trainer.run("push", priced, f"hf://{REPO}", *PUSH, expect=0)
     assert hub.writes.log == []
 
 
 def test_what_transformers_reads_from_the_hub_is_the_model(trainer, hub, priced, tmp_path, monkeypatch):
     transformers: Any = pytest.importorskip("transformers")
-    assert trainer.run("push", priced, REPO, *PUSH).returncode == 0
+    trainer.run("push", priced, REPO, *PUSH, expect=0)
     model = transformers.AutoModelForCausalLM.from_pretrained(REPO, cache_dir=tmp_path / "cache")
     ids, trained = torch.arange(10)[None], load_model(priced)
     with torch.no_grad():
@@ -92,27 +91,25 @@ def test_what_transformers_reads_from_the_hub_is_the_model(trainer, hub, priced,
 def test_a_hub_that_fails_half_way_shows_nothing_and_the_same_command_finishes(trainer, hub, priced, place):
     command = ("push", priced, REPO, *PUSH, "--give-up-after", "0.3")
     hub.faults.cut_uploads(place, times=None)
-    done = trainer.run(*command)
-    assert done.returncode == 2
+    done = trainer.run(*command, expect=2)
     assert "run the same command again" in done.stderr
     assert REPO not in hub.repos or not read_files(hub)
     hub.faults.off()
-    assert trainer.run(*command).returncode == 0
+    trainer.run(*command, expect=0)
     assert len(read_files(hub)) == 7
     assert (count(hub, "commit"), count(hub, "upload")) == (1, 1)
 
 
 def test_another_model_takes_its_place_only_if_told_and_never_half(trainer, hub, priced):
     first = ("push", priced, REPO, *PUSH, "--checkpoint", priced / "checkpoints/step-00000002")
-    done = trainer.run(*first)
-    assert done.returncode == 0, done.stderr
+    trainer.run(*first, expect=0)
     old = read_files(hub)
     assert "After 4 steps" not in old["README.md"].decode()
     refused = trainer.run("push", priced, REPO, *PUSH)
     assert (refused.returncode, read_files(hub)) == (2, old)
     assert f"hf://{REPO}: holds another model. Give another repository or branch, or --replace" in refused.stderr
     hub.faults.every(1, "reset", match="/commit/", most=1)
-    assert trainer.run("push", priced, REPO, *PUSH, "--replace").returncode == 0
+    trainer.run("push", priced, REPO, *PUSH, "--replace", expect=0)
     new = read_files(hub)
     assert (old["config.json"], len(new)) == (new["config.json"], 7)
     assert {old["model.safetensors"], old["README.md"]}.isdisjoint(new.values())
@@ -120,14 +117,12 @@ def test_another_model_takes_its_place_only_if_told_and_never_half(trainer, hub,
 
 
 def test_a_dry_run_prints_the_card_and_asks_nothing(trainer, hub, priced, tmp_path):
-    done = trainer.run("push", priced, REPO, *PUSH, "--dry-run")
-    assert done.returncode == 0, done.stderr
+    done = trainer.run("push", priced, REPO, *PUSH, "--dry-run", expect=0)
     assert done.stdout.startswith('---\nlicense: "apache-2.0"\n')
     assert (hub.requests, [*priced.parent.iterdir()]) == ([], [priced])
     mine = tmp_path / "mine.md"
     mine.write_text("---\nlicense: mit\n---\nMine.\n")
-    own = trainer.run("push", priced, REPO, "--model", "--card", mine)
-    assert own.returncode == 0, own.stderr
+    trainer.run("push", priced, REPO, "--model", "--card", mine, expect=0)
     assert read_files(hub)["README.md"] == mine.read_bytes()
 
 
@@ -136,8 +131,7 @@ def test_what_a_card_lacks_is_named(trainer, train, tmp_path, priced):
     for path in (tmp_path / "run/metrics.jsonl", tmp_path / "run/run.json"):
         lines = [line for line in path.read_text().splitlines(keepends=True) if "val_loss" not in line]
         path.write_text("".join(line.replace("sets", "gone") for line in lines))
-    done = trainer.run("push", tmp_path / "run", REPO, "--model")
-    assert done.returncode == 2
+    done = trainer.run("push", tmp_path / "run", REPO, "--model", expect=2)
     for lacks in ("lacks the mix: ", "lacks a licence. Add --license ID", "lacks scores: the run was not validated"):
         assert f"error: {tmp_path / 'run'}: its card {lacks}" in done.stderr
     (tmp_path / "empty").mkdir()

@@ -55,8 +55,7 @@ def test_streamed_pieces_are_the_text_in_whole_characters(loaded, monkeypatch):
 
 def test_the_command_continues_several_prompts(trainer, run):
     arguments = ("sample", run, "--prompt", "the mill", "--prompt", "def", "--max-new-tokens", 6)
-    done = trainer.run(*arguments, "--json")
-    assert done.returncode == 0, done.stderr
+    done = trainer.run(*arguments, "--json", expect=0)
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert [result["prompt"] for result in results] == ["the mill", "def"]
     assert all(1 <= len(result["token_ids"]) <= 6 for result in results)

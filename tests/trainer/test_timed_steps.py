@@ -36,8 +36,7 @@ def recipe(recipe_file) -> TrainRecipe:
 def test_the_figures_agree_with_each_other(trainer, recipe_file, recipe, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     price = "--set=cost.gpu_usd_per_hour=3.6"
-    done = trainer.run("fit", recipe_file, *OVERRIDES, price, "--measure", "--steps", STEPS, "--json")
-    assert done.returncode == 0, done.stderr
+    done = trainer.run("fit", recipe_file, *OVERRIDES, price, "--measure", "--steps", STEPS, "--json", expect=0)
     found = json.loads(done.stdout)
     row, cost = found["measured"], found["cost"]
     assert math.log(VOCAB_SIZE) - 1 < row["loss"] < math.log(VOCAB_SIZE) - 0.1
@@ -69,17 +68,15 @@ def test_what_cannot_be_measured_says_why(trainer, recipe_file, monkeypatch):
 
     monkeypatch.setattr("trainer.commands.timed_steps.time_steps", run_out_of_memory)
     measure = ("fit", recipe_file, *OVERRIDES, "--measure")
-    full = trainer.run(*measure)
-    assert full.returncode == 1
+    full = trainer.run(*measure, expect=1)
     assert "memory is too small: CUDA out of memory. Add --set train.micro_batch=N" in full.stderr
     monkeypatch.setenv("WORLD_SIZE", "2")
-    ranks = trainer.run(*measure)
-    assert ranks.returncode == 2
+    ranks = trainer.run(*measure, expect=2)
     assert "--measure takes one GPU" in ranks.stderr
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
-def test_what_is_measured_on_a_gpu_rehearses_on_a_cpu(tmp_path: Path) -> None:
+def test_what_is_measured_on_a_gpu_rehearses_on_a_cpu(tmp_path: Path):
     rows = on_gpu.Run(300, tmp_path).measure()
     rows += on_gpu.Run(300, tmp_path).measure_build()
     assert not [row for row in rows if "error" in row or "skipped" in row]

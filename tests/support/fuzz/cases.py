@@ -116,8 +116,7 @@ def write_material(folder: Path) -> None:
         f"build {folder}/data.toml --out {folder}/set {BUILD}",
         f"train {folder}/train.toml --shards {folder}/set --run {folder}/run",
     ):
-        done = call_here(*words.split())
-        assert done.returncode == 0, done.stderr
+        call_here(*words.split(), expect=0)
 
 
 def draw_flags(chance: random.Random, material: Path, folder: Path) -> list[str]:
