@@ -1,7 +1,5 @@
 """What all tests need: an interrupt that interrupts, also in a shell's background; folders; stores."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

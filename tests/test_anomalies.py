@@ -3,8 +3,6 @@
 The same command then does the rest, and its result is that of a command that was left alone. strace plants the calls.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

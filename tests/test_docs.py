@@ -1,7 +1,5 @@
 """The pages: what they name exists, what they link to is there, and every module says what it does."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import itertools

@@ -4,8 +4,6 @@
 says what a case is, what it may not do, and how to run one again.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -6,8 +6,6 @@ zstandard alone. After a change that is meant, write the file again and look at 
     python -m tests.test_golden
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """The wheel, installed in an environment of its own and used from folders that are not the checkout."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The project as a whole: its import names, commands, recipes, pinned versions, and what its files must not say."""
 
-from __future__ import annotations
-
 import graphlib
 import importlib.metadata
 import re

@@ -1,7 +1,5 @@
 """Every shipped recipe loads as it stands, and says what its text says it does."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import tomllib

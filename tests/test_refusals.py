@@ -2,8 +2,6 @@
 
 # pyright: basic
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.refusals import Case, World, list_cases, say

@@ -1,7 +1,5 @@
 """Commands that get a signal at some moment: they end within seconds, and leave no process behind and no open pipe."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

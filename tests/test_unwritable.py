@@ -1,7 +1,5 @@
 """Places of another user, which no command writes to; the golden refusals have other bad places."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

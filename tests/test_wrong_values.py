@@ -5,8 +5,6 @@ Keys are generated from the models and flags from the parsers, so a new one is c
 
 # pyright: basic
 
-from __future__ import annotations
-
 import argparse
 import re
 from typing import Any

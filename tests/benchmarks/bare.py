@@ -4,8 +4,6 @@ Both get the same files and tokenizer, and are commands of their own on two proc
 text is `bulk_prose`, 8 times (1.2 GB) and 16 times (2.4 GB), each document with its copy's number before it.
 """
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -6,8 +6,6 @@ A topic whose corpus is not there is skipped with its reason. Takes about ten mi
 `--set` gives a constant of the topic's module another value, such as a size: `--only scale --set DOCUMENTS=50000000`.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

@@ -4,8 +4,6 @@ datatrove's DocumentTokenizer and merger get the same files, tokenizer and proce
 process start included.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -7,8 +7,6 @@ default for English, takes several times as long, so the comparison favours it. 
 stages take, and the ids of the documents that they remove. The caller allows one thread a process.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

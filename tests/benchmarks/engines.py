@@ -6,8 +6,6 @@ elsewhere takes none of them from the build. Ray's cluster is up before the cloc
 what its workers load, is timed with a recipe of one small file.
 """
 
-from __future__ import annotations
-
 import contextlib
 from functools import partial
 from pathlib import Path

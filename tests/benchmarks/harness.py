@@ -4,8 +4,6 @@ A topic is a function `bench_NAME(work, quick)` in a module of this folder; it r
 timed is compared within one run, as a ratio: seconds on a shared machine are not stable, ratios are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import multiprocessing

@@ -3,8 +3,6 @@
 Each loader runs in a process of its own, without workers, and they take turns.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

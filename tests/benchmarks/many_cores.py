@@ -4,8 +4,6 @@ The text is the modules of the installed packages, so that a machine without a n
 the most workers, each of about one task's text. The files repeat the modules, under another first line in each.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The material of the benchmarks: the corpora, and a neutral tokenizer trained on them."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Near-duplicates: the price of signatures, and datatrove's stages beside ours."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

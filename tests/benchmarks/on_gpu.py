@@ -6,8 +6,6 @@ on many cores instead. Each measurement is one JSON line, printed at once and ad
 of the environment. Without a GPU all of it is rehearsed on tiny sizes. No network.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc

@@ -6,8 +6,6 @@ A process of its own for each loader, so that start and memory are its own: `tes
 All give int64 inputs and labels `(BATCH, SEQ_LEN)`, without workers.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -6,8 +6,6 @@ of its own; its seconds are processor seconds where others share the machine, it
 The sizes are constants, for `--set`: 200 million documents take 7.2 GB of disk and about four minutes.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -1,7 +1,5 @@
 """How fast a set is validated and audited on one core, and whether memory grows with the number of shards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -6,8 +6,6 @@ losses are equal. What makes it fast is on: SDPA, and bf16 and torch.compile if 
 for NaN, which waits for the GPU, is off. It knows no `document_mask` and no Muon.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from typing import Any

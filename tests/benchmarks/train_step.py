@@ -5,8 +5,6 @@ reads the compressed shards as it goes; the others are handed their windows in m
 each, and the first steps of each turn are left out. `tokenmill fit --measure` has the same steps.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Ablations from file to answer: the trainings are those of `train`, equal work is done once, bad files are refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import partial

@@ -1,7 +1,5 @@
 """What an ablation answers: from given scores of its trainings to the words, the costs and the notes."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Differences between arms: against a worked example of a textbook, by simulation, and at the edges."""
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The mixes that a search tries, and the fit of their scores: known answers are found again."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

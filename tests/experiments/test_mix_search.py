@@ -1,7 +1,5 @@
 """Mix searches from file to recipe: what is trained, repeated, kept, refused; and a planted truth that is found."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

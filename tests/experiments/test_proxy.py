@@ -1,7 +1,5 @@
 """Trainings that share a machine: each holds a GPU of its own."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor

@@ -9,8 +9,6 @@ not what a loader says. With --kill-after the last rank kills itself in the step
 for a block that has none.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Runs of the page's code that are killed and resumed, and the check that no sample is missed or read twice."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -3,8 +3,6 @@
 The items are made up. The harness reads them as local files, offline.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The trainers of docs/trainers.md: killed and resumed with other workers and ranks; each sample is read once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.integrations.runs import OTHER_ORDER, OTHER_SEED, Start, assert_goes_on, run_until_done

@@ -1,7 +1,5 @@
 """Real text, small files of every format, and the command line as a person runs it."""
 
-from __future__ import annotations
-
 import ast
 import pydoc_data.topics
 import sysconfig

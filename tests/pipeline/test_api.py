@@ -1,7 +1,5 @@
 """`pipeline.build_set` and `pipeline.plan_set`: the commands' results and errors, without their side effects."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Assembling: a shard's bytes depend on its documents and the seed, not on where they came from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Block lists: what a file may hold, which documents its hashes name, and how they are counted."""
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Cleaning: each row dropped is counted with its reason, the others keep their rows and bytes."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Cleaning before anything is built: what `plan` foresees of it, and what the tokenizer's sample is drawn from."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

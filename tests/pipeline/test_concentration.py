@@ -1,7 +1,5 @@
 """Sixty planted documents, end to end: the audit lists them, a build with the list drops exactly what is listed."""
 
-from __future__ import annotations
-
 import json
 import random
 import sysconfig

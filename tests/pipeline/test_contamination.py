@@ -1,7 +1,5 @@
 """Evaluation items in documents: found whatever the typography, decided when the set is mixed, shown in their place."""
 
-from __future__ import annotations
-
 import html
 import json
 import random

@@ -1,7 +1,5 @@
 """Evaluation items in scripts that are written without spaces."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -2,8 +2,6 @@
 
 # pyright: basic
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable

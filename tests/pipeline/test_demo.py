@@ -1,7 +1,5 @@
 """The demo corpus: distinct and honest rows, the same bytes every time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Text files in other encodings than UTF-8: every text format, cut and compressed; byte order marks."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable

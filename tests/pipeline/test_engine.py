@@ -1,7 +1,5 @@
 """The engine: a task's receipt is whole or there is none, and a re-run does exactly what is missing."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

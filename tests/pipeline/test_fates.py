@@ -6,8 +6,6 @@
 
 # pyright: basic
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Fetched content in builds: every file used or counted, nothing asked for twice, the same bytes whatever fails."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,8 +1,6 @@
 """File formats: the same records from each, whatever it is cut into; what is broken or ambiguous is refused."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import bz2
 import codecs
 import csv

@@ -4,8 +4,6 @@ For each kind: a file that training refuses before anything is encoded, or one w
 same ids by `tokenizers` and by `AutoTokenizer`. `make test-exhaustive` compares 2,000 random texts and 300 documents.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

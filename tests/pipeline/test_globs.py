@@ -1,7 +1,5 @@
 """Globs over local files: Python's, but each folder once; what is left out is said."""
 
-from __future__ import annotations
-
 import codecs
 import glob
 import os

@@ -1,7 +1,5 @@
 """Sources on the Hub: real clients against a Hub on loopback, with a network that fails."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`tokenmill init`: what is found in a folder of mixed files, and the recipe that plan and build take as it is."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

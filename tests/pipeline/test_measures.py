@@ -2,8 +2,6 @@
 
 # pyright: basic, reportArgumentType=false
 
-from __future__ import annotations
-
 import contextlib
 import re
 import sys

@@ -1,8 +1,6 @@
 """Conversations as sources have them: the same text from each shape and format; what is dropped or refused."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import csv
 import io
 import json

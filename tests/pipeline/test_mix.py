@@ -1,8 +1,6 @@
 """The mix: dropped is what plain code drops, shares are exact, and no document is used twice, whatever the runs are."""
 
 # pyright: basic
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """What reading over a network rests on: the cache of ranges, and ranges as a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is not text: said by `plan`, `build` and `audit` of sources full of it, and of no prose, code or mathematics."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import html

@@ -1,7 +1,5 @@
 """Code that numba compiles is kept by what it was made of, and by nobody who does not need it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The paths of a recipe begin at its folder, from wherever a command runs; those of --set at the working directory."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

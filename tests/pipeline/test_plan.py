@@ -1,7 +1,5 @@
 """The plan: a small build foresees the build, and a disk that is too small is refused with numbers."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,8 +1,6 @@
 """Predicates: the rows that a condition keeps, of columns of any type and form. The golden file has what is refused."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import datetime
 import json
 import math

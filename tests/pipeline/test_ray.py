@@ -2,8 +2,6 @@
 
 # pyright: basic
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The recipe: what it accepts, overrides, sizes, and recipes in JSON. What is refused is in the golden refusals."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from pathlib import Path

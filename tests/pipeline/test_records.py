@@ -2,8 +2,6 @@
 
 # pyright: basic
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass, make_dataclass, replace

@@ -1,7 +1,5 @@
 """A build that rehearses a large one: fewer tokens, and files of one's own in the place of the Hub's."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a node of Ray is checked for, and which of its errors name the node."""
 
-from __future__ import annotations
-
 import pickle
 import socket
 from collections import Counter

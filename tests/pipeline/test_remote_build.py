@@ -1,7 +1,5 @@
 """Builds whose work folder and set lie in an object store: one driver at a time, and what a store must do."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

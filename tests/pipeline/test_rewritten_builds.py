@@ -1,7 +1,5 @@
 """Sets whose tokenizer rewrites text and whose documents begin with BOS, from the recipe to training and back."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tokenizer's sample: in the weights' proportions, the same for the same seed, whole documents only."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

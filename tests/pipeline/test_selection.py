@@ -1,7 +1,5 @@
 """Builds of a part: what is read, in which order, when more is taken, and that nothing but the recipe decides it."""
 
-from __future__ import annotations
-
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Both servers are on loopback and hold a small set in the names and schemas of the real ones.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

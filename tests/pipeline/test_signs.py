@@ -4,8 +4,6 @@ Predicates are in `test_predicates.py`, the words of fastText in `test_language.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import csv
 import io
 import json

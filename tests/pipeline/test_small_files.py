@@ -1,7 +1,5 @@
 """Many small files: few tasks, few batches, each file opened once to be planned, and never again until it changes."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The client of Software Heritage's archive, and the journal: a bucket on loopback that fails in every way it can."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import shutil

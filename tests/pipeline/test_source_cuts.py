@@ -1,8 +1,6 @@
 """Units cover every document exactly once, wherever blocks, units and separators happen to end."""
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import csv
 import io
 import itertools

@@ -1,8 +1,6 @@
 """Broken, mistyped and vanished data: every fault is found, named, and either counted or stops the build."""
 
 # pyright: basic
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of `build`, `plan` and `inspect` on terminals of several widths: no number or word is broken or left out."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

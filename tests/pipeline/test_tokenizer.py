@@ -1,7 +1,5 @@
 """The tokenizer: what is trained equals what `tokenizers` trains. Its ids are compared in `test_tokenizer_kinds.py`."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tokenizers that rewrite text: the ids are those of `tokenizers`, and what is kept of the text is counted exactly."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from functools import cache

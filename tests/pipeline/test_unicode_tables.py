@@ -1,8 +1,6 @@
 """The characters that gigatoken and `tokenizers` take for different kinds, computed from both libraries."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator

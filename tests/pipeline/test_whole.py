@@ -3,8 +3,6 @@
 `test_same_bytes.py` builds it in other ways.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Files of one document: the text of HTML pages, whatever they hold, and the cells of notebooks."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

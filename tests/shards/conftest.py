@@ -1,7 +1,5 @@
 """A small good shard set, and the means to build it with a fault."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from pathlib import Path

@@ -3,8 +3,6 @@
 The set lies on a Hub on loopback. Processes are real ones.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

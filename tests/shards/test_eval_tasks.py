@@ -1,7 +1,5 @@
 """Eval tasks: the prompt form of each known one, the user's columns, files and the Hub, and rows that are refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

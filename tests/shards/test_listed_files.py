@@ -1,7 +1,5 @@
 """Files of a set on the Hub that are not those that the manifest lists are told when the set is opened."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A bucket as a store: real servers, requests that fail, and a clear message for everything a user can have wrong."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import time

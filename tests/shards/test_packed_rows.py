@@ -1,7 +1,5 @@
 """Packed rows: every document once an epoch, whole and from its beginning, with its own targets; few slots are lost."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from collections import Counter

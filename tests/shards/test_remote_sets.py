@@ -1,7 +1,5 @@
 """A set in a bucket: every command that reads a set gives what it gives for the same set in a folder."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

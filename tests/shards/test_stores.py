@@ -1,7 +1,5 @@
 """Stores that are written to: whole files, exactly one winner of a creation, listings, deletion."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """Sets that somebody made to cost their reader time or memory: each is refused by name, within bounds."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess

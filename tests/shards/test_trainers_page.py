@@ -1,7 +1,5 @@
 """The code of docs/trainers.md runs as it stands; what needs other trainers is run by tests/integrations."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tokenizers import Tokenizer

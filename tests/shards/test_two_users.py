@@ -1,7 +1,5 @@
 """Two users on one machine: what the other one has put, or puts, into a folder that both can write to."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Ablations that run in seconds: two sources of made-up text, held-out text, a model of one small layer."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

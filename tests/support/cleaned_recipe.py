@@ -1,7 +1,5 @@
 """A small corpus in files of every format that needs every kind of cleaning, and a recipe with every feature on."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip

@@ -1,7 +1,5 @@
 """Runs that are compared: their folders, written without training."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

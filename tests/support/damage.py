@@ -1,7 +1,5 @@
 """A disk that changes bytes."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

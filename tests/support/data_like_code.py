@@ -3,8 +3,6 @@
 Each is what once spoiled a training set: the names are those that a model learned by heart there.
 """
 
-from __future__ import annotations
-
 import base64
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Rows of the known eval tasks, in the columns of their data sets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The evidence of a build's mix, joined with the documents of its runs: a dictionary for each document."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ one table: a name, the kinds of problem that full validation must name, exactly 
 plan a set with consistent checksums is written.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The windows that a training run gives its model, noted step by step as they are given."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

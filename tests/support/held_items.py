@@ -1,7 +1,5 @@
 """Evaluation items in documents: those that hold them, as a build finds them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

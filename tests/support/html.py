@@ -1,7 +1,5 @@
 """Read an HTML page strictly: elements must be nested and closed as they were opened."""
 
-from __future__ import annotations
-
 from collections import Counter
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """Builds from a Hub on loopback: the command with its environment, recipes, and the content of a set."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

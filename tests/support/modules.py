@@ -1,7 +1,5 @@
 """The modules of the product with what they define: what `make modules` prints."""
 
-from __future__ import annotations
-
 import ast
 import textwrap
 from collections.abc import Iterator

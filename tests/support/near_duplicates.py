@@ -1,7 +1,5 @@
 """Near-duplicates that tests plant, and slow, obvious functions that say how similar documents are."""
 
-from __future__ import annotations
-
 import random
 import re
 import textwrap

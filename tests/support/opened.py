@@ -1,7 +1,5 @@
 """Which files a piece of code opens, by the interpreter's own audit events; and a process that may open none."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -1,7 +1,5 @@
 """Sets of documents whose tokens are told, for packed rows: with and without BOS and conversations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

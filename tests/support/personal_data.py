@@ -1,7 +1,5 @@
 """Made-up personal data and secrets of every kind, in the shapes that they have in real text."""
 
-from __future__ import annotations
-
 import random
 import string
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Documents of a set read again from their sources, by the source, unit and row that the document tables name."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Training on several ranks of this machine, and the comparison of its results with another run's."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

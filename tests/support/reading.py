@@ -1,7 +1,5 @@
 """Sources of files as a build reads them: spans, batches and texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

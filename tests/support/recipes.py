@@ -1,7 +1,5 @@
 """Recipes of tests: tables as Python values, written as TOML; what a test does not care about has a small default."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from collections.abc import Callable, Iterable

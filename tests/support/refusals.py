@@ -5,8 +5,6 @@
 runs the cases, or those of which a line has one of the words, and writes what is said now into that file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import importlib

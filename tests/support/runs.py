@@ -1,7 +1,5 @@
 """Synthetic runs: documents with given hashes and lengths, written as the encode stage writes them."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A small shard set, built with `shards.format.writer`: plan it, change the plan, write it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

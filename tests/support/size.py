@@ -5,8 +5,6 @@
 Tokens are those of Python 3.11 without comments and docstrings: how much code a reader meets, whatever its lines.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -1,7 +1,5 @@
 """Every measure of a document in plain Python, one definition after the other: what the fast code must equal."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence

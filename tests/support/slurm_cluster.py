@@ -3,8 +3,6 @@
 The packages (4 MB) are fetched once into `out/.cache/slurm` of the checkout. Nothing needs root, systemd or munge.
 """
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

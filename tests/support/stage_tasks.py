@@ -1,7 +1,5 @@
 """Task functions for the engine's tests; imported by name, as tasks are."""
 
-from __future__ import annotations
-
 import os
 import signal
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Builds in a session of their own, to be killed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Tokens that differ from their neighbours, for sets of `shards.format.writer`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from shards.format.manifest import dtype_for

@@ -1,7 +1,5 @@
 """Tokenizers of the kinds that a recipe may name, trained on a few KB of text with `tokenizers`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from functools import cache

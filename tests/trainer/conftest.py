@@ -1,7 +1,5 @@
 """A small whole shard set of two sources, a train recipe for it, and the command."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Checkpoints: whole or not at all, corruption found, old ones deleted, nothing unpickled."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The commands' manners: bad input in one report with exit code 2, help at once, sampling."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Killed at random moments, or with a full disk: whole checkpoints are left, nothing else, and the run goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Where and in which arithmetic a model runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

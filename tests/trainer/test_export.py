@@ -1,7 +1,5 @@
 """Exports, loaded by the real transformers: the same logits, the same ids, the same special tokens."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

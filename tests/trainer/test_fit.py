@@ -1,7 +1,5 @@
 """The memory estimate: its parts by hand, its extrapolation, and what the allocator really does on the CPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

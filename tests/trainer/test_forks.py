@@ -1,7 +1,5 @@
 """Cool-downs that begin from a milestone of a long run."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil

@@ -3,8 +3,6 @@
 `tests/test_fuzz.py` damages runs by chance.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

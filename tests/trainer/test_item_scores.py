@@ -1,7 +1,5 @@
 """Items of eval tasks: scores against one text at a time, few-shot examples, and what cannot be scored."""
 
-from __future__ import annotations
-
 import math
 import random
 

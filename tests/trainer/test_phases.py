@@ -1,7 +1,5 @@
 """Phases: the ledger's arithmetic, off-ramps, milestones; and the checks of the loss that stop a run."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

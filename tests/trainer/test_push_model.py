@@ -1,7 +1,5 @@
 """A run's model on the Hub: one commit with its card, whole or not at all, whatever breaks on the way."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Train recipes: what they say, what changed, and the learning rate. What is refused is in the golden refusals."""
 
-from __future__ import annotations
-
 import pytest
 
 from trainer.optim import learning_rate

@@ -3,8 +3,6 @@
 The set lies on a Hub on loopback, and in a bucket of moto's S3 server.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Through the real command: a run that was interrupted equals one that was not, and what does not fit is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

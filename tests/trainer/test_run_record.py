@@ -1,7 +1,5 @@
 """A run's record is true: which keys of the recipe held for which steps, whatever a later `train` is given."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The decoder with a cache, several prompts in one batch, stopping, streaming."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Measured training steps: real steps on the CPU, what follows from them, and what is said when they fail."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metrics in TensorBoard and in Weights & Biases, where these are wanted; neither can stop a run."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Azurite, the emulator of Azure Blob Storage, on loopback, where it is installed (`npm install -g azurite`)."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -4,8 +4,6 @@ A body is the gzip of the bytes whose SHA-1 is the key, without a Content-Encodi
 key is 404 with S3's XML. ETags are stable but not the MD5 that S3 would send; nothing can be listed or written.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import re

@@ -4,8 +4,6 @@ A small set with the same names and schemas, from Python's own texts.
 Not included: the other configurations of these repositories, and the `date` column of FineWeb-Edu's `default`.
 """
 
-from __future__ import annotations
-
 import ast
 import gzip
 import hashlib

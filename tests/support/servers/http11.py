@@ -3,8 +3,6 @@
 Ranges (single ones) and bodies from files by sendfile; no chunked bodies, compression or TLS; the client is trusted.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -5,8 +5,6 @@ fast enough: 9,000 to 30,000 requests/s of one client process with 1 to 64 conne
 bodies, two cores shared with the client); `http.server` with the same objects in memory takes 43 to 95 us.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

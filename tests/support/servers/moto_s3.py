@@ -10,8 +10,6 @@ requests write one object at the same time, so one of many creators wins, as wit
     python -m tests.support.servers.moto_s3 PORT
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import signal

@@ -3,8 +3,6 @@
 `moto_store` does what S3 does, creation under a condition included; its buckets are in memory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import os

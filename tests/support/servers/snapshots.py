@@ -4,8 +4,6 @@ Names come from content: a commit is the SHA-1 of the names, sizes and SHA-256 o
 (of the pointer, for large files, as on the Hub). Files are served from where they are; changing them breaks the commit.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
