@@ -130,7 +130,8 @@ def call_command(name: str, module_name: str, arguments: Sequence[str]) -> int:
     place = getattr(options, "set", None)
     if isinstance(place, Path) and not place.is_dir():
         what = "is no folder" if os.path.lexists(place) else "no such folder"
-        raise InputError(f"{place}: {what}. Give the folder that contains manifest.json.")
+        inside = "checkpoints" if getattr(options, "model", False) else "manifest.json"
+        raise InputError(f"{place}: {what}. Give the folder that contains {inside}.")
     outcome = module.run(options)
     if isinstance(outcome, int):  # the command has printed what it found, as it found it
         return outcome

@@ -1,6 +1,7 @@
 """A run's model on the Hub: one commit with its card, whole or not at all, whatever breaks on the way."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,12 @@ def test_a_dry_run_prints_the_card_and_asks_nothing(trainer, hub, priced, tmp_pa
     mine.write_text("---\nlicense: mit\n---\nMine.\n")
     trainer.run("push", priced, REPO, "--model", "--card", mine, expect=0)
     assert read_files(hub)["README.md"] == mine.read_bytes()
+    forked = shutil.copytree(priced, tmp_path / "forked")
+    record = forked / "run.json"
+    record.write_text(record.read_text().replace('"start": null', '"start": "/gone/run/checkpoints/step-00000002"'))
+    card = trainer.run("push", forked, REPO, *PUSH, "--dry-run", expect=0).stdout
+    assert "Training began from step-00000002 of another run; its steps" in card
+    assert "/gone" not in card
 
 
 def test_what_a_card_lacks_is_named(trainer, train, tmp_path, priced):

@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Outcome:
     """Return what `push` has sent, or with `--dry-run` what it would send."""
     from shards.hub.push import CARD_FILE, SetFile
+    from shards.report.render import make_render_environment
     from shards.stores.files import delete_path, hash_file, write_text
     from shards.stores.hub_store import parse_hub_address
     from trainer.checkpoint.folders import list_checkpoints, read_state
@@ -51,19 +52,21 @@ def run(options: argparse.Namespace) -> Outcome:
             raise InputError("--license and --checkpoint are of a model: add --model")
         return set_push.push_set(options)
     began, address = time.perf_counter(), parse_hub_address(options.repo.removeprefix("hf://"))
-    checkpoints = [options.checkpoint] if options.checkpoint else list_checkpoints(options.set)
+    folder = Path(options.set)
+    checkpoints = [options.checkpoint] if options.checkpoint else list_checkpoints(folder)
     if not checkpoints:
         raise InputError(f"{options.set}: no checkpoints. Expected the folder given to `tokenmill train --run`.")
     if options.card:
         set_push.check_card(options.card)
-    facts = gather_facts(options, read_state(checkpoints[-1]).step, address.repo)
+    facts = gather_facts(options, read_state(checkpoints[-1]).step) | {"repo": address.repo}
+    templates = make_render_environment(Path(__file__).parents[1] / "templates")
     # Beside the run, where there was room for checkpoints; a push that was killed has left it there.
-    out = options.set.absolute().with_name(f".{options.set.absolute().name}.push")
+    out = folder.absolute().with_name(f".{folder.absolute().name}.push")
     delete_path(out)
     try:
-        asked = {"run": options.set, "checkpoint": checkpoints[-1], "out": out, "dtype": "float32"}
-        made = export.run(argparse.Namespace(**asked))
-        write_text(out / CARD_FILE, render_card(facts | made.data))
+        asked = argparse.Namespace(run=folder, checkpoint=checkpoints[-1], out=out, dtype="float32")
+        facts |= export.run(asked).data
+        write_text(out / CARD_FILE, templates.get_template("model_card.md.jinja").render(facts))
         paths = {path.name: path for path in sorted(out.iterdir(), key=lambda path: path.name == export.WEIGHTS_FILE)}
         paths |= {CARD_FILE: options.card} if options.card else {}
         if options.dry_run:
@@ -76,7 +79,7 @@ def run(options: argparse.Namespace) -> Outcome:
         delete_path(out)
 
 
-def gather_facts(options: argparse.Namespace, step: int, repo: str) -> JsonObject:
+def gather_facts(options: argparse.Namespace, step: int) -> JsonObject:
     """Return what the card of a model that is pushed shows of its first steps, beside what its export tells.
 
     Raises:
@@ -93,7 +96,7 @@ def gather_facts(options: argparse.Namespace, step: int, repo: str) -> JsonObjec
     run = replace(whole, records=[record for record in whole.records if record["step"] <= step])
     lines = [(line, name) for line in run.records for name in list_scores([line])]
     scores = {name: (show_score(**read_score(line, name)), line["step"]) for line, name in lines}
-    problems, sources, digest = list[str](), list[JsonObject](), run.record.manifest_sha256
+    problems, sources, start = list[str](), list[JsonObject](), run.record.start
     try:
         shard_set = open_training_set(run.folder, find_training_set(run.folder))
         manifest = shard_set.manifest
@@ -107,23 +110,14 @@ def gather_facts(options: argparse.Namespace, step: int, repo: str) -> JsonObjec
     if problems and not options.card:
         raise InputError([f"{options.set}: {problem} Or give a card of your own: --card FILE." for problem in problems])
     return {
-        "name": repo.partition("/")[2],
-        "repo": repo,
         "license": options.license,
+        "start": start and Path(start).name,
         "tokens": run.last("tokens"),
         "settings": {key: value for key, value in run.list_values().items() if key.startswith(SHOWN_KEYS)},
-        "digest": digest,
+        "digest": run.record.manifest_sha256,
         "sources": sources,
         "scores": scores,
         "bill": show_bill(run.draw_up_bill()),
         "usd": run.last("usd"),
         "samples": {at: texts for at, texts in read_samples(run.folder).items() if at <= step},
     }
-
-
-def render_card(facts: JsonObject) -> str:
-    """Return the card of a pushed model: Markdown under the header that the Hub reads."""
-    from shards.report.render import make_render_environment
-
-    environment = make_render_environment(Path(__file__).parents[1] / "templates")
-    return environment.get_template("model_card.md.jinja").render(facts)

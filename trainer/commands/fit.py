@@ -63,10 +63,8 @@ CHOICES: tuple[Recomputation, ...] = ("none", "selective", "full")
 DEPTHS, BATCHES = (2, 3), (16, 32)
 """Where a step is measured. With fewer sequences, temporary gradients of weights can outweigh what is linear."""
 
-
 Points = dict["Recomputation", list[float]]
 """Bytes of a step, by choice: for each layer of each sequence, for each layer, for each sequence, and once."""
-
 
 MEASURED: dict[str, tuple[int, float]] = {
     "tinystories-91m": (757_000, 0.448),
@@ -98,20 +96,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     time.add_argument("--usd", type=number_in(0.001, 10**9), metavar="D", help=about)
     parser.add_argument("--gpu-memory", metavar="SIZE", help="show the memory of a step for a GPU of this size: 80GB")
     parser.add_argument("--measure", action="store_true", help="run training steps on this machine and measure them")
-    parser.add_argument(
-        "--steps", type=positive_number, default=20, metavar="N", help="steps to measure (default: %(default)s)"
-    )
+    about = "steps to measure (default: %(default)s)"
+    parser.add_argument("--steps", type=positive_number, default=20, metavar="N", help=about)
     about = "a card and its price an hour, such as A40=0.40; may be given several times"
     parser.add_argument("--price", type=parse_price, action="append", default=[], metavar="CARD=USD", help=about)
     about = "with --measure or --write: the price of this machine (default: the recipe's cost.gpu_usd_per_hour)"
     parser.add_argument("--usd-per-hour", type=number_in(0, 1e6), metavar="USD", help=about)
-    parser.add_argument(
-        "--shards",
-        type=parse_place,
-        metavar="SET",
-        help="a shard set: that of --write, or for the vocabulary size of a recipe without one (default: "
-        f"{ASSUMED_VOCAB_SIZE:,}, as GPT-2)",
-    )
+    about = "a shard set: that of --write, or for the vocabulary size of a recipe without one (default: "
+    about += f"{ASSUMED_VOCAB_SIZE:,}, as GPT-2)"
+    parser.add_argument("--shards", type=parse_place, metavar="SET", help=about)
 
 
 def parse_price(text: str) -> tuple[str, list[str], float]:
@@ -275,8 +268,7 @@ def price_recipe(recipe: TrainRecipe, tokens_per_s: float, price: float) -> Json
     tokens = recipe.train.tokens
     hours = tokens / tokens_per_s / 3600
     usd = hours * price if price else None
-    billion = usd and usd / tokens * 1e9
-    costs = {"hours": hours, "usd": usd, "usd_per_billion_tokens": billion}
+    costs = {"hours": hours, "usd": usd, "usd_per_billion_tokens": usd and usd / tokens * 1e9}
     return {"tokens": tokens, "tokens_per_s": tokens_per_s, **costs}
 
 
@@ -429,12 +421,8 @@ def _count_static(recipe: TrainRecipe) -> dict[str, int]:
     parameters = sum(weight.numel() for _, weight in named)
     state = [(weight, STATE[choose_optimizer(name, weight, recipe.optimizer)]) for name, weight in named]
     momenta = sum(weight.numel() * len({*keys} - {"step"}) for weight, keys in state)
-    return {
-        "parameters": parameters,
-        "weights": 4 * parameters,
-        "gradients": 4 * parameters,
-        "optimizer": 4 * momenta,
-    }
+    weights = 4 * parameters
+    return {"parameters": parameters, "weights": weights, "gradients": weights, "optimizer": 4 * momenta}
 
 
 def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRecipe:
@@ -448,10 +436,8 @@ def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRe
 
     if recipe.model.vocab_size is not None:
         return recipe
-    vocab_size = ASSUMED_VOCAB_SIZE
-    if shards is not None:
-        vocab_size = open_set(shards).vocab_size
-    else:
+    vocab_size = ASSUMED_VOCAB_SIZE if shards is None else open_set(shards).vocab_size
+    if shards is None:
         say(
             f"{recipe.name}: no model.vocab_size; {plural(vocab_size, 'id')} are assumed, as GPT-2 has. Name the "
             "shard set with --shards SET, or add --set model.vocab_size=N."
