@@ -169,7 +169,7 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
     # What stops a build by default is allowed where it was found, or may be in what was not read.
     records = max(1, documents + tally.dropped.total())
     malformed, null = tally.dropped[MALFORMED] + tally.dropped[name_invalid(source)], tally.dropped[NULL]
-    if malformed or (share < 1 and "text" in keys):
+    if malformed or (share < 1 and ("text" in keys or "messages" in keys)):
         keys["max_malformed"] = min(1.0, round(0.01 + 2 * malformed / records, 2))
     if 2 * null > MAX_NULL * records:
         keys["max_null"] = min(1.0, round(0.01 + 2 * null / records, 2))
@@ -240,7 +240,8 @@ def _notice(source: _Source) -> Iterator[str]:
 def _describe(source: _Source) -> dict[str, str]:
     """Return the row of a source in the table."""
     keys = source.found.keys
-    cut = f"column {keys['text']}" if "text" in keys else "each file"
+    column = keys.get("messages", keys.get("text"))
+    cut = f"column {column}" if column else "each file"
     if "separator" in keys:
         cut = f"at {json.dumps(keys['separator'])}"
         cut += f" into {format_size(keys['join_bytes'])} or more" if "join_bytes" in keys else ""
@@ -259,6 +260,7 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
     from pipeline.clean.language import count_languages
     from pipeline.sources.formats.columns import list_names
     from pipeline.sources.formats.contract import FORMATS
+    from pipeline.sources.survey import IN_LIST
 
     total = sum(source.text_bytes for source in sources)
     yield "# Written by `tokenmill init`. Edit it: docs/keys.md lists every key, and docs/cleaning.md what to drop."
@@ -286,12 +288,16 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
             columns = ", ".join(map(printable, folders))
             yield f"# folders are columns ({columns}), for conditions: keep = {{ {folders[0]} = \"== 'a'\" }}"
         yield "[[sources]]"
-        others = [column for column in found.columns if column != keys.get("text")]
-        comments["text"] = f"the column with most text; the others: {list_names(others)}"
+        named = keys.get("messages", keys.get("text"))
+        others = list_names(column for column in found.columns if column.partition(IN_LIST)[0] != named)
+        comments["text"] = f"the column with most text; the others: {others}"
+        comments["messages"] = f"conversations, a list of messages each; other columns: {others}"
         for key, value in keys.items():
             if value not in ([], None):
                 comment = f"  # {printable(said)}" if (said := comments.get(key, "")) else ""
                 yield f"{key} = {json.dumps(value, ensure_ascii=False)}{comment}"
+    if any("messages" in source.found.keys for source in sources):
+        yield '\n[chat]\nformat = "chatml"  # what stands around a message'
     # As many entries as the text has parts for, by its size and by how well it compresses.
     sample = "".join(text for source in sources for _, text in source.texts).encode("utf-8", "replace")
     offered = min(8 << 2 * total.bit_length() // 5, len(zlib.compress(sample)) // _BYTES_PER_ENTRY)

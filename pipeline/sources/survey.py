@@ -63,7 +63,8 @@ _FEW_PATHS = 4
 _RECORD_START = re.compile(r"[\s,\[]*(?=\{)")
 _ENDING = re.compile(r"(?<=[^/])\.\w*[A-Za-z]\w*(\.(gz|zst|bz2))?$")
 _LETTERS = 1 << 10
-_IN_LIST = "[]"
+IN_LIST = "[]"
+"""After the name of a column of lists, in the name of what is in these."""
 _MOST_OF_A_HEADER = 40
 """Characters; a longer name of a column looks like text."""
 _NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?")
@@ -134,7 +135,7 @@ def look_at(file: File) -> tuple[Keys, Letters]:
     if format_ in ("jsonl", "json"):
         records = [*itertools.islice(_list_objects(text), _RECORDS)]
         chosen, letters = _choose_column(file, keys, records)
-        if len(records) == 1 and "." in chosen["text"] and named.name.lower().endswith(".json"):
+        if len(records) == 1 and "." in chosen.get("text", "") and named.name.lower().endswith(".json"):
             raise SourceError(f"{file.name}: one JSON object with others in it, no records; `jq -c '.[]'` writes these")
         return chosen, letters
     return _look_at_text(file, keys, text), _NO_COLUMN
@@ -195,13 +196,21 @@ def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys
     for record in itertools.islice(records, _RECORDS):
         _count_letters(letters, "", record)
     column = _find_column([letters])
-    name, in_list, _ = column.partition(_IN_LIST)
-    if in_list or not column:
+    name, in_list, _ = column.partition(IN_LIST)
+    read = _read_column(column, letters)
+    if (in_list and "text" in read) or not column:
         raise SourceError(
             f"{file.name}: "
             + (f"each record has a list, {name!r}, as chats have: {KINDS[CHATS][1]}" if column else "no column of text")
         )
-    return keys | {"text": column}, letters
+    return keys | read, letters
+
+
+def _read_column(column: str, letters: Letters) -> Keys:
+    """Return the keys by which a source reads a column of text, or of messages, whose contents it is."""
+    name, in_list, field = column.partition(IN_LIST)
+    role = {".content": "role", ".value": "from"}.get(field)
+    return {"messages": name} if in_list and f"{name}{in_list}.{role}" in letters else {"text": column}
 
 
 def _find_column(found: Iterable[Letters]) -> str:
@@ -274,7 +283,7 @@ def _count_letters(letters: Letters, name: str, value: Any) -> None:
         letters[name] += is_text and len(re.sub(r"[\W\d_]+", "", value[:_LETTERS]))
     elif isinstance(value, list):
         for item in cast("list[Any]", value):
-            _count_letters(letters, name + _IN_LIST, item)
+            _count_letters(letters, name + IN_LIST, item)
     elif isinstance(value, dict):
         for key, item in cast("Keys", value).items():
             _count_letters(letters, f"{name}.{key}".lstrip("."), item)
@@ -375,13 +384,13 @@ def _divide(looks: list[Look]) -> Iterator[tuple[Keys, list[File], Collection[st
     """Yield the sources of like files: by the column of the text; of few long texts, by how blank lines are written."""
     cuts = [keys["cut"] for _, keys, _ in looks if "cut" in keys] if len(looks) < FEW_DOCUMENTS else []
     while looks:
-        column = _find_column(letters for *_, letters in looks) or looks[0][1].get("text", "")
+        column = _find_column(letters for *_, letters in looks)
         cut = max(cuts, key=cuts.count, default="")
         own, rest = list[Look](), list[Look]()
         for look in looks:
             is_own = look[1].get("cut", cut) == cut if cut else column in look[2]
             (own if is_own else rest).append(look)
-        keys = own[0][1] | ({"text": column} if column else {})
+        keys = own[0][1] | (_read_column(column, own[0][2]) if column else {})
         keys |= {"format": "text", "separator": cut, "join_bytes": JOIN_BYTES} if cut else {}
         keys.pop("cut", None)
         yield keys, [file for file, *_ in own], dict.fromkeys(itertools.chain(*(letters for *_, letters in own)))

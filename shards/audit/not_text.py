@@ -101,7 +101,7 @@ KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
     ),
     CHATS: (
         _is_chat,
-        "Write each conversation as one text, in the form that the model will see (docs/data.md has a command)",
+        "Write each conversation as a list of records of `role` and `content`, and name that column by `messages`",
     ),
     "mojibake": (
         lambda text: any(map(text.__contains__, "ÂÃÐÑâ")) and _is_mojibake(text),

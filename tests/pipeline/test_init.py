@@ -70,6 +70,7 @@ def write_files(folder: Path) -> None:
             json.dumps({"story": text if n % 2 else None}) for n, text in enumerate(texts[:9])
         ),
         "rows/chat.json": json.dumps(CHAT, indent=2),
+        "rows/turns.json": json.dumps([{"turns": ["Which way?", "This way. " * 9]}]),
         "rows/words.json": json.dumps({"word": {"body": "What a word means."}}),
         "rows/pa\nge.pdf": b"%PDF-1.7\n\0",
         "rows/n.csv": "a,b\n1,2\n3,4\n",
@@ -137,15 +138,17 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path):
             "max_malformed": 0.03,
         },
         "rows-jsonl-2": {"paths": ["my data/rows/null.jsonl"], "format": "jsonl", "text": "story", "max_null": 1.0},
+        "rows-json": {"paths": ["my data/rows/chat.json"], "format": "json", "messages": "messages"},
         "rows-tsv": {"paths": ["my data/rows/**/*.tsv"], "format": "csv", "delimiter": "\t", "text": "story"},
     }
     written = (tmp_path / "recipe.toml").read_text()
+    assert tomllib.loads(written)["chat"] == {"format": "chatml"}
     for said in [
         "my data/notes/binary.txt: binary data",
         "my data/notes/art.svg: an image (SVG or XPM), not text",
         "my data/rows/pa\\nge.pdf: PDF, not text",
         "my data/rows/words.json: one JSON object with others in it, no records; `jq -c '.[]'` writes these",
-        "my data/rows/chat.json: each record has a list, 'messages', as chats have: Write each conversation",
+        "my data/rows/turns.json: each record has a list, 'turns', as chats have: Write each conversation as a list",
         "my data/notes/box.txt, my data/notes/mail.txt: headers of mail",
         "my data/notes/latin.txt: not UTF-8, nor cp1252",
         "my data/copies/a (copy)/430.txt, my data/copies/a (copy)/431.txt: in a copy of the folder 'a' beside it",
