@@ -39,6 +39,7 @@ ProblemKind = Literal[
     "token_out_of_range",  # an id >= vocab_size
     "bos_misplaced",  # BOS missing at a document's beginning, or present inside one
     "eos_misplaced",  # EOS missing at a document's end, or present inside one
+    "conversation",  # special ids of a document are not those of its format
     "document_table",  # unreadable, wrong columns, or not contiguous
     "source_sum",  # a source's tokens or documents differ from the document table
     "mix_share",  # a source is more than one document away from its share

@@ -104,7 +104,7 @@ class TokenizerEntry(_Model):
 class ChatEntry(_Model):
     """How the conversations of a set are written as tokens."""
 
-    before: dict[Role, str]
+    before: Annotated[dict[Role, str], Field(min_length=3)]
     """What stands before the content of a message, by role."""
     after: str
     """What stands after it."""

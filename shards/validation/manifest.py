@@ -35,6 +35,19 @@ def _check_properties(manifest: Manifest) -> Faults:
     for name, token in ids.items():
         if token >= manifest.vocab_size:
             yield "tokenizer_mismatch", f"{name!r} is {token}; expected less than vocab_size {manifest.vocab_size}"
+    # A set has a format of conversations if it has sources of them.
+    conversations = [source.name for source in manifest.sources if source.trained_tokens is not None]
+    if bool(conversations) != (manifest.chat is not None):
+        found = f"'chat', and trained_tokens of {conversations}" if manifest.chat is None else "'chat', and no source"
+        yield "manifest_invalid", f"{found}: expected both or neither"
+    if manifest.chat is not None:
+        special = manifest.tokenizer.special_tokens
+        known, opening = [*special.values()], manifest.chat.opening
+        for place, text in (*manifest.chat.before.items(), ("after", manifest.chat.after)):
+            if not (place == "after" and not text) and not text.startswith(tuple(special)):
+                yield "manifest_invalid", f"chat: {place} is {text!r}; expected a special token at its beginning"
+        if opening[0] not in known or max(opening) >= manifest.vocab_size:
+            yield "manifest_invalid", f"chat.opening is {opening[:8]}; expected ids of which the first is special"
 
 
 def _check_names(manifest: Manifest) -> Faults:

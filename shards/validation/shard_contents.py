@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -30,6 +31,7 @@ from shards.format.shard import Shard, compare_digest, iter_documents
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
 from shards.terminal.reporter import Advance
+from shards.validation.conversations import ConversationChecker, name_conversations
 from shards.validation.files import Listing, check_shard_files, unreadable
 
 
@@ -43,6 +45,11 @@ class ShardFindings:
     tokens: int = 0
     """Tokens that were read and checked."""
     documents: int = 0
+    sources: Int64s | None = None
+    """The place of each document's source among those of conversations, -1 for text, `(documents,)`; None in a set
+    without."""
+    targets: Int64s | None = None
+    """The targets of each source of conversations, `(sources,)`."""
     table_sound: bool = False
     """Whether the document table can be trusted: it has the number of rows in the manifest, the right types, and no gap
     between documents."""
@@ -89,19 +96,26 @@ def find_shard_problems(
     ends: Int64s | None = None
     if documents in sound:
         try:
-            ends = _check_documents(shard, found)
+            ends = _check_documents(shard, manifest, found)
         except OSError as error:
             found.problems.append(unreadable(documents, error))
     if tokens in sound:
         try:
-            found.problems += _check_tokens(shard, ends, manifest, advance, checksums)
+            chats = None
+            if manifest.chat is not None and ends is not None and found.sources is not None:
+                chats = ConversationChecker(manifest, manifest.chat, ends, found.sources)
+            found.problems += _check_tokens(shard, ends, manifest, advance, checksums, chats)
             found.tokens = shard.num_tokens
+            if chats is not None:
+                wrong = _Fault("conversation", chats.count, chats.first)
+                found.problems += _to_problems([wrong], tokens, "Build the shard again.")
+                found.targets = chats.targets
         except OSError as error:
             found.problems.append(unreadable(tokens, error))
     return found
 
 
-def _check_documents(shard: Shard, found: ShardFindings) -> Int64s | None:
+def _check_documents(shard: Shard, manifest: Manifest, found: ShardFindings) -> Int64s | None:
     """Check one shard's document table, digest and rows; return the ends of documents if it can be trusted.
 
     A table on another machine is read once, whole.
@@ -111,7 +125,8 @@ def _check_documents(shard: Shard, found: ShardFindings) -> Int64s | None:
     digest = hash_file(require_folder(shard.store) / file.path) if content is None else sha256(content).hexdigest()
     found.problems += compare_digest(file.path, file.sha256, digest)
     wrong = _Fault("document_table")
-    ends = [np.empty(0, np.int64)]
+    ends, sources = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    conversations = {name: number for number, name in enumerate(name_conversations(manifest))}
     sums: dict[str, list[int]] = {}
     position, row, low, high = 0, 0, 1 << 64, 0
     try:
@@ -127,6 +142,11 @@ def _check_documents(shard: Shard, found: ShardFindings) -> Int64s | None:
                 wrong.add(len(places), f"{held}; expected at least 1 from {stop[at] - length[at]}")
             if not wrong.count:  # a broken table is not kept: the shard's tokens do not bound its memory
                 ends.append(stop - 1)
+                if manifest.chat is not None:
+                    column: Any = batch.column("source")
+                    numbers = np.array([conversations.get(name, -1) for name in column.dictionary.to_pylist()])
+                    codes: Any = np.from_dlpack(column.indices)
+                    sources.append(numbers[codes])
             add_source_counts(batch, sums)
             if len(start):
                 hashes = split_column(batch.column("hash"))[:, 0]
@@ -144,6 +164,7 @@ def _check_documents(shard: Shard, found: ShardFindings) -> Int64s | None:
     found.documents, found.table_sound = row, True
     found.longest = {source: most for source, (_, _, most) in sums.items()}
     found.hashes = low, high
+    found.sources = None if manifest.chat is None else np.concatenate(sources)
     return np.concatenate(ends)
 
 
@@ -164,7 +185,12 @@ def _check_sums(shard: Shard, tokens: int, sums: Mapping[str, list[int]]) -> lis
 
 
 def _check_tokens(
-    shard: Shard, ends: Int64s | None, manifest: Manifest, advance: Advance | None, checksums: Mapping[str, str]
+    shard: Shard,
+    ends: Int64s | None,
+    manifest: Manifest,
+    advance: Advance | None,
+    checksums: Mapping[str, str],
+    chats: ConversationChecker | None = None,
 ) -> list[Problem]:
     """Check a shard's tokens, read once: both digests, frame checksums, the range of ids, the places of EOS and BOS."""
     file, dtype, entry = shard.tokens_file, shard.dtype, shard.entry
@@ -198,6 +224,8 @@ def _check_tokens(
             _check_mark(tokens, first, ends, eos_id, eos, ("ends", "EOS"))
         if starts is not None and bos_id is not None:
             _check_mark(tokens, first, starts, bos_id, bos, ("begins", "BOS"))
+        if chats is not None and not beyond.count:
+            chats.add(tokens)
         if advance is not None:
             advance(len(tokens))
     size = entry.files.tokens.bytes  # a sound file has it; what follows the frames is the seek table

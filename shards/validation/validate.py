@@ -19,12 +19,14 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from shards.errors import Problem, first_of, plural
+from shards.format.arrays import Int64s
 from shards.format.manifest import MANIFEST_FILE, Manifest, MixEntry, ShardEntry
 from shards.format.shard import Shard, Shards
 from shards.format.totals import count_by_source
 from shards.stores.open import AnyPath, open_store
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_in_threads
+from shards.validation.conversations import name_conversations
 from shards.validation.duplicates import check_duplicates
 from shards.validation.files import Listing, check_files, check_set_files, check_single_files
 from shards.validation.shard_contents import ShardFindings, find_shard_problems
@@ -139,8 +141,24 @@ def _check_whole_set(shards: Shards, findings: Sequence[ShardFindings], manifest
         for found in findings:
             longest |= Counter(found.longest)
         problems += check_mix_shares(manifest, longest)
+    problems += _check_targets(manifest, [found.targets for found in findings])
     extents = [found.hashes for _, found in trusted]
     return problems + check_duplicates([shard for shard, _ in trusted], manifest.epochs, extents)
+
+
+def _check_targets(manifest: Manifest, found: Sequence[Int64s | None]) -> Iterator[Problem]:
+    """Validate the targets of conversations, added up over the training split if all its shards were read."""
+    train = [own for own, shard in zip(found, manifest.shards, strict=True) if shard.split == "train"]
+    whole = [own for own in train if own is not None]
+    if manifest.chat is None or len(whole) < len(train):
+        return
+    for number, name in enumerate(name_conversations(manifest)):
+        own = sum(int(targets[number]) for targets in whole)
+        said = next(source.trained_tokens for source in manifest.sources if source.name == name)
+        if own != said:
+            yield Problem(
+                "source_sum", MANIFEST_FILE, f"source {name!r}: trained_tokens {said}; its documents have {own}"
+            )
 
 
 def check_mix_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Problem]:
