@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.builds import Built
+from tests.support.conversations import build_chat_set
 from tests.support.servers.objects import ObjectServer, moto_store
 
 # Tests run side by side, also the processes that they start: threads of torch and BLAS would spin in each other's way.
@@ -67,6 +69,12 @@ def moto() -> Iterator[ObjectServer]:
     """Run an S3 server for the session; its buckets are shared by the tests of a process."""
     with moto_store() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def chat_set(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Return a set of conversations and prose, of the format `chatml`."""
+    return build_chat_set(tmp_path_factory.mktemp("chat"))
 
 
 @pytest.fixture

@@ -1,0 +1,117 @@
+"""Conversations of real text, in the shapes in which they are found, and a set of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shards.format.chat import Message
+from shards.format.reader import open_set
+from shards.format.shard import document_schema
+from shards.format.writer import SetProperties, write_manifest, write_shard
+from tests.support.builds import Built, build_here, real_documents
+from tests.support.recipes import source, write_recipe, write_texts
+
+CORPUS = Path(__file__).parents[3] / "shared/corpora/chat"
+"""Conversations as published; tests that read them skip where there are none."""
+
+
+def make_conversations(number: int, *, seed: int = 3) -> list[list[Message]]:
+    """Return conversations of up to five turns, some with a system message; no two are equal."""
+    rng, texts = random.Random(seed), real_documents()
+    made: list[list[Message]] = []
+    for at in range(number):
+        messages: list[Message] = [("system", f"Answer {rng.choice(texts)[:60]}.")] if rng.random() < 0.3 else []
+        for turn in range(1 + int(rng.random() ** 3 * 5)):
+            question, answer = rng.choice(texts), rng.choice(texts)
+            messages += [
+                ("user", f"{at}.{turn} {question[:200]}"),
+                ("assistant", answer.strip()[: rng.randrange(1, 400)]),
+            ]
+        made.append(messages)
+    return made
+
+
+def to_records(conversations: Sequence[Sequence[Message]]) -> list[dict[str, list[dict[str, str]]]]:
+    """Return conversations as records of a column `messages`."""
+    return [{"messages": [{"role": role, "content": text} for role, text in one]} for one in conversations]
+
+
+def read_corpus() -> list[list[Message]]:
+    """Return the published conversations, all of them in one shape."""
+    roles = {"human": "user", "gpt": "assistant"}
+    lines = (json.loads(line) for line in (CORPUS / "gsm8k-train.jsonl").open(encoding="utf-8"))
+    found: list[list[Message]] = [[("user", line["question"]), ("assistant", line["answer"])] for line in lines]
+    for one in json.loads((CORPUS / "sharegpt-dummy.json").read_text(encoding="utf-8")):
+        found.append([(roles[message["from"]], message["value"]) for message in one["conversations"]])  # type: ignore[misc]
+    questions, answers = (
+        {line["question_id"]: line for line in map(json.loads, (CORPUS / name).open(encoding="utf-8"))}
+        for name in ("mt_bench-question.jsonl", "mt_bench-gpt4.jsonl")
+    )
+    for number, line in answers.items():
+        turns = zip(questions[number]["turns"], line["choices"][0]["turns"], strict=False)
+        found.append([message for asked, told in turns for message in (("user", asked), ("assistant", told))])  # type: ignore[misc]
+    return found
+
+
+def write_chat_recipe(folder: Path, chat: str = "chatml", **tables: object) -> Path:
+    """Write conversations in two shapes, prose, and the recipe `chat.toml`, and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    records = to_records(make_conversations(600))
+    write_texts(folder / "prose.jsonl", real_documents()[:400])
+    (folder / "chats.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records[:500]))
+    pairs = [[message["content"] for message in record["messages"][-2:]] for record in records[500:]]
+    pq.write_table(
+        pa.table(dict(zip(("prompt", "completion"), zip(*pairs, strict=True), strict=True))), folder / "pairs.parquet"
+    )
+    sources = [
+        source("chats", "chats.jsonl", weight=6, messages="messages"),
+        source("pairs", "pairs.parquet", weight=1, messages=["prompt", "completion"]),
+        source("prose", "prose.jsonl", weight=3),
+    ]
+    given = {
+        "tokenizer": {"vocab_size": 1000},
+        "chat": {"format": chat},
+        "mix": {"when_short": "shrink"},
+        "split": {"val_tokens": 5000},
+        "shards": {"tokens": 30_000},
+    }
+    return write_recipe(folder / "chat.toml", *sources, **(given | tables))
+
+
+def build_chat_set(folder: Path, **options: object) -> Built:
+    """Build the set of `write_chat_recipe` in this process."""
+    recipe = write_chat_recipe(folder, **options)  # type: ignore[arg-type]
+    return Built(recipe, folder / "set", build_here(recipe, folder / "set"))
+
+
+def rewrite_set(folder: Path, out: Path, change: Callable[[np.ndarray, np.ndarray], None]) -> None:
+    """Write a set anew with other tokens of the same lengths in its first shard, all checksums right.
+
+    Args:
+        folder: the set.
+        out: where the new one goes.
+        change: changes the tokens of the shard in place; gets where each document begins, and the last ends, too.
+    """
+    shutil.copytree(folder, out)
+    shard_set = open_set(folder)
+    shard, manifest = shard_set.splits["train"][0], shard_set.manifest
+    table, tokens = shard.documents(), shard.read(0, shard.num_tokens).copy()
+    change(tokens, np.append(0, np.cumsum(table["length"].to_numpy(), dtype=np.int64)))
+    entry = write_shard(
+        out,
+        split="train",
+        index=0,
+        properties=SetProperties.of(manifest),
+        chunks=[tokens.data],
+        documents=table.cast(document_schema()),
+    )
+    shards = [entry if one.name == entry.name else one for one in manifest.shards]
+    write_manifest(out, manifest.model_copy(update={"shards": shards}))
