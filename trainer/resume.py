@@ -23,6 +23,7 @@ from trainer.run_folder import RecipeChange, find_run_record
 FIXED_BY_CHECKPOINT = (
     "model.",
     "train.seq_len",
+    "train.rows",
     "train.global_batch",
     "train.seed",
     "optimizer.kind",

@@ -28,7 +28,7 @@ from shards import ShardSet, open_set
 from shards.errors import InputError, first_of, plural, remedy_of
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder
-from shards.format.windows.packed import order_split
+from shards.format.windows.packed import RowOrder, order_split
 from shards.stores.cache import Cache
 from shards.stores.files import atomic_open, lock_folder, make_folder, write_text
 from shards.stores.open import Place
@@ -72,6 +72,8 @@ class Session:
     """The lock of the run folder and the group of ranks."""
     step: int = 0
     """Steps done."""
+    targets: int = 0
+    """Targets of packed rows in the steps whose losses are fetched."""
     seconds: float = 0.0
     """Time taken by the processes before this one."""
     saved: Path | None = None
@@ -114,6 +116,7 @@ class Session:
         state = CheckpointState(
             step=self.step,
             samples=self.windows,
+            targets=self.targets,
             seconds=seconds,
             recipe=self.recipe.model_dump(mode="json"),
             vocab_size=self.model.vocab_size,
@@ -221,7 +224,7 @@ def open_session(
         if found is not None:
             load_training_state(found, model, session.optimizers)
             session.step, session.saved = found.state.step, found.path
-            session.seconds = found.state.seconds
+            session.seconds, session.targets = found.state.seconds, found.state.targets
             say(f"resumed from {found.path}")
         # So far no file of an earlier run has changed, whatever was refused.
         if rank == 0:
@@ -260,11 +263,13 @@ def open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
 
 
 def plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Note) -> WindowOrder:
-    """Return the session's order of windows; refuse too small splits, and batches and vocabularies that do not fit."""
+    """Return the session's order of windows or packed rows; refuse too small splits, and batches and vocabularies that
+    do not fit.
+    """
     seq_len, batch, micro_batch = recipe.train.seq_len, recipe.train.global_batch, recipe.train.micro_batch
     train, val = (shard_set.splits.get(split, ()) for split in ("train", "val"))
-    order = order_split(shard_set, seq_len=seq_len, seed=recipe.train.seed)
-    total, vocab_size = order.targets + order.cropped, recipe.model.vocab_size or shard_set.vocab_size
+    order = order_split(shard_set, seq_len=seq_len, seed=recipe.train.seed, rows=recipe.train.rows)
+    total, vocab_size = sum(shard.num_tokens for shard in train), recipe.model.vocab_size or shard_set.vocab_size
     where, problems = shard_set.store, list[str]()
     if batch % (micro_batch * ranks):
         problems.append(
@@ -277,9 +282,10 @@ def plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Note
             f"{shard_set.vocab_size} or leave it out."
         )
     if order.per_epoch < batch:
+        size = f"{seq_len} + 1" if order.unit == "window" else f"{seq_len}"
         problems.append(
             f"{where}: the train split's {plural(total, 'token')} in {plural(len(train), 'shard')} hold "
-            f"{plural(order.per_epoch, 'window')} of {seq_len} + 1 tokens; expected at least train.global_batch = "
+            f"{plural(order.per_epoch, order.unit)} of {size} tokens; expected at least train.global_batch = "
             f"{batch}. Build a larger set, or lower seq_len or global_batch."
         )
     if all(shard.num_tokens < 2 for shard in val):
@@ -289,15 +295,18 @@ def plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Note
         raise InputError(problems)
     if short := order.describe_short_shards(train):
         say(short)
-    say(
-        f"{plural(total, 'train token')}: {plural(order.per_epoch, 'window')} of {seq_len}; each epoch skips "
-        f"{plural(order.cropped, 'token')} ({order.cropped / total:.2%}) at shard ends, different ones each epoch"
-    )
+    if isinstance(order, RowOrder):
+        say(f"{plural(total, 'train token')}: {order.describe(batch)}")
+    else:
+        say(
+            f"{plural(total, 'train token')}: {plural(order.per_epoch, 'window')} of {seq_len}; each epoch skips "
+            f"{plural(order.cropped, 'token')} ({order.cropped / total:.2%}) at shard ends, different ones each epoch"
+        )
     for phase in order.phases:
         step, row = divmod(phase.stop - 1, batch)
         say(
-            f"phase {phase.name!r} of the mix: {plural(phase.stop - phase.first, 'window')} of an epoch; its last "
-            f"window is row {row} of step {step + 1}"
+            f"phase {phase.name!r} of the mix: {plural(phase.stop - phase.first, order.unit)} of an epoch; its last "
+            f"{order.unit} is row {row} of step {step + 1}"
         )
     return order
 
@@ -334,7 +343,7 @@ def _spread(
         # A small model waits for the host to start its kernels; a CUDA graph starts all at once (docs/lab/training.md).
         # It overwrites the gradients of the micro-batch before, so that a step may have one alone.
         graphs = device.type == "cuda" and ranks == 1 and train.micro_batch == train.global_batch
-        measured = not train.document_mask and train.activation_checkpointing == "none"
+        measured = not train.document_mask and train.rows == "windows" and train.activation_checkpointing == "none"
         for part in model.model.layers if sharded else [model]:
             part.compile(mode="reduce-overhead" if graphs and measured else None)
     if sharded:

@@ -118,18 +118,20 @@ def find_holders(shard: Shard, ranges: Sequence[tuple[int, int]]) -> list[list[P
 
 def find_window_documents(
     shards: Sequence[Shard], order: WindowOrder, first: int, count: int
-) -> Iterator[tuple[Window, list[Place]]]:
-    """Yield the windows [first, first + count), each with the documents of its tokens, in order.
+) -> Iterator[tuple[int, Window, list[Place]]]:
+    """Yield the windows, or the pieces of the packed rows, [first, first + count): the row among them, the window, and
+    the documents of its tokens, in order.
 
     Raises:
         ShardSetError: a document table is not what the manifest says.
     """
-    for visit, _, starts in order.group_by_visit(np.arange(first, first + count)):
-        # A window has one token more than its inputs: the last target.
-        ranges = [(start, start + order.seq_len + 1) for start in starts.tolist()]
-        holders = find_holders(shards[visit.shard], ranges)
-        for (start, stop), places in zip(ranges, holders, strict=True):
-            yield Window(visit.epoch, visit.shard, start, stop), places
+    for visit, rows, at in order.group_by_visit(np.arange(first, first + count)):
+        found = order.list_windows(visit, at)
+        # The token before a piece's first target may be the EOS of another document.
+        skipped = order.unit == "row"
+        holders = find_holders(shards[visit.shard], [(window.start + skipped, window.stop) for _, window in found])
+        for (index, window), places in zip(found, holders, strict=True):
+            yield int(rows[index]), window, places
 
 
 CONTEXT_BYTES = 120

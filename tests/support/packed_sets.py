@@ -18,7 +18,7 @@ def make_documents(seed: int, lengths: Sequence[int], *, bos: bool = False, chat
     """Return documents of some lengths, EOS included; of conversations, each third is a text."""
     random, documents = np.random.default_rng(seed), list[Ids]()
     for number, length in enumerate(lengths):
-        ids = random.integers(4, 60_000, length).tolist()
+        ids = random.integers(4, 300, length).tolist()
         if chat and number % 3 and length > 8:
             ids[1 : 1 + len(OPENING)] = OPENING
             ids[length - 4] = TURN

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from shards import ShardSet, open_set
 from shards.format.manifest import Split
+from shards.terminal.reporter import Note
 from tests.support import shard_sets
 from tests.support.builds import Done, call_here
 from tests.support.eval_task_rows import write_lines
@@ -279,9 +280,11 @@ def evaluated(shard_set: ShardSet) -> TrainedModel:
 def open_run(shard_set: ShardSet, recipe_file: Path, tmp_path: Path) -> Callable[..., Session]:
     """Return a function that opens a session with overrides."""
 
-    def open_with(*overrides: str, name: str = "run", shards: ShardSet = shard_set) -> Session:
+    def open_with(
+        *overrides: str, name: str = "run", shards: ShardSet = shard_set, say: Note = lambda line: None
+    ) -> Session:
         recipe = load_train_recipe(recipe_file, list(overrides))
         assert shards.path is not None
-        return open_session(recipe, shards.path, tmp_path / name, say=lambda line: None)
+        return open_session(recipe, shards.path, tmp_path / name, say=say)
 
     return open_with

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ class CheckpointState(Settings):
     """Optimizer steps done."""
     samples: Count
     """Windows consumed: the loader's whole state, together with the manifest's digest."""
+    targets: Count = Field(default=0, exclude_if=operator.not_)
+    """Targets of packed rows so far."""
     seconds: float = Field(default=0.0, ge=0, le=1e12)
     """Seconds that the run has taken so far; its cost is computed from them."""
     recipe: dict[str, Any]

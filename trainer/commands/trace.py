@@ -130,13 +130,13 @@ def find_step_documents(
     vocabulary = shard_set.vocabulary
     # The same order that the run went through.
     shards = shard_set.splits["train"]
-    order = order_split(shard_set, seq_len=train.seq_len, seed=train.seed)
+    order = order_split(shard_set, seq_len=train.seq_len, seed=train.seed, rows=train.rows)
 
     rows = train.global_batch
     parts, hashes = 0, set[str]()
     sources: dict[str, dict[str, int]] = {}
     found: list[RowDocument] = []
-    for number, (window, places) in enumerate(find_window_documents(shards, order, (step - 1) * rows, rows)):
+    for number, window, places in find_window_documents(shards, order, (step - 1) * rows, rows):
         for place in places:
             # The part of the document that is in the window, in tokens of the document.
             first = max(window.start - place.start, 0)
@@ -150,7 +150,7 @@ def find_step_documents(
                 document = shards[window.shard].read(place.start, place.start + place.tokens)
                 _, excerpt = cut_tokens(document, first, last, vocabulary)
                 at = {"batch_row": number, "epoch": window.epoch}
-                at |= {"window_start": window.start, "window_stop": window.stop}
+                at |= {"window_start": max(window.start, 0), "window_stop": window.stop}
                 part = {"position": first, "in_window": last - first}
                 found.append(({**at, **place.to_dict(), **part, **asdict(excerpt)}, place, excerpt))
     # Counts are of all documents, whatever is shown.
@@ -166,12 +166,10 @@ def _show(data: JsonObject, documents: list[RowDocument]) -> Iterator[Part]:
     row = None
     for document, place, excerpt in documents:
         # A line for each new row, then its documents.
-        if document["batch_row"] != row:
-            row = document["batch_row"]
-            yield (
-                f"row {row}: {place.shard} tokens {document['window_start']} to {document['window_stop'] - 1}, epoch "
-                f"{document['epoch']}"
-            )
+        begin, end = document["window_start"], document["window_stop"] - 1
+        if (document["batch_row"], begin) != row:
+            row = document["batch_row"], begin
+            yield f"row {row[0]}: {place.shard} tokens {begin} to {end}, epoch {document['epoch']}"
         last = document["position"] + document["in_window"] - 1
         yield from show_place(place, f"tokens {document['position']} to {last} of {place.tokens} in this row", excerpt)
     yield [{"source": name, **counts} for name, counts in data["sources"].items()]

@@ -36,6 +36,7 @@ import torch
 from shards import ShardSet, open_set
 from shards.errors import InputError, any_remedy, plural
 from shards.format.arrays import Bools, Float64s, Int64s, Tokens
+from shards.format.chat import find_targets
 from shards.format.content_hash import split_column
 from shards.format.document_table import iter_checked_documents
 from shards.format.manifest import MANIFEST_FILE, Split
@@ -66,13 +67,19 @@ class Documents:
     tokens: Tokens
     bounds: Int64s
     """Where each begins in `tokens`, and where the last one ends, `(documents + 1,)`."""
+    targets: Bools
+    """Which tokens are predicted, `(tokens,)`: all but BOS, of conversations the answers."""
     text_bytes: Float64s
-    """The bytes of their text, `(documents,)`."""
+    """The bytes of the text that is predicted, `(documents,)`."""
     rows: pa.Table
     """Their rows of the document tables: `source`, `unit`, `row` and `hash`."""
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def measure(self, trained: TrainedModel, progress: Progress) -> Float64s:
+        """Return the loss of each document's targets in nats, float64 `(documents,)`; see `measure_document_losses`."""
+        return measure_document_losses(trained, self.tokens, self.bounds, progress, self.targets)
 
     def row(self, at: int) -> JsonObject:
         """Return a document's row, with its hash in hex."""
@@ -82,8 +89,9 @@ class Documents:
     def only(self, mask: Bools) -> Documents:
         """Return some of the documents."""
         lengths = np.diff(self.bounds)
-        tokens, bounds = self.tokens[np.repeat(mask, lengths)], _find_bounds(lengths[mask])
-        return Documents(tokens, bounds, self.text_bytes[mask], self.rows.filter(pa.array(mask)))
+        kept = np.repeat(mask, lengths)
+        tokens, targets, bounds = self.tokens[kept], self.targets[kept], _find_bounds(lengths[mask])
+        return Documents(tokens, bounds, targets, self.text_bytes[mask], self.rows.filter(pa.array(mask)))
 
 
 def _find_bounds(lengths: Int64s) -> Int64s:
@@ -108,7 +116,7 @@ class EvalSet:
     def score(self, trained: TrainedModel, progress: Progress) -> dict[str, Score]:
         """Return its bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
         documents, name = self.documents, f"{self.name}_bpb"
-        nats = measure_document_losses(trained, documents.tokens, documents.bounds, progress)
+        nats = documents.measure(trained, progress)
         broken: list[int] = np.flatnonzero(~np.isfinite(nats)).tolist()
         check_finite(name, {describe_origin(documents.row(at)): nats[at] for at in broken})
         return {name: estimate_ratio(nats / math.log(2), documents.text_bytes)}
@@ -206,10 +214,13 @@ def read_documents(shard_set: ShardSet, split: Split, max_tokens: int, place: st
     bounds = _find_bounds(rows["length"].to_numpy())
 
     # The bytes of each document's text, as its source has it if the tokenizer rewrote it.
-    sizes = np.add.reduceat(shard_set.vocabulary.text_lengths()[tokens], bounds[:-1]).astype(np.float64)
+    targets = find_targets(shard_set.manifest, tokens, bounds)
+    if shard_set.bos_id is not None:
+        targets[bounds[:-1]] = False
+    sizes = np.add.reduceat(shard_set.vocabulary.text_lengths()[tokens] * targets, bounds[:-1]).astype(np.float64)
     scales = find_text_scales(shard_set)
     text_bytes = sizes * [scales.get(str(source), 1.0) for source in rows["source"].to_pylist()]
-    return Documents(tokens, bounds, text_bytes, rows.drop_columns(["start", "length"]))
+    return Documents(tokens, bounds, targets, text_bytes, rows.drop_columns(["start", "length"]))
 
 
 RECIPE_FILE, TOKENIZER_FILE, SET_FOLDER = "recipe.json", "tokenizer.json", "set"
@@ -336,7 +347,7 @@ def find_worst_documents(
         For each its `set` (the group), `bits_per_byte`, `bytes` of its text, `source`, `unit` and `row`, `hash` in hex,
         and an `excerpt`, the beginning of its text; bytes that are not UTF-8 are lone surrogates.
     """
-    nats = measure_document_losses(trained, documents.tokens, documents.bounds, progress)
+    nats = documents.measure(trained, progress)
     bits = np.full(len(documents), np.inf)
     np.divide(nats / math.log(2), documents.text_bytes, out=bits, where=documents.text_bytes > 0)
     bits[~np.isfinite(bits)] = np.inf
@@ -378,6 +389,7 @@ def measure_document_losses(
     tokens: Tokens,
     bounds: Int64s,
     progress: Progress,
+    targets: Bools | None = None,
 ) -> Float64s:
     """Return the loss of each document in nats, float64 `(documents,)`.
 
@@ -388,6 +400,7 @@ def measure_document_losses(
         tokens: documents one after the other, each with its boundary tokens as in a shard.
         bounds: where each document begins in `tokens`, and where the last one ends, `(documents + 1,)`.
         progress: told how many documents are done, and of how many.
+        targets: the tokens whose loss counts; all when None.
     """
     before = 1 if trained.bos_id is None else 0  # an EOS is put before documents without BOS
     lengths = np.diff(bounds) - 1 + before
@@ -398,7 +411,7 @@ def measure_document_losses(
     sums = torch.zeros(len(lengths), dtype=torch.float64, device=device)
     for part, counts in share_batches(sizes, trained.rows * seq_len, len(lengths), progress):
         batch = windows[part]
-        losses = _score_windows(trained, tokens, bounds, batch, before)
+        losses = _score_windows(trained, tokens, bounds, batch, before, targets)
         if counts:
             numbers = torch.tensor([window.document for window in batch], device=device)
             sums.index_add_(0, numbers, losses)
@@ -424,6 +437,7 @@ def _score_windows(
     bounds: Int64s,
     batch: list[_Window],
     before: int,
+    targets: Bools | None,
 ) -> torch.Tensor:
     """Return the loss of each document window's targets but the skipped ones, float64 `(windows,)`."""
     # Attention is causal, so the padding at the end changes no loss before it; its losses are not counted.
@@ -435,13 +449,21 @@ def _score_windows(
         begin = bounds[document] + start - before
         own = tokens[max(begin, bounds[document]) : begin + length + 1]
         content[row, length + 1 - len(own) : length + 1] = own
-        counted[row, skipped:length] = True
+        counted[row, skipped:length] = True if targets is None else targets[begin + 1 :][skipped:length]
     losses = measure_losses(trained, torch.from_numpy(content))
     return losses.mul(torch.from_numpy(counted).to(trained.device)).sum(-1)
 
 
 def measure_losses(trained: TrainedModel, windows: torch.Tensor) -> torch.Tensor:
     """Return the loss in nats of each token of some windows but their first, float64 `(windows, length - 1)`."""
-    ids, targets = windows[:, :-1].to(trained.device), windows[:, 1:].to(trained.device)
+    return measure_labels(trained, windows[:, :-1], windows[:, 1:], trained.number_documents(windows[:, :-1]))
+
+
+def measure_labels(
+    trained: TrainedModel, ids: torch.Tensor, labels: torch.Tensor, documents: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the loss in nats of each label of a batch, 0 of -100, float64 `(samples, length)`."""
+    ids, labels = ids.to(trained.device), labels.to(trained.device)
+    documents = documents if documents is None else documents.to(trained.device)
     with score_eagerly(trained.train.precision, trained.device):
-        return trained.model(ids, targets, reduction="none", documents=trained.number_documents(ids)).double()
+        return trained.model(ids, labels, reduction="none", documents=documents).double()

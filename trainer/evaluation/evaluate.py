@@ -4,6 +4,9 @@ The document table gives the source of every target token. The val split is read
 tokens, without shuffling, up to a number of targets. So every validation uses the same tokens. A shorter last window
 is evaluated too; only the first token of each shard is never a target. Contexts cross document ends as in training.
 
+With packed rows whole documents are read instead, each from its beginning, up to a number of tokens, and only targets
+count; parts are of documents in the set's order.
+
 The losses of `PARTS` equal parts of the targets tell the standard error, as if those were independent; parts shorter
 than a window are not. Runs on one set have the same parts, so the error of a difference is known far better.
 
@@ -18,17 +21,25 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from shards.format.arrays import Float64s
+from shards import ShardSet
+from shards.format.arrays import Float64s, Int64s, Rows
 from shards.format.document_table import number_token_sources
 from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Note, Progress
-from trainer.evaluation.eval_sets import EvalSet, describe_notes, find_text_scales, measure_losses, open_eval_set
+from trainer.evaluation.eval_sets import (
+    EvalSet,
+    describe_notes,
+    find_text_scales,
+    measure_losses,
+    open_eval_set,
+    read_documents,
+)
 from trainer.evaluation.eval_tasks import OpenTask, describe_task, open_eval_task
 from trainer.evaluation.scores import PERPLEXITY, find_perplexity
 from trainer.model.generate import TrainedModel
@@ -36,6 +47,8 @@ from trainer.recipe.eval_config import EvalConfig
 
 PARTS = 32
 """Parts of the validation's targets, if they are no shorter than a window."""
+Weights = tuple[Float64s, Float64s, Rows]
+"""Of each target or document the loss in nats, the targets, and the bytes of their text."""
 
 
 Scorer = EvalSet | OpenTask
@@ -96,23 +109,18 @@ def _validate(trained: TrainedModel, max_tokens: int) -> JsonObject:
         return {}
     names = [source.name for source in shard_set.manifest.sources]
     sums = np.zeros((3, len(names)))  # of each source the loss in nats, the targets, the bytes of their text
-    losses: list[Float64s] = []
-    token_bytes, text_scales = shard_set.vocabulary.text_lengths(), find_text_scales(shard_set)
-    for shard in shard_set.splits["val"]:
-        targets = min(shard.num_tokens - 1, max_tokens)
-        if targets <= 0:
-            continue
-        max_tokens -= targets
-        # The first token of a shard has nothing before it: it is never a target.
-        content = shard.read(0, targets + 1).astype(np.int64)
-        losses.append(_token_losses(trained, torch.from_numpy(content)))
-        sources = number_token_sources(shard, names, targets + 1)[1:]
-        weights = (losses[-1], np.ones(targets), token_bytes[content[1:]])
+    measured: list[Weights] = []
+    packed = trained.train.rows == "packed"
+    for sources, weights in (_measure_documents if packed else _measure_windows)(trained, shard_set, max_tokens):
+        measured.append(weights)
         sums += [np.bincount(sources, own, minlength=len(names)) for own in weights]
     # Where the tokenizer rewrote text, its tokens have other bytes than the text of the source.
-    sums[2] *= [text_scales.get(name, 1.0) for name in names]
-    parts = np.array_split(np.concatenate(losses), PARTS)
-    means = [round(float(part.mean()), 6) for part in parts if len(parts[-1]) >= trained.train.seq_len]
+    scales = {} if packed else find_text_scales(shard_set)
+    sums[2] *= [scales.get(name, 1.0) for name in names]
+    losses, counts, _ = map(np.concatenate, zip(*measured, strict=True))
+    parts = [*zip(np.array_split(losses, PARTS), np.array_split(counts, PARTS), strict=True)]
+    whole = min(int(count.sum()) for _, count in parts) >= trained.train.seq_len
+    means = [round(float(part.sum() / count.sum()), 6) for part, count in parts if whole]
     by_source = {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
     total = sum(by_source.values(), start=np.zeros(3))
     loss = float(total[0] / total[1])
@@ -125,6 +133,29 @@ def _validate(trained: TrainedModel, max_tokens: int) -> JsonObject:
         "val_loss_by_source": {name: float(row[0] / row[1]) for name, row in by_source.items()},
         "val_bits_per_byte_by_source": {name: _bits(row) for name, row in by_source.items()},
     }
+
+
+def _measure_windows(trained: TrainedModel, shard_set: ShardSet, max_tokens: int) -> Iterator[tuple[Int64s, Weights]]:
+    """Yield the source of each target of validation, and the losses, counts and bytes of targets, shard by shard."""
+    names, token_bytes = [source.name for source in shard_set.manifest.sources], shard_set.vocabulary.text_lengths()
+    for shard in shard_set.splits["val"]:
+        targets = min(shard.num_tokens - 1, max_tokens)
+        if targets <= 0:
+            continue
+        max_tokens -= targets
+        # The first token of a shard has nothing before it: it is never a target.
+        content = shard.read(0, targets + 1).astype(np.int64)
+        losses = _token_losses(trained, torch.from_numpy(content))
+        yield number_token_sources(shard, names, targets + 1)[1:], (losses, np.ones(targets), token_bytes[content[1:]])
+
+
+def _measure_documents(trained: TrainedModel, shard_set: ShardSet, max_tokens: int) -> Iterator[tuple[Int64s, Weights]]:
+    """Yield the source of each document of validation, and the losses, counts and bytes of their targets."""
+    documents = read_documents(shard_set, "val", max_tokens, "validation")
+    numbers = [shard_set.source_numbers[str(name)] for name in documents.rows["source"].to_pylist()]
+    counts = np.add.reduceat(documents.targets, documents.bounds[:-1], dtype=np.float64)
+    nats = documents.measure(trained, lambda done, total: None)
+    yield np.array(numbers), (nats, counts, documents.text_bytes)
 
 
 def _bits(row: Float64s) -> float | None:

@@ -138,7 +138,7 @@ class LanguageModel(nn.Module):
         ids: Tensor,
         targets: Tensor | None = None,
         *,
-        reduction: Literal["mean", "none"] = "mean",
+        reduction: Literal["mean", "sum", "none"] = "mean",
         cache: KeyValueCache | None = None,
         documents: Tensor | None = None,
         chosen: Tensor | None = None,
@@ -147,12 +147,12 @@ class LanguageModel(nn.Module):
 
         Args:
             ids: int64 `(batch, length)`.
-            targets: int64 `(batch, length)`; with them the result is a loss, without them logits.
-            reduction: `mean` over all targets, or `none`, one loss for each target.
+            targets: int64 `(batch, length)`; with them the result is a loss, without them logits. That of -100 is 0.
+            reduction: `mean` or `sum` over all targets, or `none`, one loss for each target.
             cache: keys and values of earlier positions, extended in place; `ids` then continues them. With a
                 cache that is not empty, one position at a time.
-            documents: int64 `(batch, length)`, of `TrainedModel.number_documents`. With them there is no attention
-                across documents, and positions count from each document's start.
+            documents: int64 `(batch, length)`, of `TrainedModel.number_documents` or packed rows. With them there is no
+                attention across documents, and positions count from each document's start.
             chosen: bool `(batch, length)`, without targets: only the tokens after these positions are predicted.
 
         Returns:
@@ -193,7 +193,7 @@ class LanguageModel(nn.Module):
         logits.detach()[..., self.vocab_size :] = -torch.inf
         logits = logits.float()
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
-        return losses if reduction == "mean" else losses.view_as(targets)
+        return losses.view_as(targets) if reduction == "none" else losses
 
     def _run_layer(self, layer: nn.Module, x: Tensor, *arguments: Any) -> Tensor:
         if self.activation_checkpointing == "none" or not torch.is_grad_enabled():

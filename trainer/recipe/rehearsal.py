@@ -38,8 +38,11 @@ def shrink_recipe(recipe: TrainRecipe) -> TrainRecipe:
         return max(min(1, count), count * steps // train.steps)
 
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    raw["train"] |= {"steps": steps, "seq_len": min(LENGTH, train.seq_len), "compile": False, "log_every": 1}
-    raw["train"] |= {"micro_batch": BATCH, "global_batch": 2 * BATCH * ranks, "rehearsal": True}
+    # Packed rows keep their length, or conversations would be longer than a row.
+    packed = train.rows == "packed"
+    length, batch = (train.seq_len, 1) if packed else (min(LENGTH, train.seq_len), BATCH)
+    raw["train"] |= {"steps": steps, "seq_len": length, "compile": False, "log_every": 1}
+    raw["train"] |= {"micro_batch": batch, "global_batch": 2 * batch * ranks, "rehearsal": True}
     raw["train"] |= {"smoke_steps": min(train.smoke_steps, steps)}
     raw["schedule"]["warmup_steps"] = shrink(schedule.warmup_steps)
     if schedule.decay_steps is not None:

@@ -113,6 +113,9 @@ class TrainConfig(Settings):
     document_mask: bool = False
     """No attention across documents, and positions that count from each document's start: its BOS, or the EOS before
     it."""
+    rows: Literal["windows", "packed"] = "windows"
+    """`windows` follow one another in a shard. `packed`: whole documents side by side, apart as by `document_mask`; the
+    loss of a step is the mean over its targets. Sets with conversations need it."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Under torchrun: a whole model on each rank, or FSDP2, which splits weights, gradients and optimizer state."""
     log_every: PositiveInt = 10

@@ -120,7 +120,7 @@ def _subtract(score: str, runs: tuple[TrainingRun, TrainingRun], points: tuple[R
         return {}
     if score in VALIDATION_SCORES:
         # A validation split is read from its start: as many tokens of one set are the same ones, in the same parts.
-        sets = [run.record.manifest_sha256 for run in runs]
+        sets = [f"{run.record.manifest_sha256} {run.recipe.train.rows}" for run in runs]
         texts = [f"{own} {point.get('val_tokens')}" for own, point in zip(sets, points, strict=True)]
         # Bits per byte of the same text are the loss times a number that both runs share; near a loss, its perplexity
         # grows by itself times what the loss grows by.

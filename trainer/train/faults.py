@@ -16,11 +16,12 @@ import torch
 
 from shards.errors import RunError, plural
 from shards.format.arrays import Float64s
+from shards.format.windows.window_reader import IGNORED
 from shards.terminal.reporter import Note
 from shards.torch import TokenWindows
 from shards.trace.locate import Place, find_window_documents
 from trainer.device import add_over_ranks
-from trainer.evaluation.eval_sets import measure_losses
+from trainer.evaluation.eval_sets import measure_labels
 from trainer.metrics import Record
 from trainer.recipe import TrainConfig
 from trainer.session import Session
@@ -105,9 +106,10 @@ def stop_for_fault(session: Session, windows: TokenWindows, step: int, fault: st
             f"and {len(ranked) - FAULT_DOCUMENTS} more; their text: tokenmill trace-step {session.run} --step {step}"
         )
     listed = "\n  ".join(lines)
+    rows = f"{session.order.unit}s [{first}, {first + batch})"
     raise RunError(
-        f"step {step}: {fault}. Its batch was windows [{first}, {first + batch}). The documents that raise its loss "
-        f"most, by the weights after step {session.step}:\n  {listed}\n{session.describe_saved()}"
+        f"step {step}: {fault}. Its batch was {rows}. The documents that raise its loss most, by the weights after "
+        f"step {session.step}:\n  {listed}\n{session.describe_saved()}"
     )
 
 
@@ -141,16 +143,17 @@ def rank_batch_documents(session: Session, windows: TokenWindows, step: int) -> 
     """
     batch = session.recipe.train.global_batch
     first = (step - 1) * batch
-    losses = _measure_targets(session, windows, first, batch)
+    losses, counted = _measure_targets(session, windows, first, batch)
     found: list[DocumentLoss] = []
     shards = session.shard_set.splits["train"]
-    for row, (window, places) in enumerate(find_window_documents(shards, session.order, first, batch)):
+    for row, window, places in find_window_documents(shards, session.order, first, batch):
         for place in places:
             # The first token of a window has nothing before it: it is never a target.
-            start = max(place.start, window.start + 1) - window.start - 1
-            stop = min(place.start + place.tokens, window.stop) - window.start - 1
-            if stop > start:
-                found.append(DocumentLoss(row, place, stop - start, float(losses[row, start:stop].sum())))
+            first_target = window.start + 1
+            start, stop = max(place.start, first_target), min(place.start + place.tokens, window.stop)
+            slots = slice(start - first_target + window.at, stop - first_target + window.at)
+            if targets := int(counted[row, slots].sum()):
+                found.append(DocumentLoss(row, place, targets, float(losses[row, slots].sum())))
     means = (own.nats / own.targets for own in found)
     usual = statistics.median([*filter(math.isfinite, means)] or [0.0])
 
@@ -163,14 +166,16 @@ def rank_batch_documents(session: Session, windows: TokenWindows, step: int) -> 
 
 @torch.no_grad()
 def _measure_targets(session: Session, windows: TokenWindows, first: int, batch: int) -> Float64s:
-    """Return the loss of each target of a faulty batch in nats, float64 `(batch, seq_len)`."""
+    """Return the loss of each label of a faulty batch in nats, and 1 if it counts, float64 `(2, batch, seq_len)`."""
     train = session.recipe.train
-    losses = torch.zeros((batch, train.seq_len), dtype=torch.float64, device=session.device)
+    losses = torch.zeros((2, batch, train.seq_len), dtype=torch.float64, device=session.device)
     session.model.eval()
     # Micro-batches in turns: all ranks make equally many passes, which sharded weights need.
     for row in range(session.rank * train.micro_batch, batch, session.ranks * train.micro_batch):
         sample = windows.read(range(first + row, first + row + train.micro_batch))
-        both = torch.cat((sample["input_ids"], sample["labels"][:, -1:]), 1)
-        losses[row : row + train.micro_batch] = measure_losses(session.trained, both)
+        ids, labels = sample["input_ids"], sample["labels"]
+        documents = sample.get("document_ids", session.trained.number_documents(ids))
+        losses[0, row : row + train.micro_batch] = measure_labels(session.trained, ids, labels, documents)
+        losses[1, row : row + train.micro_batch] = (labels != IGNORED).to(session.device)
     add_over_ranks(losses)
     return losses.cpu().numpy()

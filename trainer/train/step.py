@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet
+from shards.format.windows.window_reader import IGNORED
 from shards.torch import TokenWindows
 from shards.torch.windows import Sample
 from trainer.device import add_over_ranks, autocast
@@ -23,16 +24,23 @@ from trainer.session import Session
 
 
 def open_training_windows(shard_set: ShardSet, train: TrainConfig, *, stop: int) -> TokenWindows:
-    """Open the windows of training steps; nothing is read yet. Use as a context manager, or close it.
+    """Open the windows or rows of training steps; no token is read yet. Use as a context manager, or close it.
 
     Args:
         shard_set: the set.
-        train: `seq_len` and `seed`.
+        train: `seq_len`, `seed` and `rows`.
         stop: one past the last window that a step takes or tries; later windows are neither read nor decoded ahead.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the session has said which shards are too short
-        return TokenWindows(shard_set, seq_len=train.seq_len, seed=train.seed, samples=stop)
+        return TokenWindows(
+            shard_set,
+            seq_len=train.seq_len,
+            seed=train.seed,
+            samples=stop,
+            rows=train.rows,
+            fields=("document_ids",) if train.rows == "packed" else (),
+        )
 
 
 def take_step(session: Session, windows: TokenWindows) -> Record:
@@ -41,8 +49,9 @@ def take_step(session: Session, windows: TokenWindows) -> Record:
     A rank reads the micro-batches `rank`, `rank + ranks`, ... of the global batch.
 
     Returns:
-        `step` (from 1), `tokens` (targets so far), `loss` (of this rank, in nats) and `grad_norm` (before clipping),
-        which are still tensors on the device, `lr`, and `data_wait_ms` (time that the step waited for the loader).
+        `step` (from 1), `tokens` (slots so far), `loss` (of this rank, in nats), `grad_norm` (before clipping) and
+        with packed rows `targets` (of this step), which are still tensors on the device, `lr`, and `data_wait_ms` (time
+        that the step waited for the loader).
 
     Raises:
         ShardSetError: a shard is corrupt.
@@ -50,7 +59,7 @@ def take_step(session: Session, windows: TokenWindows) -> Record:
     train = session.recipe.train
     rounds = train.global_batch // (train.micro_batch * session.ranks)
     total = torch.zeros((), device=session.device)
-    waited = 0.0
+    waited, targets = 0.0, 0
 
     # Forward and backward, one micro-batch after another.
     for index in range(rounds):
@@ -59,8 +68,17 @@ def take_step(session: Session, windows: TokenWindows) -> Record:
         first = session.windows + row
         batch = windows.read(range(first, first + train.micro_batch))
         waited += time.perf_counter() - asked
+        targets += int((batch["labels"] != IGNORED).sum())
         _exchange_gradients(session.forward, with_this_one=index == rounds - 1)
         total += accumulate_gradients(session, batch, rounds)
+
+    counted: Record = {}
+    if train.rows == "packed":
+        counted["targets"] = torch.full((), targets, device=session.device)  # which does not wait for the device
+        add_over_ranks(counted["targets"])
+        scale = train.global_batch * train.seq_len / counted["targets"]
+        total *= scale
+        _scale_gradients(session.model, scale)
 
     # The step itself.
     grad_norm = clip_gradients(session, session.recipe.optimizer.grad_clip)
@@ -72,6 +90,7 @@ def take_step(session: Session, windows: TokenWindows) -> Record:
     return {
         "step": session.step,
         "tokens": session.windows * train.seq_len,
+        **counted,
         "loss": total,
         "lr": lr,
         "grad_norm": grad_norm,
@@ -92,12 +111,24 @@ def accumulate_gradients(session: Session, batch: Sample, rounds: int) -> torch.
     session.model.train()
     if session.device.type == "cuda":
         batch = {name: tensor.pin_memory().to(session.device, non_blocking=True) for name, tensor in batch.items()}
+    ids, labels, train = batch["input_ids"], batch["labels"], session.recipe.train
     with autocast(session.precision, session.device):
-        # Micro-batches have one size, so that the mean of their means is the mean over the global batch.
-        documents = session.trained.number_documents(batch["input_ids"])
-        loss: torch.Tensor = session.forward(batch["input_ids"], batch["labels"], documents=documents) / rounds
+        if train.rows == "packed":
+            # Micro-batches have unequally many targets: their sums are divided by a number that all share.
+            loss: torch.Tensor = session.forward(ids, labels, documents=batch["document_ids"], reduction="sum")
+            loss = loss * (session.ranks / (train.global_batch * train.seq_len))
+        else:
+            # Micro-batches have one size, so that the mean of their means is the mean over the global batch.
+            loss = session.forward(ids, labels, documents=session.trained.number_documents(ids)) / rounds
     loss.backward()  # pyright: ignore[reportUnknownMemberType]
     return loss.detach()
+
+
+def _scale_gradients(model: nn.Module, scale: torch.Tensor) -> None:
+    """Multiply the step's gradients by a number on the device."""
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    own = [one.to_local() if isinstance(one, DTensor) else one for one in gradients]
+    torch._foreach_mul_(own, scale)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
 
 def clip_gradients(session: Session, max_norm: float) -> torch.Tensor:
@@ -107,10 +138,15 @@ def clip_gradients(session: Session, max_norm: float) -> torch.Tensor:
 
 
 def fetch_losses(session: Session, taken: list[Record]) -> None:
-    """Replace the tensors of steps by numbers, the mean over all ranks, in one transfer."""
+    """Replace the tensors of steps by numbers, the mean over all ranks, in one transfer; add up targets in another."""
     figures = torch.stack([torch.stack((step["loss"].float(), step["grad_norm"].float())) for step in taken])
     add_over_ranks(figures)
     numbers: list[list[float]] = (figures / session.ranks).tolist()
     for step, (loss, grad_norm) in zip(taken, numbers, strict=True):
         step["loss"] = loss
         step["grad_norm"] = grad_norm
+    counts = [step["targets"] for step in taken if "targets" in step]
+    added: list[int] = torch.stack(counts).tolist() if counts else []
+    for step, targets in zip(taken, added, strict=False):
+        session.targets += targets
+        step["targets"] = session.targets

@@ -110,6 +110,9 @@ class WindowOrder:
         phases: the phases in order; none in a set without.
     """
 
+    unit = "window"
+    """What a sample is called."""
+
     def __init__(
         self,
         shard_tokens: Sequence[int],

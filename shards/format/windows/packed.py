@@ -138,6 +138,8 @@ class Pieces:
 class RowOrder(WindowOrder):
     """The order of a split's packed rows: `windows` counts rows, and a place is a row's number in its shard's plan."""
 
+    unit = "row"
+
     def __init__(self, shard_set: ShardSet, split: Split, counts: RowCounts, *, seq_len: int, seed: int):
         """Plan the order of rows; nothing is read yet."""
         self.shards, self.counts, self.manifest = shard_set.splits.get(split, ()), counts, shard_set.manifest
@@ -160,6 +162,17 @@ class RowOrder(WindowOrder):
     def waste(self) -> float:
         """The share of an epoch's slots that are padding."""
         return 1 - self.slots / (self.per_epoch * self.seq_len) if self.per_epoch else 0.0
+
+    def describe(self, batch: int) -> str:
+        """Return what an epoch of packed rows has, in words, for steps of so many rows."""
+        cut = f"; {plural(self.counts.cut, 'text')} longer than a row are cut" if self.counts.cut else ""
+        # Few documents of a shard are left when its rows are nearly full: the last ones stay unfilled.
+        remedy = ". Much of it is left over in each shard: build longer shards, or choose another seq_len"
+        return (
+            f"{plural(self.per_epoch, 'row')} of {self.seq_len}, {self.waste:.2%} of them padding; "
+            f"{plural(self.targets, 'target')} and {self.per_epoch / batch:,.2f} steps an epoch{cut}"
+            f"{remedy if self.waste > 0.05 else ''}"
+        )
 
     def find_pieces(self, visit: Visit, places: Int64s) -> Pieces:
         """Return the pieces of a visit's rows by their numbers in the plan.
