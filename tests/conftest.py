@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.builds import Built
 from tests.support.conversations import build_chat_set
+from tests.support.servers.hub import Hub, use_hub
+from tests.support.servers.hub_writes import WRITER
 from tests.support.servers.objects import ObjectServer, moto_store
 
 # Tests run side by side, also the processes that they start: threads of torch and BLAS would spin in each other's way.
@@ -82,3 +84,12 @@ def disk_path() -> Iterator[Path]:
     """Return an empty folder on the disk, for a test that needs its slowness: `tmp_path` may be in memory."""
     with tempfile.TemporaryDirectory(prefix="tokenmill-test-") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
+    """Return a Hub that takes uploads, and is the Hub of this process, with a token that may write."""
+    with Hub(store=tmp_path / "store") as server:
+        use_hub(server.url, monkeypatch)
+        monkeypatch.setenv("HF_TOKEN", WRITER)
+        yield server

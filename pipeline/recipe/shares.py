@@ -261,7 +261,7 @@ def fit_sizes(recipe: Recipe, whole: Any, given: set[str]) -> tuple[Recipe, str]
         ("shards", "tokens", shard, max(1, phase // 16), shard <= phase or shard > min(demand.phase_tokens(most))),
     ):
         if not fits and not given & {table, f"{table}.{key}"}:
-            recipe = recipe.model_copy(update={table: getattr(recipe, table).model_copy(update={key: new})})
+            recipe = recipe.with_values(**{table: getattr(recipe, table).with_values(**{key: new})})
             scaled.append(f"{table}.{key} {old:,} -> {new:,}")
     return recipe, ", ".join(scaled)
 

@@ -12,7 +12,7 @@ import pipeline
 from tests.support.builds import call_here, digests, real_documents
 from tests.support.recipes import source, write_recipe
 
-HALVES = [{"name": "a", "share": 0.75}, {"name": "b", "share": 0.25}]
+HALVES = "mix.phases=[{name='a', share=0.75}, {name='b', share=0.25}]"
 FITTED: dict[str, tuple[Any, Any, tuple[str, ...], tuple[int, int]]] = {
     "as it is": ("1G", "1G", (), (10_000_000, 50_000_000)),
     "validation of a twentieth fits": ("1G", 200_000_000, (), (10_000_000, 50_000_000)),
@@ -26,6 +26,7 @@ FITTED: dict[str, tuple[Any, Any, tuple[str, ...], tuple[int, int]]] = {
     "max": ("1G", "max", (), (10_000_000, 50_000_000)),
     "no number": ("1x", "4M", (), (200_000, 250_000)),
     "none": (0, "4M", (), (200_000, 250_000)),
+    "every phase has shards of its own": ("1G", "4M", (HALVES,), (200_000, 1_000_000 // 16)),
 }
 
 
@@ -41,12 +42,6 @@ def test_what_no_longer_fits_is_scaled_and_said(name: str, capsys: pytest.Captur
     for key, old, new in zip(("split.val_tokens", "shards.tokens"), (10_000_000, 50_000_000), expected, strict=True):
         assert (f"{key} {old:,} -> {new:,}" in said) == (old != new and new != 9_000_000), said
     assert bool(said) == ("->" in said)
-
-
-def test_every_phase_has_shards_of_its_own():
-    tables: dict[str, Any] = {"name": "n", "sources": [source("s", __file__, format="file")]}
-    tables |= {"tokenizer": {"vocab_size": 300}, "mix": {"tokens": "1G", "phases": HALVES}}
-    assert pipeline.load_recipe(tables, tokens="4M").shards.tokens == 1_000_000 // 16
 
 
 def test_local_files_stand_for_the_hub_and_for_software_heritage(tmp_path: Path):

@@ -20,7 +20,7 @@ from shards.stores import hub_client, retry
 from shards.stores.hub_store import HubAddress, parse_hub_address
 from tests.support.builds import call_here
 from tests.support.faults import edit
-from tests.support.servers.hub import TOKEN, Hub, use_hub
+from tests.support.servers.hub import TOKEN, use_hub
 from tests.support.servers.hub_writes import WRITER
 from tests.support.servers.snapshots import Entry, blob_id, hashed, snapshot_from
 from tests.support.shard_sets import cut_train, files_of, write_set
@@ -39,15 +39,6 @@ def whole(_shared_plan, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pushed") / "set"
     write_set(folder, cut_train(_shared_plan, 5))
     return folder
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    """Return a Hub that takes uploads, and is the Hub of this process, with a token that may write."""
-    with Hub(store=tmp_path / "store") as server:
-        use_hub(server.url, monkeypatch)
-        monkeypatch.setenv("HF_TOKEN", WRITER)
-        yield server
 
 
 def run(*arguments):

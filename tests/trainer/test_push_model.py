@@ -11,8 +11,7 @@ import torch
 import yaml
 
 from tests.support.recipes import to_toml
-from tests.support.servers.hub import Hub, use_hub
-from tests.support.servers.hub_writes import WRITER
+from tests.support.servers.hub import Hub
 from trainer.results.trained_model import load_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -31,15 +30,6 @@ def priced(train, item_file, tmp_path_factory) -> Path:
     changes = ("cost.gpu_usd_per_hour=36_000", "eval.prompts=['the ```mill']", f"eval.tasks={task}")
     train(path, "train.steps=8", PHASES, *changes)
     return path
-
-
-@pytest.fixture
-def hub(tmp_path, monkeypatch):
-    """Return a Hub that takes uploads, and is the Hub of this process, with a token that may write."""
-    with Hub(store=tmp_path / "store") as server:
-        use_hub(server.url, monkeypatch)
-        monkeypatch.setenv("HF_TOKEN", WRITER)
-        yield server
 
 
 def count(hub: Hub, event: str) -> int:
