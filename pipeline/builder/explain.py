@@ -22,7 +22,7 @@ from pipeline.builder.stored_build import BUILD_FILE, Build, read_build, stored_
 from pipeline.clean.functions.process import closing_functions, start_functions
 from pipeline.clean.reasons import ITEM, MEASURED, NEAR_DUPLICATE, NOT_TAKEN, describe_masked, find_reason, step_of
 from pipeline.clean.steps import clean_batch
-from pipeline.clean.tally import Tally
+from pipeline.clean.tally import MARK, Tally
 from pipeline.encode.run import CONNECTIONS
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import last_part
@@ -251,7 +251,8 @@ class _Inquiry:
                 f"--document {self._question.file}: holds several documents ({', '.join({*formats.values()})}). Give a "
                 "file with the text of one; --text finds the documents that contain a text."
             )
-        numbers = wholes or range(len(self._sources))
+        is_chat = MARK.match(text) is not None
+        numbers = wholes or [number for number, one in enumerate(self._sources) if one.has_conversations == is_chat]
         with closing_functions():
             start_functions(self._sources[number] for number in numbers)
             try:
@@ -307,7 +308,7 @@ class _Inquiry:
             What happened, as JSON values.
         """
         recipe, tally = self._sources[source], Tally()
-        text = _decode(text, recipe.encoding, format_)
+        text = text if recipe.has_conversations else _decode(text, recipe.encoding, format_)
         batch = TextBatch(pa.array([text], pa.large_binary()), np.zeros(1, np.uint32))
         documents, masked = clean_batch(recipe, batch, tally), dict(sorted(tally.masked.items()))
         if not len(documents):

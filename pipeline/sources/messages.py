@@ -7,6 +7,7 @@ message after message. A batch of conversations becomes text in a few operations
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,7 +16,9 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import as_large_binary, text_offsets, unwrap_mask, wrap_mask, wrap_numbers, wrap_texts
 from pipeline.sources.base import NO_CHAT, TextBatch
+from shards.errors import InputError
 from shards.format.chat import ROLE_MARKS, TRAINED_ROLE
+from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Bools, Int64s, UInt32s
@@ -97,6 +100,23 @@ def mark_messages(columns: Sequence[Any], rows: UInt32s, listed: Iterable[Any] |
             said = [str(column[place].as_py() or b"", "utf-8", "replace") for column in (roles, given) if end > begin]
             batch.dropped.append((int(rows[own[0]]), why, ": ".join(said)[:_SHOWN]))
     return batch
+
+
+def read_messages(data: bytes) -> str:
+    """Return the text of a conversation that is a list of messages in JSON; empty if it is none.
+
+    Raises:
+        InputError: such a conversation is dropped.
+    """
+    try:
+        messages = json.loads(data)
+        column = pa.array([messages], MESSAGES)
+    except (ValueError, TypeError, RecursionError, pa.ArrowException):
+        return ""
+    batch = mark_messages([column], np.zeros(1, np.uint32), [messages])
+    for _, why, shown in batch.dropped:
+        raise InputError(f"such a conversation is dropped while it is read: {why} ({printable(shown)})")
+    return batch.text[0].as_py()
 
 
 def _any_of(messages: Bools, offsets: Int64s) -> Bools:

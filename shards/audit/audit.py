@@ -30,6 +30,7 @@ import numpy as np
 from shards.audit.checks import (
     Check,
     check_bytes_per_token,
+    check_conversations,
     check_ids,
     check_lengths,
     check_not_text,
@@ -130,7 +131,8 @@ def audit(
     bits = concentration(totals.train)
     # In the order of the report: what nobody should train on comes first.
     checks = [
-        check_special(totals, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
+        check_special(totals, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id, chat=shard_set.manifest.chat),
+        *([check_conversations(totals)] if shard_set.manifest.chat else []),
         check_overlap(totals, val_rate),
         *check_ids(totals, bits, below=below),
         check_bytes_per_token(totals),

@@ -51,6 +51,8 @@ from shards.audit.rules import (
 from shards.audit.split_names import find_splits, has_split_word
 from shards.errors import plural
 from shards.format.arrays import Bools, Float64s, Int64s
+from shards.format.chat import ROLE_MARKS, locate_messages, split_special
+from shards.format.manifest import ChatEntry
 from shards.format.reader import ShardSet
 from shards.format.shard import iter_documents
 from shards.terminal.display import JsonObject, Table
@@ -98,17 +100,22 @@ class Check:
         }
 
 
-def check_special(totals: Totals, *, eos_id: int, bos_id: int | None) -> Check:
-    """Check for special ids inside documents. Only EOS may occur, at each document's end, and BOS at its beginning.
+def check_special(totals: Totals, *, eos_id: int, bos_id: int | None, chat: ChatEntry | None = None) -> Check:
+    """Check for special ids inside documents. Only EOS may occur, at each document's end, and BOS at its beginning;
+    and around what messages say those of the format.
 
     An unknown token, which is special in most tokenizers, stands for text; the manifest counts it (`rewriting`).
     """
-    inside: dict[int, int] = {}
+    inside, special = dict[int, int](), totals.vocabulary.special
+    around = {role: before + chat.after for role, before in chat.before.items()} if chat else {}
     for split in totals.both:
         # EOS once a document, and BOS if the set has one, are in place: what is left is inside documents.
         counts = split.id_counts
         for token in (eos_id,) if bos_id is None else (eos_id, bos_id):
             counts[token] -= int(split.lengths.sum())
+        for role, text in around.items():
+            for part in filter(special.__contains__, split_special(text, special)):
+                counts[special[part]] -= split.messages[role]
         if totals.vocabulary.unknown is not None:
             counts[totals.vocabulary.unknown] = 0
         for token in np.flatnonzero(totals.vocabulary.special_mask() & (counts != 0)).tolist():
@@ -309,11 +316,24 @@ def check_not_text(shard_set: ShardSet) -> Check:
         rows = (row for batch in iter_documents(shard, batch_size=LOOKED_AT_DOCUMENTS) for row in batch.to_pylist())
         for row in islice(rows, LOOKED_AT_DOCUMENTS // len(shards)):
             tokens = shard.read(row["start"], row["start"] + min(row["length"] - 1, MOST_CHARACTERS))
-            text = shard_set.vocabulary.decode_document(tokens).decode("utf-8", "replace")
-            look_for_not_text(looked[row["source"]], text, f"{row['unit']} row {row['row']}")
+            text = shard_set.vocabulary.decode_document(tokens)
+            chat = shard_set.manifest.chat
+            if messages := [*locate_messages(chat, shard_set.vocabulary, tokens)] if chat else []:
+                text = b"\n\n\n".join([shard_set.vocabulary.decode(tokens[first:stop]) for *_, first, stop in messages])
+            where = f"{row['unit']} row {row['row']}"
+            look_for_not_text(looked[row["source"]], text.decode("utf-8", "replace"), where)
     lines = [f"{name}: {line}" for name, found in looked.items() for line in describe_not_text(found)]
     summary = "almost nothing but prose and code: no HTML, chats, logs, mojibake and the like"
     return Check("not_text", "look" if lines else "ok", ". ".join(lines) or summary)
+
+
+def check_conversations(totals: Totals) -> Check:
+    """Count conversations, and their messages by role."""
+    counts = totals.val.messages + totals.train.messages
+    number, *own = (counts[name] for name in ("conversations", *ROLE_MARKS))
+    roles = ", ".join(f"{role} {count:,}" for role, count in zip(ROLE_MARKS, own, strict=True))
+    summary = f"{plural(number, 'conversation')} of {sum(own) / max(1, number):.1f} messages: {roles}"
+    return Check("conversations", "ok", summary)
 
 
 def check_splits(shard_set: ShardSet) -> Check:

@@ -11,6 +11,7 @@ n-grams 12.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,8 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shards.audit.ngrams import hash_ngrams, token_values
+from shards.audit.ngrams import NO_NGRAM, hash_ngrams, token_values
 from shards.format.arrays import Bools, Float64s, Int64s, Rows, UInt64s
+from shards.format.chat import locate_messages
 from shards.format.document_table import DocumentBlock, iter_blocks
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
@@ -90,6 +92,7 @@ class Figures:
         shortest, longest: int64 `(sources,)`.
         misplaced: the first few documents with a special id inside (EOS before the end, or any other): shard, document
             and id.
+        messages: of conversations, by role; and `conversations`.
         ngrams: of validation, sampled n-grams, `NGRAM_ROW`.
         seen: of training, which of validation's n-grams it has, bool, in the order of their hashes.
     """
@@ -102,6 +105,7 @@ class Figures:
     shortest: Int64s
     longest: Int64s
     misplaced: list[tuple[int, int, int]]
+    messages: Counter[str]
     ngrams: list[Rows]
     seen: Bools
 
@@ -125,6 +129,7 @@ class Figures:
         np.minimum(self.shortest, other.shortest, out=self.shortest)
         np.maximum(self.longest, other.longest, out=self.longest)
         self.misplaced = (self.misplaced + other.misplaced)[:MAX_MISPLACED]
+        self.messages.update(other.messages)
         self.ngrams += other.ngrams
         self.seen = self.seen | other.seen if len(self.seen) else other.seen
 
@@ -140,6 +145,7 @@ def make_figures(split: Split, sources: int, vocab_size: int) -> Figures:
         shortest=np.full(sources, 2**32, np.int64),
         longest=np.zeros(sources, np.int64),
         misplaced=[],
+        messages=Counter(),
         ngrams=[],
         seen=np.zeros(0, np.bool_),
     )
@@ -217,8 +223,20 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
         figures.seen = np.zeros(len(known), np.bool_)
     for block in iter_blocks(shard_set, number):
         _count(figures, block, sources, vocab_size)
-        _find_misplaced(figures, block, special, shard_set)
         ngrams = hash_ngrams(block.tokens, block.starts, block.ends, width=NGRAM_TOKENS, values=values)
+        if chat := shard_set.manifest.chat:
+            messages = [*locate_messages(chat, shard_set.vocabulary, block.tokens)]
+            rows = np.unique(block.rows_at(np.array([place for _, place, *_ in messages], np.int64)))
+            figures.messages.update([*(role for role, *_ in messages), *["conversations"] * len(rows)])
+            # Of conversations, n-grams are within a content.
+            is_within = np.ones(len(ngrams), np.bool_)
+            for row in rows:
+                is_within[block.starts[row] : block.ends[row]] = False
+            for *_, first, stop in messages:
+                is_within[first : max(first, stop + 1 - NGRAM_TOKENS)] = True
+            ngrams[~is_within] = NO_NGRAM
+        else:
+            _find_misplaced(figures, block, special, shard_set)
         places = np.flatnonzero(ngrams & np.uint64(NGRAM_RATE - 1) == 0)  # NO_NGRAM is odd: never among them
         if figures.split == "val":
             places = places[block.keys[block.rows_at(places)] % np.uint64(audit.val_rate) == 0]

@@ -6,8 +6,11 @@ With --json, text is exact; without it, control characters are escaped.
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
@@ -30,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Return the set's tables that `inspect` prints, or the document."""
+    import numpy as np
+
+    from shards.format.chat import find_targets
     from shards.format.reader import open_set
     from shards.trace.locate import find_places
 
@@ -43,10 +49,16 @@ def run(options: argparse.Namespace) -> Outcome:
     if number >= shard.num_documents:
         raise InputError(f"no document {number} in {shard.name}; it has {shard.num_documents}, counted from 0.")
     (place,) = find_places(shard, [number])
-    stop = place.start + place.tokens - 1  # without EOS
-    text = shard_set.vocabulary.decode_document(shard.read(place.start, stop))
-    document = {**place.to_dict(), "text": text.decode("utf-8", "surrogateescape")}
-    return Outcome(document, _show_document(document))
+    tokens, vocabulary = shard.read(place.start, place.start + place.tokens), shard_set.vocabulary
+    text = vocabulary.decode_document(tokens[:-1]).decode("utf-8", "surrogateescape")
+    document, parts = {**place.to_dict(), "text": text}, [(text, False)]
+    if shard_set.manifest.chat is not None:
+        targets = find_targets(shard_set.manifest, tokens, np.array([0, len(tokens)]))
+        document["targets"] = int(targets.sum())
+        edges = [0, *(np.flatnonzero(np.diff(targets)) + 1).tolist(), len(tokens)]
+        decoded = [vocabulary.decode(tokens[first:last]).decode("utf-8", "replace") for first, last in pairwise(edges)]
+        parts = [(part, bool(targets[first])) for part, first in zip(decoded, edges, strict=False)]
+    return Outcome(document, _show_document(document, parts))
 
 
 def find_shard(shard_set: ShardSet, name: str) -> Shard:
@@ -127,14 +139,19 @@ def _show_set(shard_set: ShardSet, shards: Table) -> Shown:
     yield from (f"warning: {warning}" for warning in mix_warnings(manifest))
 
 
-def _show_document(document: JsonObject) -> Iterator[str]:
-    """Yield for `inspect` lines with the origin of a document, and print its text with its own lines."""
+def _show_document(document: JsonObject, parts: list[tuple[str, bool]]) -> Iterator[str]:
+    """Yield for `inspect` lines with the origin of a document, and print its text, in parts, with its own lines.
+
+    Targets of a set with conversations have a colour on a terminal.
+    """
     yield (
         f"# {document['shard']} document {document['document']}: {plural(document['tokens'], 'token')} from "
         f"{document['start']}, source {document['source']}, unit {document['unit']}, row {document['row']}, hash "
         f"{document['hash']}"
     )
-    print(printable(document["text"], keep="\n\t"))
+    has_colour = "NO_COLOR" not in os.environ and (sys.stdout.isatty() or "FORCE_COLOR" in os.environ)
+    shown = ((printable(part, keep="\n\t"), has_colour and is_target) for part, is_target in parts)
+    print("".join([f"\x1b[32m{part}\x1b[0m" if coloured else part for part, coloured in shown]))
 
 
 SHOWN_DEVIATION = 0.01

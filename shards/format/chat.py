@@ -7,14 +7,16 @@ special id: what a message says is text, and what a special token says is the fo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shards.errors import InputError
 from shards.format.arrays import Bools, Int64s, Tokens
-from shards.format.manifest import Manifest, Role
+from shards.format.manifest import ChatEntry, Manifest, Role
+from shards.format.vocabulary import Vocabulary
 
 ROLE_MARKS: dict[Role, str] = {"system": "\ufdd0", "user": "\ufdd1", "assistant": "\ufdd2"}
 """What stands before the content of a message in the text of a conversation, three bytes of UTF-8. They are no
@@ -73,6 +75,24 @@ def find_openings(tokens: Tokens, opening: Sequence[int]) -> Int64s:
         found = found[found + offset < len(tokens)]
         found = found[tokens[found + offset] == token]
     return found
+
+
+def locate_messages(chat: ChatEntry, vocabulary: Vocabulary, tokens: Tokens) -> Iterator[tuple[Role, int, int, int]]:
+    """Yield the messages among tokens: role, first token, the content's first token, one past its last.
+
+    A token that begins before the content, and ends in it, is not taken for one of the content.
+    """
+    places = [*np.flatnonzero(np.isin(tokens, [*vocabulary.special.values()])).tolist(), len(tokens)]
+    texts: list[tuple[Role, bytes]] = [(role, text.encode()) for role, text in chat.before.items()]
+    for number, place in enumerate(places[:-1], 1):
+        said = vocabulary.decode(tokens[place : place + max(len(text) for _, text in texts)])
+        for role, text in texts:
+            if said.startswith(text):
+                first, left = place, len(text)
+                while left > 0:
+                    left -= len(vocabulary.entries[int(tokens[first])])
+                    first += 1
+                yield role, place, first, places[bisect_left(places, first, number)]
 
 
 @dataclass(frozen=True)

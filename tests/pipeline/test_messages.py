@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,7 +24,16 @@ from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import PythonFilter
 from pipeline.sources.base import MALFORMED, SourceError, TextBatch
+from shards.audit.audit import audit
+from shards.audit.figures import NGRAM_TOKENS, ShardAudit, audit_shard, join_ngrams
+from shards.audit.ngrams import hash_ngrams, token_values
 from shards.errors import InputError
+from shards.format.chat import Message, write_conversation
+from shards.format.content_hash import hash_document
+from shards.format.reader import open_set
+from shards.terminal.display import printable
+from tests.support.builds import Built, call_here
+from tests.support.conversations import make_conversations
 from tests.support.reading import files_source, read_batches, texts_of
 
 S, U, A = "\ufdd0", "\ufdd1", "\ufdd2"
@@ -237,3 +247,93 @@ def test_masks_stay_within_a_message_and_a_function_keeps_the_marks():
         with pytest.raises(InputError, match=fault) if fault else nullcontext():
             left = judge(table, "f", ask, documents, Tally(), [])
             assert left.text.to_pylist() == [text.upper() for text in CLEANED]
+
+
+@pytest.fixture(scope="session")
+def held(chat_set: Built) -> list[tuple[int, str, list[Message]]]:
+    """Return documents of the first shard that are conversations: their numbers, hashes and messages."""
+    shard = open_set(chat_set.out).shards[0]
+    known = {
+        hash_document(write_conversation(one).encode()).hex(): one
+        for one in make_conversations(600)
+        if one[-1][1].strip()
+    }
+    hashes = [value.hex() for value in shard.documents()["hash"].to_pylist()]
+    return [(number, digest, known[digest]) for number, digest in enumerate(hashes) if digest in known]
+
+
+def test_a_text_is_found_within_one_message(chat_set: Built, held: list[tuple[int, str, list[Message]]]) -> None:
+    messages = next(messages for *_, messages in held if len(messages) > 2)
+    question, answer = messages[-2][1], messages[-1][1]
+
+    def count(flag: str, text: str) -> int:
+        return json.loads(call_here("trace", str(chat_set.out), flag, text, "--json").stdout)["documents"]
+
+    assert count("--text", question) == count("--regex", re.escape(question)) == 1
+    assert count("--text", answer) >= 1
+    for text in (f"user\n{question}", f"{question}<|im_end|>", "<|im_start|>", f"assistant\n{answer}"):
+        assert count("--text", text) == count("--regex", re.escape(text)) == 0
+
+
+def test_a_conversation_is_traced_by_its_messages(
+    chat_set: Built, held: list[tuple[int, str, list[Message]]], tmp_path: Path
+) -> None:
+    number, digest, messages = held[0]
+    file = tmp_path / "talk.json"
+
+    def ask(*said: Message) -> Any:
+        file.write_text(json.dumps([{"role": role, "content": content} for role, content in said]))
+        return call_here("trace", str(chat_set.out), "--document", str(file), "--json")
+
+    found = json.loads(ask(*messages).stdout)
+    assert (found["query"], found["places"][0]["document"]) == (digest, number)
+    found = json.loads(ask(("user", "Nobody asked."), ("assistant", "So.")).stdout)
+    assert [one["source"] for one in found["build"]["tried"]] == ["chats", "pairs"]
+    assert "messages: no answer (user: Nobody asked.)" in ask(("user", "Nobody asked.")).stderr
+
+
+def test_a_document_is_shown_with_its_targets(chat_set: Built, held: list[tuple[int, str, list[Message]]]) -> None:
+    number, _, messages = held[0]
+    asked = ("inspect", str(chat_set.out), "--shard", "0", "--document", str(number))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORCE_COLOR", "1")
+        patch.delenv("NO_COLOR", raising=False)
+        shown = call_here(*asked).stdout
+    coloured = re.findall(r"\x1b\[32m(.*?)\x1b\[0m", shown, re.DOTALL)
+    assert coloured == [f"{printable(text, keep=chr(10))}<|im_end|>" for role, text in messages if role == "assistant"]
+    assert json.loads(call_here(*asked, "--json").stdout)["targets"] > len(coloured)
+
+
+def test_an_audit_counts_conversations_and_compares_what_they_say(chat_set: Built, tmp_path: Path) -> None:
+    shard_set, found = open_set(chat_set.out), Counter[str]()
+    for shard in shard_set.shards:
+        table = shard.documents()
+        for row in table.filter(pc.field("source") != "prose").to_pylist():
+            text = shard_set.vocabulary.decode(shard.read(row["start"], row["start"] + row["length"]))
+            found.update([*re.findall(r"<\|im_start\|>(\w+)\n", text.decode()), "all"])
+    result = audit(chat_set.out, out=tmp_path)
+    assert result.check("special_ids").verdict == result.check("not_text").verdict == "ok"
+    total = sum(found[role] for role in ROLES.values())
+    assert result.check("conversations").summary == (
+        f"{found['all']} conversations of {total / found['all']:.1f} messages: "
+        f"system {found['system']}, user {found['user']}, assistant {found['assistant']}"
+    )
+    search = ShardAudit(shard_set)
+    sampled = join_ngrams(
+        [own for number in range(len(shard_set.shards)) for own in audit_shard(search, number).ngrams]
+    )
+    allowed = set[int]()
+    values, special = token_values(shard_set.vocab_size), [*shard_set.vocabulary.special.values()]
+    for shard in shard_set.splits["val"]:
+        tokens = np.append(shard_set.eos_id, shard.read(0, shard.num_tokens))
+        # What is between special ids, and of a question what follows "user\n".
+        for part in np.split(tokens, np.flatnonzero(np.isin(tokens, special))):
+            text, skipped = shard_set.vocabulary.decode(part), 1
+            role = next((role for role in ROLES.values() if text.startswith(f"<|im_start|>{role}\n".encode())), "")
+            while role and len(shard_set.vocabulary.decode(part[:skipped])) < len(f"<|im_start|>{role}\n"):
+                skipped += 1
+            whole = np.append(part[skipped:], 0)
+            ends = np.array([len(whole)])
+            allowed.update(hash_ngrams(whole, ends * 0, ends, width=NGRAM_TOKENS, values=values).tolist())
+    assert len(sampled) > 100
+    assert set(sampled["hash"].tolist()) <= allowed

@@ -48,7 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a document's content hash (XXH3-128 of its text)",
     )
     what.add_argument(
-        "--document", type=parse_path, metavar="FILE", help="a file with a document's exact text, instead of its hash"
+        "--document",
+        type=parse_path,
+        metavar="FILE",
+        help="a file with a document's exact text, or a conversation's messages in JSON, instead of its hash",
     )
     parser.add_argument("--offset", type=whole_number, metavar="N", help="index of a token in that shard, from 0")
     add_found(parser)
@@ -133,13 +136,16 @@ def show_hit(hit: Hit) -> Iterator[str]:
 def _find_hash(options: argparse.Namespace) -> Outcome:
     """Return for `trace --hash` where the document is, or why it is not in the set."""
     from pipeline.builder.explain import explain
+    from pipeline.sources.messages import read_messages
     from shards.format.content_hash import hash_document
     from shards.format.reader import open_set
     from shards.trace.trace import Question, describe_found_hash, find_hash, parse_hash
 
-    text = None if options.document is None else _read_text(options.document)
-    digits = parse_hash(options.hash) if text is None else hash_document(text).hex()
     shard_set = open_set(options.set)
+    text = None if options.document is None else _read_text(options.document)
+    if text is not None and shard_set.manifest.chat is not None:
+        text = read_messages(text).encode() or text
+    digits = parse_hash(options.hash) if text is None else hash_document(text).hex()
     places = find_hash(shard_set, digits, workers=options.workers)
     lines, build = list[str](), None
     # A work folder is asked about a document that the set lacks, and about any other if it is given.
