@@ -308,7 +308,8 @@ class _Inquiry:
             What happened, as JSON values.
         """
         recipe, tally = self._sources[source], Tally()
-        text = text if recipe.has_conversations else _decode(text, recipe.encoding, format_)
+        if not recipe.has_conversations:
+            text = _decode(text, recipe.encoding, format_)
         batch = TextBatch(pa.array([text], pa.large_binary()), np.zeros(1, np.uint32))
         documents, masked = clean_batch(recipe, batch, tally), dict(sorted(tally.masked.items()))
         if not len(documents):
