@@ -214,9 +214,7 @@ class TokenWindows(Dataset[Sample]):
             self._reader = self._make_reader()
         documents = None
         if isinstance(self.order, RowOrder):
-            rows = self._reader.read_rows(wanted, self.order)
-            ids, targets = torch.from_numpy(rows.ids), torch.from_numpy(rows.labels)
-            documents = torch.from_numpy(rows.documents)
+            ids, targets, documents = (torch.from_numpy(part) for part in self._reader.read_rows(wanted, self.order))
         else:
             windows = self._reader.read(wanted)
             # Copies, not views of one tensor: `labels.view(-1)` works, and neither changes when the other is masked.
@@ -227,8 +225,8 @@ class TokenWindows(Dataset[Sample]):
         # Fields that are asked for are computed for the whole batch at once.
         if self.fields:
             documents = number_documents(ids, self.shard_set.eos_id) if documents is None else documents
-            made = {"document_ids": documents, "position_ids": positions_in_documents(documents)}
-            batch |= {name: made[name] for name in self.fields if name in made}
+            made = {"document_ids": lambda: documents, "position_ids": lambda: positions_in_documents(documents)}
+            batch |= {name: made[name]() for name in self.fields if name in made}
         return WindowBatch(batch, documents=documents if "cu_seqlens" in self.fields else None)
 
     def _make_reader(self) -> WindowReader:

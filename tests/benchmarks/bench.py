@@ -44,6 +44,7 @@ GOALS = {
     "build ratio": "at least 15",
     "loader memory_map_ratio": "at least 1",
     "loader first_batch_ms": "at most 50",
+    "loader plan_s": "at most 0.3",
     "engines s3_ratio": "at most 1.5",
     "engines ray_ratio": "at most 1.3",
     "cleaned_build ratio": "at most 2.0",

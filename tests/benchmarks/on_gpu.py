@@ -2,8 +2,9 @@
 
 The most valuable measurement comes first, and nothing begins that would not end in time: whole steps of the recipes
 with goals and their validation, what the card reaches, the kernels of a few layers. With `--build`, builds and loaders
-on many cores instead. Each measurement is one JSON line, printed at once and added to `on_gpu.jsonl` in the folder OUT
-of the environment. Without a GPU all of it is rehearsed on tiny sizes. No network.
+on many cores instead; with `--rows`, packed rows beside windows, which three minutes suffice for. Each measurement is
+one JSON line, printed at once and added to `on_gpu.jsonl` in the folder OUT of the environment. Without a GPU all of it
+is rehearsed on tiny sizes. No network.
 """
 
 import argparse
@@ -54,6 +55,10 @@ GOALS: tuple[Trial, ...] = (
     ("gpuburnout-1b", ()),
     ("tinystories-28m-modern", ()),
 )
+ROWS: tuple[Trial, ...] = tuple(
+    (name, (*overrides, f"train.rows={rows}")) for name, overrides in GOALS[:2] for rows in ("windows", "packed")
+)
+"""Recipes whose steps are timed with windows, and with packed rows: the goal is 0.9 of the windows' speed."""
 
 
 class Run:
@@ -68,12 +73,8 @@ class Run:
 
     def measure(self) -> list[dict[str, Any]]:
         """Take all measurements that the time allows; return their rows."""
-        trials = GOALS if self.gpu else GOALS[1:2]
         try:
-            for trial in trials:
-                self._begin(trial)
-            for trial in trials:
-                self._try("steps", LEAST_S, self._await, trial)
+            self._take_trials(GOALS if self.gpu else GOALS[1:2])
             self._try("ceilings", 10, self._ceilings)
             for name, overrides in GOALS[: 2 if self.gpu else 1]:
                 self._try("layers", 40, self._layers, name, overrides)
@@ -82,6 +83,15 @@ class Run:
                 with process:
                     end(process)
         self.say(what="done", left=round(self._left(), 1))
+        return self.rows
+
+    def measure_rows(self) -> list[dict[str, Any]]:
+        """Compare packed rows with windows: speed, and memory."""
+        self._take_trials(ROWS if self.gpu else ROWS[2:])
+        steps = [row for row in self.rows if row.get("part") == "steps"]
+        for windows, packed in zip(steps[::2], steps[1::2], strict=False):
+            ratios = {key: packed[key] / windows[key] for key in ("tokens_per_s", "peak_gb") if windows[key]}
+            self.say(what="rows", recipe=packed["recipe"], precision=packed["precision"], packed_over_windows=ratios)
         return self.rows
 
     def measure_build(self) -> list[dict[str, Any]]:
@@ -97,6 +107,13 @@ class Run:
         print(json.dumps(row), flush=True)
         with self.out.open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+    def _take_trials(self, trials: Sequence[Trial]) -> None:
+        """Let trials take turns; each prepares itself while those before it run."""
+        for trial in trials:
+            self._begin(trial)
+        for trial in trials:
+            self._try("steps", LEAST_S, self._await, trial)
 
     def _left(self) -> float:
         return self.seconds - (time.perf_counter() - self.began)
@@ -289,10 +306,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("seconds", nargs="?", type=float, default=520)
     parser.add_argument("--build", action="store_true")
+    parser.add_argument("--rows", action="store_true")
     parser.add_argument("--trial", type=json.loads)
     flags = parser.parse_args()
     if flags.trial:
         time_trial(*flags.trial)
     else:
         run = Run(flags.seconds, Path(os.environ.get("OUT", ".")))
-        _ = run.measure_build() if flags.build else run.measure()
+        _ = run.measure_build() if flags.build else run.measure_rows() if flags.rows else run.measure()

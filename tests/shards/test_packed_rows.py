@@ -3,7 +3,6 @@
 import itertools
 import pickle
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data import _utils as torch_data
 
 from shards import ShardSet
-from shards.errors import InputError, ShardSetError
+from shards.errors import ShardSetError
 from shards.format import codec
-from shards.format.windows.packed import RowOrder, cut_documents, plan_rows
-from shards.format.writer import write_token_set
+from shards.format.windows.packed import RowOrder, plan_rows
+from shards.format.writer import SOURCE, _make_table, write_set
 from shards.torch import TokenStream, TokenWindows, collate_windows
 from tests.support.packed_sets import EOS, Ids, edit_manifest, make_documents, naive_targets, write_documents
 
@@ -147,85 +146,22 @@ def test_at_most_a_hundredth_of_the_slots_or_three_rows_are_padding(seq_len):
         assert filled.max() <= seq_len
 
 
-def test_parts_of_a_long_text_are_its_slots():
-    documents, begins, slots = cut_documents(np.array([3, 10, 0, 4]), 4)
-    assert list(zip(documents.tolist(), begins.tolist(), slots.tolist(), strict=True)) == [
-        (0, 0, 3),
-        (1, 0, 4),
-        (1, 4, 4),
-        (1, 8, 2),
-        (3, 0, 4),
-    ]
-
-
 # Bad input
 
 
-def change_length(folder: Path, row: int, by: int) -> None:
-    """Give a document of the first shard another length, and the one after it another start."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    file = folder / "train-00000.docs.parquet"
-    table = pq.read_table(file)
-    columns = {name: table[name].to_pylist() for name in ("start", "length")}
-    columns["length"][row] += by
-    if row + 1 < len(columns["start"]):
-        columns["start"][row + 1] += by
-        columns["length"][row + 1] -= by
-    for index, (name, values) in enumerate(columns.items()):
-        table = table.set_column(index, table.schema.field(name), pa.array(values, table.schema.field(name).type))
-    pq.write_table(table, file)
-    edit_manifest(
-        folder, lambda manifest: manifest["shards"][0]["files"]["documents"].update(bytes=file.stat().st_size)
-    )
-
-
 @pytest.mark.parametrize(
-    ("row", "by", "message"),
+    ("lengths", "more", "message"),
     [
-        (69, 1, r"train-00000.*document 69 has .*at most [\d,]+ in all.*document_table"),
-        (69, -1, r"train-00000.*lengths add up to \d+; expected .*document_table"),
-        (3, 1, r"train-00000.*by it document (3|4) (ends without EOS|has an EOS before its end).*document_table"),
-        (3, -1, r"train-00000.*by it document (3|4) (ends without EOS|has an EOS before its end).*document_table"),
+        ([9, 9, 22], -1, r"document 2 has 22 tokens.*at most 39 in all"),
+        ([9, 9, 22], 1, r"lengths add up to 40; expected 41 tokens"),
+        ([9, 10, 21], 0, r"by it document \d (ends without EOS|has an EOS before its end)"),
+        ([9, 8, 23], 0, r"by it document \d (ends without EOS|has an EOS before its end)"),
     ],
 )
-def test_a_table_that_lies_is_found(tmp_path, row, by, message):
-    shard_set = write_documents(tmp_path / "set", make_shards())
-    change_length(shard_set.path, row, by)
-    with pytest.raises(ShardSetError, match=message):
-        collate_windows([*TokenWindows(shard_set.path, seq_len=SEQ_LEN, rows="packed")])
-
-
-def test_conversations_are_never_cut(tmp_path):
-    shard_set = write_documents(tmp_path / "set", make_shards(chat=True, longest=60), chat=True)
-    with pytest.raises(
-        InputError, match=r"conversations of train longer than a row of seq_len = 40; the longest has 59"
-    ):
-        TokenWindows(shard_set, seq_len=SEQ_LEN, rows="packed")
-    with pytest.raises(InputError, match=r'holds conversations, which windows would cut.*rows = "packed"'):
-        TokenWindows(shard_set, seq_len=SEQ_LEN)
-    assert len(TokenWindows(shard_set, seq_len=59, rows="packed"))
-
-
-def test_rows_and_windows_do_not_continue_each_other(texts):
-    windows, rows = (TokenStream(texts, seq_len=SEQ_LEN, rows=kind) for kind in ("windows", "packed"))
-    assert "rows" not in windows.state_dict()
-    with pytest.raises(InputError, match=r"the state's rows is 'windows'; this stream has 'packed'"):
-        rows.load_state_dict(windows.state_dict())
-    with pytest.raises(InputError, match=r"the state's rows is 'packed'; this stream has 'windows'"):
-        windows.load_state_dict(rows.state_dict())
-    with pytest.raises(InputError, match=r'rows = "packed" with labels = "same"'):
-        TokenWindows(texts, seq_len=SEQ_LEN, rows="packed", labels="same")
-
-
-def test_a_short_document_makes_a_row(tmp_path):
-    shard_set = write_token_set(tmp_path / "one", {"train": [np.array([7, EOS])], "val": [np.array([7, EOS])]})
-    sample = TokenWindows(shard_set, seq_len=4, rows="packed", fields=FIELDS)[0]
-    assert {name: tensor.tolist() for name, tensor in sample.items()} == {
-        "input_ids": [EOS, 7, EOS, EOS],
-        "labels": [7, EOS, -100, -100],
-        "document_ids": [0, 0, 1, 1],
-        "position_ids": [0, 1, 0, 1],
-        "cu_seqlens": [0, 2, 4],
-    }
+def test_a_table_that_lies_is_found(tmp_path, lengths, more, message):
+    told, held = (np.concatenate(make_documents(1, own)) for own in (lengths, [9, 9, 22]))
+    shards = {"train": [(held, _make_table(told, EOS, 0))], "val": [(held, _make_table(held, EOS, 3))]}
+    write_set(tmp_path / "set", shards, weights={SOURCE: 1}, epochs={SOURCE: 1}, vocab_size=300, eos_id=EOS)
+    shard_set = edit_manifest(tmp_path / "set", lambda m: m["shards"][0].update(tokens=40 + more))
+    with pytest.raises(ShardSetError, match=rf"train-00000.*{message}.*document_table"):
+        collate_windows([*TokenWindows(shard_set, seq_len=SEQ_LEN, rows="packed")])

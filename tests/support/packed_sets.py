@@ -39,7 +39,11 @@ def write_documents(
         if bos:
             manifest["tokenizer"]["bos_id"] = BOS
         if chat:
-            manifest["chat"] = {"before": {"assistant": "<turn>a"}, "after": "<turn>", "opening": OPENING}
+            manifest["chat"] = {
+                "before": dict.fromkeys(("system", "user", "assistant"), "<turn>a"),
+                "after": "<turn>",
+                "opening": OPENING,
+            }
             targets = [sum(naive_targets(document)) for shard in shards for document in shard]
             manifest["sources"][0]["trained_tokens"] = sum(targets) - bos * sum(
                 TURN not in document for shard in shards for document in shard

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 import torch
 
 from shards import ShardSet
-from shards.errors import InputError
 from shards.format.chat import find_targets
 from shards.torch import TokenWindows
 from tests.support.packed_sets import BOS, EOS, edit_manifest, make_documents, write_documents
@@ -208,26 +206,18 @@ def test_a_run_goes_on_with_other_micro_batches_and_keeps_its_targets(train, cha
 
 
 @pytest.mark.long
-def test_two_ranks_give_the_gradients_and_losses_of_one(recipe_file, chat_set, tmp_path):
-    for name, run, sizes in (
-        ("one", run_ranks, ("train.micro_batch=4", "train.parallel=fsdp")),
-        ("two", run_ranks, ("train.micro_batch=1", "train.parallel=ddp")),
-    ):
-        changes = overrides(*PACKED, *sizes, "train.steps=6", "eval.every_steps=6")
-        done = run("train", recipe_file, "--shards", chat_set.path, "--run", tmp_path / name, *changes)
+def test_two_ranks_give_the_gradients_and_losses_of_one(train, recipe_file, chat_set, tmp_path):
+    settings = (*PACKED, "train.steps=6", "eval.every_steps=6")
+    train(tmp_path / "one", *settings, "train.micro_batch=8", shards=chat_set)
+    one = [line for line in read_lines(tmp_path / "one") if "loss" in line]
+    for parallel, micro_batch in (("ddp", 1), ("fsdp", 4)):
+        sizes = overrides(*settings, f"train.parallel={parallel}", f"train.micro_batch={micro_batch}")
+        done = run_ranks("train", recipe_file, "--shards", chat_set.path, "--run", tmp_path / parallel, *sizes)
         assert done.returncode == 0, done.stderr
-    assert run_here("train", recipe_file, chat_set, tmp_path / "here") == 0
-    lines = {name: [line for line in read_lines(tmp_path / name) if "loss" in line] for name in ("one", "two", "here")}
-    for name in ("one", "two"):
-        for line, other in zip(lines[name], lines["here"], strict=True):
-            assert line["targets"] == other["targets"]
-            assert line["loss"] == pytest.approx(other["loss"], rel=1e-4)
-        assert lines[name][0]["grad_norm"] == pytest.approx(lines["here"][0]["grad_norm"], rel=1e-6)
-
-
-def run_here(command: str, recipe_file: Path, shard_set: ShardSet, run: Path) -> int:
-    changes = overrides(*PACKED, "train.micro_batch=8", "train.steps=6", "eval.every_steps=6")
-    return conftest.Trainer().run(command, recipe_file, "--shards", shard_set.path, "--run", run, *changes).returncode
+        lines = [line for line in read_lines(tmp_path / parallel) if "loss" in line]
+        assert [line["targets"] for line in lines] == [line["targets"] for line in one]
+        assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in one], rel=1e-4)
+        assert lines[0]["grad_norm"] == pytest.approx(one[0]["grad_norm"], rel=1e-6)
 
 
 def test_a_batch_is_traced_to_the_documents_of_its_rows(open_run, chat_set):
@@ -248,12 +238,3 @@ def test_a_batch_is_traced_to_the_documents_of_its_rows(open_run, chat_set):
     assert {own.place.hash for own in ranked} == {place.hash for _, place, _ in documents}
     assert math.fsum(own.nats for own in ranked) == pytest.approx(loss, rel=1e-5)
     assert sum(own.targets for own in ranked) == int((sample["labels"] != -100).sum())
-
-
-def test_bad_rows_are_refused_before_training(open_run: Callable[..., Session], chat_set, tmp_path):
-    with pytest.raises(InputError, match=r'holds conversations.*rows = "packed" \(train.rows'):
-        open_run(shards=chat_set)
-    with pytest.raises(
-        InputError, match=r"longer than a row of seq_len = 24.*\(train.seq_len\) to 4\d, .*chat.max_tok"
-    ):
-        open_run("train.rows=packed", "train.seq_len=24", shards=chat_set)

@@ -80,3 +80,7 @@ def test_what_is_measured_on_a_gpu_rehearses_on_a_cpu(tmp_path: Path):
     assert not [row for row in rows if "error" in row or "skipped" in row]
     assert {row["what"] for row in rows} >= {"ceilings", "layers", "build", "bare", "loader"}
     assert [row["part"] for row in rows if row["what"] == "steps"] == ["start", "steps", "validation"]
+    *steps, compared = on_gpu.Run(300, tmp_path).measure_rows()
+    timed = [row["overrides"][-1] for row in steps if row["part"] == "steps"]
+    assert timed == ["train.rows=windows", "train.rows=packed"]
+    assert compared["packed_over_windows"]["tokens_per_s"] > 0

@@ -115,6 +115,8 @@ def _resolve(
         progress=progress,
         allow_code=allow_code,
     )
+    if recipe.chat is not None:
+        train = train.with_values(train=train.train.with_values(rows="packed"))
     # The set is as small as the training allows.
     if ablation.tokens is not None and "tokens" not in table_of(arm.data.get("mix")):
         recipe = _shrink(recipe, tokens, train.train.seq_len)

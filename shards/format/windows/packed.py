@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import heapq
 import json
-from collections import OrderedDict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from shards.errors import InputError, plural
-from shards.format.arrays import Bools, Int64s
+from shards.format.arrays import Int64s
 from shards.format.document_table import iter_shard_lengths, read_sources
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
@@ -36,8 +37,8 @@ from shards.terminal.workers import map_in_threads
 RowKind = Literal["windows", "packed"]
 ROW_ORDER_VERSION = 3
 """The version of the order of packed rows, which states name."""
-KEPT_PIECES = 1 << 22
-"""Pieces of recent visits whose rows are kept, 40 bytes each."""
+KEPT_PLANS = 8
+"""Plans of recent visits that are kept, 48 bytes a document: to make one reads the document table."""
 CACHE_BYTES = 1 << 26
 """What the counts of rows of all sets may take in the user's cache."""
 
@@ -52,16 +53,13 @@ def plan_rows(counts: Int64s, seq_len: int) -> Int64s:
         seq_len: the slots of a row.
     """
     rooms: list[int] = []  # that some rows have, ascending
-    alike: dict[int, list[tuple[int, int]]] = {}  # the rows with a room: heaps of (first row, how many)
-    placed: list[tuple[int, int, int]] = []  # first row, how many rows, pieces of this length in each
+    alike: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # rows with a room: a heap of (first, how many)
+    placed: list[tuple[int, int, int]] = []  # first row, how many rows, pieces of one length in each
     rows = 0
 
-    def place(room: int, first: int, count: int, each: int = 0) -> None:
-        if each:
-            placed.append((first, count, each))
+    def keep(room: int, first: int, count: int) -> None:
         if count and room:
-            if room not in alike:
-                alike[room] = []
+            if not alike[room]:
                 bisect.insort(rooms, room)
             heapq.heappush(alike[room], (first, count))
 
@@ -71,36 +69,35 @@ def plan_rows(counts: Int64s, seq_len: int) -> Int64s:
         while left:
             at = bisect.bisect_left(rooms, slots)
             if at == len(rooms):
-                count = -(-left // (seq_len // slots))
-                room, first, rows = seq_len, rows, rows + count
-            else:
-                room = rooms[at]
-                first, count = heapq.heappop(alike[room])
-                if not alike[room]:
-                    del alike[room], rooms[at]
+                new = -(-left // (seq_len // slots))
+                keep(seq_len, rows, new)
+                rows += new
+                continue
+            room = rooms[at]
+            first, count = heapq.heappop(alike[room])
+            if not alike[room]:
+                del rooms[at]
             # A row that takes one is then the one with the least room, and takes the next as long as one fits.
-            each = room // slots
-            full = min(count, left // each)
-            if full:
-                place(room - each * slots, first, full, each)
-            left -= full * each
-            if full < count:
-                part = int(left > 0)
-                if left:
-                    place(room - left * slots, first + full, 1, left)
-                    left = 0
-                place(room, first + full + part, count - full - part)
+            each = min(room // slots, left)
+            taken = min(count, left // each)
+            placed.append((first, taken, each))
+            keep(room - each * slots, first, taken)
+            keep(room, first + taken, count - taken)
+            left -= taken * each
     firsts, numbers, each = np.array(placed, np.int64).reshape(-1, 3).T
-    before = np.cumsum(numbers) - numbers
-    own = np.repeat(firsts - before, numbers) + np.arange(int(numbers.sum()))
-    return np.repeat(own, np.repeat(each, numbers))
+    return np.repeat(join_ranges(firsts, numbers), np.repeat(each, numbers))
+
+
+def join_ranges(firsts: Int64s, lengths: Int64s) -> Int64s:
+    """Return the numbers of some ranges, one range after the other."""
+    return np.repeat(firsts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
 
 
 def cut_documents(slots: Int64s, seq_len: int) -> tuple[Int64s, Int64s, Int64s]:
     """Return the pieces of documents with so many slots: each's document, first slot in it, and slots; int64."""
     parts = -(-slots // seq_len)
     documents = np.repeat(np.arange(len(slots)), parts)
-    begins = (np.arange(len(documents)) - np.repeat(np.cumsum(parts) - parts, parts)) * seq_len
+    begins = join_ranges(0 * parts, parts) * seq_len
     return documents, begins, np.minimum(slots[documents] - begins, seq_len)
 
 
@@ -118,9 +115,8 @@ class RowCounts:
     """Slots of the longest conversation."""
 
 
-@dataclass(frozen=True)
-class Pieces:
-    """The pieces of some rows of a visit, row by row; arrays `(pieces,)`."""
+class Pieces(NamedTuple):
+    """The pieces of some rows of a visit, row by row; int64 `(pieces,)`."""
 
     rows: Int64s
     """Which of the rows each is in."""
@@ -131,8 +127,8 @@ class Pieces:
     slots: Int64s
     at: Int64s
     """Its first slot in the row."""
-    ends: Bools
-    """Whether it ends its document."""
+    left: Int64s
+    """Slots of its document after it."""
 
 
 class RowOrder(WindowOrder):
@@ -145,18 +141,16 @@ class RowOrder(WindowOrder):
         self.shards, self.counts, self.manifest = shard_set.splits.get(split, ()), counts, shard_set.manifest
         tokens, phases = [shard.num_tokens for shard in self.shards], find_phases(self.shards)
         super().__init__(tokens, seq_len=seq_len, seed=seed, phases=phases, rows=counts.rows)
-        self.before = 0 if shard_set.bos_id is None else 1
-        """Tokens of a document before its first target."""
+        self.before = count_before(shard_set)
         self.slots = sum(tokens) - self.before * sum(shard.num_documents for shard in self.shards)
         """Slots that an epoch fills; the others are padding."""
-        talks = {source.name: source.trained_tokens for source in self.manifest.sources}
         self.cropped, self.targets = 0, self.slots
-        for shard in self.shards:
-            for name, own in shard.entry.sources.items():
-                if talks[name] is not None:
-                    self.targets -= own.tokens - self.before * own.documents
-        self.targets += sum(count or 0 for count in talks.values()) if split == "train" else 0
-        self._plans: OrderedDict[Visit, tuple[Int64s, Pieces]] = OrderedDict()
+        held = self.manifest.splits[split].sources if split in self.manifest.splits else {}
+        for source in self.manifest.sources:
+            if split == "train" and source.trained_tokens is not None:
+                own = held[source.name]
+                self.targets += source.trained_tokens - own.tokens + self.before * own.documents
+        self._plan = functools.lru_cache(KEPT_PLANS)(self._make_plan)
 
     @property
     def waste(self) -> float:
@@ -181,12 +175,10 @@ class RowOrder(WindowOrder):
             ShardSetError: the document table is not what the manifest says.
             OSError: it cannot be read.
         """
-        bounds, all_pieces = self._plan(visit)
+        bounds, pieces = self._plan(visit)
         counts = bounds[places + 1] - bounds[places]
-        chosen = np.arange(int(counts.sum())) + np.repeat(bounds[places] - (np.cumsum(counts) - counts), counts)
-        rows, own = np.repeat(np.arange(len(places)), counts), all_pieces
-        documents, starts, slots, at = (part[chosen] for part in (own.documents, own.starts, own.slots, own.at))
-        return Pieces(rows, documents, starts, slots, at, own.ends[chosen])
+        chosen = join_ranges(bounds[places], counts)
+        return Pieces(*(part[chosen] for part in pieces))._replace(rows=np.repeat(np.arange(len(places)), counts))
 
     def list_windows(self, visit: Visit, places: Int64s) -> list[tuple[int, Window]]:
         """Return the pieces of rows of a visit, each with the index of its row in `places`."""
@@ -200,17 +192,8 @@ class RowOrder(WindowOrder):
     def _place(self, visit: Visit, numbers: Int64s) -> Int64s:
         return numbers
 
-    def _plan(self, visit: Visit) -> tuple[Int64s, Pieces]:
-        """Return the pieces of a visit's rows in the order of the plan, and where each row's begin among them."""
-        known = self._plans.pop(visit, None)
-        if known is None:
-            known = self._make_plan(visit)
-            while self._plans and sum(len(own.slots) for _, own in self._plans.values()) > KEPT_PIECES:
-                self._plans.popitem(last=False)
-        self._plans[visit] = known
-        return known
-
     def _make_plan(self, visit: Visit) -> tuple[Int64s, Pieces]:
+        """Return the pieces of a visit's rows in the order of the plan, and where each row's begin among them."""
         shard = self.shards[visit.shard]
         lengths = _read_lengths(shard)
         documents, begins, slots = cut_documents(lengths - self.before, self.seq_len)
@@ -226,8 +209,13 @@ class RowOrder(WindowOrder):
         starts = (np.cumsum(lengths) - lengths)[documents] + begins - 1 + self.before
         filled = np.cumsum(slots) - slots
         at = filled - np.repeat(filled[bounds[:-1]], np.diff(bounds))
-        ends = begins + slots == lengths[documents] - self.before
-        return bounds, Pieces(np.sort(rows), documents, starts, slots, at, ends)
+        left = lengths[documents] - self.before - begins - slots
+        return bounds, Pieces(np.sort(rows), documents, starts, slots, at, left)
+
+
+def count_before(shard_set: ShardSet) -> int:
+    """Return the tokens of a document before its first target: its BOS, if it has one."""
+    return 0 if shard_set.bos_id is None else 1
 
 
 def _read_lengths(shard: Shard) -> Int64s:
@@ -246,7 +234,7 @@ def count_rows(shard_set: ShardSet, split: Split, seq_len: int) -> RowCounts:
         cache = Cache(default_cache_folder().parent / "rows", CACHE_BYTES)
         if (kept := cache.get(key)) is not None:
             return RowCounts(**json.loads(kept))
-    names, before = [source.name for source in shard_set.manifest.sources], 0 if shard_set.bos_id is None else 1
+    names, before = [source.name for source in shard_set.manifest.sources], count_before(shard_set)
     talks = np.array([source.trained_tokens is not None for source in shard_set.manifest.sources])
 
     def count(shard: Shard) -> tuple[int, int, int, int]:
@@ -300,19 +288,17 @@ def order_split(
         InputError: the set has conversations, and windows are asked for, or one is longer than a row.
         ShardSetError: a document table is not what the manifest says.
     """
-    chat = shard_set.manifest.chat is not None
     if rows == "packed":
         counts = counts or count_rows(shard_set, split, seq_len)
         if counts.too_long:
-            tokens = counts.longest + (shard_set.bos_id is not None)
-            most = seq_len + tokens - counts.longest
+            before = count_before(shard_set)
             raise InputError(
                 f"{shard_set.store}: {plural(counts.too_long, 'conversation')} of {split} longer than a row of seq_len "
-                f"= {seq_len}; the longest has {plural(tokens, 'token')}, and none is cut. Raise seq_len "
-                f"(train.seq_len) to {counts.longest}, or build the set with chat.max_tokens = {most}, which drops it."
+                f"= {seq_len}; the longest has {counts.longest + before:,} tokens, and none is cut. Raise seq_len "
+                f"(train.seq_len) to {counts.longest}, or build the set with chat.max_tokens = {seq_len + before}."
             )
         return RowOrder(shard_set, split, counts, seq_len=seq_len, seed=seed)
-    if chat:
+    if shard_set.manifest.chat is not None:
         raise InputError(
             f'{shard_set.store}: holds conversations, which windows would cut. Read whole ones: rows = "packed" '
             "(train.rows in a train recipe)."

@@ -16,7 +16,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from shards.format.document_table import read_sources
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.shard import Shard
 from shards.format.windows.order import Visit, WindowOrder
-from shards.format.windows.packed import Pieces, RowOrder
+from shards.format.windows.packed import Pieces, RowOrder, join_ranges
 from shards.stores.cache_store import CacheStore
 from shards.stores.files import hold_file
 from shards.stores.store import reads_at_once
@@ -47,17 +46,6 @@ DECODED_SHARDS = 2
 
 IGNORED = -100
 """The label of a slot whose prediction does not count, as torch has it."""
-
-
-@dataclass(frozen=True)
-class PackedRows:
-    """Packed rows as arrays, int64 `(rows, seq_len)`; the padding at the end is EOS's id, as one more document."""
-
-    ids: Int64s
-    labels: Int64s
-    """The token after each id, in its document; `IGNORED` where that is no target."""
-    documents: Int64s
-    """The document of each slot, from 0 in each row."""
 
 
 class WindowReader:
@@ -107,34 +95,34 @@ class WindowReader:
                 self._note_read(visit, int(windows[rows[0]]), int(windows[rows[-1]]))
         return out
 
-    def read_rows(self, numbers: Int64s, order: RowOrder) -> PackedRows:
+    def read_rows(self, numbers: Int64s, order: RowOrder) -> tuple[Int64s, Int64s, Int64s]:
         """Return packed rows by their numbers; `order` is the reader's.
+
+        Returns:
+            ids: what is fed, int64 `(rows, seq_len)`; EOS in the padding.
+            labels: the token after each id in its document; `IGNORED` where that is no target.
+            documents: the document of each slot, numbered from 0 in each row; the padding is one more.
 
         Raises:
             ShardSetError: as `read`; or a document does not end where its table says.
             OSError: a shard cannot be read.
         """
-        shape = len(numbers), order.seq_len
-        ids = np.full(shape, order.manifest.tokenizer.eos_id, np.int64)
-        labels, documents = np.full(shape, IGNORED, np.int64), np.zeros(shape, np.int64)
+        shape, eos_id = (len(numbers), order.seq_len), order.manifest.tokenizer.eos_id
+        ids, labels, documents = np.full(shape, eos_id), np.full(shape, IGNORED), np.zeros(shape, np.int64)
         with self._lock:
             for visit, rows, places in self._group(numbers):
-                pieces = order.find_pieces(visit, places)
-                held = self._hold(visit.shard)
-                fed, told = (held.gather(pieces.starts + shift, pieces.slots) for shift in (0, 1))
+                pieces, shard = order.find_pieces(visit, places), self._hold(visit.shard)
+                fed, told = (shard.gather(pieces.starts + shift, pieces.slots) for shift in (0, 1))
                 where = rows[pieces.rows] * order.seq_len + pieces.at
-                slots = np.repeat(where - (np.cumsum(pieces.slots) - pieces.slots), pieces.slots) + np.arange(len(fed))
+                slots = join_ranges(where, pieces.slots)
                 ids.reshape(-1)[slots] = fed
-                ids.reshape(-1)[where[pieces.starts < 0]] = order.manifest.tokenizer.eos_id
+                ids.reshape(-1)[where[pieces.starts < 0]] = eos_id
                 labels.reshape(-1)[slots] = _label(self._shards[visit.shard], order, pieces, told)
-                # Each piece begins a document, and so does the padding.
-                documents.reshape(-1)[where[pieces.at > 0]] = 1
-                last = np.append(pieces.rows[1:] != pieces.rows[:-1], True)
-                filled = pieces.at[last] + pieces.slots[last]
-                padded = filled < order.seq_len
-                documents[rows[padded], filled[padded]] = 1
+                counts = np.bincount(pieces.rows)
+                documents[rows] = counts[:, None]
+                documents.reshape(-1)[slots] = np.repeat(join_ranges(0 * counts, counts), pieces.slots)
                 self._note_read(visit, int(numbers[rows[0]]), int(numbers[rows[-1]]))
-        return PackedRows(ids, labels, np.cumsum(documents, axis=1))
+        return ids, labels, documents
 
     def _group(self, numbers: Int64s) -> Iterator[tuple[Visit, Int64s, Int64s]]:
         """Yield windows visit by visit, as the order does; first keep the set as it is."""
@@ -201,8 +189,7 @@ class _DecodedShard:
     def gather(self, starts: Int64s, lengths: Int64s) -> Tokens:
         """Return the tokens of pieces one after the other; before the shard's first, the first. Raises as `take`."""
         self._prepare(np.maximum(starts, 0), starts + lengths)
-        first = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-        return self._tokens[np.maximum(first + np.arange(len(first)), 0)]
+        return self._tokens[np.maximum(join_ranges(starts, lengths), 0)]
 
     def _prepare(self, starts: Int64s, stops: Int64s) -> None:
         """Decode what is missing of the windows' tokens [start, stop)."""
@@ -286,7 +273,7 @@ def _label(shard: Shard, order: RowOrder, pieces: Pieces, told: Tokens) -> Int64
         ShardSetError: a document does not end where its table says.
     """
     bounds, ends = np.append(0, np.cumsum(pieces.slots)), np.zeros(len(told), np.bool_)
-    ends[bounds[1:][pieces.ends] - 1] = True
+    ends[bounds[1:][pieces.left == 0] - 1] = True
     wrong = np.flatnonzero((told == order.manifest.tokenizer.eos_id) != ends)
     if len(wrong):
         at = int(wrong[0])
