@@ -55,7 +55,7 @@ def load_checked_recipe(
     progress: Progress | None = None,
     allow_code: bool = False,
 ) -> Recipe:
-    """Read a data recipe, and check the files that it names. For the shipped `demo`, gather its text if it is missing.
+    """Read a data recipe, and check the files that it names; gather the text of the shipped demos if it is missing.
 
     Args:
         recipe: a TOML file, a set's recipe.json, the name of a shipped recipe, or the tables of a recipe.
@@ -63,7 +63,7 @@ def load_checked_recipe(
         changes: keys and their values, as if the recipe had them.
         tokens: `mix.tokens` of a smaller set; what is too large for it is scaled, unless an override gives it.
         files: by the name of a source, the paths that it is read from instead of its own place.
-        progress: prints a note when the text of `demo` is gathered, and what is scaled.
+        progress: prints a note when the text of the demo is gathered, and what is scaled.
         allow_code: whether functions that the recipe names may run.
 
     Returns:
@@ -92,7 +92,7 @@ def load_checked_recipe(
         if file != Path(recipe):
             # A shipped recipe is found by its name, and its paths begin in the working directory.
             folder = SHIPPED_PATHS_BEGIN
-            if file.stem == "demo":
+            if file.stem in ("demo", "chat-demo"):
                 gather_missing_corpus(note=(progress or Progress(quiet=True)).note)
         elif file.name == "recipe.json":
             work = folder_beside(FolderStore(file.parent), "work")

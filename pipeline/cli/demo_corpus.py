@@ -1,4 +1,4 @@
-"""Write three Parquet sources of real text that every installation has: prose, mathematics, code.
+"""Write Parquet sources of real text that every installation has: prose, mathematics, code, questions with answers.
 
 Documents that are too long for them become an eval set for the demo's training."""
 

@@ -1,7 +1,8 @@
-"""The demo corpus: real text that every installation carries, as three sources in Parquet.
+"""The demo corpus: real text that every installation carries, as sources in Parquet.
 
 Prose is the language reference, the packages' descriptions and docstrings; mathematics is docstrings with formulas of
 mathematical packages; code is the functions and classes of the standard library. Deterministic for a given environment.
+Questions ask what an object is, and the first paragraph of its docstring answers: conversations of one turn.
 Long documents, drawn formulas and what repeats lines of others are left out: documentation says many things often.
 Each row says where its text is from. It is documentation, not the web: good for seeing the product work, not for
 judging a model. Takes about 10 s on two cores.
@@ -19,7 +20,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest_docstrings, parse_source
 from shards.stores.files import atomic_open, make_folder
@@ -27,7 +28,7 @@ from shards.terminal.reporter import Note
 
 FOLDER = Path("out/demo-corpus")
 """Where the shipped recipe `demo` reads the corpus, relative to the working directory."""
-SOURCES = ("docs-prose", "docs-maths", "stdlib-code")
+SOURCES = ("docs-prose", "docs-maths", "stdlib-code", "questions")
 HELD_OUT = "held-out"
 """What no source of the corpus has: a folder like theirs for an eval set."""
 
@@ -58,19 +59,36 @@ _PYTHON = f"python {sys.version.split()[0]}"
 _TEST_FOLDERS = frozenset({"test", "tests", "testing", "idle_test"})
 _SITE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
+MIN_ANSWER_CHARS, MAX_ANSWER_CHARS = 20, 300
+"""A first paragraph of other lengths answers no question."""
 EXCERPT_CHARS = 1_500
 """The beginning of a document is its first paragraphs, of at most so many characters."""
 
 
+class Question(NamedTuple):
+    """A question about an object, and the answer that its docstring gives."""
+
+    prompt: str
+    completion: str
+    release: str
+    path: str
+    name: str
+
+    @property
+    def text(self) -> str:
+        """Question and answer."""
+        return self.prompt + self.completion
+
+
 def gather_missing_corpus(*, note: Note) -> None:
-    """Write the corpus to the folder where the shipped recipe `demo` reads it, unless all its sources are there."""
+    """Write the corpus to the folder where the demo's shipped recipes read it, unless all its sources are there."""
     if not all(any((FOLDER / source).glob("part-*.parquet")) for source in (*SOURCES, HELD_OUT)):
         note(f"demo: gathering the text of this installation into {FOLDER}")
         write_demo_corpus(FOLDER)
 
 
 def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
-    """Write the three sources below a folder, as `<source>/part-00000.parquet` and so on, and what is held out of them.
+    """Write the sources below a folder, as `<source>/part-00000.parquet` and so on, and what is held out of them.
 
     A file that already holds the same bytes is left alone, so that a second run makes nothing downstream run again.
 
@@ -85,7 +103,8 @@ def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
     make_folder(folder)
     summary: list[dict[str, Any]] = []
     prose, mathematics, long = _gather_documentation()
-    gathered = zip((*SOURCES, HELD_OUT), (prose, mathematics, _gather_code(), cut_excerpts(long)), strict=True)
+    sources = (prose, mathematics, _gather_code(), list(ask_questions([*prose, *mathematics])))
+    gathered = zip((*SOURCES, HELD_OUT), (*sources, cut_excerpts(long)), strict=True)
     for name, documents in gathered:
         files = _write_parts(folder / name, documents)
         text_bytes = sum(len(document.text.encode()) for document in documents)
@@ -207,10 +226,20 @@ def _parse_definitions(content: bytes) -> Iterator[tuple[str, str]]:
                 yield node.name, text + "\n"
 
 
-def _write_parts(folder: Path, documents: list[Docstring]) -> int:
+def ask_questions(documents: Iterable[Docstring]) -> Iterator[Question]:
+    """Yield a question about each object whose docstring begins with a short paragraph that ends a sentence."""
+    for document in documents:
+        answer = " ".join(document.text.partition("\n\n")[0].split())
+        has_object = document.name and document.path.endswith(".py")
+        if has_object and answer.endswith(".") and MIN_ANSWER_CHARS <= len(answer) <= MAX_ANSWER_CHARS:
+            module = document.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            yield Question(f"What is {module}.{document.name}?", answer, *document[1:])
+
+
+def _write_parts(folder: Path, documents: Sequence[Docstring | Question]) -> int:
     """Write part files of about `FILE_BYTES` of text each; remove parts of an earlier, longer corpus."""
     make_folder(folder)
-    parts: list[list[Docstring]] = [[]]
+    parts: list[list[Docstring | Question]] = [[]]
     size = 0
     for document in documents:
         if size >= FILE_BYTES:
@@ -226,7 +255,7 @@ def _write_parts(folder: Path, documents: list[Docstring]) -> int:
     return len(parts)
 
 
-def _write_part(path: Path, documents: list[Docstring]) -> None:
+def _write_part(path: Path, documents: Sequence[Docstring | Question]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
