@@ -95,7 +95,8 @@ class Session:
         """The current model, to score it and to continue texts with it."""
         one = self.shard_set
         content = self._tokenizer_json
-        return TrainedModel(self.model, self.recipe.train, content, one.eos_id, one.bos_id, self.step, one)
+        chat = one.manifest.chat
+        return TrainedModel(self.model, self.recipe.train, content, one.eos_id, one.bos_id, self.step, one, chat)
 
     @cached_property
     def peak_tokens_per_s(self) -> float | None:
@@ -122,6 +123,7 @@ class Session:
             vocab_size=self.model.vocab_size,
             eos_id=self.shard_set.eos_id,
             bos_id=self.shard_set.bos_id,
+            chat=self.shard_set.manifest.chat,
             manifest_sha256=self.shard_set.manifest_sha256,
             tokenizer_sha256=self.shard_set.manifest.tokenizer.sha256,
         )

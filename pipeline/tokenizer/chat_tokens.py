@@ -18,6 +18,7 @@ from shards.format.tokenizer_json import (
     list_parts,
     make_plain,
     run_tokenizers,
+    without_prefix,
 )
 
 _BEGINNINGS = ("a", "1", "(", "\u4e2d")
@@ -35,16 +36,6 @@ def add_chat_tokens(tokenizer: Part, tokens: Sequence[str]) -> Part:
     for number, text in enumerate(token for token in tokens if token not in have):
         added.append({"id": following + number, "content": text, "special": True, **EXACT})
     return tokenizer | {"added_tokens": added}
-
-
-def without_prefix(tokenizer: Part) -> Part:
-    """Return a parsed tokenizer.json that puts no space before a text: pieces of a conversation follow a token."""
-    copied: Part = json.loads(json.dumps(tokenizer))
-    for key in ("pre_tokenizer", "decoder"):
-        for part in list_parts(copied.get(key), "pretokenizers" if key == "pre_tokenizer" else "decoders"):
-            if part.get("type") == "Metaspace":
-                part["prepend_scheme"] = "never"
-    return copied
 
 
 def find_chat_faults(tokenizer: Part, chat: ChatRecipe, eos_token: str) -> Iterator[str]:

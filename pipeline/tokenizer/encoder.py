@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pipeline.engine.receipts import TaskOutput
 from pipeline.recipe.chat import ChatRecipe
-from pipeline.tokenizer.chat_tokens import add_chat_tokens, without_prefix
+from pipeline.tokenizer.chat_tokens import add_chat_tokens
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import KeptCounter
 from shards.errors import remedy_of
@@ -43,6 +43,7 @@ from shards.format.tokenizer_json import (
     make_set_tokenizer,
     rename_entries,
     run_tokenizers,
+    without_prefix,
 )
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.stores.open import open_store

@@ -305,6 +305,16 @@ def make_plain(tokenizer: Part) -> Part:
     return _guard_special(tokenizer) | off
 
 
+def without_prefix(tokenizer: Part) -> Part:
+    """Return a parsed tokenizer.json that puts no space before a text: pieces of a conversation follow a token."""
+    copied: Part = json.loads(json.dumps(tokenizer))
+    for key in ("pre_tokenizer", "decoder"):
+        for part in list_parts(copied.get(key), "pretokenizers" if key == "pre_tokenizer" else "decoders"):
+            if part.get("type") == "Metaspace":
+                part["prepend_scheme"] = "never"
+    return copied
+
+
 def make_set_tokenizer(tokenizer: Part, bos: str | None) -> Part:
     """Return the parsed `tokenizer.json` of a set, from the one that it is built with: it gives the ids of training.
 

@@ -27,7 +27,7 @@ def model(request) -> LanguageModel:
 
 def continue_all(model: LanguageModel, prompts: list[list[int]], options: SamplingOptions) -> list[list[int]]:
     rows: list[list[int]] = [[] for _ in prompts]
-    for row, token in iter_tokens(model, prompts, options, EOS):
+    for row, token in iter_tokens(model, prompts, options, {EOS}):
         rows[row].append(token)
     return rows
 

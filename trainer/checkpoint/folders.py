@@ -14,7 +14,7 @@ from pydantic import Field
 
 from shards.config import Settings, check_settings, table_of
 from shards.errors import InputError, Problem, remedy_of
-from shards.format.manifest import is_none
+from shards.format.manifest import ChatEntry, is_none
 from shards.stores.files import delete_path, no_pipe, read_file
 from shards.stores.parse import load_json
 from shards.terminal.reporter import Note
@@ -56,6 +56,7 @@ class CheckpointState(Settings):
     vocab_size: Size
     eos_id: Count
     bos_id: Count | None = Field(default=None, exclude_if=is_none)
+    chat: ChatEntry | None = Field(default=None, exclude_if=is_none)
     manifest_sha256: str
     tokenizer_sha256: str
 

@@ -1,13 +1,23 @@
-"""Continue prompts with a run's newest checkpoint, or with the one that `--checkpoint` names."""
+"""Continue prompts with a run's newest checkpoint, or with the one that `--checkpoint` names, or talk with it.
+
+`--chat` answers instead: each line that you type, until the input ends (Ctrl-D), or each `--prompt` by itself.
+Ctrl-C ends an answer."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from shards.errors import plural
+from shards.errors import InputError, plural
 from shards.terminal.arguments import add_run, number_in, positive_number
+
+if TYPE_CHECKING:
+    from trainer.model.generate import Completion, TrainedModel
+    from trainer.recipe.eval_config import SamplingOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,11 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt",
         dest="prompts",
         action="append",
-        required=True,
+        default=[],
         type=utf8,
         metavar="TEXT",
         help="the beginning of a document; may be empty. Repeat the flag to continue several at once",
     )
+    parser.add_argument("--chat", action="store_true", help="answer, as a model of conversations does")
     parser.epilog = "--json prints one line for each prompt."
     flags = (
         ("--max-new-tokens", 100, positive_number, "1 or more"),
@@ -60,23 +71,60 @@ def run(options: argparse.Namespace) -> int:
     from trainer.results.trained_model import load_model
 
     chosen = SamplingOptions(**{name: getattr(options, name) for name in SamplingOptions.model_fields})
+    if not options.prompts and not options.chat:
+        raise InputError("--prompt: missing. Give the beginning of a text, or --chat to talk.")
     trained = load_model(options.run, say, options.checkpoint)
-    # One prompt is shown as it is generated; several, when all are done.
-    stream = len(options.prompts) == 1 and not options.json
 
     def show(text: str) -> None:
         print(printable(text, keep="\n\t"), end="", flush=True)
 
+    def tell(completion: Completion) -> None:
+        """Show a completion that has not been shown yet, or in JSON; say if it could not end."""
+        if options.json:
+            print(json.dumps({**asdict(completion), "options": chosen.model_dump()}, ensure_ascii=False), flush=True)
+        elif completion.finish == "context":
+            say(f"stopped after {plural(len(completion.token_ids), 'token')}: the model's context is full")
+
+    if options.chat:
+        for answer in _answer(trained, options, chosen, show):
+            if not options.json:
+                show("\n")
+            tell(answer)
+        return 0
+    # One prompt is shown as it is generated; several, when all are done.
+    stream = len(options.prompts) == 1 and not options.json
     completions = generate_texts(trained, options.prompts, chosen, on_text=show if stream else None)
     for index, completion in enumerate(completions):
-        if options.json:
-            print(json.dumps({**asdict(completion), "options": chosen.model_dump()}, ensure_ascii=False))
-            continue
-        if stream:
-            show("\n")
-        else:
+        if not options.json:
             blank = "\n" if index else ""
-            show(f"{blank}{completion.prompt}{completion.text}\n")
-        if completion.finish == "context":
-            say(f"stopped after {plural(len(completion.token_ids), 'token')}: the model's context is full")
+            show("\n" if stream else f"{blank}{completion.prompt}{completion.text}\n")
+        tell(completion)
     return 0
+
+
+def _answer(
+    trained: TrainedModel, options: argparse.Namespace, chosen: SamplingOptions, show: Callable[[str], None]
+) -> Iterator[Completion]:
+    """Yield the answers to the prompts, each by itself, or to what a person types, one conversation."""
+    from shards.terminal.display import say
+    from trainer.model.conversation import Conversation
+
+    on_text = None if options.json else show
+    for prompt in options.prompts:
+        yield Conversation(trained, chosen).ask(prompt, on_text)
+    conversation = Conversation(trained, chosen)
+    while not options.prompts:
+        try:
+            question = input("> " if sys.stdin.isatty() and not options.json else "")
+        except EOFError:
+            return
+        except UnicodeDecodeError as error:
+            raise InputError(f"the input is not UTF-8: {error}. Type or pipe text in UTF-8.") from error
+        if not question.strip():
+            continue
+        try:
+            yield conversation.ask(question, on_text)
+        except InputError as error:
+            say(str(error))
+        except KeyboardInterrupt:
+            show("\n")

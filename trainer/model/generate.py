@@ -9,18 +9,22 @@ because the command line needs only the options.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from shards.errors import InputError, RunError, plural
+from shards.format.chat import ChatIds, make_chat_ids
+from shards.format.tokenizer_json import make_plain, parse_tokenizer, without_prefix
 
 if TYPE_CHECKING:
     import tokenizers
     import torch
 
     from shards import ShardSet
+    from shards.format.manifest import ChatEntry
     from trainer.model.decoder import LanguageModel
     from trainer.recipe.eval_config import SamplingOptions
     from trainer.recipe.schema import TrainConfig
@@ -35,14 +39,15 @@ class Completion:
         step: the training step of the model.
         text: the continuation.
         token_ids: its tokens, without the end of document.
-        finish: why it ended: `eos`, `length` (as many tokens as asked for) or `context` (the model's context is full).
+        finish: why it ended: `eos`, `turn` (an answer ended), `length` (as many tokens as asked for) or `context` (the
+            model's context is full).
     """
 
     prompt: str
     step: int
     text: str = ""
     token_ids: list[int] = field(default_factory=list[int])
-    finish: Literal["eos", "length", "context"] = "length"
+    finish: Literal["eos", "turn", "length", "context"] = "length"
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class TrainedModel:
     step: int
     trained_on: ShardSet | None = None
     """The set that it was trained on; None if it is not known."""
+    chat: ChatEntry | None = None
+    """The format of its set's conversations; None if it has none."""
 
     @cached_property
     def tokenizer(self) -> tokenizers.Tokenizer:
@@ -75,6 +82,26 @@ class TrainedModel:
     def tokenizer_sha256(self) -> str:
         """The digest of the content of `tokenizer.json`."""
         return hashlib.sha256(self.tokenizer_json).hexdigest()
+
+    @cached_property
+    def chat_ids(self) -> ChatIds:
+        """How messages are written as ids.
+
+        Raises:
+            InputError: the model has seen no conversations.
+        """
+        if self.chat is None:
+            raise InputError("--chat: the model was trained on a set without conversations. Leave --chat out.")
+        special = parse_tokenizer(self.tokenizer_json).special
+        return make_chat_ids(self.chat.before, self.chat.after, special, self.encode_piece)
+
+    @cached_property
+    def encode_piece(self) -> Callable[[str], list[int]]:
+        """Returns the ids of a piece of a conversation, before which no space is put."""
+        from tokenizers import Tokenizer
+
+        pieces = Tokenizer.from_str(json.dumps(make_plain(without_prefix(json.loads(self.tokenizer_json)))))
+        return lambda text: pieces.encode(text, add_special_tokens=False).ids
 
     @property
     def device(self) -> torch.device:
@@ -140,17 +167,39 @@ def generate_texts(
     Raises:
         InputError: a prompt fills the model's context.
     """
-    tokenizer, prompt_ids = trained.tokenizer, trained.encode_prompts(prompts, "--prompt")
-
-    # Collect tokens, and show the text as soon as its characters are whole.
     completions = [Completion(prompt, trained.step) for prompt in prompts]
-    shown = 0
+    prompt_ids = trained.encode_prompts(prompts, "--prompt")
     if on_text:
         on_text(prompts[0])
-    for row, token in iter_tokens(trained.model, prompt_ids, options, trained.eos_id):
+    complete(trained, completions, prompt_ids, options, {trained.eos_id}, on_text)
+    return completions
+
+
+def complete(
+    trained: TrainedModel,
+    completions: list[Completion],
+    prompt_ids: list[list[int]],
+    options: SamplingOptions,
+    ends: Set[int],
+    on_text: Callable[[str], None] | None,
+) -> None:
+    """Generate the texts and tokens of completions, which have them so far if this is interrupted.
+
+    Args:
+        trained: the model and its tokenizer.
+        completions: filled in here.
+        prompt_ids: what each continues.
+        options: how to choose tokens.
+        ends: the ids that end a text.
+        on_text: as for `generate_texts`.
+    """
+    tokenizer = trained.tokenizer
+    # Collect tokens, and show the text as soon as its characters are whole.
+    shown = 0
+    for row, token in iter_tokens(trained.model, prompt_ids, options, ends):
         completion = completions[row]
-        if token == trained.eos_id:
-            completion.finish = "eos"
+        if token in ends:
+            completion.finish = "eos" if token == trained.eos_id else "turn"
             continue
         completion.token_ids.append(token)
         if on_text:
@@ -166,17 +215,17 @@ def generate_texts(
             completion.finish = "context"
     if on_text:
         on_text(completions[0].text[shown:])
-    return completions
 
 
 def iter_tokens(
-    model: LanguageModel, prompts: list[list[int]], options: SamplingOptions, eos_id: int
+    model: LanguageModel, prompts: list[list[int]], options: SamplingOptions, ends: Set[int]
 ) -> Iterator[tuple[int, int]]:
     """Generate tokens: yield (number of the prompt, next id), taking turns between the prompts.
 
-    A prompt ends after an EOS, after `max_new_tokens` ids, or when the model's context is full. The first id of a
-    prompt is never penalised. The positions that all prompts have are fed to the model at once, then one position after
-    another: the remaining ids of the longer prompts and the chosen ids of the shorter ones, so that nothing is padded.
+    A prompt ends after one of `ends`, after `max_new_tokens` ids, or when the model's context is full. The first id of
+    a prompt is never penalised. The positions that all prompts have are fed to the model at once, then one position
+    after another: the remaining ids of the longer prompts and the chosen ids of the shorter ones, so that nothing is
+    padded.
     """
     import torch
 
@@ -202,7 +251,7 @@ def iter_tokens(
             texts[row].append(token)
             yield row, token
             full = cache.length == model.config.max_position_embeddings
-            if token == eos_id or full or len(texts[row]) == len(prompts[row]) + options.max_new_tokens:
+            if token in ends or full or len(texts[row]) == len(prompts[row]) + options.max_new_tokens:
                 going.remove(row)
         # Rows that have ended repeat their last id; their logits are not used.
         fed = [ids[cache.length :][:1] or ids[-1:] for ids in texts]

@@ -45,7 +45,8 @@ def load_model(run: str | Path, say: Note | None = None, path: str | Path | None
     load_weights(found, model)
     model.to(choose_device("cpu" if found.recipe.train.device == "cpu" else "auto")).eval()
     state, content = found.state, _read_tokenizer(run / TOKENIZER_FILE, found)
-    return TrainedModel(model, found.recipe.train, content, state.eos_id, state.bos_id, state.step)
+    ids = state.eos_id, state.bos_id
+    return TrainedModel(model, found.recipe.train, content, *ids, state.step, chat=state.chat)
 
 
 def _read_tokenizer(file: Path, found: Checkpoint) -> bytes:
