@@ -25,18 +25,21 @@ def run(options: argparse.Namespace) -> Outcome:
     """Return what `export` has written."""
     from shards.convert.export import export_set
     from shards.format.reader import open_set
+    from shards.terminal.display import say
     from shards.terminal.progress import show_progress
 
-    began = time.perf_counter()
+    began, shard_set = time.perf_counter(), open_set(options.set)
     with show_progress("export") as progress:
         found = export_set(
-            open_set(options.set),
+            shard_set,
             options.out,
             layout=options.to,
             splits=None if options.split == "all" else (options.split,),
             progress=progress,
         )
     seconds = time.perf_counter() - began
+    if shard_set.manifest.chat is not None and options.to != "parquet":
+        say(f"{options.to} has no labels: who trains on it trains on every token. `--to parquet` has them.")
     shown = [
         f"{split}: {plural(counts['tokens'], 'token')} in {plural(counts['documents'], 'document')}"
         for split, counts in found["splits"].items()

@@ -7,10 +7,17 @@ that follows it, as `shards.format.chat` counts targets.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 
-from shards.format.chat import ROLE_MARKS, TRAINED_ROLE, split_special
+import numpy as np
+
+from shards.errors import InputError
+from shards.format.chat import ROLE_MARKS, TRAINED_ROLE, find_openings, find_targets, split_special
+from shards.format.document_table import iter_blocks
 from shards.format.manifest import ChatEntry
+from shards.format.reader import ShardSet
 
 _TEMPLATE = (
     "{{%- set before = {before} -%}}{{%- set heads = {heads} -%}}{{{{- bos_token -}}}}"
@@ -58,3 +65,68 @@ def write_chat_template(chat: ChatEntry, special: Mapping[str, int]) -> str:
         end=end,
         rest=json.dumps("".join(after[1:])),
     )
+
+
+Apply = Callable[[list[dict[str, str]], bool], tuple[list[int], list[int]]]
+"""Returns the ids and the mask of messages by a template; of the prompt for another answer, if that is asked for."""
+CONVERSATIONS = 300
+"""So many conversations of a set are compared."""
+
+
+def prove_template(shard_set: ShardSet, apply: Apply) -> int:
+    """Compare conversations of a set with what an exported template makes of them: ids, targets and prompts.
+
+    Left out are those in which a content spells a special token, which a template takes for control, or an answer
+    begins with white space, which a template joins with its opening.
+
+    Args:
+        shard_set: the set.
+        apply: the template, as its user calls it.
+
+    Returns:
+        How many were compared.
+
+    Raises:
+        InputError: one differs.
+        ShardSetError: a file of the set is not what the manifest says.
+    """
+    compared = 0
+    for ids, records, targets in islice(_iter_conversations(shard_set), CONVERSATIONS):
+        found, mask = apply(records, False)
+        prompt, _ = apply(records[:-1], True)
+        opened = len(prompt) if records[-1]["role"] == TRAINED_ROLE else 0
+        if (found, mask, prompt[:opened]) != (ids, targets, ids[:opened]):
+            raise InputError(
+                f"chat_template: transformers gives other ids or targets than training to {records!s:.200}: "
+                f"{found[:12]}, expected {ids[:12]}. Nothing was exported. Report it with the tokenizer."
+            )
+        compared += 1
+    return compared
+
+
+def _iter_conversations(shard_set: ShardSet) -> Iterator[tuple[list[int], list[dict[str, str]], list[int]]]:
+    """Yield ids, messages and targets of the conversations of a set that a template writes as the set does."""
+    manifest, vocabulary, chat = shard_set.manifest, shard_set.vocabulary, shard_set.manifest.chat
+    if chat is None:
+        return
+    openings = {text: role for role, text in chat.before.items()}
+    begins = "|".join(map(re.escape, openings))
+    turn = re.compile(f"({begins})(.*?){re.escape(chat.after)}(?={begins}|$)", re.DOTALL)
+    special = vocabulary.special
+    for number in range(len(shard_set.shards)):
+        for block in iter_blocks(shard_set, number):
+            for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
+                ids = block.tokens[start:end]
+                if not len(find_openings(ids, chat.opening)):
+                    continue
+                text = vocabulary.decode_document(ids[:-1]).decode(errors="replace")
+                spelt = sum(part in special for part in split_special(text, special))
+                turns = turn.findall(text)
+                odd = any(openings[before] == TRAINED_ROLE and content[:1].isspace() for before, content in turns)
+                marks = sum(token in special.values() for token in ids.tolist())
+                if odd or spelt + (1 if vocabulary.bos is None else 2) != marks:
+                    continue
+                records = [{"role": openings[before], "content": content} for before, content in turns]
+                targets = find_targets(manifest, ids, np.array([0, len(ids)])).astype(int).tolist()
+                begin = [] if shard_set.bos_id is not None else [shard_set.eos_id]  # what stands before a document
+                yield [*begin, *ids.tolist()], records, [*([0] * len(begin)), *targets]

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shards.errors import InputError, remedy_of
+from shards.format.chat import find_openings
 from shards.format.document_table import iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.tokenizer_json import find_special, make_plain, run_tokenizers
@@ -112,6 +113,8 @@ def _iter_documents(shard_set: ShardSet) -> Iterator[tuple[str, list[int]]]:
     for number in range(len(shard_set.shards)):
         for block in iter_blocks(shard_set, number):
             for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
-                if end - start <= _MOST_TOKENS:
-                    ids = block.tokens[start : end - 1]
+                ids = block.tokens[start : end - 1]
+                # A conversation is proved with its template.
+                chat = shard_set.manifest.chat
+                if end - start <= _MOST_TOKENS and not (chat and len(find_openings(ids, chat.opening))):
                     yield shard_set.vocabulary.decode_document(ids).decode(errors="replace"), ids.tolist()

@@ -23,6 +23,9 @@ ROLE_MARKS: dict[Role, str] = {"system": "\ufdd0", "user": "\ufdd1", "assistant"
 characters: Unicode keeps these code points for programs."""
 TRAINED_ROLE: Role = "assistant"
 
+NO_TARGET = -100
+"""The label of what is no target: what `cross_entropy` of PyTorch ignores."""
+
 Message = tuple[Role, str]
 Encode = Callable[[str], list[int]]
 """Returns the ids of a text in which no special token is matched."""

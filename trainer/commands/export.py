@@ -6,9 +6,10 @@ The parts of a `llama` choose its class in transformers: Llama, Qwen3 (norms of 
 or Apertus (both). Rows that pad the vocabulary are cut off; a `gpt2` gets GPT-2's own parameter names, with query, key
 and value in one matrix and matrices transposed. Text begins after an end of document, as in training, and
 `generate` without a prompt does the same. The tokenizer gives the ids of training: BOS if the set has it, and special
-tokens spelled in a text as text, unless it is called with `split_special_tokens=False`. That is proved on probes and on
-documents of the set; `export.json` has the receipt, and which programs have the class of the model. It takes at most
-twice the memory of the weights.
+tokens spelled in a text as text, unless it is called with `split_special_tokens=False`. A model of conversations has a
+chat template, written from the set's format; it needs whole special tokens, so there that is the default. All this is
+proved on probes and on documents of the set; `export.json` has the receipt, and which programs have the class of the
+model. It takes at most twice the memory of the weights.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -28,6 +29,7 @@ from shards.terminal.program import Outcome
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from shards.convert.chat_template import Apply
     from shards.convert.tokenizer_proof import Encode
     from trainer.recipe import ModelConfig
 
@@ -70,6 +72,8 @@ SERVERS = ["transformers", "vLLM", "llama.cpp"]
 """The programs that run the classes of an export: of Apertus with squared ReLU, which has an activation of its own
 elsewhere, the first alone."""
 
+CONTROL_TOKENS = "a program that serves this model may take special tokens that a user types for control"
+
 PARTS = re.compile(
     r"lm_head|model\.(embed_tokens|embed_positions|norm|layers\.\d+\.((input|post_attention)_layernorm"
     r"|self_attn\.([qkvo]_proj|[qk]_norm)|mlp\.(gate|up|down)_proj))"
@@ -102,6 +106,7 @@ def run(options: argparse.Namespace) -> Outcome:
     """Run `export`: write a checkpoint's folder for transformers, whole or not at all; return what it holds."""
     import torch
 
+    from shards.convert.chat_template import prove_template, write_chat_template
     from shards.convert.export import EXPORT_FILE
     from shards.convert.tokenizer_proof import prove_tokenizer
     from shards.stores.files import write_folder, write_text
@@ -122,6 +127,11 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError(f"{large[0]}: has weights that {options.dtype} cannot hold. Choose another --dtype.")
     tokens = {token.content: index for index, token in loaded.tokenizer.get_added_tokens_decoder().items()}
     files = describe_export_files(config, vocab_size, loaded.eos_id, tokens, options.dtype, bos_id=loaded.bos_id)
+    if loaded.chat is not None:
+        # A template's own special tokens must be whole, so text that spells one is control, too, unless a call says no.
+        template = write_chat_template(loaded.chat, tokens)
+        files["tokenizer_config.json"] |= {"split_special_tokens": False, "chat_template": template}
+        files["generation_config.json"] |= {"eos_token_id": sorted(loaded.answer_ends)}
     (class_name,) = files[CONFIG_FILE]["architectures"]
     served_by = SERVERS[: 1 if class_name == "ApertusForCausalLM" else None]
     with write_folder(out) as folder:
@@ -133,9 +143,15 @@ def run(options: argparse.Namespace) -> Outcome:
             shard_set = open_training_set(options.run, find_training_set(options.run))
         except (InputError, OSError) as error:
             say(f"the set cannot be read, so the tokenizer is compared on probes alone: {error}")
-        others = _load_auto_tokenizer(folder)
+        tokenizer = _load_auto_tokenizer(folder)
+        others: dict[str, Encode] = {}
+        if tokenizer is not None:
+            others["transformers"] = lambda text: tokenizer(text, split_special_tokens=True)["input_ids"]
         proof = prove_tokenizer(folder / TOKENIZER_FILE, bos_id=loaded.bos_id, shard_set=shard_set, others=others)
         receipt: JsonObject = {"step": loaded.step, "served_by": served_by, "tokenizer_proof": proof}
+        if loaded.chat is not None:
+            proved = None if tokenizer is None or shard_set is None else prove_template(shard_set, _apply(tokenizer))
+            receipt["chat_template"] = {"conversations_compared": proved, "control_tokens": CONTROL_TOKENS}
         write_text(folder / EXPORT_FILE, json.dumps(receipt, indent=2) + "\n")
         write_tensors(folder / WEIGHTS_FILE, weights, {"format": "pt"})
     parameters = sum(tensor.numel() for tensor in weights.values())
@@ -146,15 +162,25 @@ def run(options: argparse.Namespace) -> Outcome:
     return Outcome(result | {"served_by": served_by}, [served, [result]])
 
 
-def _load_auto_tokenizer(folder: Path) -> dict[str, Encode]:
-    """Return what encodes a text by the tokenizer that transformers makes of an export, if it is installed."""
+def _load_auto_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer that transformers makes of an export; None if it is not installed."""
     try:
         import transformers
     except ImportError:
-        return {}
+        return None
     auto: Any = transformers.AutoTokenizer
-    tokenizer = auto.from_pretrained(folder)
-    return {"transformers": lambda text: tokenizer(text)["input_ids"]}
+    return auto.from_pretrained(folder)
+
+
+def _apply(tokenizer: Any) -> Apply:
+    """Return what applies the template of an exported tokenizer."""
+
+    def apply(messages: list[dict[str, str]], prompt: bool) -> tuple[list[int], list[int]]:
+        asked = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": not prompt}
+        found = tokenizer.apply_chat_template(messages, add_generation_prompt=prompt, **asked)
+        return found["input_ids"], [] if prompt else found["assistant_masks"]
+
+    return apply
 
 
 def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> dict[str, Tensor]:

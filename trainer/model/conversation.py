@@ -46,11 +46,9 @@ class Conversation:
                 f"the conversation has {plural(len(ids), 'token')} with this question; expected fewer than the model's "
                 f"context of {context}. Ask less, or begin another conversation."
             )
-        # Where nothing stands after an answer, the next message ends it.
-        ends = {trained.eos_id, *(chat.tail[:1] or (head[0] for head in chat.heads.values()))}
         answer = Completion(question, trained.step)
         try:
-            complete(trained, [answer], [ids], self._options, ends, on_text)
+            complete(trained, [answer], [ids], self._options, trained.answer_ends, on_text)
         finally:
             self.ids = [*ids, *answer.token_ids, *chat.tail]
         return answer

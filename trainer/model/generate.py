@@ -95,6 +95,12 @@ class TrainedModel:
         special = parse_tokenizer(self.tokenizer_json).special
         return make_chat_ids(self.chat.before, self.chat.after, special, self.encode_piece)
 
+    @property
+    def answer_ends(self) -> set[int]:
+        """The ids that end an answer: EOS, and what stands after one; where nothing does, what begins a message."""
+        chat = self.chat_ids
+        return {self.eos_id, *(chat.tail[:1] or (head[0] for head in chat.heads.values()))}
+
     @cached_property
     def encode_piece(self) -> Callable[[str], list[int]]:
         """Returns the ids of a piece of a conversation, before which no space is put."""
