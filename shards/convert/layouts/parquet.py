@@ -2,8 +2,8 @@
 
 By these names `datasets.load_dataset` and the Hub's viewer find the splits of a folder that has no card. Columns:
 `input_ids` list<uint16> or list<uint32>, EOS included; in a set with conversations `labels` list<int32>, the same ids
-but -100 for those that are no targets, for models that shift labels themselves; `source`, `unit`, `row`, `hash` (hex) of
-the document table; and `phase` in a set with phases, null in validation. A row group holds about 8 MB of tokens.
+but -100 for those that are no targets, for models that shift labels themselves; `source`, `unit`, `row`, `hash` (hex)
+of the document table; and `phase` in a set with phases, null in validation. A row group holds about 8 MB of tokens.
 
 Source of the names: huggingface/datasets, `data_files.py`.
 """
