@@ -13,6 +13,7 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.clean.functions.child import Answer, answer, ask_datatrove
@@ -54,7 +55,8 @@ def apply(table: DatatroveFilter, documents: Documents, tally: Tally) -> Documen
         # One that leaves nothing of a text keeps it: what it writes is not used.
         return answer(lambda texts: [one or None for one in ask_datatrove(filter_, texts)], own)
 
-    return judge(table, table.step, ask, documents, tally, range(len(documents) - 1, -1, -ASKED_TWICE))
+    left = judge(table, table.step, ask, documents.seen, tally, range(len(documents) - 1, -1, -ASKED_TWICE))
+    return documents.only(np.isin(documents.rows, left.rows))
 
 
 def versions() -> list[str | None]:

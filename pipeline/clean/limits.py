@@ -68,7 +68,7 @@ def drop_beyond_limits(source: SourceRecipe, documents: Documents, tally: Tally)
         return documents
     names = sorted({limit.measure for limit in limits})
     # All limits at once; each preset shows some of the documents that it would drop alone.
-    values = measure.measure_documents(documents.text, names)
+    values = measure.measure_documents(documents.seen.text, names)
     found = find_violations(values, names, limits)
     for preset in dict.fromkeys(limit.preset for limit in limits):
         own = [number for number, limit in enumerate(limits) if limit.preset == preset]

@@ -29,7 +29,7 @@ def drop_matches(source: SourceRecipe, documents: Documents, tally: Tally) -> Do
         return documents
     import pyarrow.compute as pc
 
-    text = documents.text
+    text = documents.seen.text
     found = np.zeros(len(text), bool)
     for pattern in _passes(tuple(source.drop_if_matches)):
         found |= unwrap_mask(pc.match_substring_regex(text, pattern))

@@ -26,7 +26,8 @@ from pipeline.sources.base import SHOWN_MALFORMED, Span, TextBatch, spans_to_jso
 from pipeline.sources.formats.encodings import explain_fault, is_utf8
 
 Step = Callable[[SourceRecipe, Documents, Tally], Documents]
-"""Returns the documents that a step leaves, and counts the others in the tally; it is given one at least."""
+"""Returns the documents that a step leaves, and counts the others in the tally; it is given one at least. What measures
+or searches reads `Documents.seen`."""
 
 
 def _drop_by_length(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
@@ -53,25 +54,15 @@ def _apply_filter(name: str, source: SourceRecipe, documents: Documents, tally: 
     return documents
 
 
-def _on_seen(step: Step) -> Step:
-    """Return a step that drops documents by what of them is `seen`."""
-
-    def drop(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
-        left = step(source, documents.seen, tally)
-        return documents.only(np.isin(documents.rows, left.rows)) if documents.has_marks else left
-
-    return drop
-
-
 _CHANGING = ("python", "personal_data")
 """Filters that may change the text come first: presets measure the text that is encoded."""
 
 STEPS: tuple[Step, ...] = (
     _drop_by_length,
-    _on_seen(drop_matches),
+    drop_matches,
     *(partial(_apply_filter, name) for name in _CHANGING),
-    _on_seen(drop_beyond_limits),
-    *(_on_seen(partial(_apply_filter, one.name)) for one in Filter.__subclasses__() if one.name not in _CHANGING),
+    drop_beyond_limits,
+    *(partial(_apply_filter, table.name) for table in Filter.__subclasses__() if table.name not in _CHANGING),
 )
 """Every step, in order. What identifies a step beside the keys of a source, `identify_steps` says."""
 

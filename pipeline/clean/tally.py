@@ -76,7 +76,9 @@ class Documents:
         if not self.has_marks:
             return self
         first, last = self.offsets[[0, -1]]
-        offsets, data = pa.py_buffer((self.offsets - first).data), MARK.sub(b"\n\n\n", self.data[first:last])
+        offsets, data = pa.py_buffer((self.offsets - first).data), bytes(self.data[first:last])
+        for mark in ROLE_MARKS.values():  # in a tenth of a pattern's time
+            data = data.replace(mark.encode(), b"\n\n\n")
         text: Any = pa.Array.from_buffers(pa.large_string(), len(self), [None, offsets, pa.py_buffer(data)])
         return Documents(text, self.rows)
 
