@@ -47,8 +47,11 @@ _MARKS = f"[{''.join(ROLE_MARKS.values())}]"
 _WHITE = r"\A[\s\x0b\x1c-\x1f\x{85}\p{Z}]*\z"
 _NAMES = (("role", "from"), ("content", "value"))
 """The names that the fields of a message have."""
-MESSAGES = pa.list_(pa.struct([(name, pa.large_string()) for names in _NAMES for name in names]))
+_TEXTS = [(name, pa.large_string()) for names in _NAMES for name in names]
+MESSAGES = pa.list_(pa.struct(_TEXTS))
 """The type in which messages of JSON are read."""
+PLAIN_MESSAGES = pa.list_(pa.struct([*_TEXTS, *((name, pa.null()) for names in _FIELDS.values() for name in names)]))
+"""The type in which they are read that lack all other fields, or have null there."""
 _SHOWN = 100
 """Characters of a message that shows why its conversation is dropped."""
 
@@ -82,7 +85,11 @@ def mark_messages(columns: Sequence[Any], rows: UInt32s, listed: Iterable[Any] |
 
     # Which messages have each reason, and which conversations.
     nowhere = np.zeros(len(roles), bool)
-    faults = [nowhere, *(has.get(why, nowhere) for why in _FIELDS), unwrap_mask(contents.is_null()), matches(_MARKS)]
+    data = np.frombuffer(joined.buffers()[2] or b"", np.uint8)
+    # Few other characters begin as marks do: then nothing is searched.
+    is_clean = np.count_nonzero((data[:-1] == _ANSWER[0]) & (data[1:] == _ANSWER[1])) <= len(roles)
+    faults = [nowhere, *(has.get(why, nowhere) for why in _FIELDS), unwrap_mask(contents.is_null())]
+    faults += [nowhere if is_clean else matches(_MARKS)]
     faults += [unknown, nowhere, answers & matches(_WHITE)]
     found = np.array([_any_of(fault, offsets) for fault in faults])
     found[_REASONS.index(NO_MESSAGES)] = absent | (offsets[1:] == offsets[:-1])
@@ -178,11 +185,6 @@ def _is_given(values: Any) -> Bools:
 
 def _has_any(message: dict[str, Any], names: Iterable[str]) -> bool:
     return any(message.get(name) not in (None, "", [], {}) for name in names)
-
-
-def may_have_fields(data: bytes) -> bool:
-    """Return whether messages of JSON may have a field for which they are dropped."""
-    return any(b'"%b"' % name.encode() in data for names in _FIELDS.values() for name in names)
 
 
 def is_list(kind: Any) -> bool:

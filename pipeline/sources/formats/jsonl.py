@@ -20,7 +20,7 @@ from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file
 from pipeline.sources.formats.columns import describe_list, list_names
 from pipeline.sources.formats.span_reader import SpanReader
-from pipeline.sources.messages import MESSAGES, describe_turns, may_have_fields
+from pipeline.sources.messages import MESSAGES, PLAIN_MESSAGES, describe_turns
 
 _HEAD_BYTES = 1 << 16
 """The records that begin in so many bytes are checked for the recipe's columns."""
@@ -55,16 +55,18 @@ def read_records(reader: SpanReader, pieces: Iterable[bytes]) -> Iterator[TextBa
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
-    options = parse_options(reader.source, reader.span.name)
+    options, messages = parse_options(reader.source, reader.span.name), reader.source.messages
+    plain = parse_options(reader.source, reader.span.name, PLAIN_MESSAGES) if isinstance(messages, str) else None
     for piece in filter(bytes.strip, pieces):
-        table, faults = parse_lines(piece, options, reader.span, reader.row)
+        table, faults = parse_lines(piece, options, reader.span, reader.row, plain)
         for record, fault in faults.items():
             reader.refuse(describe_place(reader.span, reader.row + record), fault, _REMEDY)
         # Malformed records keep their numbers: rows of the others are those that provenance names.
         rows = np.delete(reader.number_rows(table.num_rows + len(faults)), list(faults))
         written = partial(_list_written, reader.span, piece, faults)
-        messages = reader.source.messages
-        listed = written(messages) if isinstance(messages, str) and may_have_fields(piece) else None
+        listed = None
+        if isinstance(messages, str) and plain and table.schema != plain.explicit_schema:
+            listed = written(messages)
         yield reader.make_batch(table, rows, written, listed=listed)
 
 
@@ -163,11 +165,11 @@ _Columns: TypeAlias = "dict[str, pa.DataType | _Columns]"
 """Columns by name: a type, or the columns in a struct."""
 
 
-def parse_options(source: SourceRecipe, name: str) -> pa_json.ParseOptions:
+def parse_options(source: SourceRecipe, name: str, messages: pa.DataType = MESSAGES) -> pa_json.ParseOptions:
     """Return options that read only the recipe's columns of JSON lines, with the expected types."""
     # Dotted names become nested structs. A name that is a value and a struct at once is refused.
     tree: _Columns = {}
-    kind = MESSAGES if isinstance(source.messages, str) else pa.large_string()
+    kind = messages if isinstance(source.messages, str) else pa.large_string()
     columns: list[tuple[str, pa.DataType]] = [(column, kind) for column in source.text_columns]
     columns += [(predicate.column, predicate.json_type()) for predicate in source.predicates]
     for column, kind in columns:
@@ -187,18 +189,22 @@ def _fields(tree: _Columns) -> list[pa.Field[Any]]:
     return [pa.field(name, pa.struct(_fields(kind)) if isinstance(kind, dict) else kind) for name, kind in tree.items()]
 
 
-def parse_lines(piece: bytes, options: pa_json.ParseOptions, span: Span, row: int) -> tuple[pa.Table, dict[int, str]]:
+def parse_lines(
+    piece: bytes, options: pa_json.ParseOptions, span: Span, row: int, first: pa_json.ParseOptions | None = None
+) -> tuple[pa.Table, dict[int, str]]:
     """Parse a piece of JSON lines; return the well-formed records, and the faults of the others by number in the piece.
+
+    If `first` is given and can read all of the piece, it does.
 
     Raises:
         SourceError: the piece is one record that is too long for Arrow; `row` is its number in the span.
     """
     if len(piece) > MOST_BYTES:
         raise SourceError(f"{span.name}: record {row} is longer than 2 GiB. Split it, or convert the file to parquet.")
-    try:
-        return _read_json(piece, options), {}
-    except pa.ArrowInvalid:
-        lines = [line for line in piece.split(b"\n") if line.strip()]
+    for tried in filter(None, (first, options)):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return _read_json(piece, tried), {}
+    lines = [line for line in piece.split(b"\n") if line.strip()]
     # Arrow refuses the whole piece for one bad record, so bad records are found by halving.
     tables: list[pa.Table] = [options.explicit_schema.empty_table()]
     faults: dict[int, str] = {}
