@@ -33,8 +33,9 @@ from shards.format.content_hash import hash_document
 from shards.format.reader import open_set
 from shards.terminal.display import printable
 from tests.support.builds import Built, call_here
-from tests.support.conversations import make_conversations
+from tests.support.conversations import CORPUS, make_conversations
 from tests.support.reading import files_source, read_batches, texts_of
+from tests.support.recipes import source, write_recipe
 
 S, U, A = "\ufdd0", "\ufdd1", "\ufdd2"
 NONE, NULL, MARK = "none", "null content", "content with a mark of a role"
@@ -337,3 +338,37 @@ def test_an_audit_counts_conversations_and_compares_what_they_say(chat_set: Buil
             allowed.update(hash_ngrams(whole, ends * 0, ends, width=NGRAM_TOKENS, values=values).tolist())
     assert len(sampled) > 100
     assert set(sampled["hash"].tolist()) <= allowed
+
+
+def test_a_build_and_a_plan_count_each_drop_and_name_the_first(tmp_path: Path) -> None:
+    talks = [turns(f"{U}Say {number} in words.", f"{A}It is {number}.") for number in range(200)]
+    lines = [json.dumps({"messages": messages}) for messages in [*talks, *(messages for messages, _ in RECORDS)]]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    tables = {"chat": {"format": "roles"}, "tokenizer": {"vocab_size": 300}, "split": {"val_tokens": 100}}
+    recipe = write_recipe(tmp_path / "r.toml", source("a", "a.jsonl", messages="messages"), **tables)
+    done = call_here("build", str(recipe), "--out", str(tmp_path / "set"), "--workers", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    (entry,) = json.loads((tmp_path / "set/manifest.json").read_text())["sources"]
+    assert {why: count for why, count in entry["dropped"].items() if why != "duplicate"} == dict(DROPPED)
+    planned = json.loads(call_here("plan", str(recipe), "--json").stdout)["sources"][0]
+    assert {
+        why: round(share * len(lines)) for why, share in planned["dropped"].items() if why != "duplicate"
+    } == DROPPED
+    for why, count in DROPPED.items():
+        row = 200 + [why for _, why in RECORDS].index(why.removeprefix("messages: "))
+        said = f"{why}: {count} of {len(lines)} records ({count / len(lines):.2%}) dropped, the first a.jsonl row {row}"
+        assert f"source 'a': {said}" in done.stderr
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="needs the corpora")
+def test_published_conversations_are_read_as_they_are() -> None:
+    gsm = [
+        (f"{U}{row['question']}{A}{row['answer']}") for row in map(json.loads, (CORPUS / "gsm8k-train.jsonl").open())
+    ]
+    assert texts_of(read_batches(files_source(CORPUS / "gsm8k-train.jsonl", messages=["question", "answer"]))) == gsm
+    marks = {"human": U, "gpt": A}
+    rows = json.loads((CORPUS / "sharegpt-dummy.json").read_text())
+    said = ["".join(marks[one["from"]] + one["value"] for one in row["conversations"]) for row in rows]
+    assert texts_of(read_batches(files_source(CORPUS / "sharegpt-dummy.json", messages="conversations"))) == said
+    with pytest.raises(SourceError, match=r"column 'turns' has lists of text.*\n.*\n.*enumerate\(row\['turns'\]\)"):
+        read_batches(files_source(CORPUS / "mt_bench-question.jsonl", messages="turns"))
