@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ from tests.support.shard_sets import Plan, plan_set, train_tokenizer, write_set
 
 TEXT = "the shard holds tokens of every document in hash order and ends with naïve café 中文 🙂 déjà-vu\n"
 WORDS = TEXT.split(" ")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _an_empty_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

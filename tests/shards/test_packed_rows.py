@@ -24,11 +24,10 @@ FIELDS = ("position_ids", "document_ids", "cu_seqlens")
 
 
 @pytest.fixture(autouse=True)
-def _small_frames(monkeypatch, tmp_path) -> None:
-    """Let frames hold 64 tokens, so that a shard has many; counts of rows are kept for one test; workers end soon."""
+def _small_frames(monkeypatch) -> None:
+    """Let frames hold 64 tokens, so that a shard has many; workers end soon."""
     monkeypatch.setattr(torch_data, "MP_STATUS_CHECK_INTERVAL", 0.2)
     monkeypatch.setattr(codec, "FRAME_BYTES", 128)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def make_shards(*, bos: bool = False, chat: bool = False, longest: int = SEQ_LEN, count: int = 70) -> list[list[Ids]]:

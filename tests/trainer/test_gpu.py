@@ -43,6 +43,8 @@ def losses_of(lines: list[dict[str, Any]]) -> list[float]:
         ["train.compile=true"],
         ["train.document_mask=true"],
         ["train.document_mask=true", "train.compile=true"],
+        ["train.rows=packed"],
+        ["train.rows=packed", "train.compile=true"],
         ["train.activation_checkpointing=full"],
         ["train.activation_checkpointing=selective", "train.compile=true"],
         ["optimizer.kind=muon", "optimizer.muon_lr=0.01", "model.hidden_act=relu2", "model.use_qk_norm=true"],

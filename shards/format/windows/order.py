@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.random import PCG64, SeedSequence
@@ -85,6 +85,23 @@ class Window:
     stop: int
     at: int = 0
     """The slot of the sample in which the second token is predicted."""
+
+
+class Pieces(NamedTuple):
+    """What some samples of a visit hold, sample by sample; int64 `(pieces,)`."""
+
+    rows: Int64s
+    """Which of the samples each is in."""
+    starts: Int64s
+    """The token of the shard before its first target."""
+    slots: Int64s
+    """How many tokens it predicts."""
+    at: Int64s
+    """Its first slot in the sample."""
+    documents: Int64s
+    """Of packed rows, the number of its document in the shard."""
+    left: Int64s
+    """Of packed rows, the slots of its document after it."""
 
 
 @dataclass(frozen=True)
@@ -208,10 +225,18 @@ class WindowOrder:
         return [((begin + epoch * GOLDEN_STEP) % (1 << 64) * count) >> 64 for epoch in epochs]
 
     def list_windows(self, visit: Visit, places: Int64s) -> list[tuple[int, Window]]:
-        """Return the windows at some places of a visit, each with its index in `places`."""
-        stops = places + self.seq_len + 1
-        pairs = zip(places.tolist(), stops.tolist(), strict=True)
-        return [(index, Window(visit.epoch, visit.shard, *pair)) for index, pair in enumerate(pairs)]
+        """Return the windows, or the pieces of packed rows, at some places of a visit, each with its index there."""
+        found = self.find_pieces(visit, places)
+        columns = (found.rows, found.starts, found.starts + found.slots + 1, found.at)
+        return [
+            (row, Window(visit.epoch, visit.shard, start, stop, at))
+            for row, start, stop, at in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
+    def find_pieces(self, visit: Visit, places: Int64s) -> Pieces:
+        """Return what the samples at some places of a visit hold: a window is one piece."""
+        zeros = 0 * places
+        return Pieces(np.arange(len(places)), places, zeros + self.seq_len, zeros, zeros, zeros)
 
     def _find_places(self, visit: Visit) -> Int64s:
         """Return the places of a visit's windows in order, int64; those of recent visits are kept."""

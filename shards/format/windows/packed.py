@@ -19,7 +19,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from shards.format.document_table import iter_shard_lengths, read_sources
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.format.shard import Shard
-from shards.format.windows.order import Visit, Window, WindowOrder, seeded_permutation
+from shards.format.windows.order import Pieces, Visit, WindowOrder, seeded_permutation
 from shards.stores.cache import Cache, default_cache_folder
 from shards.stores.store import reads_at_once
 from shards.terminal.workers import map_in_threads
@@ -108,27 +108,9 @@ class RowCounts:
     rows: Sequence[int]
     """Of each shard."""
     cut: int
-    """Texts that are longer than a row."""
-    too_long: int
-    """Conversations that are longer than a row."""
+    """Documents that are longer than a row."""
     longest: int
     """Slots of the longest conversation."""
-
-
-class Pieces(NamedTuple):
-    """The pieces of some rows of a visit, row by row; int64 `(pieces,)`."""
-
-    rows: Int64s
-    """Which of the rows each is in."""
-    documents: Int64s
-    """The number of its document in the shard."""
-    starts: Int64s
-    """The token of the shard before its first target; -1 for a shard's first document: no shard has the EOS before."""
-    slots: Int64s
-    at: Int64s
-    """Its first slot in the row."""
-    left: Int64s
-    """Slots of its document after it."""
 
 
 class RowOrder(WindowOrder):
@@ -169,7 +151,7 @@ class RowOrder(WindowOrder):
         )
 
     def find_pieces(self, visit: Visit, places: Int64s) -> Pieces:
-        """Return the pieces of a visit's rows by their numbers in the plan.
+        """Return the pieces of a visit's rows by their numbers in the plan; a shard's first begins at -1, an EOS.
 
         Raises:
             ShardSetError: the document table is not what the manifest says.
@@ -179,15 +161,6 @@ class RowOrder(WindowOrder):
         counts = bounds[places + 1] - bounds[places]
         chosen = join_ranges(bounds[places], counts)
         return Pieces(*(part[chosen] for part in pieces))._replace(rows=np.repeat(np.arange(len(places)), counts))
-
-    def list_windows(self, visit: Visit, places: Int64s) -> list[tuple[int, Window]]:
-        """Return the pieces of rows of a visit, each with the index of its row in `places`."""
-        found = self.find_pieces(visit, places)
-        columns = (found.rows, found.starts, found.starts + found.slots + 1, found.at)
-        return [
-            (row, Window(visit.epoch, visit.shard, start, stop, at))
-            for row, start, stop, at in zip(*(column.tolist() for column in columns), strict=True)
-        ]
 
     def _place(self, visit: Visit, numbers: Int64s) -> Int64s:
         return numbers
@@ -210,7 +183,7 @@ class RowOrder(WindowOrder):
         filled = np.cumsum(slots) - slots
         at = filled - np.repeat(filled[bounds[:-1]], np.diff(bounds))
         left = lengths[documents] - self.before - begins - slots
-        return bounds, Pieces(np.sort(rows), documents, starts, slots, at, left)
+        return bounds, Pieces(np.sort(rows), starts, slots, at, documents, left)
 
 
 def count_before(shard_set: ShardSet) -> int:
@@ -230,28 +203,25 @@ def count_rows(shard_set: ShardSet, split: Split, seq_len: int) -> RowCounts:
         OSError: one cannot be read.
     """
     key, cache = f"rows {ROW_ORDER_VERSION} {shard_set.manifest_sha256} {split} {seq_len}", None
-    with contextlib.suppress(OSError, InputError):  # without a cache, tables are read each time
+    with contextlib.suppress(OSError, InputError, TypeError):  # no cache, or of another version: tables are read
         cache = Cache(default_cache_folder().parent / "rows", CACHE_BYTES)
         if (kept := cache.get(key)) is not None:
             return RowCounts(**json.loads(kept))
     names, before = [source.name for source in shard_set.manifest.sources], count_before(shard_set)
     talks = np.array([source.trained_tokens is not None for source in shard_set.manifest.sources])
 
-    def count(shard: Shard) -> tuple[int, int, int, int]:
-        lengths, own = _read_lengths(shard), np.zeros(0, np.int64)
+    def count(shard: Shard) -> tuple[int, int, int]:
+        lengths, longest = _read_lengths(shard), 0
         if talks.any():
-            lengths, sources = read_sources(shard, names)
-            own = lengths[talks[sources]] - before
+            _, sources = read_sources(shard, names)
+            longest = int((lengths * talks[sources]).max()) - before
         _, _, slots = cut_documents(lengths - before, seq_len)
         rows = plan_rows(np.bincount(slots, minlength=seq_len + 1), seq_len)
-        too_long = int((own > seq_len).sum())
-        cut = int((lengths - before > seq_len).sum()) - too_long
-        return int(rows.max(initial=-1)) + 1, cut, too_long, int(own.max(initial=0))
+        return int(rows.max(initial=-1)) + 1, int((lengths - before > seq_len).sum()), longest
 
-    shards = shard_set.splits.get(split, ())
-    found = map_in_threads(count, shards, reads_at_once(shard_set.store))
-    rows, cut, too_long, longest = map(list, zip(*found, strict=True)) if found else ([], [], [], [0])
-    counts = RowCounts(rows, sum(cut), sum(too_long), max(longest))
+    found = map_in_threads(count, shard_set.splits.get(split, ()), reads_at_once(shard_set.store))
+    rows, cut, longest = ([*column] for column in zip((0, 0, 0), *found, strict=True))
+    counts = RowCounts(rows[1:], sum(cut), max(longest))
     with contextlib.suppress(OSError):
         if cache is not None:
             cache.put(key, json.dumps(asdict(counts)).encode())
@@ -290,12 +260,12 @@ def order_split(
     """
     if rows == "packed":
         counts = counts or count_rows(shard_set, split, seq_len)
-        if counts.too_long:
+        if counts.longest > seq_len:
             before = count_before(shard_set)
             raise InputError(
-                f"{shard_set.store}: {plural(counts.too_long, 'conversation')} of {split} longer than a row of seq_len "
-                f"= {seq_len}; the longest has {counts.longest + before:,} tokens, and none is cut. Raise seq_len "
-                f"(train.seq_len) to {counts.longest}, or build the set with chat.max_tokens = {seq_len + before}."
+                f"{shard_set.store}: the longest conversation of {split} has {counts.longest + before:,} tokens, more "
+                f"than a row of seq_len = {seq_len}, and none is cut. Raise seq_len (train.seq_len) to "
+                f"{counts.longest}, or build the set with chat.max_tokens = {seq_len + before}."
             )
         return RowOrder(shard_set, split, counts, seq_len=seq_len, seed=seed)
     if shard_set.manifest.chat is not None:

@@ -26,8 +26,8 @@ from shards.format.chat import find_targets
 from shards.format.document_table import read_sources
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.shard import Shard
-from shards.format.windows.order import Visit, WindowOrder
-from shards.format.windows.packed import Pieces, RowOrder, join_ranges
+from shards.format.windows.order import Pieces, Visit, WindowOrder
+from shards.format.windows.packed import RowOrder, join_ranges
 from shards.stores.cache_store import CacheStore
 from shards.stores.files import hold_file
 from shards.stores.store import reads_at_once
