@@ -10,7 +10,8 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
@@ -53,11 +54,11 @@ def run(options: argparse.Namespace) -> Outcome:
     text = vocabulary.decode_document(tokens[:-1]).decode("utf-8", "surrogateescape")
     document, parts = {**place.to_dict(), "text": text}, [(text, False)]
     if shard_set.manifest.chat is not None:
+        parts.clear()
         targets = find_targets(shard_set.manifest, tokens, np.array([0, len(tokens)]))
         document["targets"] = int(targets.sum())
-        edges = [0, *(np.flatnonzero(np.diff(targets)) + 1).tolist(), len(tokens)]
-        decoded = [vocabulary.decode(tokens[first:last]).decode("utf-8", "replace") for first, last in pairwise(edges)]
-        parts = [(part, bool(targets[first])) for part, first in zip(decoded, edges, strict=False)]
+        for is_target, run in groupby(zip(tokens.tolist(), targets.tolist(), strict=True), itemgetter(1)):
+            parts.append((vocabulary.decode([token for token, _ in run]).decode("utf-8", "replace"), is_target))
     return Outcome(document, _show_document(document, parts))
 
 

@@ -170,12 +170,11 @@ def _search(search: Search, block: DocumentBlock, room: int) -> Iterator[_Match]
 
 def _list_parts(search: Search, tokens: Tokens, offsets: Int64s) -> list[tuple[int, int]]:
     """Return where the texts of a document begin and end that a hit may be in: what each message says, or all."""
-    chat = search.shard_set.manifest.chat
-    found = [*locate_messages(chat, search.vocabulary, tokens)] if chat else []
+    if (chat := search.shard_set.manifest.chat) is None:
+        return [(0, int(offsets[-1]))]
     parts = [
         (int(offsets[place]) + len(chat.before[role].encode()), int(offsets[stop]))
-        for role, place, _, stop in found
-        if chat
+        for role, place, _, stop in locate_messages(chat, search.vocabulary, tokens)
     ]
     return parts or [(0, int(offsets[-1]))]
 
