@@ -9,7 +9,7 @@ EXPORTS_VENV := .venv-exports
 INTEGRATIONS_VENV := .venv-integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-long test-exhaustive test-exports test-integrations check bench modules clean
+.PHONY: help env demo demo-chat test test-long test-exhaustive test-exports test-integrations check bench modules clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -26,6 +26,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)  ## corpus, shards, validation, training and samples on this machine, no network
 	PYTHON=$(BIN)/python sh recipes/demo.sh
+
+demo-chat: $(STAMP)  ## conversations: shards with targets, a model, an answer; no network
+	PYTHON=$(BIN)/python sh recipes/demo-chat.sh
 
 test: $(STAMP)  ## run the tests, but for those marked `long`
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'not long'

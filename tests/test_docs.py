@@ -28,6 +28,7 @@ WORDS = {
     "CONTRIBUTING.md": 600,
     "README.md": 900,
     "docs/architecture.md": 1_850,
+    "docs/chat.md": 1_200,
     "docs/cleaning.md": 2_350,
     "docs/clusters.md": 1_500,
     "docs/data.md": 1_265,

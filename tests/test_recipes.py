@@ -28,6 +28,7 @@ EXPERIMENTS = sorted(path for path in (ROOT / "recipes/experiments").glob("*.tom
 """Ablations; tests/experiments/test_mix_search.py has the mix searches."""
 FILES = {
     "demo": [f"out/demo-corpus/{name}/part-00000.parquet" for name in ("docs-prose", "docs-maths", "stdlib-code")],
+    "chat-demo": [f"out/demo-corpus/{name}/part-00000.parquet" for name in ("questions", "docs-prose")],
     "local-text": ["data/corpus.txt"],
     "decontaminated": ["data/corpus.txt", "evals/gsm8k.jsonl", "evals/mmlu.parquet"],
 }
