@@ -10,7 +10,7 @@ ELSEWHERE = {
     "mds": "export to parquet, from which mosaicml-streaming writes its shards",
     "slurm": "build by `sbatch recipes/slurm/build.sbatch RECIPE --out PLACE`, on Slurm by Ray: docs/clusters.md",
     "tar": "unpack the archive (`tar -xf`), and name the files that it holds",
-    "warc": "write its text as JSON lines: docs/data.md#chats-archives-and-web-crawls",
+    "warc": "write its text as JSON lines: docs/data.md#archives-and-web-crawls",
     "webdataset": "unpack the archive (`tar -xf`), and name the files that it holds",
     "zip": "unpack the archive (`unzip`), and name the files that it holds",
     "--resume": "run the same command, which resumes RUN; `--from CHECKPOINT` begins another run from a checkpoint",
