@@ -98,7 +98,7 @@ def test_a_plan_foresees_phases_and_drops_and_refuses_a_small_phase(whole: Built
     plan = run("plan", whole.recipe)
     first, last = plan["phases"]
     assert (first["name"], first["share"]) == ("main", 0.9)
-    assert last["sources"] == {"prose": 0.1, "notes": 0.1, "code": 0.8}
+    assert last["sources"] == {"prose": 0.1, "notes": 0.1, "code": 0.8, "chats": 0}
     assert first["tokens"] + last["tokens"] == plan["train_tokens"]
     for source, own in zip(plan["sources"], whole.result["sources"], strict=True):
         read = own["documents_available"] + sum(own["dropped"].values())
@@ -120,11 +120,11 @@ def test_report_inspect_and_trace_know_phases(whole: Built, tmp_path: Path):
     run("report", whole.out, "--audit", tmp_path / "audit", "--out", tmp_path / "report")
     page = (tmp_path / "report/index.html").read_text()
     for name, total in totals.items():
-        _, begun, group = page.partition(f'<th scope="rowgroup" rowspan="3">{name}</th>')
+        _, begun, group = page.partition(f'<th scope="rowgroup" rowspan="4">{name}</th>')
         assert begun
         pattern = r'<th scope="row" class="left">(\w+)</th>.*<td>([\d,]+)</td>'
         shown = re.findall(pattern, group.partition("</tbody>")[0])
-        assert dict(shown) == {source: f"{held:,}" for source, held in total.items()}
+        assert dict(shown) == {source.name: f"{total[source.name]:,}" for source in shard_set.manifest.sources}
     assert "holds an item of dropped" in page
     assert "| `last` | 10.00" in (tmp_path / "report/README.md").read_text()
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from tests.support.builds import real_documents
+from tests.support.conversations import make_conversations, to_records
 from tests.support.data_like_code import write_data_like_code
 from tests.support.near_duplicates import plant as plant_pairs
 from tests.support.personal_data import plant as plant_secrets
@@ -41,12 +42,15 @@ def language_model() -> Path | None:
 
 CODE_CHARS = 1500
 """About how long documents of code are: a shard holds several."""
-PHASES = {"main": {"prose": 5, "notes": 4, "code": 1}, "last": {"prose": 1, "notes": 1, "code": 8}}
+PHASES = {
+    "main": {"prose": 5, "notes": 4, "code": 1, "chats": 1},
+    "last": {"prose": 1, "notes": 1, "code": 8, "chats": 0},
+}
 """The weights of the sources in each phase."""
 
 
 def write_cleaned_recipe(folder: Path) -> Path:
-    """Write three sources and the recipe `cleaned.toml`, and return its path; paths in it are relative to its folder.
+    """Write sources of text and of conversations, and `cleaned.toml`; return its path. Its own paths begin beside it.
 
     Presets, language, evaluation items, personal data, near-duplicates, a block list, patterns and predicates drop
     documents; training has two phases.
@@ -87,6 +91,10 @@ def write_cleaned_recipe(folder: Path) -> Path:
     (folder / "code.jsonl.bz2").write_bytes(bz2.compress("".join(files[1::2]).encode()))
     for name, own in (("dropped", items[::2]), ("reported", items[1::2])):
         write_texts(folder / f"{name}.jsonl", own, "question")
+    chats = to_records(make_conversations(150))
+    for record, secret in zip(chats, plant_secrets(8), strict=False):
+        record["messages"][-2]["content"] += f"\n{secret.text}"
+    (folder / "chats.jsonl").write_text("".join(json.dumps(record) + "\n" for record in chats))
     path = folder / "cleaned.toml"
     if (model := language_model()) is not None:
         shutil.copy(model, folder / model.name)
@@ -155,6 +163,17 @@ gopher = {{ enabled = false }}
 c4 = {{ enabled = false }}
 fineweb = {{ enabled = false }}
 code = {{ when = "encode", max_dropped = 1 }}
+
+# Conversations; presets see what their messages say.
+[[sources]]
+name = "chats"
+paths = ["chats.jsonl"]
+messages = "messages"
+weight = 1
+
+[chat]
+format = "roles"
+max_tokens = 700
 
 [clean.gopher]
 max_dropped = 1
