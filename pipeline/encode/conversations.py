@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import spread, text_offsets, wrap_numbers, wrap_texts
+from pipeline.arrow_arrays import text_offsets, wrap_numbers, wrap_texts
 from pipeline.recipe.chat import ROLES
 from shards.format.chat import ROLE_MARKS, ChatIds
 
@@ -62,13 +62,18 @@ class Messages:
         heads = np.array([len(chat.heads[role]) for role in ROLES], np.int64)[self.roles]
         sizes = np.diff(bounds)
         edges = np.append(0, np.cumsum(heads + sizes + len(chat.tail)))
-        ids = np.empty(int(edges[-1]), pieces.dtype)
+        ids, is_piece = np.empty(int(edges[-1]), pieces.dtype), np.ones(int(edges[-1]), bool)
+
+        def put(places: Int64s, token: int) -> None:
+            ids[places], is_piece[places] = token, False
+
         for number, role in enumerate(ROLES):
+            starts = edges[:-1][self.roles == number]
             for offset, token in enumerate(chat.heads[role]):
-                ids[edges[:-1][self.roles == number] + offset] = token
-        ids[spread(edges[:-1] + heads, sizes)] = pieces
+                put(starts + offset, token)
         for offset, token in enumerate(chat.tail):
-            ids[edges[1:] - len(chat.tail) + offset] = token
+            put(edges[1:] - len(chat.tail) + offset, token)
+        ids[is_piece] = pieces  # in order: four times as fast as by their places
         return ids, edges[self.first]
 
 
