@@ -16,7 +16,7 @@ import torch
 
 from shards.errors import RunError, plural
 from shards.format.arrays import Float64s
-from shards.format.windows.window_reader import IGNORED
+from shards.format.chat import NO_TARGET
 from shards.terminal.reporter import Note
 from shards.torch import TokenWindows
 from shards.trace.locate import Place, find_window_documents
@@ -176,6 +176,6 @@ def _measure_targets(session: Session, windows: TokenWindows, first: int, batch:
         ids, labels = sample["input_ids"], sample["labels"]
         documents = sample.get("document_ids", session.trained.number_documents(ids))
         losses[0, row : row + train.micro_batch] = measure_labels(session.trained, ids, labels, documents)
-        losses[1, row : row + train.micro_batch] = (labels != IGNORED).to(session.device)
+        losses[1, row : row + train.micro_batch] = (labels != NO_TARGET).to(session.device)
     add_over_ranks(losses)
     return losses.cpu().numpy()

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet
-from shards.format.windows.window_reader import IGNORED
+from shards.format.chat import NO_TARGET
 from shards.torch import TokenWindows
 from shards.torch.windows import Sample
 from trainer.device import add_over_ranks, autocast
@@ -68,7 +68,7 @@ def take_step(session: Session, windows: TokenWindows) -> Record:
         first = session.windows + row
         batch = windows.read(range(first, first + train.micro_batch))
         waited += time.perf_counter() - asked
-        targets += int((batch["labels"] != IGNORED).sum())
+        targets += int((batch["labels"] != NO_TARGET).sum())
         _exchange_gradients(session.forward, with_this_one=index == rounds - 1)
         total += accumulate_gradients(session, batch, rounds)
 

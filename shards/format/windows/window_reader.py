@@ -22,7 +22,7 @@ import numpy as np
 
 from shards.format import codec
 from shards.format.arrays import Float64s, Int64s, Tokens
-from shards.format.chat import find_targets
+from shards.format.chat import NO_TARGET, find_targets
 from shards.format.document_table import read_sources
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.shard import Shard
@@ -42,10 +42,6 @@ MOST_THREADS = 4
 
 DECODED_SHARDS = 2
 """Shards held decoded: the one in use and the next."""
-
-
-IGNORED = -100
-"""The label of a slot whose prediction does not count, as torch has it."""
 
 
 class WindowReader:
@@ -100,7 +96,7 @@ class WindowReader:
 
         Returns:
             ids: what is fed, int64 `(rows, seq_len)`; EOS in the padding.
-            labels: the token after each id in its document; `IGNORED` where that is no target.
+            labels: the token after each id in its document; `NO_TARGET` where that is no target.
             documents: the document of each slot, numbered from 0 in each row; the padding is one more.
 
         Raises:
@@ -108,7 +104,7 @@ class WindowReader:
             OSError: a shard cannot be read.
         """
         shape, eos_id = (len(numbers), order.seq_len), order.manifest.tokenizer.eos_id
-        ids, labels, documents = np.full(shape, eos_id), np.full(shape, IGNORED), np.zeros(shape, np.int64)
+        ids, labels, documents = np.full(shape, eos_id), np.full(shape, NO_TARGET), np.zeros(shape, np.int64)
         with self._lock:
             for visit, rows, places in self._group(numbers):
                 pieces, shard = order.find_pieces(visit, places), self._hold(visit.shard)
@@ -280,7 +276,7 @@ def _label(shard: Shard, order: RowOrder, pieces: Pieces, told: Tokens) -> Int64
         document = pieces.documents[np.searchsorted(bounds, at, "right") - 1]
         found = "ends without EOS" if ends[at] else "has an EOS before its end"
         raise shard.wrong_table(f"by it document {document} {found}; expected EOS at its end alone")
-    return np.where(find_targets(order.manifest, told, bounds), told.astype(np.int64), IGNORED)
+    return np.where(find_targets(order.manifest, told, bounds), told.astype(np.int64), NO_TARGET)
 
 
 def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
