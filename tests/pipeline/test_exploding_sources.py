@@ -147,7 +147,7 @@ def test_too_little_memory_names_the_record(tmp_path: Path, monkeypatch: pytest.
     parse_lines = jsonl.parse_lines
 
     def fail(*arguments: Any) -> Any:
-        if arguments[-1]:
+        if arguments[3]:
             raise MemoryError
         return parse_lines(*arguments)
 

@@ -33,7 +33,7 @@ from shards.format.content_hash import hash_document
 from shards.format.reader import open_set
 from shards.terminal.display import printable
 from tests.support.builds import Built, call_here
-from tests.support.conversations import CORPUS, make_conversations
+from tests.support.conversations import CORPUS, make_conversations, read_lines
 from tests.support.reading import files_source, read_batches, texts_of
 from tests.support.recipes import source, write_recipe
 
@@ -362,9 +362,7 @@ def test_a_build_and_a_plan_count_each_drop_and_name_the_first(tmp_path: Path) -
 
 @pytest.mark.skipif(not CORPUS.exists(), reason="needs the corpora")
 def test_published_conversations_are_read_as_they_are() -> None:
-    gsm = [
-        (f"{U}{row['question']}{A}{row['answer']}") for row in map(json.loads, (CORPUS / "gsm8k-train.jsonl").open())
-    ]
+    gsm = [f"{U}{row['question']}{A}{row['answer']}" for row in read_lines("gsm8k-train.jsonl")]
     assert texts_of(read_batches(files_source(CORPUS / "gsm8k-train.jsonl", messages=["question", "answer"]))) == gsm
     marks = {"human": U, "gpt": A}
     rows = json.loads((CORPUS / "sharegpt-dummy.json").read_text())

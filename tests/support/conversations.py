@@ -7,12 +7,14 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards.format.chat import Message
+from shards.format.manifest import Role
 from shards.format.reader import open_set
 from shards.format.shard import document_schema
 from shards.format.writer import SetProperties, write_manifest, write_shard
@@ -44,20 +46,24 @@ def to_records(conversations: Sequence[Sequence[Message]]) -> list[dict[str, lis
     return [{"messages": [{"role": role, "content": text} for role, text in one]} for one in conversations]
 
 
+def read_lines(name: str) -> list[dict[str, Any]]:
+    """Return the records of a published file of JSON lines."""
+    return [json.loads(line) for line in (CORPUS / name).read_text(encoding="utf-8").split("\n") if line]
+
+
 def read_corpus() -> list[list[Message]]:
     """Return the published conversations, all of them in one shape."""
-    roles = {"human": "user", "gpt": "assistant"}
-    lines = (json.loads(line) for line in (CORPUS / "gsm8k-train.jsonl").open(encoding="utf-8"))
+    roles: dict[str, Role] = {"human": "user", "gpt": "assistant"}
+    lines = read_lines("gsm8k-train.jsonl")
     found: list[list[Message]] = [[("user", line["question"]), ("assistant", line["answer"])] for line in lines]
     for one in json.loads((CORPUS / "sharegpt-dummy.json").read_text(encoding="utf-8")):
-        found.append([(roles[message["from"]], message["value"]) for message in one["conversations"]])  # type: ignore[misc]
-    questions, answers = (
-        {line["question_id"]: line for line in map(json.loads, (CORPUS / name).open(encoding="utf-8"))}
-        for name in ("mt_bench-question.jsonl", "mt_bench-gpt4.jsonl")
-    )
-    for number, line in answers.items():
-        turns = zip(questions[number]["turns"], line["choices"][0]["turns"], strict=False)
-        found.append([message for asked, told in turns for message in (("user", asked), ("assistant", told))])  # type: ignore[misc]
+        found.append([(roles[message["from"]], message["value"]) for message in one["conversations"]])
+    questions = {line["question_id"]: line["turns"] for line in read_lines("mt_bench-question.jsonl")}
+    for line in read_lines("mt_bench-gpt4.jsonl"):
+        messages: list[Message] = []
+        for asked, told in zip(questions[line["question_id"]], line["choices"][0]["turns"], strict=False):
+            messages += [("user", asked), ("assistant", told)]
+        found.append(messages)
     return found
 
 
