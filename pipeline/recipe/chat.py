@@ -6,16 +6,18 @@ A format is a table, not a program: a message is written from itself alone, so n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import permutations
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from pipeline.recipe.key_values import Count
-from shards.config import Settings
+from shards.config import Settings, table_of
 from shards.format.manifest import Role
 
+MOST_CHARACTERS = 400
+"""A longer text of a table is refused: every reader looks for it."""
 ROLES: tuple[Role, ...] = get_args(Role)
 _TOKEN = re.compile(r"<\|[^<>|\s]+\|>")
 """What a format's table names as a special token by its form alone; others are those that the tokenizer has."""
@@ -34,10 +36,10 @@ class ChatRecipe(Settings):
     format: Literal["chatml", "roles"] | None = None
     """A known format: `chatml` (`<|im_start|>user`, a line end, the content, `<|im_end|>`, a line end), or `roles`
     (`<|user|>`, the content). Or give `before` and `after`."""
-    before: dict[Role, str] = Field(default_factory=dict[Role, str])
+    before: dict[Role, Annotated[str, Field(max_length=MOST_CHARACTERS)]] = {}
     """What stands before the content of a message of `system`, `user` and `assistant`. Each begins with a special
     token, and none with another. Tokens such as `<|im_start|>` are added to the tokenizer."""
-    after: str = ""
+    after: Annotated[str, Field(max_length=MOST_CHARACTERS)] = ""
     """What stands after it: empty, or a text that begins with a special token, which ends an answer."""
     max_tokens: Annotated[int, Count, Field(gt=0)] | None = None
     """Longer conversations are dropped when the set is mixed, and counted: a model whose context is shorter cannot
@@ -48,14 +50,38 @@ class ChatRecipe(Settings):
         if self.format is not None:
             yield from self.refuse(("before", "after"), f"format = {self.format!r} decides it. Leave one of them out.")
             return
-        if missing := [role for role in ROLES if role not in self.before]:
+        # Of a table with other faults, those of its texts alone.
+        texts = {role: text for role, text in table_of(self.before).items() if isinstance(text, str)}
+        if missing := [role for role in ROLES if role not in table_of(self.before)]:
             yield f"before: no text for {', '.join(missing)}. Give one for each role, or a `format`."
-        for (role, text), (other, longer) in permutations(self.before.items(), 2):
+        for (role, text), (other, longer) in permutations(texts.items(), 2):
             if longer.startswith(text) and (longer != text or role < other):
                 yield (
                     f"before: {role}'s {text!r} begins {other}'s {longer!r}, so a reader cannot tell them apart. Give "
                     "them other texts."
                 )
+
+    def check_tokens(self, special: Collection[str], ends: Collection[str]) -> Iterator[str]:
+        """Yield the faults between the table and the special tokens of a tokenizer.
+
+        Args:
+            special: all of them, the table's included.
+            ends: those that end or begin documents.
+        """
+        before, after = self.table
+        texts = {**{f"before.{role}": text for role, text in before.items()}, **({"after": after} if after else {})}
+        for key, text in texts.items():
+            if not text.startswith(tuple(special)):
+                yield (
+                    f"chat.{key}: {text!r} does not begin with a special token; there are {sorted(special)}. Begin it "
+                    "with one of them or with one such as <|name|>, or list another in `tokenizer.special_tokens`."
+                )
+            for token in ends:
+                if token in text:
+                    yield (
+                        f"chat.{key}: {text!r} has {token!r}, which begins or ends documents, so a model could not "
+                        "tell the end of a turn from that of a conversation. Choose another one here, or there."
+                    )
 
     @property
     def table(self) -> tuple[dict[Role, str], str]:

@@ -287,6 +287,10 @@ class Recipe(Settings):
             )
         elif self.chat is not None and not conversations:
             yield "chat: no source has `messages`. Leave the table out, or name the column of conversations."
+        if isinstance(self.chat, ChatRecipe) and self.tokenizer.file is None and not any(self.chat.rules()):
+            tokenizer = self.tokenizer
+            ends = [token for token in (tokenizer.eos_token, tokenizer.bos) if isinstance(token, str)]
+            yield from self.chat.check_tokens([*tokenizer.special_tokens, *self.chat.name_tokens()], ends)
         weights, names = self.tokenizer.sample_weights, [source.name for source in self.sources]
         has_names = are_named(self.sources)
         if has_names and isinstance(weights, dict) and set(weights) != set(names):

@@ -148,6 +148,8 @@ class SourceRecipe(Settings):
             yield from self.refuse(
                 ("text",), "the text of a conversation comes from `messages`. Leave one of them out."
             )
+            if isinstance(self.messages, list) and len({*map(str, self.messages)}) < len(self.messages):
+                yield f"messages: {self.messages} names one column twice. Give the prompts' and the completions'."
         if self.separator is None:
             yield from self.refuse(("join_bytes",), "without `separator`, no file has parts. Leave it out.")
         if isinstance(self.separator, str) and isinstance(self.encoding, str):  # pyright: ignore[reportUnnecessaryIsInstance]

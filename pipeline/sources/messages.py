@@ -27,7 +27,8 @@ NO_MESSAGES, _NO_ANSWER = f"{NO_CHAT}none", f"{NO_CHAT}no answer"
 _FIELDS = {
     f"{NO_CHAT}tool calls": ("tool_calls", "tool_call_id", "function_call"),
     f"{NO_CHAT}images": ("images", "image"),
-    f"{NO_CHAT}weights of messages": ("weight",),
+    f"{NO_CHAT}weights of messages": ("weight", "train"),
+    f"{NO_CHAT}reasoning beside the content": ("reasoning_content", "reasoning", "thinking"),
 }
 """Reasons, and the fields of a message that have them if they are neither null nor empty."""
 _REASONS = (

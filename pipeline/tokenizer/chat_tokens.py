@@ -1,28 +1,31 @@
 """The tokenizer of a set with conversations: its special tokens, and whether its ids suit the format's table."""
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from pipeline.recipe.chat import ROLES, ChatRecipe
 from shards.errors import InputError
-from shards.format.chat import TRAINED_ROLE, ChatIds, make_chat_ids
+from shards.format.chat import TRAINED_ROLE, ChatIds, find_openings, make_chat_ids
 from shards.format.tokenizer_json import (
     Part,
     find_entries,
     find_special,
     find_spelling,
+    is_byte_level,
     list_parts,
     make_plain,
     run_tokenizers,
     without_prefix,
 )
 
-_BEGINNINGS = ("a", "1", "(", "\u4e2d")
-"""Of answers: a letter, a digit, a symbol, a letter of a script without spaces."""
+_BEGINNINGS = (*map(chr, range(0x21, 0x7F)), "\u00e9", "\u4e2d")
+"""Of answers: each letter, digit and symbol of ASCII, and letters of other scripts."""
 EXACT = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False}
 """How a special token of a table matches in text: as it is written."""
 
@@ -38,17 +41,18 @@ def add_chat_tokens(tokenizer: Part, tokens: Sequence[str]) -> Part:
     return tokenizer | {"added_tokens": added}
 
 
-def find_chat_faults(tokenizer: Part, chat: ChatRecipe, eos_token: str) -> Iterator[str]:
-    """Yield the faults of a parsed tokenizer.json for which conversations cannot be written with it."""
-    before, after = chat.table
-    entries = find_entries(tokenizer)
-    if eos_token in "".join([*before.values(), after]):
-        yield (
-            f"chat: {eos_token!r} ends documents and also stands in the format's table, so a model could not tell the "
-            "end of a turn from the end of a conversation. Choose another `tokenizer.eos_token`."
-        )
+def find_chat_faults(tokenizer: Part, chat: ChatRecipe, ends: Collection[str]) -> Iterator[str]:
+    """Yield the faults of a parsed tokenizer.json for which conversations cannot be written with it.
+
+    Args:
+        tokenizer: the parsed file, with the table's tokens.
+        chat: the format.
+        ends: the special tokens that end and begin documents.
+    """
+    entries, special = find_entries(tokenizer), find_special(tokenizer)
+    yield from chat.check_tokens(special, ends)
     for token in chat.name_tokens():
-        if token in entries and entries[token] != find_special(tokenizer).get(token):
+        if token in entries and entries[token] != special.get(token):
             yield f"chat: {token!r} is an ordinary entry of the vocabulary. Give the table another text."
     if find_spelling(make_plain(tokenizer)).unknown is not None:
         yield "chat: it has an unknown token, which text yields, and which is special. Use another file, or train one."
@@ -67,8 +71,7 @@ def find_chat_ids(tokenizer: Part, chat: ChatRecipe) -> ChatIds:
     """Return how conversations are written with the ids of a parsed tokenizer.json that has the table's tokens.
 
     Raises:
-        InputError: a text of the table does not begin with a special token where it must, the openings of two roles
-            begin with the same ids, or the assistant's opening has other ids before some answers.
+        InputError: the assistant's opening has other ids before some answers, or its ids occur elsewhere in the table.
     """
     from tokenizers import Tokenizer
 
@@ -84,17 +87,22 @@ def find_chat_ids(tokenizer: Part, chat: ChatRecipe) -> ChatIds:
     lead = make_chat_ids({"user": opening}, "", special, encode).leads["user"]
     for answer in _BEGINNINGS if lead else ():
         alone, joined = encode(lead), encode(lead + answer)
-        if joined[: len(alone)] != alone:
+        # Where words are told apart, one must begin with the answer: longer answers join what shorter ones do not.
+        words: Any = loaded.pre_tokenizer.pre_tokenize_str(lead + answer) if is_byte_level(tokenizer) else []
+        begins = not words or len(lead) in [place[0] for _, place in words]
+        if joined[: len(alone)] != alone or not begins:
             raise InputError(
-                f"chat.before.{TRAINED_ROLE}: {opening!r} has the ids {ids.opening} alone, and others before "
-                f"{answer!r}: its end joins the answer. End it with one line end or a special token, or use another "
-                "pre-tokenizer."
+                f"chat.before.{TRAINED_ROLE}: {opening!r} has the ids {ids.opening} alone, and may have others before "
+                f"an answer such as {answer!r}: its end joins the answer. End it with one line end or a special token, "
+                "or use another pre-tokenizer."
             )
+    # Nothing else in a conversation may look like the opening: what is trained depends on it alone.
     for role in ROLES:
-        whole = [*ids.heads[role], *encode(ids.leads[role])]
-        if role != TRAINED_ROLE and whole[: len(ids.opening)] == ids.opening:
+        around = np.array([*ids.tail, *ids.heads[role], *encode(ids.leads[role])])
+        expected = [len(ids.tail)] if role == TRAINED_ROLE else []
+        if find_openings(around, ids.opening).tolist() != expected:
             raise InputError(
-                f"chat.before: {role}'s {before[role]!r} begins with the ids of {TRAINED_ROLE}'s {opening!r}. Give "
-                "them other texts."
+                f"chat: the ids of {TRAINED_ROLE}'s {opening!r} also occur in {after + before[role]!r}, what stands "
+                f"between a message and one of {role}. Give them other texts."
             )
     return ids

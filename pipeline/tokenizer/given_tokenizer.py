@@ -104,13 +104,13 @@ def read_encoder_file(
         read: Json = json.loads(content)
         data = read if chat is None else add_chat_tokens(read, chat.name_tokens())
         special = find_special(data)
+        bos_token = _find_bos(data) if bos is True else bos or None
         faults = list(_find_faults(data))
         if chat is not None and not faults:
-            faults = list(find_chat_faults(data, chat, eos_token))
+            faults = list(find_chat_faults(data, chat, [token for token in (eos_token, bos_token) if token]))
         if task is None and not faults:
             faults = _find_wrong_ids(data)
         ignored = tuple(_describe_ignored(data))
-        bos_token = _find_bos(data) if bos is True else bos or None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         found = _describe_kind(Path(path), content) or (
             f"not a tokenizer.json with a vocabulary: {describe_error(error)}. Use another file, or train one."

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shards.errors import InputError
 from shards.format.arrays import Bools, Int64s, Tokens
 from shards.format.manifest import ChatEntry, Manifest, Role
 from shards.format.vocabulary import Vocabulary
@@ -130,32 +129,19 @@ def make_chat_ids(before: Mapping[Role, str], after: str, special: Mapping[str, 
     """Return how a table of a format writes messages.
 
     Args:
-        before: what stands before the content, by role.
-        after: what stands after it.
+        before: what stands before the content, by role; each begins with a special token.
+        after: what stands after it: nothing, or a text that begins with one.
         special: the special tokens, text to id.
         encode: of the set's tokenizer.
-
-    Raises:
-        InputError: a text of the table does not begin with a special token where it must.
     """
     heads: dict[Role, list[int]] = {}
     leads: dict[Role, str] = {}
     for role, text in before.items():
         parts = split_special(text, special)
-        if not parts or parts[0] not in special:
-            raise InputError(
-                f"chat.before.{role}: {text!r} does not begin with a special token; there are {sorted(special)}. Begin "
-                "it with one of them, or list another in `tokenizer.special_tokens`."
-            )
-        leads[role] = "" if role == TRAINED_ROLE or parts[-1] in special else parts.pop()
+        has_lead = role != TRAINED_ROLE and parts and parts[-1] not in special
+        leads[role] = parts.pop() if has_lead else ""
         heads[role] = _encode_parts(parts, special, encode)
-    parts = split_special(after, special)
-    if parts and parts[0] not in special:
-        raise InputError(
-            f"chat.after: {after!r} does not begin with a special token; there are {sorted(special)}. Begin it with "
-            "one of them, or leave it empty."
-        )
-    return ChatIds(heads, leads, _encode_parts(parts, special, encode))
+    return ChatIds(heads, leads, _encode_parts(split_special(after, special), special, encode))
 
 
 def _encode_parts(parts: Iterable[str], special: Mapping[str, int], encode: Encode) -> list[int]:

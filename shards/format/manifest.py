@@ -108,7 +108,7 @@ class ChatEntry(_Model):
     """What stands before the content of a message, by role."""
     after: str
     """What stands after it."""
-    opening: Annotated[list[Count], Field(min_length=1)]
+    opening: Annotated[list[Count], Field(min_length=1, max_length=1024)]
     """The ids of what stands before an answer; the first is a special token's."""
 
 

@@ -188,7 +188,7 @@ TABLES: dict[str, tuple[dict[str, Any], str, str]] = {
     "EOS ends a turn": (
         {"before": {r: f"<|{r}|>" for r in ("system", "user", "assistant")}, "after": EOS},
         "gpt2",
-        "ends documents and also",
+        "begins or ends documents",
     ),
     "no special token": (
         {"before": {r: f"{r}:" for r in ("system", "user", "assistant")}},
@@ -199,6 +199,16 @@ TABLES: dict[str, tuple[dict[str, Any], str, str]] = {
         {"before": {r: f"<|{r}|>" for r in ("system", "user", "assistant")}, "after": "\n<|end|>"},
         "gpt2",
         "chat.after",
+    ),
+    "a header that ends in a letter": (
+        {"before": {r: f"<|{r}|>{r}" for r in ("system", "user", "assistant")}},
+        "gpt2",
+        "its end joins the answer",
+    ),
+    "an end that opens an answer": (
+        {"before": {r: f"<|{r}|>" for r in ("system", "user", "assistant")}, "after": "<|assistant|>"},
+        "gpt2",
+        "also occur in",
     ),
     "an unknown token": ({"format": "chatml"}, "unknown", "has an unknown token"),
     "a space before each text": ({"format": "chatml"}, "prepend", "puts a space before each text"),
