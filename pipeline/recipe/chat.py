@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import permutations
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
 from pipeline.recipe.key_values import Count
 from shards.config import Settings, table_of
+from shards.format.chat import TRAINED_ROLE
 from shards.format.manifest import Role
 
 MOST_CHARACTERS = 400
@@ -60,6 +61,15 @@ class ChatRecipe(Settings):
                     f"before: {role}'s {text!r} begins {other}'s {longer!r}, so a reader cannot tell them apart. Give "
                     "them other texts."
                 )
+        opening = texts.get(TRAINED_ROLE)
+        if opening and isinstance(self.after, str) and opening in self.after:  # pyright: ignore[reportUnnecessaryIsInstance]
+            yield f"after: {self.after!r} holds {TRAINED_ROLE}'s {opening!r}, which opens an answer. Change one of them."
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether all of the table is text: a table with refused values keeps them."""
+        texts: list[Any] = [*table_of(self.before).values(), self.after]
+        return self.format in (None, *FORMATS) and all(isinstance(text, str) for text in texts)
 
     def check_tokens(self, special: Collection[str], ends: Collection[str]) -> Iterator[str]:
         """Yield the faults between the table and the special tokens of a tokenizer.
@@ -73,8 +83,8 @@ class ChatRecipe(Settings):
         for key, text in texts.items():
             if not text.startswith(tuple(special)):
                 yield (
-                    f"chat.{key}: {text!r} does not begin with a special token; there are {sorted(special)}. Begin it "
-                    "with one of them or with one such as <|name|>, or list another in `tokenizer.special_tokens`."
+                    f"chat.{key}: {text!r} does not begin with a special token; there are {sorted(set(special))}. "
+                    "Begin it with one of them or one such as <|name|>, or list another in `tokenizer.special_tokens`."
                 )
             for token in ends:
                 if token in text:

@@ -36,7 +36,7 @@ from pipeline.recipe.key_values import (
 from pipeline.recipe.paths import AS_WRITTEN, RecipePath
 from pipeline.recipe.presets import Preset
 from pipeline.recipe.sources import SourceRecipe
-from shards.config import Settings, are_named, item_names, shared_names, table_of
+from shards.config import Settings, are_named, item_names, list_of, shared_names, table_of
 from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.format.manifest import is_none
@@ -287,10 +287,10 @@ class Recipe(Settings):
             )
         elif self.chat is not None and not conversations:
             yield "chat: no source has `messages`. Leave the table out, or name the column of conversations."
-        if isinstance(self.chat, ChatRecipe) and self.tokenizer.file is None and not any(self.chat.rules()):
-            tokenizer = self.tokenizer
-            ends = [token for token in (tokenizer.eos_token, tokenizer.bos) if isinstance(token, str)]
-            yield from self.chat.check_tokens([*tokenizer.special_tokens, *self.chat.name_tokens()], ends)
+        chat, special = self.chat, list_of(self.tokenizer.special_tokens)
+        if isinstance(chat, ChatRecipe) and chat.has_texts and self.tokenizer.file is None:
+            ends = [token for token in (self.tokenizer.eos_token, self.tokenizer.bos) if isinstance(token, str)]
+            yield from chat.check_tokens([*map(str, special), *chat.name_tokens()], ends)
         weights, names = self.tokenizer.sample_weights, [source.name for source in self.sources]
         has_names = are_named(self.sources)
         if has_names and isinstance(weights, dict) and set(weights) != set(names):

@@ -183,11 +183,13 @@ def _predict_loss(parameters: int, tokens: int) -> float:
 
 
 def _find_prompts(shard_set: ShardSet) -> list[str]:
-    """Return the first words of some validation documents, for the recipe."""
-    shard = shard_set.splits["val"][0]
+    """Return the first words of some validation documents that are no conversations, for the recipe."""
+    shard, chat = shard_set.splits["val"][0], shard_set.manifest.chat
     found: list[str] = []
     for row in shard.documents().slice(0, 9).to_pylist():
         tokens = shard.read(row["start"], row["start"] + min(row["length"] - 1, 40))
+        if chat is not None and chat.opening[0] in tokens:
+            continue
         words = shard_set.vocabulary.decode_document(tokens).decode(errors="ignore").split()
         found.append(" ".join(words[:4])[:40].strip())
     return [prompt for prompt in found if prompt.isprintable() and prompt][:3]
