@@ -63,7 +63,7 @@ class ChatRecipe(Settings):
                 )
         opening = texts.get(TRAINED_ROLE)
         if opening and isinstance(self.after, str) and opening in self.after:  # pyright: ignore[reportUnnecessaryIsInstance]
-            yield f"after: {self.after!r} holds {TRAINED_ROLE}'s {opening!r}, which opens an answer. Change one of them."
+            yield f"after: {self.after!r} holds {TRAINED_ROLE}'s {opening!r}, which opens answers. Change one of them."
 
     @property
     def has_texts(self) -> bool:
