@@ -237,11 +237,17 @@ def _notice(source: _Source) -> Iterator[str]:
         yield f"{name}: a part of it was read; its documents are estimated."
 
 
+def _name_columns(keys: Keys) -> list[str]:
+    """Return the columns of text that a source reads."""
+    named: str | list[str] = keys.get("messages", keys.get("text", []))
+    return [named] if isinstance(named, str) else named
+
+
 def _describe(source: _Source) -> dict[str, str]:
     """Return the row of a source in the table."""
     keys = source.found.keys
-    column = keys.get("messages", keys.get("text"))
-    cut = f"column {column}" if column else "each file"
+    columns = " and ".join(_name_columns(keys))
+    cut = f"column {columns}" if columns else "each file"
     if "separator" in keys:
         cut = f"at {json.dumps(keys['separator'])}"
         cut += f" into {format_size(keys['join_bytes'])} or more" if "join_bytes" in keys else ""
@@ -288,10 +294,11 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
             columns = ", ".join(map(printable, folders))
             yield f"# folders are columns ({columns}), for conditions: keep = {{ {folders[0]} = \"== 'a'\" }}"
         yield "[[sources]]"
-        named = keys.get("messages", keys.get("text"))
-        others = list_names(column for column in found.columns if column.partition(IN_LIST)[0] != named)
+        named = _name_columns(keys)
+        others = list_names(column for column in found.columns if column.partition(IN_LIST)[0] not in named)
         comments["text"] = f"the column with most text; the others: {others}"
-        comments["messages"] = f"conversations, a list of messages each; other columns: {others}"
+        what = "questions and answers" if len(named) > 1 else "conversations, a list of messages each"
+        comments["messages"] = f"{what}; other columns: {others}"
         for key, value in keys.items():
             if value not in ([], None):
                 comment = f"  # {printable(said)}" if (said := comments.get(key, "")) else ""

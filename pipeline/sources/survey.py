@@ -206,8 +206,16 @@ def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys
     return keys | read, letters
 
 
+_PAIRS = (("prompt", "completion"), ("prompt", "response"), ("question", "answer"))
+"""Columns of questions and of their answers: conversations of one turn, if no other column belongs to them."""
+_BESIDE = ("context", "input", "passage")
+
+
 def _read_column(column: str, letters: Letters) -> Keys:
     """Return the keys by which a source reads a column of text, or of messages, whose contents it is."""
+    for pair in _PAIRS if not any(name in letters for name in _BESIDE) else ():
+        if column in pair and all(name in letters for name in pair):
+            return {"messages": [*pair]}
     name, in_list, field = column.partition(IN_LIST)
     role = {".content": "role", ".value": "from"}.get(field)
     return {"messages": name} if in_list and f"{name}{in_list}.{role}" in letters else {"text": column}

@@ -339,3 +339,15 @@ def test_a_data_set_on_the_hub(tmp_path: Path):
         assert read_sources(tmp_path / "r.toml") == {"mine": expected | {"format": "parquet", "text": "body"}}
         run("plan", tmp_path / "r.toml")
     assert "Check the network" in run("init", "hf://datasets/me/other", "--out", tmp_path / "no.toml", expect=2)
+
+
+@pytest.mark.parametrize("header", ["prompt,completion", "question,answer,context"])
+def test_questions_and_answers_in_two_columns_are_conversations(header: str, tmp_path: Path):
+    columns = header.split(",")
+    rows = "".join(",".join(f"{number} words of a {name}" for name in columns) + "\n" for number in range(40))
+    (tmp_path / "asked.csv").write_text(f"{header}\n{rows}")
+    call_here("init", "asked.csv", cwd=tmp_path, expect=0)
+    (source,) = read_sources(tmp_path / "recipe.toml").values()
+    # With a third column that an answer needs, a person decides.
+    assert source.get("messages") == (columns if len(columns) == 2 else None)
+    assert ("[chat]" in (tmp_path / "recipe.toml").read_text()) == (len(columns) == 2)
