@@ -31,11 +31,14 @@ def test_the_corpus_is_what_its_summary_says(corpus: tuple[Path, list[dict[str, 
     tables = {row["name"]: _read(folder, row["name"]) for row in summary}
     for row in summary:
         table = tables[row["name"]]
+        columns = ["prompt", "completion"] if row["name"] == "questions" else ["text"]
+        size = sum(pc.sum(pc.binary_length(table[column])).as_py() for column in columns)
         assert row["files"] == len(list((folder / row["name"]).iterdir()))
-        assert (row["documents"], row["bytes"]) == (table.num_rows, pc.sum(pc.binary_length(table["text"])).as_py())
-        assert table.column_names == ["text", "release", "path", "name"]
+        assert (row["documents"], row["bytes"]) == (table.num_rows, size)
+        assert table.column_names == [*columns, "release", "path", "name"]
         assert table["release"].null_count == 0
-    texts = [text for source in demo.SOURCES for text in tables[source]["text"].to_pylist()]
+    questions = tables.pop("questions").to_pylist()
+    texts = [text for name in tables if name != demo.HELD_OUT for text in tables[name]["text"].to_pylist()]
     assert len(texts) == len(set(texts))
     assert max(map(len, texts)) <= demo.MAX_CHARS
     sizes = {row["name"]: row["bytes"] for row in summary}
@@ -43,6 +46,10 @@ def test_the_corpus_is_what_its_summary_says(corpus: tuple[Path, list[dict[str, 
     assert sizes["docs-maths"] >= 800_000
     held_out = tables[demo.HELD_OUT]["text"].to_pylist()
     assert not set(texts).intersection(held_out)
+    # Each answer begins the docstring of what is asked for.
+    beginnings = {" ".join(text.partition("\n\n")[0].split()) for text in texts}
+    assert {row["completion"] for row in questions} <= beginnings
+    assert all(row["prompt"].endswith(f".{row['name']}?") for row in questions)
 
 
 def test_repeated_and_long_documents_are_left_out():
@@ -63,7 +70,7 @@ def test_repeated_and_long_documents_are_left_out():
 
 
 def test_another_run_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Of three releases: several tasks for the processes, and each of the three sources."""
+    """Of three releases: several tasks for the processes, and each of the sources."""
     few = [release for release in demo._installed() if demo._normal_name(release) in ("mpmath", "networkx", "numpy")]
     monkeypatch.setattr(demo, "_installed", lambda: iter(few))
     summaries = [demo.write_demo_corpus(tmp_path / name) for name in ("first", "second")]
