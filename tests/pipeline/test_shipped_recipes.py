@@ -95,6 +95,8 @@ def test_every_shipped_recipe_can_be_planned(recipe: Path, run: Command, tmp_pat
                 file.write_text("\n<|endoftext|>\n".join(own["text"].to_pylist()))
             else:
                 file = tmp_path / f"{number}.parquet"
+                for name in source.get("messages", []):
+                    own = own.append_column(name, own["text"])
                 pq.write_table(own, file)
             values.append(f"sources.{source['name']}.paths=['{file}']")
     for evaluation in tomllib.loads(text).get("evaluations", []):

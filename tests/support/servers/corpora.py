@@ -16,8 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from tests.support.conversations import make_conversations, to_records
+
 FINEWEB, FINEMATH = "HuggingFaceFW/fineweb-edu", "HuggingFaceTB/finemath"
 SMOLLM, STORIES = "HuggingFaceTB/smollm-corpus", "roneneldan/TinyStories"
+SMOLTALK = "HuggingFaceTB/smoltalk"
 CLIMBMIX = "karpathy/climbmix-400b-shuffle"
 NESTED = ["dump", "url", "date", "language", "language_score", "token_count", "score", "int_score"]
 STORIES_FILES = ("2d5a1467fff1081b", "5852b56a2bd28fd9", "a26307300439e943", "d243063613e5a057")
@@ -45,6 +48,8 @@ def write(out: Path) -> Corpora:
     write_repository(root / FINEMATH, maths)
     smollm = (("fineweb-edu-dedup", nested), ("python-edu", code))  # the second without text
     write_repository(root / SMOLLM, {name: (table, f"{name}/train-{{:05d}}-of-00003") for name, table in smollm})
+    talks = pa.Table.from_pylist(to_records(make_conversations(600)))
+    write_repository(root / SMOLTALK, {"all": (talks, "data/all/train-{:05d}-of-00003")})
     write_stories(root / STORIES, small_stories())
     place(web.select(["text"]), [root / CLIMBMIX / f"shard_{index:05d}.parquet" for index in range(PIECES)])
     write_card(root / CLIMBMIX, {})  # the shuffled mirror: files beside the card, and no configurations
