@@ -1,6 +1,6 @@
 """Reasons for which documents are dropped: how each is counted, what is said of such a document, and what to change.
 
-`REASONS` has them all. What drops documents counts them by reason (`pipeline.clean.drops`): the steps of `NO_CHATS` in
+`REASONS` has them all. What drops documents counts them by reason (`pipeline.clean.drops`): the steps of `STEPS` in
 `pipeline.clean.steps` before encoding, and `Index` in `pipeline.mix.index` after it. Alarms, `clean-report`, `trace`,
 `plan` and `build` say what stands here.
 """

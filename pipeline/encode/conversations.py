@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import text_offsets, wrap_numbers, wrap_texts
-from pipeline.recipe.chat import ROLES
-from shards.format.chat import ROLE_MARKS, ChatIds
+from shards.format.chat import ROLE_MARKS, ROLES, ChatIds
 
 if TYPE_CHECKING:
     from pipeline.arrow_arrays import Int64s, UInt32s

@@ -8,18 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import permutations
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from pipeline.recipe.key_values import Count
 from shards.config import Settings, table_of
-from shards.format.chat import TRAINED_ROLE
+from shards.format.chat import ROLES, TRAINED_ROLE
 from shards.format.manifest import Role
 
 MOST_CHARACTERS = 400
 """A longer text of a table is refused: every reader looks for it."""
-ROLES: tuple[Role, ...] = get_args(Role)
 _TOKEN = re.compile(r"<\|[^<>|\s]+\|>")
 """What a format's table names as a special token by its form alone; others are those that the tokenizer has."""
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.recipe.chat import ROLES, ChatRecipe
+from pipeline.recipe.chat import ChatRecipe
 from shards.errors import InputError
-from shards.format.chat import TRAINED_ROLE, ChatIds, find_openings, make_chat_ids
+from shards.format.chat import ROLES, TRAINED_ROLE, ChatIds, find_openings, make_chat_ids, split_special
 from shards.format.tokenizer_json import (
     Part,
     find_entries,
@@ -84,8 +84,8 @@ def find_chat_ids(tokenizer: Part, chat: ChatRecipe) -> ChatIds:
     ids = make_chat_ids(before, after, special, encode)
     # The assistant's opening is encoded alone, since a model is asked with it; elsewhere it must have the same ids.
     opening = before[TRAINED_ROLE]
-    lead = make_chat_ids({"user": opening}, "", special, encode).leads["user"]
-    for answer in _BEGINNINGS if lead else ():
+    lead = split_special(opening, special)[-1]
+    for answer in () if lead in special else _BEGINNINGS:
         alone, joined = encode(lead), encode(lead + answer)
         # Where words are told apart, one must begin with the answer: longer answers join what shorter ones do not.
         words: Any = loaded.pre_tokenizer.pre_tokenize_str(lead + answer) if is_byte_level(tokenizer) else []

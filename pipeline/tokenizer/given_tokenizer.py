@@ -148,7 +148,7 @@ def read_encoder_file(
         task=task,
         bos_id=None if bos_token is None else special[bos_token],
         chat=chat_ids,
-        added=tuple(special.keys() - find_special(read).keys()) if chat is not None else (),
+        added=tuple(token for token in special if chat is not None and token not in find_special(read)),
         ignored=ignored,
     )
 

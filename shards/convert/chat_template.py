@@ -7,14 +7,14 @@ that follows it, as `shards.format.chat` counts targets.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from shards.errors import InputError
-from shards.format.chat import ROLE_MARKS, TRAINED_ROLE, find_openings, find_targets, split_special
+from shards.format.chat import ROLE_MARKS, TRAINED_ROLE, Message, find_targets, locate_messages, split_special
 from shards.format.document_table import iter_blocks
 from shards.format.manifest import ChatEntry
 from shards.format.reader import ShardSet
@@ -95,11 +95,13 @@ def prove_template(shard_set: ShardSet, apply: Apply) -> int:
         found, mask = apply(records, False)
         prompt, _ = apply(records[:-1], True)
         opened = len(prompt) if records[-1]["role"] == TRAINED_ROLE else 0
-        if (found, mask, prompt[:opened]) != (ids, targets, ids[:opened]):
-            raise InputError(
-                f"chat_template: transformers gives other ids or targets than training to {records!s:.200}: "
-                f"{found[:12]}, expected {ids[:12]}. Nothing was exported. Report it with the tokenizer."
-            )
+        pairs = {"ids": (found, ids), "targets": (mask, targets), "a prompt": (prompt[:opened], ids[:opened])}
+        for what, (theirs, ours) in pairs.items():
+            if theirs != ours:
+                raise InputError(
+                    f"chat_template: transformers gives other {what} than training to {records!s:.200}: {theirs}, "
+                    f"expected {ours}. Nothing was exported. Report it with the tokenizer."
+                )
         compared += 1
     return compared
 
@@ -107,26 +109,27 @@ def prove_template(shard_set: ShardSet, apply: Apply) -> int:
 def _iter_conversations(shard_set: ShardSet) -> Iterator[tuple[list[int], list[dict[str, str]], list[int]]]:
     """Yield ids, messages and targets of the conversations of a set that a template writes as the set does."""
     manifest, vocabulary, chat = shard_set.manifest, shard_set.vocabulary, shard_set.manifest.chat
-    if chat is None:
-        return
-    openings = {text: role for role, text in chat.before.items()}
-    begins = "|".join(map(re.escape, openings))
-    turn = re.compile(f"({begins})(.*?){re.escape(chat.after)}(?={begins}|$)", re.DOTALL)
-    special = vocabulary.special
-    for number in range(len(shard_set.shards)):
+    begin = [shard_set.eos_id] if shard_set.bos_id is None else []  # what stands before a document, if not BOS
+    for number in range(len(shard_set.shards) if chat else 0):
+        assert chat is not None
         for block in iter_blocks(shard_set, number):
             for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
                 ids = block.tokens[start:end]
-                if not len(find_openings(ids, chat.opening)):
+                messages: list[Message] = [
+                    (role, vocabulary.decode(ids[first:stop]).decode(errors="replace"))
+                    for role, _, first, stop in locate_messages(chat, vocabulary, ids)
+                ]
+                written = "".join(chat.before[role] + content + chat.after for role, content in messages)
+                # A token may have the end of a header and the beginning of a content: then it is in neither.
+                is_whole = written == vocabulary.decode_document(ids[:-1]).decode(errors="replace")
+                if not messages or not is_whole or any(map(partial(_differs, vocabulary.special), messages)):
                     continue
-                text = vocabulary.decode_document(ids[:-1]).decode(errors="replace")
-                spelt = sum(part in special for part in split_special(text, special))
-                turns = turn.findall(text)
-                odd = any(openings[before] == TRAINED_ROLE and content[:1].isspace() for before, content in turns)
-                marks = sum(token in special.values() for token in ids.tolist())
-                if odd or spelt + (1 if vocabulary.bos is None else 2) != marks:
-                    continue
-                records = [{"role": openings[before], "content": content} for before, content in turns]
+                records = [{"role": role, "content": content} for role, content in messages]
                 targets = find_targets(manifest, ids, np.array([0, len(ids)])).astype(int).tolist()
-                begin = [] if shard_set.bos_id is not None else [shard_set.eos_id]  # what stands before a document
                 yield [*begin, *ids.tolist()], records, [*([0] * len(begin)), *targets]
+
+
+def _differs(special: Iterable[str], message: Message) -> bool:
+    """Say whether a template writes a message otherwise than a set."""
+    role, content = message
+    return any(token in content for token in special) or (role == TRAINED_ROLE and content[:1].isspace())

@@ -20,6 +20,7 @@ from shards.format.vocabulary import Vocabulary
 ROLE_MARKS: dict[Role, str] = {"system": "\ufdd0", "user": "\ufdd1", "assistant": "\ufdd2"}
 """What stands before the content of a message in the text of a conversation, three bytes of UTF-8. They are no
 characters: Unicode keeps these code points for programs."""
+ROLES: tuple[Role, ...] = tuple(ROLE_MARKS)
 TRAINED_ROLE: Role = "assistant"
 
 NO_TARGET = -100

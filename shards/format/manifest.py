@@ -320,6 +320,11 @@ class Manifest(_Model):
         return [file for shard in self.shards for file in shard.files.entries]
 
     @property
+    def conversations(self) -> list[str]:
+        """The sources whose documents are conversations, in the set's order."""
+        return [source.name for source in self.sources if source.trained_tokens is not None]
+
+    @property
     def epochs(self) -> dict[str, int]:
         """How often a training document of each source may occur."""
         return {source.name: source.epochs for source in self.sources}

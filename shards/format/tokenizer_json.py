@@ -9,6 +9,7 @@ In all of them an entry has fixed bytes, so that the text of tokens is their byt
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import json
 import os
@@ -307,12 +308,11 @@ def make_plain(tokenizer: Part) -> Part:
 
 def without_prefix(tokenizer: Part) -> Part:
     """Return a parsed tokenizer.json that puts no space before a text: pieces of a conversation follow a token."""
-    copied: Part = json.loads(json.dumps(tokenizer))
-    for key in ("pre_tokenizer", "decoder"):
-        for part in list_parts(copied.get(key), "pretokenizers" if key == "pre_tokenizer" else "decoders"):
-            if part.get("type") == "Metaspace":
-                part["prepend_scheme"] = "never"
-    return copied
+    splitter = copy.deepcopy(tokenizer.get("pre_tokenizer"))
+    for part in list_parts(splitter, "pretokenizers"):
+        if part.get("type") == "Metaspace":
+            part["prepend_scheme"] = "never"
+    return tokenizer | {"pre_tokenizer": splitter}
 
 
 def make_set_tokenizer(tokenizer: Part, bos: str | None) -> Part:

@@ -38,10 +38,10 @@ class ConversationChecker:
             manifest: the set's.
             chat: its format.
             ends: the last token of each document, `(documents,)`.
-            sources: the place of each document's source in `name_conversations`, -1 for text, `(documents,)`.
+            sources: the place of each document's source in `manifest.conversations`, -1 for text, `(documents,)`.
         """
         self.count, self.first = 0, ""
-        self.targets = np.zeros(len(name_conversations(manifest)), np.int64)
+        self.targets = np.zeros(len(manifest.conversations), np.int64)
         self._manifest, self._chat = manifest, chat
         self._ends, self._sources = ends, sources
         self._pending: list[Tokens] = []
@@ -100,8 +100,3 @@ class ConversationChecker:
         counted = np.add.reduceat(find_targets(self._manifest, ids, bounds), bounds[:-1], dtype=np.int64)
         own = sources >= 0
         self.targets += np.bincount(sources[own], counted[own], len(self.targets)).astype(np.int64)
-
-
-def name_conversations(manifest: Manifest) -> list[str]:
-    """Return the names of a set's sources of conversations, in its order."""
-    return [source.name for source in manifest.sources if source.trained_tokens is not None]

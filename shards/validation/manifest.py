@@ -36,10 +36,9 @@ def _check_properties(manifest: Manifest) -> Faults:
         if token >= manifest.vocab_size:
             yield "tokenizer_mismatch", f"{name!r} is {token}; expected less than vocab_size {manifest.vocab_size}"
     # A set has a format of conversations if it has sources of them.
-    conversations = [source.name for source in manifest.sources if source.trained_tokens is not None]
-    if bool(conversations) != (manifest.chat is not None):
-        found = f"'chat', and trained_tokens of {conversations}" if manifest.chat is None else "'chat', and no source"
-        yield "manifest_invalid", f"{found}: expected both or neither"
+    if bool(manifest.conversations) != (manifest.chat is not None):
+        found = f"{'no ' * (manifest.chat is None)}'chat', and trained_tokens of {manifest.conversations}"
+        yield "manifest_invalid", f"{found}; expected both or neither"
     if manifest.chat is not None:
         special = manifest.tokenizer.special_tokens
         known, opening = [*special.values()], manifest.chat.opening

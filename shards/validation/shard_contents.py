@@ -31,7 +31,7 @@ from shards.format.shard import Shard, compare_digest, iter_documents
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
 from shards.terminal.reporter import Advance
-from shards.validation.conversations import ConversationChecker, name_conversations
+from shards.validation.conversations import ConversationChecker
 from shards.validation.files import Listing, check_shard_files, unreadable
 
 
@@ -104,9 +104,10 @@ def find_shard_problems(
             chats = None
             if manifest.chat is not None and ends is not None and found.sources is not None:
                 chats = ConversationChecker(manifest, manifest.chat, ends, found.sources)
-            found.problems += _check_tokens(shard, ends, manifest, advance, checksums, chats)
+            problems = _check_tokens(shard, ends, manifest, advance, checksums, chats)
             found.tokens = shard.num_tokens
-            if chats is not None:
+            found.problems += problems
+            if chats is not None and not problems:  # of wrong tokens, what else is wrong follows
                 wrong = _Fault("conversation", chats.count, chats.first)
                 found.problems += _to_problems([wrong], tokens, "Build the shard again.")
                 found.targets = chats.targets
@@ -126,7 +127,7 @@ def _check_documents(shard: Shard, manifest: Manifest, found: ShardFindings) -> 
     found.problems += compare_digest(file.path, file.sha256, digest)
     wrong = _Fault("document_table")
     ends, sources = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    conversations = {name: number for number, name in enumerate(name_conversations(manifest))}
+    conversations = {name: number for number, name in enumerate(manifest.conversations)}
     sums: dict[str, list[int]] = {}
     position, row, low, high = 0, 0, 1 << 64, 0
     try:

@@ -26,7 +26,6 @@ from shards.format.totals import count_by_source
 from shards.stores.open import AnyPath, open_store
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_in_threads
-from shards.validation.conversations import name_conversations
 from shards.validation.duplicates import check_duplicates
 from shards.validation.files import Listing, check_files, check_set_files, check_single_files
 from shards.validation.shard_contents import ShardFindings, find_shard_problems
@@ -152,7 +151,7 @@ def _check_targets(manifest: Manifest, found: Sequence[Int64s | None]) -> Iterat
     whole = [own for own in train if own is not None]
     if manifest.chat is None or len(whole) < len(train):
         return
-    for number, name in enumerate(name_conversations(manifest)):
+    for number, name in enumerate(manifest.conversations):
         own = sum(int(targets[number]) for targets in whole)
         said = next(source.trained_tokens for source in manifest.sources if source.name == name)
         if own != said:

@@ -26,11 +26,11 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from shards import ShardSet
 from shards.config import check_settings
-from shards.format.windows.packed import count_rows, order_split
+from shards.format.windows.packed import RowKind, count_rows, order_split
 from shards.terminal.amounts import format_duration
 from shards.terminal.display import JsonObject, printable
 from trainer.model.decoder import count_parameters, flops_per_token
@@ -74,7 +74,7 @@ class Task(NamedTuple):
         mean = sum(train) / (1 + sum(shard.num_documents for shard in splits["train"]))
         seq_len = int(min(longest, 2 * mean, max(val), min(train[1:], default=0) / 4))
         seq_len = 1 << max(4, seq_len.bit_length() - 1)
-        rows: Literal["windows", "packed"] = "windows" if self.shard_set.manifest.chat is None else "packed"
+        rows: RowKind = "windows" if self.shard_set.manifest.chat is None else "packed"
         if rows == "packed":  # no conversation is cut
             longest = count_rows(self.shard_set, "train", seq_len).longest
             seq_len = max(seq_len, 1 << (longest - 1).bit_length())
@@ -116,7 +116,8 @@ seq_len = {seq_len}  # a document has {mean:,.0f} tokens on average
 global_batch = {batch}  # sequences in a step: {batch * seq_len:,} tokens
 micro_batch = {min(batch, 1 << max(1, micro_batch).bit_length() - 1)}
 steps = {steps}
-{'rows = "packed"' + chr(10) if rows == "packed" else ""}compile = {json.dumps(self.kind == "cuda")}
+rows = "{rows}"
+compile = {json.dumps(self.kind == "cuda")}
 
 [optimizer]
 kind = "muon"

@@ -7,11 +7,12 @@ recomputation, fed from the compressed shards of a small set of made-up tokens, 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
+import ctypes
 import math
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,10 @@ def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> JsonObject:
     train, device = recipe.train, choose_device(recipe.train.device)
     steps_in_all = WARMUP + steps
     cuda, marks = torch.cuda if device.type == "cuda" else None, list[Any]()
+    # What earlier work has left must not hold the steps, nor be their peak.
+    getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew; see proc_pid_clear_refs(5)
     resident = _resident("VmRSS")
 
     def mark() -> None:

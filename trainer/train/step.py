@@ -68,7 +68,8 @@ def take_step(session: Session, windows: TokenWindows) -> Record:
         first = session.windows + row
         batch = windows.read(range(first, first + train.micro_batch))
         waited += time.perf_counter() - asked
-        targets += int((batch["labels"] != NO_TARGET).sum())
+        if train.rows == "packed":
+            targets += int((batch["labels"] != NO_TARGET).sum())
         _exchange_gradients(session.forward, with_this_one=index == rounds - 1)
         total += accumulate_gradients(session, batch, rounds)
 

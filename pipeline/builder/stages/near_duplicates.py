@@ -10,8 +10,8 @@ from pipeline.engine.tasks import Task, make_task
 from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.mix.near_duplicates.normal_text import compile_shingles
-from pipeline.recipe.chat import ROLES
 from shards.errors import plural
+from shards.format.chat import ROLES
 from shards.stores.files import check_room
 
 

@@ -208,7 +208,7 @@ def count_rows(shard_set: ShardSet, split: Split, seq_len: int) -> RowCounts:
         if (kept := cache.get(key)) is not None:
             return RowCounts(**json.loads(kept))
     names, before = [source.name for source in shard_set.manifest.sources], count_before(shard_set)
-    talks = np.array([source.trained_tokens is not None for source in shard_set.manifest.sources])
+    talks = np.isin(names, shard_set.manifest.conversations)
 
     def count(shard: Shard) -> tuple[int, int, int]:
         lengths, longest = _read_lengths(shard), 0
