@@ -11,7 +11,7 @@ Reads shard sets through `shards`; knows nothing of how they were built. Names a
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer.results.trained_model import load_model
+    from trainer.trained_model import load_model
     from trainer.train.train_model import TrainingResult, train_model
 
 __all__ = ["TrainingResult", "load_model", "train_model"]
@@ -20,7 +20,7 @@ __all__ = ["TrainingResult", "load_model", "train_model"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'trainer' has no attribute {name!r}")
-    from trainer.results import trained_model
+    from trainer import trained_model
     from trainer.train import train_model
 
     return getattr(trained_model if name == "load_model" else train_model, name)

@@ -19,6 +19,7 @@ from trainer.metrics import METRICS_FILE
 from trainer.optim import learning_rate
 from trainer.recipe import TrainRecipe
 from trainer.run_folder import RecipeChange, find_run_record
+from trainer.weights import GivenWeights
 
 FIXED_BY_CHECKPOINT = (
     "model.",
@@ -33,21 +34,36 @@ FIXED_BY_CHECKPOINT = (
 CHANGED = "changed since the checkpoint"
 
 
-def find_resume_start(run: Path, start: Path, say: Note) -> Checkpoint:
-    """Return the newest checkpoint of a run that began from the checkpoint `start`; `start` if it has none.
+def find_resume_start(run: Path, start: Path | None, given: GivenWeights | None, say: Note) -> Checkpoint | None:
+    """Return the newest checkpoint of a run; if it has none, the one that it is to begin from, or None.
+
+    Args:
+        run: the run's folder.
+        start: the checkpoint of another run that this one begins from.
+        given: the weights that it begins with.
+        say: called with a message for each corrupt checkpoint that is newer.
 
     Raises:
         InputError: `start` is not a whole checkpoint and is needed, or the run began otherwise.
     """
-    # A run that has begun goes on by itself, if it began from this checkpoint.
+    # A run that has begun goes on by itself, if it began so.
     newest, record = find_newest_checkpoint(run, say), find_run_record(run)
-    began = record and record.start
-    if (newest is not None or (run / METRICS_FILE).exists()) and began != str(start.resolve()):
-        raise InputError(
-            f"{run}: began from {began or 'step 0'}, not from {start}. Choose another run folder, or leave --from out "
-            "to resume it."
-        )
-    return newest or read_checkpoint(start)
+    if newest is not None or (run / METRICS_FILE).exists():
+        began, weights = (record.start, record.weights_sha256) if record else (None, None)
+        if start and began != str(start.resolve()):
+            raise InputError(
+                f"{run}: began from {began or 'step 0'}, not from {start}. Choose another run folder, or leave --from "
+                "out to resume it."
+            )
+        if weights != (given.sha256 if given else None) and (given or newest is None):
+            asked = f"those of {given.place} ({given.sha256})" if given else "none"
+            raise InputError(
+                f"{run}: began with the weights of {record.weights} ({weights}); --weights gives {asked}. Choose "
+                "another run folder, or give the same weights."
+                if record and weights
+                else f"{run}: began without the weights of another. Choose another run folder, or leave --weights out."
+            )
+    return newest or (read_checkpoint(start) if start else None)
 
 
 def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say: Note) -> TrainRecipe:
@@ -148,7 +164,8 @@ def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe) -> Doc
     keys = {key: list(values) for key, values in find_changes(found.recipe, recipe).items()}
     if step and keys:
         changes.append(RecipeChange(after_step=step, keys=keys))
-    past: Document = earlier.model_dump(include={"passed", "processes"}) if earlier else {"passed": []}
+    kept = {"passed", "processes", "weights", "weights_sha256"}
+    past: Document = earlier.model_dump(include=kept) if earlier else {"passed": []}
     # A phase that was changed has other gates.
     passed = [one for one in past["passed"] if not any(key.startswith(f"phases.{one[0]}.") for key in keys)]
     return past | {"start": start, "changes": changes, "passed": passed}

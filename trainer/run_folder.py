@@ -53,6 +53,10 @@ class RunRecord(Settings):
     manifest_sha256: str
     start: str | None = None
     """The folder of the checkpoint of another run that it began from, absolute; it may be gone. None: from step 0."""
+    weights: str | None = None
+    """The run, or the folder of transformers, whose weights it began with, absolute; None: with its own."""
+    weights_sha256: str | None = None
+    """Of the files that had them, one after the other."""
     changes: list[RecipeChange] = []
     """In the order of steps."""
     parameters: Annotated[int, Field(ge=0)] = 0

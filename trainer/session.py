@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
+from shards.config import Document
 from shards.errors import InputError, first_of, plural, remedy_of
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder
@@ -36,7 +37,7 @@ from shards.stores.store import FolderStore
 from shards.terminal.reporter import Note
 from shards.validation.files import check_files
 from shards.validation.manifest import check_manifest_totals
-from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers, find_newest_checkpoint
+from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers
 from trainer.checkpoint.tensors import check_disk, load_training_state, load_weights, save_checkpoint
 from trainer.device import choose_device, choose_precision, wait_for_ranks
 from trainer.evaluation.eval_sets import find_text_scales
@@ -50,6 +51,7 @@ from trainer.recipe.cards import CARDS, find_card
 from trainer.recipe.schema import ChosenPrecision
 from trainer.resume import check_resume_fits, describe_beginning, find_resume_start
 from trainer.run_folder import RECIPE_FILE, RUN_FILE, TOKENIZER_FILE, RunRecord, check_run_folder
+from trainer.weights import GivenWeights, begin_from, find_untrained
 
 
 @dataclass
@@ -80,6 +82,8 @@ class Session:
     """The newest checkpoint."""
     scorers: list[Scorer] = field(default_factory=list[Scorer])
     """The recipe's eval sets and eval tasks."""
+    untrained: frozenset[int] = frozenset()
+    """The ids of special tokens that no text has had, here or before."""
 
     @property
     def windows(self) -> int:
@@ -124,6 +128,7 @@ class Session:
             eos_id=self.shard_set.eos_id,
             bos_id=self.shard_set.bos_id,
             chat=self.shard_set.manifest.chat,
+            untrained=sorted(self.untrained),
             manifest_sha256=self.shard_set.manifest_sha256,
             tokenizer_sha256=self.shard_set.manifest.tokenizer.sha256,
         )
@@ -165,6 +170,7 @@ def open_session(
     *,
     say: Note,
     start: Path | None = None,
+    weights: GivenWeights | None = None,
     cache: Cache | None = None,
 ) -> Session:
     """Open a session: check everything, load or build the model, prepare the run folder. Every rank calls it.
@@ -177,6 +183,7 @@ def open_session(
         run: the run's folder; it is created if absent.
         say: called with each line the user should know.
         start: the checkpoint of another run that this one begins from, if it has not begun.
+        weights: those that it begins with, if it has not begun.
         cache: keeps the shards of a set that is not on this machine.
 
     Raises:
@@ -201,7 +208,7 @@ def open_session(
             resources.enter_context(lock_folder(run))
             if made:
                 resources.callback(_remove_empty, run)
-        found = find_newest_checkpoint(run, say) if start is None else find_resume_start(run, start, say)
+        found = find_resume_start(run, start, weights, say)
         order = plan_windows(shard_set, recipe, ranks, say)
         if found is not None:
             recipe = check_resume_fits(found, recipe, shard_set, say)
@@ -212,13 +219,19 @@ def open_session(
         torch.manual_seed(train.seed)
         model = build_model(recipe.model, vocab_size, seed=train.seed)
         model.activation_checkpointing = train.activation_checkpointing
+        untrained = find_untrained(shard_set, weights)
         if found is not None:
             load_weights(found, model)
+            untrained = frozenset(found.state.untrained)
+        elif weights is not None:
+            begin_from(weights, model, shard_set, say)
         model.to(device)
         forward = _spread(model, recipe, device, precision, ranks)
         optimizers = build_optimizers(model, recipe.optimizer, precision)
         where = (device, precision, rank, ranks)
-        session = Session(run, recipe, shard_set, order, model, forward, optimizers, *where, resources)
+        session = Session(
+            run, recipe, shard_set, order, model, forward, optimizers, *where, resources, untrained=untrained
+        )
         if shard_set.vocabulary.keeps != "bytes" and not find_text_scales(shard_set):
             say("bits per byte count the rewritten text: the set does not say how long the text of its sources is")
         session.trained.encode_prompts(recipe.eval.prompts, "eval.prompts")
@@ -230,7 +243,7 @@ def open_session(
             say(f"resumed from {found.path}")
         # So far no file of an earlier run has changed, whatever was refused.
         if rank == 0:
-            _prepare_run(run, recipe, shard_set, vocab_size, found, say)
+            _prepare_run(session, found, weights, say)
         wait_for_ranks()
         if ranks > 1:  # Only now: a refused rank must not wait for the others, which wait for it.
             resources.callback(dist.destroy_process_group)
@@ -313,19 +326,19 @@ def plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Note
     return order
 
 
-def _prepare_run(
-    run: Path, recipe: TrainRecipe, shard_set: ShardSet, vocab_size: int, found: Checkpoint | None, say: Note
-) -> None:
+def _prepare_run(session: Session, found: Checkpoint | None, weights: GivenWeights | None, say: Note) -> None:
+    run, recipe, shard_set = session.run, session.recipe, session.shard_set
     for path in clear_leftovers(run, after_step=found.state.step if found else None):
         say(f"{path}: corrupt, kept under this name; delete it when you do not need it")
     # Weights and two moments in fp32: find out now, not after an hour, whether the disk can hold a checkpoint.
-    parameters = count_parameters(recipe.model, vocab_size)
+    parameters = count_parameters(recipe.model, session.model.vocab_size)
     check_disk(run, 12 * parameters, f"{run}: a checkpoint")
     with atomic_open(run / TOKENIZER_FILE) as file:
         file.write(shard_set.tokenizer_json)
     folder = shard_set.store.folder
     place = str(folder.resolve() if folder else shard_set.store)
-    past = describe_beginning(run, found, recipe) if found else {}
+    past: Document = {"weights": str(weights.place), "weights_sha256": weights.sha256} if weights else {}
+    past |= describe_beginning(run, found, recipe) if found else {}
     known = {"shards": place, "manifest_sha256": shard_set.manifest_sha256, "parameters": parameters}
     record = RunRecord(**known, **past)
     # Before the metrics: a run that has these has begun, and says from where.

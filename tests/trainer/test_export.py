@@ -10,7 +10,7 @@ import torch
 from shards.errors import InputError
 from trainer.commands.export import describe_export_files, export_weights
 from trainer.recipe import ModelConfig
-from trainer.results.trained_model import load_model
+from trainer.trained_model import load_model
 
 transformers = pytest.importorskip("transformers")
 

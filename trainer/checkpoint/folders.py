@@ -57,6 +57,8 @@ class CheckpointState(Settings):
     eos_id: Count
     bos_id: Count | None = Field(default=None, exclude_if=is_none)
     chat: ChatEntry | None = Field(default=None, exclude_if=is_none)
+    untrained: list[Count] = Field(default=[], exclude_if=operator.not_)
+    """The ids of special tokens that no text of the training so far has had."""
     manifest_sha256: str
     tokenizer_sha256: str
 

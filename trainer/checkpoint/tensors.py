@@ -117,7 +117,7 @@ def _rng_tensors() -> dict[str, torch.Tensor]:
 
 
 def load_tensors(
-    path: Path, expected: Mapping[str, torch.Tensor], *, optional: Set[str] = frozenset()
+    path: Path, expected: Mapping[str, torch.Tensor], *, optional: Set[str] = frozenset(), convert: bool = False
 ) -> dict[str, torch.Tensor]:
     """Load a safetensors file that must have some tensors and no others, of finite numbers.
 
@@ -125,6 +125,7 @@ def load_tensors(
         path: the file.
         expected: for each name a tensor of its shape and dtype, which may be on any device.
         optional: names that the file may have or not.
+        convert: take tensors of other floating point dtypes, converted.
 
     Raises:
         InputError: the file is damaged, or has other tensors. No more memory is taken than it has bytes.
@@ -142,7 +143,10 @@ def load_tensors(
                 shape = file.get_slice(name).get_shape()
                 if shape != [*like.shape]:
                     raise InputError(f"{path}: {name}: shape {shape}; expected {[*like.shape]}. {_REMEDY}")
-                tensor = tensors[name] = file.get_tensor(name)
+                tensor = file.get_tensor(name)
+                if convert and tensor.is_floating_point():
+                    tensor = tensor.to(like.dtype)
+                tensors[name] = tensor
                 if tensor.dtype != like.dtype:
                     raise InputError(f"{path}: {name}: {tensor.dtype}; expected {like.dtype}. {_REMEDY}")
                 least, most = tensor.aminmax()

@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.terminal.display import say
     from trainer.checkpoint.tensors import write_tensors
     from trainer.commands.trace import find_training_set, open_training_set
-    from trainer.results.trained_model import load_model
+    from trainer.trained_model import load_model
     from trainer.run_folder import TOKENIZER_FILE
 
     out: Path = options.out

@@ -43,13 +43,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run", type=parse_path, required=True, metavar="RUN", help="folder for checkpoints and metrics"
     )
-    parser.add_argument(
+    beginning = parser.add_mutually_exclusive_group()
+    beginning.add_argument(
         "--from",
         dest="start",
         type=parse_path,
         metavar="CHECKPOINT",
         help="start RUN from a checkpoint of another training run, such as a milestone before a cooldown; pass it "
         "again to resume RUN",
+    )
+    beginning.add_argument(
+        "--weights",
+        type=parse_path,
+        metavar="RUN_OR_FOLDER",
+        help="begin with the weights of another run, or of a folder of transformers (Llama's or Qwen3's kind), on any "
+        "set whose tokenizer begins with theirs; the recipe may leave [model] out",
     )
     parser.add_argument(
         "--go-on",
@@ -80,11 +88,17 @@ def run(options: argparse.Namespace) -> Outcome | int:
     from trainer.recipe import load_train_recipe
     from trainer.recipe.rehearsal import shrink_recipe
 
-    recipe = load_train_recipe(options.recipe, options.overrides)
+    wait_without_spinning()
+    weights = None
+    if options.weights:
+        from trainer.weights import open_weights
+
+        weights = open_weights(options.weights, say)
+    model = weights and weights.trained.model.config
+    recipe = load_train_recipe(options.recipe, options.overrides, model=model)
     if options.rehearse:
         whole, recipe = recipe, shrink_recipe(recipe)
         say(f"a rehearsal: {recipe.train.steps} steps for {whole.train.steps:,}, with a tiny model and little text")
-    wait_without_spinning()
 
     from trainer.train.train_model import is_first_rank, train_model
 
@@ -93,6 +107,7 @@ def run(options: argparse.Namespace) -> Outcome | int:
         shards=options.shards,
         run=options.run,
         start=options.start,
+        weights=weights,
         cache=options.cache,
         cache_limit=parse_size("--cache-limit", options.cache_limit) if options.cache_limit else None,
         go_on=options.go_on,

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from shards.errors import InputError, RunError, plural
@@ -66,6 +67,10 @@ class TrainedModel:
     """The set that it was trained on; None if it is not known."""
     chat: ChatEntry | None = None
     """The format of its set's conversations; None if it has none."""
+    untrained: frozenset[int] = frozenset()
+    """The ids of special tokens that no text of its training had."""
+    files: tuple[Path, ...] = ()
+    """The files that its weights were read from."""
 
     @cached_property
     def tokenizer(self) -> tokenizers.Tokenizer:

@@ -8,19 +8,25 @@ from pathlib import Path
 from shards.config import Changes, Document, apply_changes, check_kind, check_settings, read_document
 from shards.terminal.hints import nearest
 from shards.terminal.shipped_recipes import find_recipe, shipped_folder
-from trainer.recipe.schema import TrainRecipe
+from trainer.recipe.schema import ModelConfig, TrainRecipe
 
 SHIPPED = shipped_folder(Path(__file__).parents[1], "train")
 """The folder of the train recipes that come with the distribution."""
 
 
 def load_train_recipe(
-    path: Path, overrides: Sequence[str] = (), *, changes: Changes = (), trained: Document | None = None
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    changes: Changes = (),
+    trained: Document | None = None,
+    model: ModelConfig | None = None,
 ) -> TrainRecipe:
     """Read a train recipe and apply `KEY=VALUE` overrides; before them `changes`, as if the file had them.
 
     The path is a TOML file, the JSON of a run folder, or the name of a shipped recipe. Of a file that is to score a
-    model which was `trained` by another recipe, only `[eval]` counts; it may hold nothing else.
+    model which was `trained` by another recipe, only `[eval]` counts; it may hold nothing else. A file without `[model]` has
+    that of the weights that it begins with.
 
     Raises:
         InputError: with every fault of the file and of the overrides.
@@ -33,6 +39,8 @@ def load_train_recipe(
         known = list(TrainRecipe.model_fields)
         faults = [f"{key}: unknown key.{nearest(key, known)}" for key in data if key not in known]
         data = {**trained, "phases": [], "eval": data.get("eval", {})}
+    if model is not None:
+        data.setdefault("model", model.model_dump())
     faults += apply_changes(data, changes, overrides)
     # A recipe that was found by its name may be anywhere: its paths begin where they would in a checkout at the working
     # directory.

@@ -38,6 +38,7 @@ from trainer.session import Session, open_session
 from trainer.train.loop import TrainingLoop, catch_signals
 from trainer.train.step import open_training_windows
 from trainer.train.trackers import open_trackers
+from trainer.weights import GivenWeights, open_weights
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def train_model(
     run: str | Path,
     overrides: Sequence[str] = (),
     start: str | Path | None = None,
+    weights: str | Path | GivenWeights | None = None,
     cache: str | Path | None = None,
     cache_limit: int | None = None,
     go_on: str | None = None,
@@ -74,6 +76,8 @@ def train_model(
         run: the folder for checkpoints and metrics.
         overrides: `KEY=VALUE` strings that change the recipe, as `--set` does: `["train.steps=100"]`.
         start: a checkpoint of another run from which this one begins.
+        weights: a run, or a folder of transformers, whose weights this one begins with, on any set whose tokenizer
+            begins with theirs. A recipe's file may leave [model] out then, and the smoke test of the loss is off.
         cache: the folder that keeps the shards of a set that is not on this machine; in the user's cache when None.
         cache_limit: the most bytes that it may hold: half of the free disk space, at most 100 GB, when None.
         go_on: the phase past whose missed goal, spent budget or pause to train; "" is the one at which the run waits.
@@ -83,8 +87,15 @@ def train_model(
         InputError: the recipe, the set, the run's folder or the machine cannot be used. Nothing has begun.
         RunError: training failed on the way; call again to go on from the last checkpoint.
     """
-    loaded = recipe if isinstance(recipe, TrainRecipe) else load_train_recipe(Path(recipe), overrides)
     show: Note = say if progress and is_first_rank() else lambda message: None
+    if weights is not None and not isinstance(weights, GivenWeights):
+        weights = open_weights(Path(weights), show)
+    if isinstance(recipe, TrainRecipe):
+        loaded = recipe
+    else:
+        loaded = load_train_recipe(Path(recipe), overrides, model=weights and weights.trained.model.config)
+    if weights is not None:  # which do not guess
+        loaded = loaded.with_values(train=loaded.train.with_values(smoke_steps=0))
     place = shards if scheme_of(shards) else Path(shards)
     phases = [phase.name for phase in loaded.phases]
     if go_on and go_on not in phases:
@@ -94,7 +105,7 @@ def train_model(
         # Nothing has begun yet: what is wrong here is refused.
         kept = _open_cache(place, cache, cache_limit, show)
         began = Path(start) if start else None
-        session = open_session(loaded, place, Path(run), say=show, start=began, cache=kept)
+        session = open_session(loaded, place, Path(run), say=show, start=began, weights=weights, cache=kept)
     except OSError as error:  # such as a disk too small for a checkpoint
         raise InputError(f"{error}{any_remedy(error)}") from error
     with closing(session):

@@ -1,4 +1,4 @@
-"""Loading a run's model from its folder, for commands and Python programs. The folder holds the tokenizer too."""
+"""Loading a model for commands and Python programs: from a run's folder, or from one of transformers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.stores.files import read_file
 from shards.terminal.display import say as print_note
 from shards.terminal.reporter import Note
-from trainer.checkpoint.folders import Checkpoint, find_newest_checkpoint, read_checkpoint
+from trainer.checkpoint.folders import MODEL_FILE, Checkpoint, find_newest_checkpoint, read_checkpoint
 from trainer.checkpoint.tensors import load_weights
+from trainer.convert.transformers_folder import CONFIG_FILE, read_folder
 from trainer.device import choose_device
 from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel
@@ -23,30 +24,39 @@ from trainer.run_folder import TOKENIZER_FILE
 
 
 def load_model(run: str | Path, say: Note | None = None, path: str | Path | None = None) -> TrainedModel:
-    """Load a run's newest whole checkpoint, or the one at a path, and its tokenizer.
+    """Load a run's newest whole checkpoint, or the one at a path, and its tokenizer; or a folder of transformers.
 
     The model is in evaluation mode, on the GPU if there is one, unless its recipe chooses the CPU. `model(ids)` maps
     int64 `(batch, length)` to float32 logits `(batch, length, vocab_size)`.
 
     Args:
-        run: the run's folder.
+        run: the run's folder, or one of transformers with a model of Llama's or Qwen3's kind.
         say: called with what the user should know, such as that a newer checkpoint is corrupt; printed when None.
         path: a checkpoint's folder.
 
     Raises:
         InputError: the folder has no checkpoint, or the tokenizer is not the one that the model was trained with.
     """
-    run = Path(run)
-    found = read_checkpoint(Path(path)) if path else find_newest_checkpoint(run, say or print_note)
+    trained = read_model(Path(run), say or print_note, path)
+    trained.model.to(choose_device("cpu" if trained.train.device == "cpu" else "auto"))
+    return trained
+
+
+def read_model(run: Path, say: Note, path: str | Path | None = None) -> TrainedModel:
+    """Load a model as `load_model` does, on the CPU."""
+    if not path and (run / CONFIG_FILE).is_file():
+        return read_folder(run)
+    found = read_checkpoint(Path(path)) if path else find_newest_checkpoint(run, say)
     if found is None:
-        raise InputError(f"{run}: no checkpoints. Expected the folder given to `tokenmill train --run`.")
+        raise InputError(f"{run}: no checkpoints. Expected the folder given to `tokenmill train --run`, or one of transformers.")
     with torch.device("meta"):  # no memory for weights that the checkpoint does not have
         model = LanguageModel(found.recipe.model, found.state.vocab_size)
     load_weights(found, model)
-    model.to(choose_device("cpu" if found.recipe.train.device == "cpu" else "auto")).eval()
+    model.eval()
     state, content = found.state, _read_tokenizer(run / TOKENIZER_FILE, found)
     ids = state.eos_id, state.bos_id
-    return TrainedModel(model, found.recipe.train, content, *ids, state.step, chat=state.chat)
+    about = {"chat": state.chat, "untrained": frozenset(state.untrained), "files": (found.path / MODEL_FILE,)}
+    return TrainedModel(model, found.recipe.train, content, *ids, state.step, **about)
 
 
 def _read_tokenizer(file: Path, found: Checkpoint) -> bytes:

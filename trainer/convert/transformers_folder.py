@@ -1,0 +1,296 @@
+"""A model as a folder of transformers: which class and which names its parts and settings have there, both ways.
+
+Written are all classes of `CLASSES`, read those of `READ`: `config.json`, `tokenizer.json`, and weights as safetensors,
+in one file or in those that an index names. Pickled weights are never loaded.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from shards.config import Document, Settings, check_settings, table_of
+from shards.convert.export import EXPORT_FILE
+from shards.errors import InputError
+from shards.format.manifest import ChatEntry
+from shards.format.tokenizer_json import parse_tokenizer
+from shards.format.vocabulary import MAX_TOKENIZER_BYTES
+from shards.stores.files import read_file
+from shards.stores.parse import load_json
+from shards.terminal.display import JsonObject
+from trainer.checkpoint.folders import Count
+from trainer.checkpoint.tensors import load_tensors
+from trainer.model.decoder import LanguageModel
+from trainer.model.generate import TrainedModel
+from trainer.recipe import ModelConfig, TrainConfig
+from trainer.run_folder import TOKENIZER_FILE
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+
+GPT2_NAMES = {
+    "model.embed_tokens": "transformer.wte",
+    "model.embed_positions": "transformer.wpe",
+    "model.norm": "transformer.ln_f",
+    "model.layers": "transformer.h",
+    "input_layernorm": "ln_1",
+    "self_attn.q_proj": "attn.c_attn",
+    "self_attn.o_proj": "attn.c_proj",
+    "post_attention_layernorm": "ln_2",
+    "mlp.up_proj": "mlp.c_fc",
+    "mlp.down_proj": "mlp.c_proj",
+}
+"""The names in transformers' GPT-2 of parts that we name as its LLaMA does."""
+
+GPT2_KEYS = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_inner": "intermediate_size",
+    "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "rms_norm_eps",
+}
+"""The names in transformers' GPT-2 of settings that we name as its LLaMA does."""
+
+CLASSES = {
+    ("silu", False): "Llama",
+    ("silu", True): "Qwen3",
+    ("relu2", False): "Arcee",
+    ("relu2", True): "Apertus",
+}
+"""The class in transformers of a `llama` with some `hidden_act` and `use_qk_norm`."""
+
+PARTS = re.compile(
+    r"lm_head|model\.(embed_tokens|embed_positions|norm|layers\.\d+\.((input|post_attention)_layernorm"
+    r"|self_attn\.([qkvo]_proj|[qk]_norm)|mlp\.(gate|up|down)_proj))"
+)
+"""The parts that classes of transformers have, by our names."""
+
+KEYS = {
+    *("hidden_act", "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads"),
+    *("num_hidden_layers", "num_key_value_heads", "rms_norm_eps", "rope_theta", "tie_word_embeddings", "vocab_size"),
+}
+"""The keys of a model to export that configurations of transformers have, too."""
+OTHER_KEYS = {"kind", "use_qk_norm", "zero_init_residual"}
+"""Those that choose the class, or count in training alone."""
+
+APERTUS_NAMES = {"input_layernorm": "attention_layernorm", "post_attention_layernorm": "feedforward_layernorm"}
+"""The names in transformers' Apertus of parts that we name as its LLaMA does."""
+
+
+def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> dict[str, Tensor]:
+    """Return the weights to export under transformers' names, without the rows that pad the vocabulary.
+
+    Raises:
+        InputError: the model has a part, or a key, that no class of transformers has.
+    """
+    others = [name for name in state if not PARTS.fullmatch(name.rpartition(".")[0])]
+    # A part may have no weights, such as a factor: its key tells.
+    fields = type(config).model_fields.items()
+    others += [
+        f"model.{key}"
+        for key, field in fields
+        if key not in KEYS | OTHER_KEYS and getattr(config, key) != field.default
+    ]
+    if others:
+        raise InputError(f"{others[0]}: no class of transformers has this. Use the model by trainer.load_model.")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        if name in state:
+            state[name] = state[name][:vocab_size]
+    if config.kind == "llama":
+        # The rotation of halves is transformers' own, and so are the names, but for Apertus.
+        names = APERTUS_NAMES if CLASSES[config.hidden_act, config.use_qk_norm] == "Apertus" else {}
+        return {_rename(name, names): tensor for name, tensor in state.items()}
+    out: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue  # with the query's
+        if "q_proj" in name:
+            tensor = torch.cat([state[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        name = _rename(name, GPT2_NAMES)
+        out[name] = tensor.t() if ".h." in name else tensor  # its layers' matrices are (inputs, outputs)
+    return out
+
+
+def _rename(name: str, names: dict[str, str]) -> str:
+    for ours, theirs in names.items():
+        name = name.replace(ours, theirs)
+    return name
+
+
+def describe_export_files(
+    config: ModelConfig, vocab_size: int, eos_id: int, tokens: dict[str, int], dtype: str, *, bos_id: int | None = None
+) -> dict[str, JsonObject]:
+    """Return the JSON files to export with weights and tokenizer, by name; `tokens` are the special ones, with ids.
+
+    If the set has no BOS, an EOS came before each document, so EOS is named as the token that begins one.
+    """
+    names = {index: token for token, index in tokens.items()}
+    eos, pad = names[eos_id], "<|pad|>" if "<|pad|>" in tokens else names[eos_id]
+    bos_id = eos_id if bos_id is None else bos_id
+    bos = names[bos_id]
+    ids = {"bos_token_id": bos_id, "eos_token_id": eos_id, "pad_token_id": tokens[pad]}
+    # Whatever trains the model further leaves the embedding of what its config calls padding as it is: not the EOS.
+    common = ids | {
+        "pad_token_id": tokens[pad] if pad != eos else None,
+        "dtype": dtype,
+        "vocab_size": vocab_size,
+        "tie_word_embeddings": config.tie_word_embeddings,
+    }
+    if config.kind == "llama":
+        name = CLASSES[config.hidden_act, config.use_qk_norm]
+        model: JsonObject = {"architectures": [f"{name}ForCausalLM"], "model_type": name.lower()}
+        model |= config.model_dump(include=KEYS) | {"attention_bias": False, "mlp_bias": False}
+        if name != "Llama":  # the others have defaults that differ
+            model["head_dim"] = config.head_dim
+            model["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rope_theta}
+    else:
+        model = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new"}
+        model |= {theirs: getattr(config, ours) for theirs, ours in GPT2_KEYS.items()}
+        model |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+    # Without its class a gpt2 gets GPT2Tokenizer, which rebuilds parts of it.
+    tokenizer = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.max_position_embeddings,
+        "bos_token": bos,
+        "eos_token": eos,
+        "pad_token": pad,
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # text is data, as in training
+        "extra_special_tokens": [token for token in tokens if token not in (bos, eos, pad)],
+    }
+    return {CONFIG_FILE: model | common, "generation_config.json": ids, "tokenizer_config.json": tokenizer}
+
+
+class Seen(Settings):
+    """What an export's receipt says of a model's training, which the forms of other programs have no place for."""
+
+    step: Count = 0
+    chat: ChatEntry | None = None
+    untrained: list[Count] = []
+
+
+READ = {"llama": False, "qwen3": True}
+"""The `model_type` of the folders that are read: whether queries and keys have norms."""
+INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
+LENGTH, BATCH = 2048, 16
+"""A folder does not say how its model was trained: it is scored in windows of at most so many tokens."""
+MAX_JSON_BYTES = 1 << 26
+
+
+def read_folder(folder: Path) -> TrainedModel:
+    """Read a model of Llama's or Qwen3's kind, on the CPU, its weights as float32.
+
+    Raises:
+        InputError: a file is missing or damaged, or the model has a part or a setting that ours have not; with every
+            reason.
+    """
+    config = _read_json(folder / CONFIG_FILE)
+    content = _read(folder / TOKENIZER_FILE, MAX_TOKENIZER_BYTES)
+    model = parse_config(config, folder / CONFIG_FILE)
+    try:
+        parsed, tokenizer = parse_tokenizer(content), Tokenizer.from_buffer(content)
+    except Exception as error:  # tokenizers has no error of its own
+        raise InputError(f"{folder / TOKENIZER_FILE}: not a tokenizer that is known here: {error}") from error
+    eos_ids, vocab_size = config.get("eos_token_id"), model.vocab_size or 0
+    eos_id = eos_ids[0] if isinstance(eos_ids, list) and eos_ids else eos_ids
+    if parsed.size > vocab_size or eos_id not in parsed.added.values():
+        raise InputError(
+            f"{folder}: the tokenizer has {parsed.size:,} ids and the added tokens {sorted(parsed.added.values())!s:.80}; "
+            f"the model has {vocab_size:,} ids, of which {eos_id} ends a text. Give the folder its own tokenizer.json."
+        )
+    receipt = _read_json(folder / EXPORT_FILE).get("seen", {}) if (folder / EXPORT_FILE).is_file() else {}
+    seen = check_settings(Seen, receipt, where=f"{folder / EXPORT_FILE}: seen")
+    decoder, files = read_weights(folder, model)
+    begin = tokenizer.encode("").ids
+    train = TrainConfig(
+        seq_len=min(LENGTH, model.max_position_embeddings), global_batch=BATCH, micro_batch=BATCH, steps=1
+    )
+    bos_id = begin[0] if begin else None
+    about = {"chat": seen.chat, "untrained": frozenset(seen.untrained), "files": files}
+    return TrainedModel(decoder.eval(), train, content, eos_id, bos_id, seen.step, **about)
+
+
+def parse_config(config: Document, file: Path) -> ModelConfig:
+    """Return the settings of a model by the `config.json` of a folder.
+
+    Raises:
+        InputError: it has a part or a setting that ours have not; with every reason.
+    """
+    rope = table_of(config.get("rope_parameters")) or table_of(config.get("rope_scaling"))
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    head_dim = width // heads if isinstance(width, int) and isinstance(heads, int) and heads else None
+    needed = {
+        "model_type": [*READ],
+        "hidden_act": ["silu"],
+        "head_dim": [None, head_dim],
+        "rope_type": [None, "default"],
+        **{key: [None, False] for key in ("attention_bias", "mlp_bias", "use_sliding_window", "quantization_config")},
+    }
+    given = config | {"rope_type": rope.get("rope_type", rope.get("type"))}
+    faults = [
+        f"{file}: {key} = {given.get(key)!r:.80}; expected {allowed[-1]!r}. Models with other values are not read."
+        for key, allowed in needed.items()
+        if given.get(key) not in allowed
+    ]
+    if faults:
+        raise InputError(faults)
+    model = {key: config[key] for key in KEYS & config.keys()} | {"kind": "llama"}
+    model |= {"rope_theta": rope.get("rope_theta", config.get("rope_theta", 10_000.0))}
+    model |= {"use_qk_norm": READ[config["model_type"]], "rms_norm_eps": config.get("rms_norm_eps", 1e-6)}
+    return check_settings(ModelConfig, model, where=str(file))
+
+
+def read_weights(folder: Path, config: ModelConfig) -> tuple[LanguageModel, tuple[Path, ...]]:
+    """Read the weights of a folder's model; return it, and the files that have them.
+
+    Raises:
+        InputError: a file is missing, pickled or damaged, or has other tensors than the model.
+    """
+    with torch.device("meta"):
+        model = LanguageModel(config, config.vocab_size or 0)
+    rows = ("model.embed_tokens.weight", "lm_head.weight")
+    state = model.state_dict()
+    expected = {name: tensor[: config.vocab_size] if name in rows else tensor for name, tensor in state.items()}
+    if (folder / INDEX_FILE).is_file():
+        places = table_of(_read_json(folder / INDEX_FILE).get("weight_map"))
+    else:
+        places = dict.fromkeys(expected, WEIGHTS_FILE)
+    files = tuple(folder / Path(str(name)).name for name in sorted({*places.values()}))
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        if not file.is_file():
+            pickled = next(iter(sorted(folder.glob("*.bin"))), None)
+            why = f": {pickled.name} is pickled, and is never loaded" if pickled else ", or of a half download"
+            raise InputError(f"{file}: is missing{why}. Expected weights as safetensors; get them again.")
+        own = {name: expected[name] for name, place in places.items() if place == file.name and name in expected}
+        tensors |= load_tensors(file, own, optional={"lm_head.weight"}, convert=True)
+    if missing := expected.keys() - tensors.keys():
+        raise InputError(f"{folder / INDEX_FILE}: names no file of {min(missing)}. Get the folder again.")
+    model.to_empty(device="cpu")
+    for name, tensor in model.state_dict().items():
+        given = tensors.pop(name)
+        tensor.zero_()[: len(given)] = given  # rows that pad the vocabulary have no say
+    return model, files
+
+
+def _read_json(file: Path) -> Document:
+    try:
+        return table_of(load_json(_read(file, MAX_JSON_BYTES)))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{file}: is damaged: {error}. Get it again.") from error
+
+
+def _read(file: Path, most: int) -> bytes:
+    try:
+        return read_file(file, most)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}. Expected a whole folder of transformers.") from error

@@ -1,0 +1,130 @@
+"""`train --weights`: a model that begins with the weights of another, on any set whose tokenizer begins with its own.
+
+Entries are compared by id, in the form that a set's tokenizer has. Rows of embedding and output that nothing has
+trained begin as the mean of those that something has: those of new tokens, of special tokens that no text of the
+earlier training had, and of padding.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from shards import ShardSet
+from shards.config import show_value
+from shards.errors import InputError, plural
+from shards.format.tokenizer_json import make_set_tokenizer
+from shards.format.vocabulary import read_vocabulary
+from shards.terminal.reporter import Note
+from trainer.model.decoder import LanguageModel
+from trainer.model.generate import TrainedModel
+from trainer.trained_model import read_model
+
+TABLES = ("model.embed_tokens.weight", "lm_head.weight")
+"""The weights that have a row for each id."""
+_CHOSEN_ANEW = {"vocab_size", "zero_init_residual"}
+"""Keys of a model that the weights do not fix."""
+
+
+@dataclass(frozen=True)
+class GivenWeights:
+    """The weights that a run begins with."""
+
+    place: Path
+    """The run or the folder, absolute."""
+    trained: TrainedModel
+    sha256: str
+    """Of the files that have them, one after the other."""
+
+
+def open_weights(place: Path, say: Note) -> GivenWeights:
+    """Read the weights of a run, or of a folder of transformers, on the CPU.
+
+    Raises:
+        InputError: there are none, or they cannot be used.
+    """
+    trained = read_model(place, say)
+    digest = hashlib.sha256()
+    for path in trained.files:
+        with path.open("rb") as file:
+            while block := file.read(1 << 24):
+                digest.update(block)
+    return GivenWeights(place.resolve(), trained, digest.hexdigest())
+
+
+def find_untrained(shard_set: ShardSet, given: GivenWeights | None) -> frozenset[int]:
+    """Return the ids of special tokens that neither a set nor the training before it has in a text."""
+    manifest = shard_set.manifest
+    special, chat = manifest.tokenizer.special_tokens, manifest.chat
+    written = "".join([*chat.before.values(), chat.after]) if chat else ""
+    unseen = {index for token, index in special.items() if token not in written} - {shard_set.eos_id, shard_set.bos_id}
+    if given is not None:
+        unseen -= set(range(given.trained.model.vocab_size)) - given.trained.untrained
+    return frozenset(unseen)
+
+
+def begin_from(given: GivenWeights, model: LanguageModel, shard_set: ShardSet, say: Note) -> None:
+    """Set a new model's weights to those of another; say which tokens are new.
+
+    Args:
+        given: the weights.
+        model: on the CPU.
+        shard_set: what it will be trained on.
+        say: called with each line the user should know.
+
+    Raises:
+        InputError: the model, the set's tokenizer or its conversations are of another kind; with every reason.
+    """
+    earlier, place = given.trained, given.place
+    rewritten = make_set_tokenizer(json.loads(earlier.tokenizer_json), None)
+    entries = read_vocabulary(json.dumps(rewritten).encode()).entries
+    if problems := [*_find_faults(given, model, shard_set, entries)]:
+        raise InputError(problems)
+    trained = torch.tensor([index for index, entry in enumerate(entries) if entry and index not in earlier.untrained])
+    state = earlier.model.state_dict()
+    for name, tensor in model.state_dict().items():
+        if name in TABLES:
+            tensor[:] = state[name][trained].mean(dim=0)
+            tensor[trained] = state[name][trained]
+        else:
+            tensor.copy_(state[name])
+    new = sorted({*range(len(entries), shard_set.vocab_size), *earlier.untrained})
+    names = ", ".join(repr(shard_set.vocabulary.spell(index)) for index in new[:20])
+    more = f" and {len(new) - 20:,} more" if len(new) > 20 else ""
+    began = f"; {plural(len(new), 'token')} begin as the mean of the trained: {names}{more}" if new else ""
+    say(f"weights of {place}, step {earlier.step:,}{began}")
+
+
+def _find_faults(
+    given: GivenWeights, model: LanguageModel, shard_set: ShardSet, entries: Sequence[bytes]
+) -> Iterator[str]:
+    """Yield why a model and its set cannot go on from given weights."""
+    earlier, place, where = given.trained, given.place, shard_set.store
+    for key, own in model.config.model_dump().items():
+        theirs = getattr(earlier.model.config, key)
+        rotary = key == "max_position_embeddings" and model.config.kind == "llama"
+        if own != theirs and key not in _CHOSEN_ANEW and not rotary:
+            yield (
+                f"model.{key} = {show_value(own)}: the weights of {place} have {show_value(theirs)}. Take that value, or "
+                "leave [model] out."
+            )
+    found = shard_set.vocabulary.entries
+    if differing := [index for index, entry in enumerate(entries) if [entry] != found[index : index + 1]]:
+        index = differing[0]
+        own = repr(shard_set.vocabulary.spell(index)) if index < len(found) else "no such id"
+        yield (
+            f"{where}: id {index} is {own}; in the tokenizer of {place} it is {entries[index]!r}. Build the set with "
+            f"[tokenizer] file = the tokenizer.json of {place}; new tokens follow its last id."
+        )
+    own, theirs = shard_set.manifest.chat, earlier.chat
+    if own and theirs and (own.before, own.after) != (theirs.before, theirs.after):
+        yield (
+            f"{where}: its conversations are written as {own.before!s}, {own.after!r}; those of {place} as "
+            f"{theirs.before!s}, {theirs.after!r}. Build the set with the same [chat] table."
+        )
