@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
 	UV_FIND_LINKS="$${UV_FIND_LINKS-$$(echo $$PIP_FIND_LINKS | tr ' ' ,)}" $(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode \
-		-c constraints.txt -e '.[clean,datatrove,experiments,html,hub,ray,train,dev]'
+		-c constraints.txt -e '.[clean,datatrove,experiments,gguf,html,hub,ray,train,dev]'
 	touch $(STAMP)
 
 demo: $(STAMP)  ## corpus, shards, validation, training and samples on this machine, no network

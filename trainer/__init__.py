@@ -11,8 +11,8 @@ Reads shard sets through `shards`; knows nothing of how they were built. Names a
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer.trained_model import load_model
     from trainer.train.train_model import TrainingResult, train_model
+    from trainer.trained_model import load_model
 
 __all__ = ["TrainingResult", "load_model", "train_model"]
 

@@ -48,7 +48,9 @@ def read_model(run: Path, say: Note, path: str | Path | None = None) -> TrainedM
         return read_folder(run)
     found = read_checkpoint(Path(path)) if path else find_newest_checkpoint(run, say)
     if found is None:
-        raise InputError(f"{run}: no checkpoints. Expected the folder given to `tokenmill train --run`, or one of transformers.")
+        raise InputError(
+            f"{run}: no checkpoints. Expected the folder given to `tokenmill train --run`, or one of transformers."
+        )
     with torch.device("meta"):  # no memory for weights that the checkpoint does not have
         model = LanguageModel(found.recipe.model, found.state.vocab_size)
     load_weights(found, model)

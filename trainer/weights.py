@@ -111,8 +111,8 @@ def _find_faults(
         rotary = key == "max_position_embeddings" and model.config.kind == "llama"
         if own != theirs and key not in _CHOSEN_ANEW and not rotary:
             yield (
-                f"model.{key} = {show_value(own)}: the weights of {place} have {show_value(theirs)}. Take that value, or "
-                "leave [model] out."
+                f"model.{key} = {show_value(own)}: the weights of {place} have {show_value(theirs)}. Take that value, "
+                "or leave [model] out."
             )
     found = shard_set.vocabulary.entries
     if differing := [index for index, entry in enumerate(entries) if [entry] != found[index : index + 1]]:

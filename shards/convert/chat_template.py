@@ -67,13 +67,13 @@ def write_chat_template(chat: ChatEntry, special: Mapping[str, int]) -> str:
     )
 
 
-Apply = Callable[[list[dict[str, str]], bool], tuple[list[int], list[int]]]
-"""Returns the ids and the mask of messages by a template; of the prompt for another answer, if that is asked for."""
+Apply = Callable[[list[dict[str, str]], bool], tuple[list[int], list[int] | None]]
+"""Returns the ids of messages by a template, and the mask if there is one; of the prompt for another answer, if asked."""
 CONVERSATIONS = 300
 """So many conversations of a set are compared."""
 
 
-def prove_template(shard_set: ShardSet, apply: Apply) -> int:
+def prove_template(shard_set: ShardSet, program: str, apply: Apply) -> int:
     """Compare conversations of a set with what an exported template makes of them: ids, targets and prompts.
 
     Left out are those in which a content spells a special token, which a template takes for control, or an answer
@@ -81,6 +81,7 @@ def prove_template(shard_set: ShardSet, apply: Apply) -> int:
 
     Args:
         shard_set: the set.
+        program: what applies the template.
         apply: the template, as its user calls it.
 
     Returns:
@@ -97,9 +98,9 @@ def prove_template(shard_set: ShardSet, apply: Apply) -> int:
         opened = len(prompt) if records[-1]["role"] == TRAINED_ROLE else 0
         pairs = {"ids": (found, ids), "targets": (mask, targets), "a prompt": (prompt[:opened], ids[:opened])}
         for what, (theirs, ours) in pairs.items():
-            if theirs != ours:
+            if theirs is not None and theirs != ours:
                 raise InputError(
-                    f"chat_template: transformers gives other {what} than training to {records!s:.200}: {theirs}, "
+                    f"chat_template: {program} gives other {what} than training to {records!s:.200}: {theirs}, "
                     f"expected {ours}. Nothing was exported. Report it with the tokenizer."
                 )
         compared += 1

@@ -25,7 +25,7 @@ DOCUMENTS = 300
 """So many documents are compared, from the first shards of a set."""
 _MOST_TOKENS = 1 << 16
 """Longer documents are left out."""
-_PROBES = (
+PROBES = (
     "",
     " ",
     "  ",
@@ -91,10 +91,10 @@ def prove_tokenizer(
     loaded.encode_special_tokens = True
     encoders: dict[str, Encode] = {"tokenizers": lambda text: loaded.encode(text).ids, **others}
     marks = [f"a{text}b {text}" for text in find_special(parsed)]
-    texts = [(text, expected(text)) for text in (*_PROBES, *marks)]
+    texts = [(text, expected(text)) for text in (*PROBES, *marks)]
     probes = len(texts)
     if shard_set is not None:
-        for text, ids in islice(_iter_documents(shard_set), DOCUMENTS):
+        for text, ids in islice(iter_documents(shard_set), DOCUMENTS):
             texts.append((text, ids if shard_set.vocabulary.keeps == "bytes" else expected(text)))
     for text, ids in texts:
         for library, encode in encoders.items():
@@ -108,7 +108,7 @@ def prove_tokenizer(
     return {"probes": probes, "documents": len(texts) - probes} | {name: version(name) for name in encoders}
 
 
-def _iter_documents(shard_set: ShardSet) -> Iterator[tuple[str, list[int]]]:
+def iter_documents(shard_set: ShardSet) -> Iterator[tuple[str, list[int]]]:
     """Yield what the tokenizer's proof compares: the text of each document and its tokens, without EOS."""
     for number in range(len(shard_set.shards)):
         for block in iter_blocks(shard_set, number):

@@ -31,6 +31,28 @@ Part = dict[str, Any]
 MAX_ENTRY_CHARACTERS = 1 << 16
 """An entry with more is refused: it takes many times its length where entries are decoded. Real ones reach 1,000."""
 
+# The split patterns of the published tokenizers, as their tokenizer.json files and tiktoken state them.
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_CASED = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_UNCASED = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+PATTERNS = {
+    "llama3": _CONTRACTIONS
+    + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "qwen2": _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "o200k": "|".join(
+        [
+            rf"[^\r\n\p{{L}}\p{{N}}]?{_CASED}*{_UNCASED}+{_CONTRACTIONS}?",
+            rf"[^\r\n\p{{L}}\p{{N}}]?{_CASED}+{_UNCASED}*{_CONTRACTIONS}?",
+            r"\p{N}{1,3}",
+            r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+            r"\s*[\r\n]+",
+            r"\s+(?!\S)",
+            r"\s+",
+        ]
+    ),
+}
+"""How pre-tokenizers other than GPT-2's divide text into words, by the names that recipes have for them."""
+
 _BYTE_ENTRY = re.compile(r"<0x([0-9A-F]{2})>")
 _KEEP_ALL = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts", "FixedLength"}
 """Pre-tokenizers that lose no character, if their behaviour is not to remove some."""
@@ -294,6 +316,17 @@ def list_parts(section: Part | None, key: str) -> Iterator[Part]:
             yield from list_parts(part, key)
     elif section:
         yield section
+
+
+def find_pretokenizer(tokenizer: Part) -> str | None:
+    """Return the pre-tokenizer of a parsed byte-level `tokenizer.json`: `gpt2`, a name of `PATTERNS`, or None."""
+    *splits, last = [*list_parts(tokenizer.get("pre_tokenizer"), "pretokenizers")] or [{}]
+    if last.get("type") != "ByteLevel" or last.get("add_prefix_space", True) or tokenizer.get("normalizer"):
+        return None
+    if last.get("use_regex", True):
+        return "gpt2" if not splits else None
+    given = [(part.get("behavior"), table.get("Regex")) for part in splits if (table := part.get("pattern"))]
+    return next((name for name, pattern in PATTERNS.items() if given == [("Isolated", pattern)]), None)
 
 
 def make_plain(tokenizer: Part) -> Part:

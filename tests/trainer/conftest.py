@@ -25,8 +25,8 @@ from tests.support.shard_sets import Document, Plan, write_set
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
 from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
-from trainer.trained_model import load_model
 from trainer.session import Session, open_session
+from trainer.trained_model import load_model
 
 WEIGHTS = {"prose": 3.0, "code": 1.0}
 TEXTS = {

@@ -46,6 +46,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.stores.hub_store import parse_hub_address
     from trainer.checkpoint.folders import list_checkpoints, read_state
     from trainer.commands import export
+    from trainer.convert.transformers_folder import WEIGHTS_FILE
 
     if not options.model:
         if options.license or options.checkpoint:
@@ -64,10 +65,10 @@ def run(options: argparse.Namespace) -> Outcome:
     out = folder.absolute().with_name(f".{folder.absolute().name}.push")
     delete_path(out)
     try:
-        asked = argparse.Namespace(run=folder, checkpoint=checkpoints[-1], out=out, dtype="float32")
+        asked = argparse.Namespace(to="hf", run=folder, checkpoint=checkpoints[-1], out=out, dtype="float32")
         facts |= export.run(asked).data
         write_text(out / CARD_FILE, templates.get_template("model_card.md.jinja").render(facts))
-        paths = {path.name: path for path in sorted(out.iterdir(), key=lambda path: path.name == export.WEIGHTS_FILE)}
+        paths = {path.name: path for path in sorted(out.iterdir(), key=lambda path: path.name == WEIGHTS_FILE)}
         paths |= {CARD_FILE: options.card} if options.card else {}
         if options.dry_run:
             card = paths[CARD_FILE].read_text(encoding="utf-8", errors="replace")
@@ -96,7 +97,8 @@ def gather_facts(options: argparse.Namespace, step: int) -> JsonObject:
     run = replace(whole, records=[record for record in whole.records if record["step"] <= step])
     lines = [(line, name) for line in run.records for name in list_scores([line])]
     scores = {name: (show_score(**read_score(line, name)), line["step"]) for line, name in lines}
-    problems, sources, start = list[str](), list[JsonObject](), run.record.start
+    problems, sources = list[str](), list[JsonObject]()
+    start = run.record.weights or run.record.start
     try:
         shard_set = open_training_set(run.folder, find_training_set(run.folder))
         manifest = shard_set.manifest

@@ -83,8 +83,8 @@ def _load(options: argparse.Namespace) -> tuple[TrainedModel, EvalConfig]:
     from trainer.checkpoint.folders import checkpoint_path, read_state
     from trainer.commands.trace import find_training_set, open_training_set
     from trainer.recipe import load_train_recipe
-    from trainer.trained_model import load_model
     from trainer.run_folder import RECIPE_FILE
+    from trainer.trained_model import load_model
 
     run: Path = options.run
     trained = load_model(run, say, options.checkpoint)

@@ -7,12 +7,11 @@ in one file or in those that an index names. Pickled weights are never loaded.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import torch
+from pydantic import Field
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -173,7 +172,7 @@ class Seen(Settings):
 
     step: Count = 0
     chat: ChatEntry | None = None
-    untrained: list[Count] = []
+    untrained: tuple[Count, ...] = Field(default=(), strict=False)
 
 
 READ = {"llama": False, "qwen3": True}
@@ -202,8 +201,8 @@ def read_folder(folder: Path) -> TrainedModel:
     eos_id = eos_ids[0] if isinstance(eos_ids, list) and eos_ids else eos_ids
     if parsed.size > vocab_size or eos_id not in parsed.added.values():
         raise InputError(
-            f"{folder}: the tokenizer has {parsed.size:,} ids and the added tokens {sorted(parsed.added.values())!s:.80}; "
-            f"the model has {vocab_size:,} ids, of which {eos_id} ends a text. Give the folder its own tokenizer.json."
+            f"{folder}: the tokenizer has {parsed.size:,} ids, of which {sorted(parsed.added.values())!s:.80} are added; "
+            f"the model has {vocab_size:,}, of which {eos_id} ends a text. Give the folder its own tokenizer.json."
         )
     receipt = _read_json(folder / EXPORT_FILE).get("seen", {}) if (folder / EXPORT_FILE).is_file() else {}
     seen = check_settings(Seen, receipt, where=f"{folder / EXPORT_FILE}: seen")
@@ -293,4 +292,6 @@ def _read(file: Path, most: int) -> bytes:
     try:
         return read_file(file, most)
     except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror}. Expected a whole folder of transformers.") from error
+        raise InputError(
+            f"{file}: cannot be read: {error.strerror}. Expected a whole folder of transformers."
+        ) from error

@@ -25,8 +25,8 @@ def load_train_recipe(
     """Read a train recipe and apply `KEY=VALUE` overrides; before them `changes`, as if the file had them.
 
     The path is a TOML file, the JSON of a run folder, or the name of a shipped recipe. Of a file that is to score a
-    model which was `trained` by another recipe, only `[eval]` counts; it may hold nothing else. A file without `[model]` has
-    that of the weights that it begins with.
+    model which was `trained` by another recipe, only `[eval]` counts; it may hold nothing else. A file without
+    `[model]` has that of the weights that it begins with.
 
     Raises:
         InputError: with every fault of the file and of the overrides.
