@@ -26,9 +26,14 @@ DATA = sorted((ROOT / "recipes/data").glob("*.toml"))
 TRAIN = sorted((ROOT / "recipes/train").glob("*.toml"))
 EXPERIMENTS = sorted(path for path in (ROOT / "recipes/experiments").glob("*.toml") if not path.stem.endswith("-mix"))
 """Ablations; tests/experiments/test_mix_search.py has the mix searches."""
+QUESTIONS = ("questions", "docs-prose")
 FILES = {
     "demo": [f"out/demo-corpus/{name}/part-00000.parquet" for name in ("docs-prose", "docs-maths", "stdlib-code")],
-    "chat-demo": [f"out/demo-corpus/{name}/part-00000.parquet" for name in ("questions", "docs-prose")],
+    "chat-demo": [
+        "out/demo/tokenizer.json",
+        *(f"out/demo-corpus/{name}/0.parquet" for name in ("questions", "docs-prose")),
+    ],
+    "gpuburnout-1b-chat": ["out/gpuburnout-1b/tokenizer.json"],
     "local-text": ["data/corpus.txt"],
     "decontaminated": ["data/corpus.txt", "evals/gsm8k.jsonl", "evals/mmlu.parquet"],
 }
@@ -54,7 +59,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 def test_every_data_recipe_loads(path: Path, load: Load):
     recipe = load(path.stem)
     assert recipe.name == path.stem
-    assert recipe.tokenizer.vocab_size
+    assert recipe.tokenizer.vocab_size or recipe.tokenizer.file
     assert load(path.stem, "mix.tokens=100M").mix.tokens == 10**8
 
 
@@ -65,7 +70,7 @@ def test_every_train_recipe_trains_on_the_sets_of_its_data_recipes(path: Path, l
     named = re.search(r"^# Data recipes: (.+)\.$", path.read_text(encoding="utf-8"), re.MULTILINE)
     for name in named[1].split(", ") if named else [path.stem]:
         data = load(name)
-        assert recipe.model.vocab_size in (data.tokenizer.vocab_size, None)
+        assert data.tokenizer.file or recipe.model.vocab_size in (data.tokenizer.vocab_size, None)
         assert data.split.val_tokens > recipe.train.seq_len
         assert data.mix.tokens == "max" or data.mix.tokens > recipe.train.tokens / 4, "more than four epochs"
 

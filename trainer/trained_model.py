@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 import torch
@@ -57,7 +58,8 @@ def read_model(run: Path, say: Note, path: str | Path | None = None) -> TrainedM
     model.eval()
     state, content = found.state, _read_tokenizer(run / TOKENIZER_FILE, found)
     ids = state.eos_id, state.bos_id
-    about = {"chat": state.chat, "untrained": frozenset(state.untrained), "files": (found.path / MODEL_FILE,)}
+    about: dict[str, Any] = {"chat": state.chat, "untrained": frozenset(state.untrained)}
+    about |= {"files": (found.path / MODEL_FILE,)}
     return TrainedModel(model, found.recipe.train, content, *ids, state.step, **about)
 
 

@@ -68,7 +68,7 @@ def write_chat_template(chat: ChatEntry, special: Mapping[str, int]) -> str:
 
 
 Apply = Callable[[list[dict[str, str]], bool], tuple[list[int], list[int] | None]]
-"""Returns the ids of messages by a template, and the mask if there is one; of the prompt for another answer, if asked."""
+"""Returns the ids of messages by a template, and the mask, if any; of the prompt for another answer, if asked."""
 CONVERSATIONS = 300
 """So many conversations of a set are compared."""
 

@@ -8,7 +8,6 @@ import copy
 import itertools
 import json
 import os
-import random
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -24,17 +23,18 @@ from pipeline.tokenizer.encoder import Encoder
 from pipeline.tokenizer.given_tokenizer import TokenizerError, TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.kept_text import KeptText
 from tests.support.builds import real_documents
-from tests.support.tokenizers import SPECIAL, TEMPLATE, train_byte_level, trained_kinds, with_normalizers, with_pattern
+from tests.support.tokenizers import (
+    SPECIAL,
+    TEMPLATE,
+    texts_of,
+    train_byte_level,
+    trained_kinds,
+    with_normalizers,
+    with_pattern,
+)
 
 PROBES = 2000 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 40
 Change = Callable[[dict[str, Any]], dict[str, Any]]
-WORDS = (
-    "a the Hello x1 12345 's DON'T . , \u2581 <s> </s> <unk> <0x0A> <|pad|> <|user|> é e\u0301 \u212b ﬁ Ａ 中文 "
-    "ไทย ខ្មែរ हि عرب 🙂 👩\u200d👧 \x00 \ufeff \u200b ß İ \u088f \U00010940 \U000323b0 <｜User｜> —— <unused0> "
-    "[CLS] <extra_id_0> \u2019 … \u0323 \u1e9b"
-)
-SPACES = [" ", "  ", "   ", "    ", "\n", "\n\n\n", "\t", "\t\t", "\r\n", "\u00a0", "\u3000"]
-PIECES = [*WORDS.split(), *SPACES, "def f():", "        return"]
 
 
 def _add(*contents: str, special: bool = False, gap: int = 0) -> Change:
@@ -145,13 +145,6 @@ def published_kinds() -> dict[str, dict[str, Any]]:
         "a Unigram that keeps spaces": kinds["unigram"],
         "a pattern of its own": with_pattern(plain, r"\p{N}{1,3}| ?\p{L}+|\s+|."),
     }
-
-
-def texts_of(count: int) -> list[str]:
-    random_of = random.Random(7)
-    pieces = PIECES * 4 + [chr(random_of.choice([0x20, 0x3000, 0xE000]) + random_of.randrange(0x1000)) for _ in PIECES]
-    made = ["".join(random_of.choices(pieces, k=random_of.randint(1, 12))) for _ in range(count)]
-    return [*PIECES, "", *made, *real_documents()[150 : 150 + max(20, count * 3 // 20)]]
 
 
 def encode_as_training(encoder: Encoder, info: TokenizerInfo, texts: list[str]) -> list[list[int]]:

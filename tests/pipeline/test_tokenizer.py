@@ -14,9 +14,9 @@ from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.given_tokenizer import TokenizerError, read_encoder_file
 from pipeline.tokenizer.sample import TokenizerTask
-from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
+from pipeline.tokenizer.train import build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
 from shards.errors import RunError
-from shards.format.tokenizer_json import make_plain
+from shards.format.tokenizer_json import PATTERNS, make_plain
 from tests.support.reading import files_source, list_spans_of
 from tests.support.recipes import write_texts
 from tests.support.tokenizers import with_splitter, write_sample

@@ -1,6 +1,7 @@
 """Tokenizers of the kinds that a recipe may name, trained on a few KB of text with `tokenizers`."""
 
 import json
+import random
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
-from pipeline.tokenizer.train import PATTERNS
+from shards.format.tokenizer_json import PATTERNS
 from tests.support.builds import real_documents
 
 MARK = "\u2581"
@@ -23,6 +24,14 @@ TEMPLATE = {
     "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
 }
 """A post-processor that begins each document with BOS, as Llama 2's does."""
+
+WORDS = (
+    "a the Hello x1 12345 's DON'T . , \u2581 <s> </s> <unk> <0x0A> <|pad|> <|user|> é e\u0301 \u212b ﬁ Ａ 中文 "
+    "ไทย ខ្មែរ हि عرب 🙂 👩\u200d👧 \x00 \ufeff \u200b ß İ \u088f \U00010940 \U000323b0 <｜User｜> —— <unused0> "
+    "[CLS] <extra_id_0> \u2019 … \u0323 \u1e9b"
+)
+SPACES = [" ", "  ", "   ", "    ", "\n", "\n\n\n", "\t", "\t\t", "\r\n", "\u00a0", "\u3000"]
+PIECES = [*WORDS.split(), *SPACES, "def f():", "        return"]
 
 
 def _describe(tokenizer: Tokenizer, special: list[str]) -> dict[str, Any]:
@@ -151,3 +160,11 @@ def write_sample(path: Path, texts: list[str]) -> Path:
     """Write texts as the sample that a tokenizer is trained on."""
     path.write_bytes(b"".join(text.encode() + DOCUMENT_SEPARATOR for text in texts))
     return path
+
+
+def texts_of(count: int) -> list[str]:
+    """Return texts that tokenizers are known to treat differently: so many random ones, and documents."""
+    random_of = random.Random(7)
+    pieces = PIECES * 4 + [chr(random_of.choice([0x20, 0x3000, 0xE000]) + random_of.randrange(0x1000)) for _ in PIECES]
+    made = ["".join(random_of.choices(pieces, k=random_of.randint(1, 12))) for _ in range(count)]
+    return [*PIECES, "", *made, *real_documents()[150 : 150 + max(20, count * 3 // 20)]]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from shards.errors import InputError
-from trainer.commands.export import describe_export_files, export_weights
+from trainer.convert.transformers_folder import describe_export_files, export_weights
 from trainer.recipe import ModelConfig
 from trainer.trained_model import load_model
 
@@ -37,7 +37,7 @@ def exported(request, trainer, train, tmp_path_factory) -> tuple[Path, Path]:
     train(folder / "run", "train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param])
     done = trainer.run("export-model", folder / "run", "--to", "hf", "--out", folder / "hf", "--json", expect=0)
     result, receipt = json.loads(done.stdout), json.loads((folder / "hf/export.json").read_text())
-    assert result["step"] == receipt["step"] == 12
+    assert result["step"] == receipt["seen"]["step"] == 12
     others = [] if "apertus" in request.param else ["vLLM", "llama.cpp"]
     assert result["served_by"] == receipt["served_by"] == ["transformers", *others]
     return folder / "run", folder / "hf"

@@ -1,4 +1,4 @@
-"""Score a checkpoint of a training run on eval sets and eval tasks.
+"""Score a checkpoint of a training run, or a model of transformers, on eval sets and eval tasks.
 
 The `[eval]` section of the run's recipe, or of `--recipe`, lists what to score. `--worst 20` shows the documents of
 the validation split and of eval sets with the most bits per byte: the quickest way to find broken text.
@@ -80,7 +80,6 @@ def _load(options: argparse.Namespace) -> tuple[TrainedModel, EvalConfig]:
     Raises:
         InputError: there is no model, the recipe cannot be used, or a set that was given cannot, or is not the run's.
     """
-    from trainer.checkpoint.folders import checkpoint_path, read_state
     from trainer.commands.trace import find_training_set, open_training_set
     from trainer.recipe import load_train_recipe
     from trainer.run_folder import RECIPE_FILE
@@ -88,8 +87,11 @@ def _load(options: argparse.Namespace) -> tuple[TrainedModel, EvalConfig]:
 
     run: Path = options.run
     trained = load_model(run, say, options.checkpoint)
-    state = read_state(options.checkpoint or checkpoint_path(run, trained.step))
-    recipe = load_train_recipe(options.recipe or run / RECIPE_FILE, options.overrides, trained=state.recipe)
+    if not options.recipe and not (run / RECIPE_FILE).is_file():
+        raise InputError(f"{run}: has no recipe of its own. Give --recipe FILE, whose [eval] says what to score.")
+    tables = {"model": trained.model.config.model_dump(), "train": trained.train.model_dump()}
+    tables |= {"name": str(run), "optimizer": {"lr": 1.0}}  # which no score needs
+    recipe = load_train_recipe(options.recipe or run / RECIPE_FILE, options.overrides, trained=tables)
     trained_on = None
     try:
         place = options.shards or find_training_set(run)

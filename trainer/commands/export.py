@@ -43,10 +43,6 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16", "float16")
 GGUF_FILE = "model.gguf"
 
-SERVERS = ["transformers", "vLLM", "llama.cpp"]
-"""The programs that run the classes of an export: of Apertus with squared ReLU, which has an activation of its own
-elsewhere, the first alone."""
-
 CONTROL_TOKENS = "a program that serves this model may take special tokens that a user types for control"
 
 
@@ -69,7 +65,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.convert.export import EXPORT_FILE
     from shards.stores.files import write_folder, write_text
     from trainer.commands.trace import find_training_set, open_training_set
-    from trainer.convert.transformers_folder import CONFIG_FILE, describe_export_files, export_weights
+    from trainer.convert.transformers_folder import describe_export_files, export_weights, find_class, list_servers
     from trainer.trained_model import read_model
 
     out: Path = options.out
@@ -90,8 +86,7 @@ def run(options: argparse.Namespace) -> Outcome:
         template = write_chat_template(loaded.chat, tokens)
         files["tokenizer_config.json"] |= {"split_special_tokens": False, "chat_template": template}
         files["generation_config.json"] |= {"eos_token_id": sorted(loaded.answer_ends)}
-    (class_name,) = files[CONFIG_FILE]["architectures"]
-    served_by = SERVERS[: 1 if class_name == "ApertusForCausalLM" else None]
+    served_by = list_servers(config)
     shard_set = None
     try:
         shard_set = open_training_set(options.run, find_training_set(options.run))
@@ -105,7 +100,7 @@ def run(options: argparse.Namespace) -> Outcome:
         write_text(folder / EXPORT_FILE, json.dumps(receipt, indent=2) + "\n")
     parameters = sum(tensor.numel() for tensor in weights.values())
     result = {"path": str(out), "step": loaded.step, "parameters": parameters, "dtype": options.dtype}
-    shown = [f"{class_name}, served by {', '.join(served_by)}", [result]]
+    shown = [f"{find_class(config)}, served by {', '.join(served_by)}", [result]]
     return Outcome(result | {"served_by": served_by}, shown)
 
 
@@ -135,8 +130,8 @@ def _write_hf(
     proof = prove_tokenizer(folder / TOKENIZER_FILE, bos_id=loaded.bos_id, shard_set=shard_set, others=others)
     receipt: JsonObject = {"tokenizer_proof": proof}
     if loaded.chat is not None:
-        known = tokenizer is not None and shard_set is not None
-        proved = prove_template(shard_set, "transformers", _apply(tokenizer)) if known else None
+        known = shard_set if tokenizer is not None else None
+        proved = prove_template(known, "transformers", _apply(tokenizer)) if known else None
         receipt["chat_template"] = {"conversations_compared": proved, "control_tokens": CONTROL_TOKENS}
     write_tensors(folder / WEIGHTS_FILE, weights, {"format": "pt"})
     return receipt

@@ -77,7 +77,7 @@ def write_gguf(
             tensor = tensor.t()  # back to (outputs, inputs)
         kind = DTYPES[dtype][0] if tensor.ndim == 2 and ".wpe." not in theirs else gguf.GGMLQuantizationType.F32
         values = gguf.quants.quantize(tensor.float().contiguous().numpy(), kind)
-        writer.add_tensor(names.get_name(theirs, (".weight", ".bias")), values, raw_dtype=kind)
+        writer.add_tensor(str(names.get_name(theirs, (".weight", ".bias"))), values, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

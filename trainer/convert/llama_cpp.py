@@ -31,8 +31,8 @@ Ask = Callable[[str, JsonObject], Any]
 """Returns what llama.cpp's server answers at a path to a request."""
 
 TEXTS, NEW_TOKENS, CONTEXT = 20, 24, 512
-GREEDY = SamplingOptions(temperature=0, repetition_penalty=1, max_new_tokens=NEW_TOKENS)
-QUESTION = "What is this?"
+GREEDY = SamplingOptions(temperature=0, repetition_penalty=1)
+QUESTION = "Who?"
 TIES = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.5}
 """Texts may differ after two tokens whose logits differ by less: sums in another order, rounded to the dtype."""
 
@@ -112,23 +112,18 @@ def prove_gguf(
         }
         texts = [text for text, _ in islice(iter_documents(shard_set), TEXTS)] if shard_set else []
         begun = trained.encode([text[:80] for text in (*texts, *PROBES)][:TEXTS])
-        prompts = [[trained.begin_id, *ids[: context // 2]] for ids in begun]
+        new = min(NEW_TOKENS, context // 2)
+        prompts = [[trained.begin_id, *ids[: context - new - 1]] for ids in begun]
         if trained.chat is not None:
             proved = prove_template(shard_set, "llama.cpp", apply) if shard_set else 0
             receipt["chat_template"] = {"conversations_compared": proved}
             prompts.append(apply([{"role": "user", "content": QUESTION}], True)[0])
         ends = trained.answer_ends if trained.chat else {trained.eos_id}
         ours = [Completion("", trained.step) for _ in prompts]
-        complete(trained, ours, prompts, GREEDY, ends, None)
+        complete(trained, ours, prompts, GREEDY.with_values(max_new_tokens=new), ends, None)
         equal = 0
         for prompt, own in zip(prompts, ours, strict=True):
-            asked = {
-                "prompt": prompt,
-                "n_predict": NEW_TOKENS,
-                "temperature": 0,
-                "return_tokens": True,
-                "cache_prompt": False,
-            }
+            asked = {"prompt": prompt, "n_predict": new, "temperature": 0, "cache_prompt": False}
             theirs = ask("/completion", asked | {"return_tokens": True})["tokens"]
             given = [token for token in theirs if token not in ends]
             equal += given == own.token_ids

@@ -4,7 +4,7 @@ It prints its address and runs until its standard input ends. Keys and values ar
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportAttributeAccessIssue=false
+# pyright: reportAttributeAccessIssue=false, reportUnknownArgumentType=false
 import sys
 
 import xllamacpp
@@ -17,5 +17,5 @@ if __name__ == "__main__":
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.n_gpu_layers, params.prefill_assistant = 0, False
     server = xllamacpp.Server(params)
-    print(server.listening_address, flush=True)
+    print(str(server.listening_address), flush=True)
     sys.stdin.read()

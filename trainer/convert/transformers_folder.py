@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import Field
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from shards.config import Document, Settings, check_settings, table_of
+from shards.config import Document, Settings, check_settings, list_of, table_of
 from shards.convert.export import EXPORT_FILE
 from shards.errors import InputError
 from shards.format.manifest import ChatEntry
@@ -167,6 +168,22 @@ def describe_export_files(
     return {CONFIG_FILE: model | common, "generation_config.json": ids, "tokenizer_config.json": tokenizer}
 
 
+SERVERS = ["transformers", "vLLM", "llama.cpp"]
+"""The programs that run an export, but for Apertus with squared ReLU: elsewhere it has an activation of its own."""
+
+
+def find_class(config: ModelConfig) -> str:
+    """Return the class of a model in transformers."""
+    return (
+        "GPT2LMHeadModel" if config.kind == "gpt2" else f"{CLASSES[config.hidden_act, config.use_qk_norm]}ForCausalLM"
+    )
+
+
+def list_servers(config: ModelConfig) -> list[str]:
+    """Return the programs that run the export of a model."""
+    return SERVERS[: 1 if find_class(config) == "ApertusForCausalLM" else None]
+
+
 class Seen(Settings):
     """What an export's receipt says of a model's training, which the forms of other programs have no place for."""
 
@@ -197,22 +214,21 @@ def read_folder(folder: Path) -> TrainedModel:
         parsed, tokenizer = parse_tokenizer(content), Tokenizer.from_buffer(content)
     except Exception as error:  # tokenizers has no error of its own
         raise InputError(f"{folder / TOKENIZER_FILE}: not a tokenizer that is known here: {error}") from error
-    eos_ids, vocab_size = config.get("eos_token_id"), model.vocab_size or 0
-    eos_id = eos_ids[0] if isinstance(eos_ids, list) and eos_ids else eos_ids
+    (eos_id, *_), vocab_size = list_of(given := config.get("eos_token_id")) or [given], model.vocab_size or 0
     if parsed.size > vocab_size or eos_id not in parsed.added.values():
         raise InputError(
-            f"{folder}: the tokenizer has {parsed.size:,} ids, of which {sorted(parsed.added.values())!s:.80} are added; "
-            f"the model has {vocab_size:,}, of which {eos_id} ends a text. Give the folder its own tokenizer.json."
+            f"{folder}: the tokenizer has {parsed.size:,} ids, added {sorted(parsed.added.values())!s:.80}; the "
+            f"model has {vocab_size:,}, and {eos_id} ends a text. Give the folder its own tokenizer.json."
         )
-    receipt = _read_json(folder / EXPORT_FILE).get("seen", {}) if (folder / EXPORT_FILE).is_file() else {}
-    seen = check_settings(Seen, receipt, where=f"{folder / EXPORT_FILE}: seen")
+    receipt = _read_json(folder / EXPORT_FILE) if (folder / EXPORT_FILE).is_file() else {}
+    seen = check_settings(Seen, table_of(receipt.get("seen")), where=f"{folder / EXPORT_FILE}: seen")
     decoder, files = read_weights(folder, model)
     begin = tokenizer.encode("").ids
     train = TrainConfig(
         seq_len=min(LENGTH, model.max_position_embeddings), global_batch=BATCH, micro_batch=BATCH, steps=1
     )
     bos_id = begin[0] if begin else None
-    about = {"chat": seen.chat, "untrained": frozenset(seen.untrained), "files": files}
+    about: dict[str, Any] = {"chat": seen.chat, "untrained": frozenset(seen.untrained), "files": files}
     return TrainedModel(decoder.eval(), train, content, eos_id, bos_id, seen.step, **about)
 
 

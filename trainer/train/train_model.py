@@ -28,6 +28,7 @@ from shards.terminal.display import JsonObject, say
 from shards.terminal.hints import nearest
 from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note
+from trainer.convert.transformers_folder import SERVERS, list_servers
 from trainer.device import wait_for_ranks
 from trainer.ledger import summarise_phases
 from trainer.metrics import MetricsLog
@@ -159,6 +160,9 @@ def run_training(session: Session, say: Note, *, go_on: str | None = None, progr
         f"{plural(parameters, 'parameter')} on {where} in {session.precision}, "
         f"{plural(torch.get_num_threads(), 'thread')}"
     )
+    if (servers := list_servers(recipe.model)) != SERVERS:
+        only, lack = " and ".join(servers), " or ".join(SERVERS[1:])
+        say(f"an export of this model runs in {only} alone, not in {lack}: see model.hidden_act")
     for phase in recipe.phases:
         if phase.until_step > recipe.train.steps:
             say(f"phase {phase.name!r} ends at step {phase.until_step:,}, after the last one: its goal is not judged")

@@ -1,0 +1,104 @@
+"""GGUF files in llama.cpp: the ids of training, the texts of `sample`; and what is refused."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from shards.errors import InputError
+from shards.format.tokenizer_json import make_plain
+from tests.support.tokenizers import texts_of, train_byte_level, trained_kinds, with_pattern
+from tests.trainer.conftest import make_config
+from trainer.convert.gguf_file import write_gguf
+from trainer.convert.llama_cpp import prove_gguf, serve
+from trainer.convert.transformers_folder import export_weights, find_class
+from trainer.model.decoder import build_model
+from trainer.model.generate import TrainedModel
+from trainer.recipe import TrainConfig
+
+KINDS = {
+    "Llama": make_config(),
+    "Qwen3": make_config(use_qk_norm=True, tie_word_embeddings=True, rope_theta=500.0),
+    "Arcee": make_config(hidden_act="relu2", rms_norm_eps=1e-3),
+    "GPT2": make_config("gpt2", tie_word_embeddings=True),
+}
+Write = Callable[..., tuple[Path, TrainedModel]]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return what writes a model with random weights and a tokenizer, `tokenizer.json` beside it."""
+
+    def write_model(kind: str = "Llama", splitter: str = "plain", dtype: str = "float32") -> tuple[Path, TrainedModel]:
+        tokenizer = trained_kinds()[splitter] if isinstance(splitter, str) else splitter
+        content = json.dumps(tokenizer).encode()
+        (tmp_path / "tokenizer.json").write_bytes(content)
+        size = len(tokenizer["model"]["vocab"])
+        model = build_model(KINDS[kind], size + 5, seed=5).eval()
+        with torch.no_grad():  # so that tokens are chosen clearly, and not one again and again
+            for weight in model.parameters():
+                weight.mul_(8 if weight.ndim == 2 else 1).add_(torch.randn_like(weight) * 0.05)
+        train = TrainConfig(seq_len=32, global_batch=1, micro_batch=1, steps=1)
+        trained = TrainedModel(model, train, content, 2, None, 7)
+        weights = export_weights(model.state_dict(), model.config, model.vocab_size)
+        weights = {name: tensor.to(getattr(torch, dtype)) for name, tensor in weights.items()}
+        write_gguf(tmp_path / "m.gguf", "m", trained, find_class(model.config), weights, dtype, "")
+        return tmp_path / "m.gguf", trained
+
+    return write_model
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("splitter", ["plain", "llama3", "qwen2", "o200k"])
+def test_llama_cpp_gives_our_ids(splitter: str, write: Write):
+    file, trained = write("Qwen3", splitter)
+    plain = Tokenizer.from_str(json.dumps(make_plain(json.loads(trained.tokenizer_json))))
+    texts = texts_of(2000)
+    assert len(texts) > 2300
+    with serve(file, 32) as ask:
+        for text in texts:
+            asked = {"content": text, "add_special": True, "parse_special": False}
+            ids = [trained.begin_id, *plain.encode(text, add_special_tokens=False).ids]
+            assert ask("/tokenize", asked)["tokens"] == ids, text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_llama_cpp_continues_texts_as_we_do(kind: str, dtype: str, write: Write):
+    file, trained = write(kind, "llama3" if kind == "GPT2" else "plain", dtype)
+    receipt = prove_gguf(file, trained, file.with_name("tokenizer.json"), None, dtype)
+    assert receipt["tokenizer_proof"]["probes"] > 20
+    assert receipt["greedy_texts"]["compared"] == 20
+    if dtype == "float32":
+        assert receipt["greedy_texts"]["equal"] == 20
+    # Other weights are seen: their greedy texts differ.
+    with torch.no_grad():
+        trained.model.model.layers[0].self_attn.q_proj.weight.neg_()
+    with pytest.raises(InputError, match=r"m\.gguf: llama\.cpp continues \[2"):
+        prove_gguf(file, trained, file.with_name("tokenizer.json"), None, dtype)
+
+
+def test_what_llama_cpp_has_no_name_for_is_refused(write: Write, tmp_path: Path):
+    with pytest.raises(InputError, match="the pre-tokenizer: llama.cpp has no name for it. It has for: gpt2, llama3"):
+        write("Llama", "words")
+    with pytest.raises(InputError, match="the pre-tokenizer: llama.cpp has no name for it"):
+        write("Llama", "nfc")
+    KINDS["Apertus"] = make_config(use_qk_norm=True, hidden_act="relu2")
+    with pytest.raises(InputError, match="ApertusForCausalLM: llama.cpp has no name for it. It has for: Llama"):
+        write("Apertus")
+
+
+def test_a_file_that_llama_cpp_cannot_run_is_refused(write: Write):
+    file, trained = write()
+    content = bytearray(file.read_bytes())
+    place = content.index(b"llama.block_count") + len("llama.block_count") + 4
+    content[place : place + 4] = struct.pack("<I", 3)  # a layer more than there are weights for
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"m\.gguf: llama\.cpp cannot run it.*Nothing was exported"):
+        prove_gguf(file, trained, file.with_name("tokenizer.json"), None, "float32")
