@@ -287,7 +287,7 @@ def read_weights(folder: Path, config: ModelConfig) -> tuple[LanguageModel, tupl
         own = {name: expected[name] for name, place in places.items() if place == file.name and name in expected}
         tensors |= load_tensors(file, own, optional={"lm_head.weight"}, convert=True)
     if missing := expected.keys() - tensors.keys():
-        raise InputError(f"{folder / INDEX_FILE}: names no file of {min(missing)}. Get the folder again.")
+        raise InputError(f"{folder}: has no weights of {min(missing)}, which {CONFIG_FILE} asks for. Get it again.")
     model.to_empty(device="cpu")
     for name, tensor in model.state_dict().items():
         given = tensors.pop(name)
