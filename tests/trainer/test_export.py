@@ -118,7 +118,7 @@ def test_another_dtype_and_a_folder_that_exists(trainer, exported, tmp_path):
     run, _ = exported
     arguments = ("export-model", run, "--to", "hf", "--dtype", "bfloat16", "--out", tmp_path / "new/bf16")
     done = trainer.run(*arguments, expect=0)
-    assert "LlamaForCausalLM, served by transformers, vLLM, llama.cpp (" in done.stdout
+    assert "LlamaForCausalLM, served by transformers, vLLM, llama.cpp\n" in done.stdout
     assert load(tmp_path / "new/bf16").dtype == torch.bfloat16
     half, whole = ((folder / "model.safetensors").stat().st_size for folder in (tmp_path / "new/bf16", exported[1]))
     assert half < 0.55 * whole

@@ -38,6 +38,7 @@ def write(tmp_path: Path) -> Write:
         content = json.dumps(tokenizer).encode()
         (tmp_path / "tokenizer.json").write_bytes(content)
         size = len(tokenizer["model"]["vocab"])
+        torch.manual_seed(5)
         model = build_model(KINDS[kind], size + 5, seed=5).eval()
         with torch.no_grad():  # so that tokens are chosen clearly, and not one again and again
             for weight in model.parameters():

@@ -243,7 +243,18 @@ def test_a_folder_is_scored_and_sampled_like_its_run(trainer, run, texts, tmp_pa
     recipe.write_text('[[eval.sets]]\nname = "web"\npaths = ["web.jsonl"]\n')
     scores = []
     for place in (run, tmp_path / "hf"):
-        done = trainer.run("eval", place, "--recipe", recipe, "--set", "train.seq_len=32", "--json", expect=0)
+        done = trainer.run(
+            "eval",
+            place,
+            "--recipe",
+            recipe,
+            "--set",
+            "train.seq_len=32",
+            "--set",
+            "train.precision=fp32",
+            "--json",
+            expect=0,
+        )
         scores.append(json.loads(done.stdout)["scores"]["web_bpb"]["value"])
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
     said = [trainer.run("sample", place, "--prompt", "the mill", expect=0).stdout for place in (run, tmp_path / "hf")]
