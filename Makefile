@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## corpus, shards, validation, training and samples on this machine, no network
 	PYTHON=$(BIN)/python sh recipes/demo.sh
 
-demo-chat: $(STAMP)  ## conversations: shards with targets, a model, an answer; no network
+demo-chat: $(STAMP)  ## the demo's model learns to answer: conversations, weights, an answer, a GGUF file; no network
 	PYTHON=$(BIN)/python sh recipes/demo-chat.sh
 
 test: $(STAMP)  ## run the tests, but for those marked `long`
@@ -44,6 +44,7 @@ test-exports: $(STAMP) $(EXPORTS_VENV)/.stamp  ## read exports with the librarie
 	rm -rf out/test-exports
 	$(BIN)/python -m tests.exports.write_exports out/test-exports
 	$(EXPORTS_VENV)/bin/python tests/exports/read_exports.py out/test-exports
+	$(BIN)/python -m pytest tests/trainer/test_gguf.py
 
 $(EXPORTS_VENV)/.stamp: constraints-exports.txt
 	$(PYTHON) -m venv --clear $(EXPORTS_VENV)

@@ -294,9 +294,28 @@ def _describe_all(model: type[BaseModel], data: Any, error: ValidationError) -> 
     """Yield pydantic's errors in our words: one fault for each place, whatever types the key may have."""
     by_place: dict[str, list[Document]] = {}
     for detail in error.errors(include_url=False)[:_MOST_DETAILS]:
-        if detail["type"] != "default_factory_not_called":  # for want of another key, which has a fault
-            names, parent = _find_place(model, data, detail["loc"], is_missing=detail["type"] == "missing")
-            by_place.setdefault(".".join(names) or "file", []).append({**detail, "key": names[-1:], "parent": parent})
+        if detail["type"] == "default_factory_not_called":  # for want of another key, which has a fault
+            continue
+        # The names of the location's parts that the config has, or lacks, and the model of the last one's table.
+        # pydantic appends the names of a union's branches, which no document has.
+        names: list[str] = []
+        place, own = data, cast("type[BaseModel] | None", model)
+        parent = own
+        for part in detail["loc"]:
+            if isinstance(place, dict) and (part in place or detail["type"] == "missing"):
+                names.append(str(part))
+                field = own.model_fields.get(str(part)) if own else None
+                found = find_table(field.annotation) if field else None
+                parent, own = own, found and found[0]
+                place = table_of(place).get(str(part))
+            elif isinstance(place, list) and isinstance(part, int):
+                items = cast("list[Any]", place)
+                present = part < len(items)  # a tuple's item may be missing
+                names.append(item_names(items)[part] if present and isinstance(items[part], dict) else str(part))
+                place = items[part] if present else None
+            else:
+                break
+        by_place.setdefault(".".join(names) or "file", []).append({**detail, "key": names[-1:], "parent": parent})
     yield from (f"{place}: {_describe(model, details)}" for place, details in by_place.items())
     if error.error_count() > _MOST_DETAILS:
         yield "there are more faults, perhaps thousands. Correct these first"
@@ -397,30 +416,6 @@ def table_of(value: Any) -> Document:
 def list_of(value: Any) -> list[Any]:
     """Return a config's value that is a list; an empty list for any other."""
     return cast("list[Any]", value) if isinstance(value, list) else []
-
-
-def _find_place(
-    model: type[BaseModel] | None, data: Any, loc: Sequence[int | str], *, is_missing: bool
-) -> tuple[list[str], type[BaseModel] | None]:
-    """Return the names in messages of a location's parts that a config has, or lacks, and the model of the last one's
-    table. pydantic appends the names of a union's branches, which no document has."""
-    names: list[str] = []
-    parent = model
-    for part in loc:
-        if isinstance(data, dict) and (part in data or is_missing):
-            names.append(str(part))
-            field = model.model_fields.get(str(part)) if model else None
-            found = find_table(field.annotation) if field else None
-            parent, model = model, found and found[0]
-            data = table_of(data).get(str(part))
-        elif isinstance(data, list) and isinstance(part, int):
-            items = cast("list[Any]", data)
-            present = part < len(items)  # a tuple's item may be missing
-            names.append(item_names(items)[part] if present and isinstance(items[part], dict) else str(part))
-            data = items[part] if present else None
-        else:
-            break
-    return names, parent
 
 
 def find_table(annotation: Any) -> tuple[type[Settings], bool] | None:

@@ -228,7 +228,8 @@ def test_every_library_is_a_dependency_or_comes_with_an_extra():
     assert _third_party_imports("shards") <= always | extras["torch"]  # in shards.torch alone: lint-imports checks it
     of_pipeline = always.union(*(extras[extra] for extra in ("clean", "datatrove", "html", "hub", "ray")))
     assert _third_party_imports("pipeline") <= of_pipeline
-    assert _third_party_imports("trainer") <= always | extras["train"] | {"transformers", "accelerate", "tensorboard"}
+    of_trainer = always.union(extras["train"], extras["gguf"], {"transformers", "accelerate", "tensorboard"})
+    assert _third_party_imports("trainer") <= of_trainer
 
 
 def test_every_mutant_still_finds_its_place():

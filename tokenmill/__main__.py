@@ -183,7 +183,11 @@ def find_clashes() -> list[str]:
     """
     # Compare where each name is found with where this file is, and our own file with what pip recorded.
     root = Path(__file__).resolve().parents[1]
-    recorded = _recorded_hashes(root)
+    # Of what pip recorded, the SHA-256 by path; an editable install has none. Not by importlib.metadata, which imports
+    # half of `email`: 0.01 s of every command.
+    record = "".join(path.read_text("utf-8") for path in root.glob(f"{DISTRIBUTION}-*.dist-info/RECORD"))
+    rows = [row for row in csv.reader(record.splitlines()) if len(row) > 1]
+    recorded = {row[0]: row[1].removeprefix("sha256=") for row in rows if row[1].startswith("sha256=")}
     messages: list[str] = []
     for name in PACKAGES:
         expected = root / name / "__init__.py"
@@ -196,14 +200,6 @@ def find_clashes() -> list[str]:
         elif file in recorded and recorded[file] != _sha256(expected):
             messages.append(f"{expected} is not the file that tokenmill installed. {REMEDY}")
     return messages
-
-
-def _recorded_hashes(root: Path) -> dict[str, str]:
-    """Return the SHA-256 by path that pip recorded of a package of `tokenmill`; an editable install has none."""
-    # Not by importlib.metadata, which imports half of `email`: 0.01 s of every command.
-    record = "".join(path.read_text("utf-8") for path in root.glob(f"{DISTRIBUTION}-*.dist-info/RECORD"))
-    rows = [row for row in csv.reader(record.splitlines()) if len(row) > 1]
-    return {row[0]: row[1].removeprefix("sha256=") for row in rows if row[1].startswith("sha256=")}
 
 
 def _sha256(path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainer.train.train_model import TrainingResult, train_model
-    from trainer.trained_model import load_model
+    from trainer.weights.trained_model import load_model
 
 __all__ = ["TrainingResult", "load_model", "train_model"]
 
@@ -20,8 +20,8 @@ __all__ = ["TrainingResult", "load_model", "train_model"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'trainer' has no attribute {name!r}")
-    from trainer import trained_model
     from trainer.train import train_model
+    from trainer.weights import trained_model
 
     return getattr(trained_model if name == "load_model" else train_model, name)
 

@@ -19,7 +19,7 @@ from trainer.metrics import METRICS_FILE
 from trainer.optim import learning_rate
 from trainer.recipe import TrainRecipe
 from trainer.run_folder import RecipeChange, find_run_record
-from trainer.weights import GivenWeights
+from trainer.weights.given_weights import GivenWeights
 
 FIXED_BY_CHECKPOINT = (
     "model.",

@@ -51,7 +51,7 @@ from trainer.recipe.cards import CARDS, find_card
 from trainer.recipe.schema import ChosenPrecision
 from trainer.resume import check_resume_fits, describe_beginning, find_resume_start
 from trainer.run_folder import RECIPE_FILE, RUN_FILE, TOKENIZER_FILE, RunRecord, check_run_folder
-from trainer.weights import GivenWeights, begin_from, find_untrained
+from trainer.weights.given_weights import GivenWeights, begin_from, find_untrained
 
 
 @dataclass

@@ -177,7 +177,12 @@ class Driver:
             except WorkFileDamagedError as damage:
                 damages.append(damage)
         # A build of another recipe replaces files of the set: it damages none.
-        replaced = _list_files_of_others(store, kind, tasks) if outputs and damages else set[tuple[str, str]]()
+        replaced = set[tuple[str, str]]()
+        if outputs and damages:
+            digests = {file.name.partition("/")[0] for file in store.list()} - {task.digest for task in tasks}
+            others = _load_receipts(store, kind, [Task(digest, None, 0) for digest in digests])
+            files = [file for other in others if isinstance(other, Result) for file in other.files.items()]
+            replaced = {(written, file.version) for written, file in files}
         for damage in damages:
             file = listing.get(damage.name.rpartition("/")[2])
             if file is None or (file.name, file.version) not in replaced:
@@ -204,14 +209,6 @@ class Driver:
             ) from damage
         self._damaged.add(damage.where)
         self.progress.note(f"{damage.where}: damaged ({damage.reason}); rebuilding it")
-
-
-def _list_files_of_others(store: WritableStore, kind: type[Result], tasks: list[Task]) -> set[tuple[str, str]]:
-    """Return the name and the version of each file that a stage's tasks of other recipes have written."""
-    digests = {file.name.partition("/")[0] for file in store.list()} - {task.digest for task in tasks}
-    results = _load_receipts(store, kind, [Task(digest, None, 0) for digest in digests])
-    files = [file for result in results if isinstance(result, Result) for file in result.files.items()]
-    return {(name, file.version) for name, file in files}
 
 
 def _load_receipts(

@@ -44,8 +44,6 @@ from shards.audit.figures import NGRAM_RATE, ShardAudit, Totals, audit_shard, jo
 from shards.audit.rules import Verdict, rare_below, worst_verdict
 from shards.format.arrays import Float64s
 from shards.format.reader import ShardSet
-from shards.format.shard import Shard
-from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open, make_folder
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import check_outside, folder_beside
@@ -202,23 +200,18 @@ def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
             places[number, place.document] = place
     for row, (shard, document, token) in rows:
         place = places[shard, document]
-        shown = _excerpt(shard_set.shards[shard], place, token, shard_set.vocabulary)
-        row.shown.append(place.to_dict() | shown)
-
-
-def _excerpt(shard: Shard, place: Place, token: int | None, vocabulary: Vocabulary) -> JsonObject:
-    tokens = shard.read(place.start, place.start + place.tokens)
-    # Without a token to mark, the beginning is shown.
-    first, last = 0, min(CONTEXT_TOKENS, len(tokens) - 1)
-    if token is not None:
-        first = int((tokens == token).argmax())
-        last = first + 1
-    # The last token is EOS, which is not text.
-    low, high = max(0, first - CONTEXT_TOKENS), min(last + CONTEXT_TOKENS, len(tokens) - 1)
-    before, hit, after = (
-        vocabulary.decode(part) for part in (tokens[low:first], tokens[first:last], tokens[last:high])
-    )
-    return {"position": first} | asdict(cut_excerpt(before + hit + after, len(before), len(before) + len(hit)))
+        tokens = shard_set.shards[shard].read(place.start, place.start + place.tokens)
+        # Without a token to mark, the beginning is shown.
+        first, last = 0, min(CONTEXT_TOKENS, len(tokens) - 1)
+        if token is not None:
+            first = int((tokens == token).argmax())
+            last = first + 1
+        # The last token is EOS, which is not text.
+        low, high = max(0, first - CONTEXT_TOKENS), min(last + CONTEXT_TOKENS, len(tokens) - 1)
+        parts = (tokens[low:first], tokens[first:last], tokens[last:high])
+        before, hit, after = map(shard_set.vocabulary.decode, parts)
+        excerpt = cut_excerpt(before + hit + after, len(before), len(before) + len(hit))
+        row.shown.append({**place.to_dict(), "position": first, **asdict(excerpt)})
 
 
 TOKENS_FILE = "tokens.parquet"

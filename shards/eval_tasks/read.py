@@ -24,7 +24,7 @@ from shards.eval_tasks.known import EvalTask, Item, Row, Split, shorten
 from shards.format.content_hash import hash_document
 from shards.stores.cache import Cache
 from shards.stores.files import read_file
-from shards.stores.hub_store import HubAddress
+from shards.stores.hub_store import HubAddress, open_hub
 
 MAX_FILE_BYTES = 1 << 28
 """A larger file of items is refused before it is read."""
@@ -64,7 +64,17 @@ def read_items(task: EvalTask, split: Split | None = None, *, files: Sequence[Pa
     items: list[Item] = []
     if files:
         for path in files:
-            items += _ask_all(task, str(path), path.name, _read_file(path))
+            try:
+                content = read_file(path, MAX_FILE_BYTES)
+            except OSError as error:
+                raise InputError(
+                    f"{path}: cannot be read: {error.strerror}. `files` names local files, one by one: correct it."
+                ) from error
+            except ValueError as error:
+                raise InputError(
+                    f"{str(path)!r}: not the path of a file: a character cannot be in one. Correct it."
+                ) from error
+            items += _ask_all(task, str(path), path.name, content)
         place = ", ".join(map(str, files))
     else:
         name = task.files.get(split := split or task.split)
@@ -73,37 +83,18 @@ def read_items(task: EvalTask, split: Split | None = None, *, files: Sequence[Pa
             raise InputError(f"eval task {task.name!r}: no split {split!r}; expected one of {splits}.")
         folder, _, name = name.rpartition("/")
         address = HubAddress(task.repo, task.revision, folder)
-        place = f"{address}/{name}"
-        items = _ask_all(task, place, name, _fetch(address, name))
+        place, cache = f"{address}/{name}", Cache()  # of this machine
+        content = cache.get(place)
+        if content is None:
+            try:
+                content = open_hub(address).read(name)
+            except FileNotFoundError as error:
+                raise InputError(f"{place}: not there. Give `files` with the items instead.") from error
+            cache.put(place, content)
+        items = _ask_all(task, place, name, content)
     if not items:
         raise InputError(f"eval task {task.name!r}: {place} holds no item. Name a file with items.")
     return TaskItems(items, place)
-
-
-def _read_file(path: Path) -> bytes:
-    try:
-        return read_file(path, MAX_FILE_BYTES)
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read: {error.strerror}. `files` names local files, one by one: correct it."
-        ) from error
-    except ValueError as error:
-        raise InputError(f"{str(path)!r}: not the path of a file: a character cannot be in one. Correct it.") from error
-
-
-def _fetch(address: HubAddress, name: str) -> bytes:
-    from shards.stores.hub_store import open_hub
-
-    cache = Cache()  # of this machine
-    key = f"{address}/{name}"
-    content = cache.get(key)
-    if content is None:
-        try:
-            content = open_hub(address).read(name)
-        except FileNotFoundError as error:
-            raise InputError(f"{key}: not there. Give `files` with the items instead.") from error
-        cache.put(key, content)
-    return content
 
 
 def _ask_all(task: EvalTask, place: str, name: str, content: bytes) -> list[Item]:

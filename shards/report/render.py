@@ -232,24 +232,20 @@ def card_header(manifest: Manifest, sources: Sequence[JsonObject]) -> str:
     names = {"train": "train", "val": "validation"}
     files = [{"split": names[split], "path": f"{split}-*.docs.parquet"} for split in manifest.splits]
     repositories = list(dict.fromkeys(source["repository"] for source in sources if source["repository"]))
+    # The category of the size, in the Hub's words.
+    digits = min(len(str(sum(shard.documents for shard in manifest.shards))), 12)
+    low, high = (f"{10 ** (power % 3)}{' KMBT'[power // 3]}" for power in (digits - 1, digits))
     keys: JsonObject = {
         "pretty_name": manifest.name,
         **_license([source["license"] for source in sources]),
         "task_categories": ["text-generation"],
         "tags": ["tokenmill", "tokenized", "pretraining"],
-        "size_categories": [size_category(sum(shard.documents for shard in manifest.shards))],
+        "size_categories": ["n<1K" if digits < 4 else f"{low}<n<{high}"],
         **({"source_datasets": repositories} if repositories else {}),
         "configs": [{"config_name": "documents", "data_files": files}],
     }
     body = yaml.safe_dump(keys, sort_keys=False, allow_unicode=False, default_flow_style=False, width=1 << 30)
     return f"---\n{body}---\n"
-
-
-def size_category(documents: int) -> str:
-    """Return the size category of a rendered card, in the Hub's words, for a number of rows."""
-    digits = min(len(str(documents)), 12)
-    low, high = (f"{10 ** (power % 3)}{' KMBT'[power // 3]}" for power in (digits - 1, digits))
-    return "n<1K" if digits < 4 else f"{low}<n<{high}"
 
 
 def public_place(place: str) -> str:

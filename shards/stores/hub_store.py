@@ -21,7 +21,7 @@ from shards.stores.retry import StoreError, TransientError
 from shards.stores.store import ListedFile
 
 if TYPE_CHECKING:
-    import httpx2
+    pass
 
 HUB_SCHEME = "hf://"
 _NAME = r"(?![^/@]*\.\.)[A-Za-z0-9](?:[\w.-]*\w)?"
@@ -162,7 +162,21 @@ class HubStore:
                     _locations.pop(address, None)
                     raise TransientError(f"the address that the Hub gave has expired (HTTP {response.status_code})")
                 hf_raise_for_status(response)
-                return _read_body(what, known, start, stop, response)
+                # A server may answer a request for all bytes of a file as if no range was named.
+                expected, found = (
+                    f"bytes {start}-{stop - 1}/{known.bytes}",
+                    response.headers.get("content-range", "none"),
+                )
+                whole = response.status_code == 200 and (start, stop) == (0, known.bytes)
+                if not whole and (response.status_code != 206 or found != expected):
+                    raise StoreError(
+                        f"{what}: expected HTTP 206 with {expected!r}, got HTTP {response.status_code} with {found!r}. "
+                        "Either the file has changed, or a proxy between here and the Hub does not pass ranges on."
+                    )
+                body = response.read()
+                if len(body) != stop - start:
+                    raise TransientError(f"{len(body)} bytes; {stop - start} were requested")
+                return body
         except httpx2.RequestError:
             # Nothing may listen there any more: the next attempt asks the Hub again.
             _locations.pop(address, None)
@@ -187,22 +201,6 @@ class HubStore:
 
     def __str__(self) -> str:
         return str(self.address)
-
-
-def _read_body(what: str, known: ListedFile, start: int, stop: int, response: httpx2.Response) -> bytes:
-    """Return the body of the Hub's answer, which holds exactly the requested range."""
-    # A server may answer a request for all bytes of a file as if no range was named.
-    expected, found = f"bytes {start}-{stop - 1}/{known.bytes}", response.headers.get("content-range", "none")
-    whole = response.status_code == 200 and (start, stop) == (0, known.bytes)
-    if not whole and (response.status_code != 206 or found != expected):
-        raise StoreError(
-            f"{what}: expected HTTP 206 with {expected!r}, got HTTP {response.status_code} with {found!r}. Either the "
-            "file has changed, or a proxy between here and the Hub does not pass ranges on."
-        )
-    body = response.read()
-    if len(body) != stop - start:
-        raise TransientError(f"{len(body)} bytes; {stop - start} were requested")
-    return body
 
 
 def list_file(what: str, name: str, size: Any, version: Any) -> ListedFile:

@@ -13,7 +13,6 @@ import functools
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -112,8 +111,21 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
     options = _client_options(endpoint, environment.get(allow_http, ""), allow_http)
     region, config = "", dict[str, Any]()
     if scheme == "s3":
-        config = _set_up_s3(environment, endpoint, allow_http=bool(options.get("allow_http")))
-        region = config["region"]
+        # The settings that obstore does not take from the environment as we mean them.
+        if environment.get("AWS_PROFILE") and "AWS_ACCESS_KEY_ID" not in environment:
+            remedy = 'Put its keys into the environment: eval "$(aws configure export-credentials --format env)"'
+            raise InputError(f"AWS_PROFILE: the files of the AWS command line are not read. {remedy}")
+        region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
+        config["region"] = region
+        if endpoint:
+            config["endpoint"] = endpoint
+        # obstore reads the two switches below itself, and refuses an empty one.
+        if not environment.get("AWS_SKIP_SIGNATURE"):
+            config["skip_signature"] = False
+        if not environment.get("AWS_UNSIGNED_PAYLOAD"):
+            # Where the content cannot be changed on the way: to sign it, too, takes half the processor time of sending
+            # it.
+            config["unsigned_payload"] = not options.get("allow_http") or _is_loopback(endpoint)
         service = f"{service} in {region}"
     kind = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
     try:
@@ -131,29 +143,6 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
 
 
 os.register_at_fork(after_in_child=_note_fork)
-
-
-def _set_up_s3(variables: Mapping[str, str], endpoint: str, *, allow_http: bool) -> dict[str, Any]:
-    """Return the settings of an S3 client that obstore does not take from the environment as we mean them.
-
-    Raises:
-        InputError: AWS_PROFILE names a profile, whose files are not read.
-    """
-    if variables.get("AWS_PROFILE") and "AWS_ACCESS_KEY_ID" not in variables:
-        remedy = 'Put its keys into the environment: eval "$(aws configure export-credentials --format env)"'
-        raise InputError(f"AWS_PROFILE: the files of the AWS command line are not read. {remedy}")
-    config: dict[str, Any] = {
-        "region": variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION") or "us-east-1"
-    }
-    if endpoint:
-        config["endpoint"] = endpoint
-    # obstore reads the two switches below itself, and refuses an empty one.
-    if not variables.get("AWS_SKIP_SIGNATURE"):
-        config["skip_signature"] = False
-    if not variables.get("AWS_UNSIGNED_PAYLOAD"):
-        # Where the content cannot be changed on the way: to sign it, too, takes half the processor time of sending it.
-        config["unsigned_payload"] = not allow_http or _is_loopback(endpoint)
-    return config
 
 
 def _client_options(endpoint: str, allowed: str, variable: str) -> ClientConfig:

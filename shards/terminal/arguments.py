@@ -84,13 +84,6 @@ def add_run(parser: argparse.ArgumentParser, *, checkpoint: bool = False) -> Non
         )
 
 
-def add_runs(parser: argparse.ArgumentParser) -> None:
-    """Add the shared arguments RUN ..., the folders of training runs, as `options.runs`."""
-    parser.add_argument(
-        "runs", type=parse_path, nargs="+", metavar="RUN", help="the folder of a training run; several may be given"
-    )
-
-
 def add_new_folder(parser: argparse.ArgumentParser) -> None:
     """Add the shared flag `--out`, a folder that a command makes."""
     about = "a new folder, which appears once everything is written"

@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from shards.errors import Problem, first_of, plural
-from shards.format.arrays import Int64s
 from shards.format.manifest import MANIFEST_FILE, Manifest, MixEntry, ShardEntry
 from shards.format.shard import Shard, Shards
 from shards.format.totals import count_by_source
@@ -140,24 +139,18 @@ def _check_whole_set(shards: Shards, findings: Sequence[ShardFindings], manifest
         for found in findings:
             longest |= Counter(found.longest)
         problems += check_mix_shares(manifest, longest)
-    problems += _check_targets(manifest, [found.targets for found in findings])
+    # The targets of conversations, added up over the training split if all its shards were read.
+    train = [found.targets for found, shard in zip(findings, manifest.shards, strict=True) if shard.split == "train"]
+    whole = [own for own in train if own is not None]
+    if manifest.chat is not None and len(whole) == len(train):
+        trained = {source.name: source.trained_tokens for source in manifest.sources}
+        for number, name in enumerate(manifest.conversations):
+            own = sum(int(targets[number]) for targets in whole)
+            if own != trained[name]:
+                message = f"source {name!r}: trained_tokens {trained[name]}; its documents have {own}"
+                problems.append(Problem("source_sum", MANIFEST_FILE, message))
     extents = [found.hashes for _, found in trusted]
     return problems + check_duplicates([shard for shard, _ in trusted], manifest.epochs, extents)
-
-
-def _check_targets(manifest: Manifest, found: Sequence[Int64s | None]) -> Iterator[Problem]:
-    """Validate the targets of conversations, added up over the training split if all its shards were read."""
-    train = [own for own, shard in zip(found, manifest.shards, strict=True) if shard.split == "train"]
-    whole = [own for own in train if own is not None]
-    if manifest.chat is None or len(whole) < len(train):
-        return
-    for number, name in enumerate(manifest.conversations):
-        own = sum(int(targets[number]) for targets in whole)
-        said = next(source.trained_tokens for source in manifest.sources if source.name == name)
-        if own != said:
-            yield Problem(
-                "source_sum", MANIFEST_FILE, f"source {name!r}: trained_tokens {said}; its documents have {own}"
-            )
 
 
 def check_mix_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Problem]:

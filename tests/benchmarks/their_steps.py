@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from shards.torch.windows import Sample
-from trainer.convert.transformers_folder import describe_export_files, export_weights
 from trainer.device import choose_device, choose_precision
 from trainer.model.decoder import build_model
 from trainer.optim import build_optimizers, learning_rate
 from trainer.recipe import TrainRecipe
+from trainer.weights.transformers_folder import describe_export_files, export_weights
 
 
 def build_theirs(recipe: TrainRecipe, vocab_size: int) -> Any:

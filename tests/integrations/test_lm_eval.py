@@ -18,7 +18,7 @@ from tests.support.eval_task_rows import ROWS, write_lines
 from tests.trainer.conftest import RECIPE, TEXTS, build_set
 from tokenmill.__main__ import main
 from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items, measure_likelihoods
-from trainer.trained_model import load_model
+from trainer.weights.trained_model import load_model
 
 os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
 lm_eval = pytest.importorskip("lm_eval")

@@ -26,7 +26,7 @@ from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
 from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
 from trainer.session import Session, open_session
-from trainer.trained_model import load_model
+from trainer.weights.trained_model import load_model
 
 WEIGHTS = {"prose": 3.0, "code": 1.0}
 TEXTS = {

@@ -17,7 +17,7 @@ from tests.support.builds import Built
 from trainer.model.conversation import Conversation
 from trainer.model.generate import TrainedModel
 from trainer.recipe.eval_config import SamplingOptions
-from trainer.trained_model import load_model
+from trainer.weights.trained_model import load_model
 
 GREEDY = SamplingOptions(temperature=0, repetition_penalty=1, max_new_tokens=24)
 

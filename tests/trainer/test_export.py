@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from shards.errors import InputError
-from trainer.convert.transformers_folder import describe_export_files, export_weights
 from trainer.recipe import ModelConfig
-from trainer.trained_model import load_model
+from trainer.weights.trained_model import load_model
+from trainer.weights.transformers_folder import describe_export_files, export_weights
 
 transformers = pytest.importorskip("transformers")
 

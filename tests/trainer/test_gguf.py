@@ -13,12 +13,12 @@ from shards.errors import InputError
 from shards.format.tokenizer_json import make_plain
 from tests.support.tokenizers import texts_of, trained_kinds
 from tests.trainer.conftest import make_config
-from trainer.convert.gguf_file import write_gguf
-from trainer.convert.llama_cpp import prove_gguf, serve
-from trainer.convert.transformers_folder import export_weights, find_class
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
 from trainer.recipe import TrainConfig
+from trainer.weights.gguf_file import write_gguf
+from trainer.weights.llama_cpp import prove_gguf, serve
+from trainer.weights.transformers_folder import export_weights, find_class
 
 KINDS = {
     "Llama": make_config(),

@@ -12,7 +12,7 @@ import yaml
 
 from tests.support.recipes import to_toml
 from tests.support.servers.hub import Hub
-from trainer.trained_model import load_model
+from trainer.weights.trained_model import load_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 

@@ -19,8 +19,8 @@ from tests.support.recipes import overrides
 from tests.support.shard_sets import Plan, write_set
 from tests.trainer.conftest import WEIGHTS, encode, make_text, read_lines, train_tokenizer
 from trainer.model.decoder import LanguageModel
-from trainer.trained_model import load_model
-from trainer.weights import begin_from, open_weights
+from trainer.weights.given_weights import begin_from, open_weights
+from trainer.weights.trained_model import load_model
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 SIZES |= {"intermediate_size": 64, "max_position_embeddings": 64, "rms_norm_eps": 1e-5}
@@ -197,11 +197,11 @@ FAULTS = {
     "wide heads": (break_config(head_dim=32), "head_dim = 32; expected 16"),
     "quantized": (break_config(quantization_config={"bits": 4}), "quantization_config = {'bits': 4}; expected"),
     "other shapes": (break_config(intermediate_size=96), "mlp.gate_proj.weight: shape [64, 64]; expected [96, 64]"),
-    "ties": (break_config(tie_word_embeddings=False), "has no weights of lm_head.weight, which config.json asks for"),
+    "ties": (break_config(tie_word_embeddings=False), "none has lm_head.weight, which config.json asks for"),
     "no width": (break_config(hidden_size=None, head_dim=None), "hidden_size"),
     "an end that is no token": (break_config(eos_token_id=17), "17 ends a text"),
     "half a download": (cut, "not a safetensors file"),
-    "pickled": (pickle, "pytorch_model.bin is pickled, and is never loaded"),
+    "pickled": (pickle, "0 files of safetensors, and pytorch_model.bin, which is pickled and never loaded"),
     "no tokenizer": (
         lambda folder: (folder / "tokenizer.json").unlink(),
         "tokenizer.json: cannot be read: No such",

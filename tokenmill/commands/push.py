@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.stores.hub_store import parse_hub_address
     from trainer.checkpoint.folders import list_checkpoints, read_state
     from trainer.commands import export
-    from trainer.convert.transformers_folder import WEIGHTS_FILE
+    from trainer.weights.transformers_folder import WEIGHTS_FILE
 
     if not options.model:
         if options.license or options.checkpoint:

@@ -132,17 +132,6 @@ def find_best(space: MixSpace, candidates: Shares, fits: Mapping[str, ScoreFit],
     return np.asarray(found) if better and space.holds(found, 1e-6) else begin
 
 
-def weigh_arms(means: Mapping[str, Values], parts: Mapping[str, float]) -> Values:
-    """Return how much each arm counts in a fit, `(arms,)`, 1 on average.
-
-    The weight of an arm falls by a factor of e for each mean excess by which its objective is above the lowest.
-    """
-    objective = np.average([means[name] for name in parts], axis=0, weights=list(parts.values()))
-    excess = objective - objective.min()
-    weights = np.exp(-excess / max(excess.mean(), np.finfo(np.float64).tiny))
-    return weights / weights.mean()
-
-
 def fit_scores(
     space: MixSpace,
     candidates: Shares,
@@ -166,7 +155,11 @@ def fit_scores(
         resamples: how many.
     """
     means = {name: table.mean(axis=1) for name, table in values.items()}
-    counts = weigh_arms(means, parts)
+    # The weight of an arm falls by a factor of e for each mean excess by which its objective is above the lowest.
+    objective = np.average([means[name] for name in parts], axis=0, weights=list(parts.values()))
+    excess = objective - objective.min()
+    counts = np.exp(-excess / max(excess.mean(), np.finfo(np.float64).tiny))
+    counts /= counts.mean()
     fits = {name: fit_score(mixes, mean, counts) for name, mean in means.items()}
     generator = np.random.default_rng(0)
     arms, seeds = next(iter(values.values())).shape

@@ -28,7 +28,6 @@ from shards.errors import InputError, RunError, plural
 from shards.stores.files import write_text
 from tokenmill.experiments.ablation import Ablation, Training, list_failed
 from tokenmill.experiments.arms import locate_recipe
-from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.experiments.schema import AblationConfig, ArmConfig
 from tokenmill.mix_search.fit import SearchFit, fit_scores
 from tokenmill.mix_search.schema import MixSearchConfig
@@ -109,8 +108,7 @@ class MixSearch:
                 later = count_trainings(self.config) - len(ablation.trainings)
                 return ablation, len(pending) + later
             self._train(mixes)
-        self.winner = self.space.round(self._fit(0).best)
-        last = None if self._winner_is_own else self._open_last()
+        last = self._open_last(run=False)
         return last or self.ablation, len(last.find_pending()) if last else 0
 
     def run(self) -> None:
@@ -122,20 +120,20 @@ class MixSearch:
         """
         for mixes in self._propose(run=True):
             self._train(mixes)
-        # The fit of all arms, and the best mix by it.
-        self.fit = self._fit(self.config.resamples)
-        self.winner = self.space.round(self.fit.best)
-        if self._winner_is_own:
+        self.last = self._open_last(run=True)
+        if self.last is None:
             return
-        shares = ", ".join(f"{name} {share:.2%}" for name, share in zip(self.space.names, self.winner, strict=True))
-        self._progress.note(f"the winner: {shares}")
-        self.last = self._open_last()
         self.last.run()
         self._check_texts(self.last)
         self.last.count_looks()
         # The comparison answers for the objective, too.
+        parts = self.config.objective
         for training in self.last.trainings:
-            training.result = self._add_objective(training.result)
+            scores = training.result.scores
+            if not training.result.failed:
+                value = sum(scores[name]["value"] * part for name, part in parts.items()) / sum(parts.values())
+                own = {OBJECTIVE: {"value": value, "stderr": None}}
+                training.result = replace(training.result, scores=scores | own)
         self.last.config = self.last.config.with_values(scores=[OBJECTIVE, *self.config.objective])
 
     def _propose(self, *, run: bool) -> Iterator[dict[str, Shares]]:
@@ -211,21 +209,17 @@ class MixSearch:
         config = AblationConfig.model_construct(**shared, seeds=own, scores=[], arms=arms)
         return Ablation(self.file, config, self.out, self._executor, self._progress, allow_code=self._allow_code)
 
-    def _open_last(self) -> Ablation:
-        """Return the comparison of the winner, whose seeds are its own if the file says so."""
+    def _open_last(self, *, run: bool) -> Ablation | None:
+        """Fit the scores of all arms. Return the comparison of the winner, whose seeds are its own if the file says so;
+        None if the winner is the recipe's own mix."""
+        self.fit = self._fit(self.config.resamples if run else 0)
+        self.winner = self.space.round(self.fit.best)
+        if np.abs(self.winner - self.space.own).max() < 10**-DECIMALS:
+            return None
+        if run:
+            shares = ", ".join(f"{name} {share:.2%}" for name, share in zip(self.space.names, self.winner, strict=True))
+            self._progress.note(f"the winner: {shares}")
         return self._open_mixes({OWN: self.space.own, WINNER: self.winner}, self.config.last_seeds)
-
-    @property
-    def _winner_is_own(self) -> bool:
-        return bool(np.abs(self.winner - self.space.own).max() < 10**-DECIMALS)
-
-    def _add_objective(self, result: ProxyResult) -> ProxyResult:
-        """Return a result with the objective among its scores."""
-        parts = self.config.objective
-        if result.failed:
-            return result
-        value = sum(result.scores[name]["value"] * part for name, part in parts.items()) / sum(parts.values())
-        return replace(result, scores={**result.scores, OBJECTIVE: {"value": value, "stderr": None}})
 
     def write_recipe(self, file: Path) -> Path:
         """Write the data recipe with the found weights, for the real run's tokens, as JSON.

@@ -97,27 +97,21 @@ def find_space(file: Path, recipe: Recipe, bounds: Mapping[str, Sequence[float]]
     others = [name for name in own if name not in bounds]
     members = [[name] for name in own if name in bounds] + ([others] if others else [])
     sums = [sum(own[name] for name in group) for group in members]
-    low = np.array([float(bounds[group[0]][0]) if group[0] in bounds else 0.0 for group in members])
-    high = np.array([float(bounds[group[0]][1]) if group[0] in bounds else 1.0 for group in members])
-    low, high = _narrow_bounds(file, low, high)
+    low, high = np.array([bounds.get(group[0], (0.0, 1.0)) for group in members], np.float64).T
+    if low.sum() > 1 + 1e-9:
+        raise InputError(f"{file}: bounds: the least shares add up to {low.sum():g}, more than 1. Lower them.")
+    if high.sum() < 1 - 1e-9:
+        raise InputError(f"{file}: bounds: the greatest shares add up to {high.sum():g}, less than 1. Raise them.")
+    # As narrow as the other bounds make them.
+    low, high = np.maximum(low, 1 - (high.sum() - high)), np.minimum(high, 1 - (low.sum() - low))
+    if (high - low).max() < 10**-DECIMALS:
+        raise InputError(f"{file}: bounds: they allow only one mix, so there is nothing to search. Widen them.")
     return MixSpace(
         groups=tuple({name: own[name] / total for name in group} for group, total in zip(members, sums, strict=True)),
         own=np.array(sums) / sum(sums),
         low=low,
         high=high,
     )
-
-
-def _narrow_bounds(file: Path, low: Shares, high: Shares) -> tuple[Shares, Shares]:
-    """Return bounds as narrow as the other bounds make them; refuse those that leave less than two mixes."""
-    if low.sum() > 1 + 1e-9:
-        raise InputError(f"{file}: bounds: the least shares add up to {low.sum():g}, more than 1. Lower them.")
-    if high.sum() < 1 - 1e-9:
-        raise InputError(f"{file}: bounds: the greatest shares add up to {high.sum():g}, less than 1. Raise them.")
-    low, high = np.maximum(low, 1 - (high.sum() - high)), np.minimum(high, 1 - (low.sum() - low))
-    if (high - low).max() < 10**-DECIMALS:
-        raise InputError(f"{file}: bounds: they allow only one mix, so there is nothing to search. Widen them.")
-    return low, high
 
 
 CANDIDATES = 4096

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 
-from shards.terminal.arguments import add_runs, parse_path
+from shards.terminal.arguments import parse_path
 from shards.terminal.program import Outcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `compare`."""
-    add_runs(parser)
+    about = "the folder of a training run; several may be given"
+    parser.add_argument("runs", type=parse_path, nargs="+", metavar="RUN", help=about)
     about = "folder for compare.html, compare.png and compare.svg (default: only the tables are printed)"
     parser.add_argument("--out", type=parse_path, metavar="DIR", help=about)
 
@@ -35,6 +36,5 @@ def run(options: argparse.Namespace) -> Outcome:
         data["files"] = [str(path) for path in write_comparison(runs, data, options.out)]
     tables = show_tables(data)
     changes = [tables["changes"] or "no key of the recipes differs"] if len(runs) > 1 else []
-    costs = [tables["runs"], tables["bill"]]
-    shown = [*data["verdict"], tables["scores"], *costs, *changes, *data["notes"], *data["files"]]
-    return Outcome(data, shown)
+    shown = [tables["scores"], tables["runs"], tables["bill"], *changes]
+    return Outcome(data, [*data["verdict"], *shown, *data["notes"], *data["files"]])

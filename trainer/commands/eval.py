@@ -20,7 +20,6 @@ from shards.terminal.program import Outcome, Part
 from shards.terminal.progress import show_progress
 
 if TYPE_CHECKING:
-    from trainer.evaluation.evaluate import Scorer
     from trainer.model.generate import TrainedModel
     from trainer.recipe.eval_config import EvalConfig
 
@@ -55,6 +54,9 @@ def run(options: argparse.Namespace) -> Outcome:
     Raises:
         RunError: the loss of a source, or a number of a score, is not finite.
     """
+    import torch
+
+    from trainer.evaluation.eval_sets import EvalSet, find_worst_documents, read_documents
     from trainer.evaluation.evaluate import evaluate, open_scorers
     from trainer.evaluation.scores import check_finite
 
@@ -70,7 +72,16 @@ def run(options: argparse.Namespace) -> Outcome:
     losses = data.get("val_loss_by_source", {}).items()
     check_finite("val_loss", {f"source {name}": loss for name, loss in losses})
     if options.worst:
-        data["worst"] = _find_worst(trained, config, scorers, options.worst)
+        # Documents of validation and of all eval sets.
+        groups = [(scorer.name, scorer.documents) for scorer in scorers if isinstance(scorer, EvalSet)]
+        if trained.trained_on is not None and trained.trained_on.splits.get("val"):
+            groups.insert(0, ("val", read_documents(trained.trained_on, "val", config.max_tokens, "eval")))
+        found: list[JsonObject] = []
+        with torch.no_grad():
+            for name, documents in groups:
+                with _show(f"worst of {name}") as progress:
+                    found += find_worst_documents(trained, name, documents, options.worst, progress)
+        data["worst"] = sorted(found, key=lambda document: -document["bits_per_byte"])[: options.worst]
     return Outcome(data, _print(data))
 
 
@@ -83,7 +94,7 @@ def _load(options: argparse.Namespace) -> tuple[TrainedModel, EvalConfig]:
     from trainer.commands.trace import find_training_set, open_training_set
     from trainer.recipe import load_train_recipe
     from trainer.run_folder import RECIPE_FILE
-    from trainer.trained_model import load_model
+    from trainer.weights.trained_model import load_model
 
     run: Path = options.run
     trained = load_model(run, say, options.checkpoint)
@@ -100,24 +111,6 @@ def _load(options: argparse.Namespace) -> tuple[TrainedModel, EvalConfig]:
     else:
         trained_on = open_training_set(run, place)
     return replace(trained, train=recipe.train, trained_on=trained_on), recipe.eval
-
-
-def _find_worst(trained: TrainedModel, config: EvalConfig, scorers: list[Scorer], limit: int) -> list[JsonObject]:
-    """Return for `eval` the documents of validation and of all eval sets with the most bits per byte."""
-    import torch
-
-    from trainer.evaluation.eval_sets import EvalSet, find_worst_documents, read_documents
-
-    groups = [(scorer.name, scorer.documents) for scorer in scorers if isinstance(scorer, EvalSet)]
-    shard_set = trained.trained_on
-    if shard_set is not None and shard_set.splits.get("val"):
-        groups.insert(0, ("val", read_documents(shard_set, "val", config.max_tokens, "eval")))
-    found: list[JsonObject] = []
-    with torch.no_grad():
-        for name, documents in groups:
-            with _show(f"worst of {name}") as progress:
-                found += find_worst_documents(trained, name, documents, limit, progress)
-    return sorted(found, key=lambda document: -document["bits_per_byte"])[:limit]
 
 
 def _print(data: JsonObject) -> Iterator[Part]:

@@ -65,8 +65,8 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.convert.export import EXPORT_FILE
     from shards.stores.files import write_folder, write_text
     from trainer.commands.trace import find_training_set, open_training_set
-    from trainer.convert.transformers_folder import describe_export_files, export_weights, find_class, list_servers
-    from trainer.trained_model import read_model
+    from trainer.weights.trained_model import read_model
+    from trainer.weights.transformers_folder import describe_export_files, export_weights, find_class, list_servers
 
     out: Path = options.out
     if out.exists():
@@ -117,8 +117,8 @@ def _write_hf(
     from shards.convert.tokenizer_proof import prove_tokenizer
     from shards.stores.files import write_text
     from trainer.checkpoint.tensors import write_tensors
-    from trainer.convert.transformers_folder import WEIGHTS_FILE
     from trainer.run_folder import TOKENIZER_FILE
+    from trainer.weights.transformers_folder import WEIGHTS_FILE
 
     for name, content in files.items():
         write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -146,10 +146,10 @@ def _write_gguf(
     weights: dict[str, Tensor],
 ) -> JsonObject:
     """Write the file of `--to gguf`; return the proof, which says so if there is none."""
-    from trainer.convert.gguf_file import write_gguf
-    from trainer.convert.llama_cpp import prove_gguf
-    from trainer.convert.transformers_folder import CONFIG_FILE
     from trainer.run_folder import TOKENIZER_FILE
+    from trainer.weights.gguf_file import write_gguf
+    from trainer.weights.llama_cpp import prove_gguf
+    from trainer.weights.transformers_folder import CONFIG_FILE
 
     (class_name,) = files[CONFIG_FILE]["architectures"]
     template = files["tokenizer_config.json"].get("chat_template", "")

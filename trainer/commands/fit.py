@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Any
 from shards.errors import InputError, RunError, plural, shell_command
 from shards.terminal.amounts import format_size
 from shards.terminal.arguments import add_recipe, number_in, parse_path, parse_place, parse_size, positive_number
-from shards.terminal.display import JsonObject
+from shards.terminal.display import JsonObject, say
 from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Part
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def parse_price(text: str) -> tuple[str, list[str], float]:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Return what `fit` says; exit status 1 if nothing fits."""
+    from shards import open_set
     from trainer.commands.train import wait_without_spinning
     from trainer.recipe import load_train_recipe
     from trainer.recipe.cards import find_card
@@ -130,7 +131,14 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError("--usd-per-hour is the price of this machine: add --measure, or give --price CARD=USD")
     memory = parse_size("--gpu-memory", options.gpu_memory, least=1_000_000) if options.gpu_memory else None
     recipe = load_train_recipe(options.recipe, options.overrides, changes=options.price)
-    recipe = settle_vocabulary(recipe, options.shards)
+    if recipe.model.vocab_size is None:
+        vocab_size = ASSUMED_VOCAB_SIZE if options.shards is None else open_set(options.shards).vocab_size
+        if options.shards is None:
+            say(
+                f"{recipe.name}: no model.vocab_size; {plural(vocab_size, 'id')} are assumed, as GPT-2 has. Name the "
+                "shard set with --shards SET, or add --set model.vocab_size=N."
+            )
+        recipe = recipe.with_values(model=recipe.model.with_values(vocab_size=vocab_size))
     result: JsonObject = {"recipe": recipe.name, "training": describe_training(recipe)}
     fits = True
     if options.measure:
@@ -217,10 +225,11 @@ def list_cards(recipe: TrainRecipe, points: Points) -> list[JsonObject]:
         # Activations in fp32 take at most twice the memory of those in bf16.
         times = 2 if card in FP32_CARDS and recipe.train.precision != "fp32" else 1
         taken: Points = {choice: [times * part for part in parts] for choice, parts in points.items()}
-        row: JsonObject = {"card": card, "gb": memory, "micro_batch": None, "activation_checkpointing": None}
+        best: JsonObject = estimate_memory(recipe, memory * 10**9, taken)["recommended"] or {}
+        row: JsonObject = {"card": card, "gb": memory}
+        row |= {key: best.get(key) for key in ("micro_batch", "activation_checkpointing")}
         cost, digits, basis = JsonObject(), 2, "does not fit"
-        if best := estimate_memory(recipe, memory * 10**9, taken)["recommended"]:
-            row |= {key: best[key] for key in ("micro_batch", "activation_checkpointing")}
+        if best:
             # Of a step, products wait for arithmetic, and the rest for memory.
             slower = products * peak / tflops + (1 - products) * bandwidth / tb_per_s
             speed = share * peak * 1e12 / needed / slower
@@ -423,23 +432,3 @@ def _count_static(recipe: TrainRecipe) -> dict[str, int]:
     momenta = sum(weight.numel() * len({*keys} - {"step"}) for weight, keys in state)
     weights = 4 * parameters
     return {"parameters": parameters, "weights": weights, "gradients": weights, "optimizer": 4 * momenta}
-
-
-def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRecipe:
-    """Return the recipe for `fit` with a vocabulary size: its own, a set's, or an assumed one, which is printed.
-
-    Raises:
-        ShardSetError: the set cannot be opened.
-    """
-    from shards import open_set
-    from shards.terminal.display import say
-
-    if recipe.model.vocab_size is not None:
-        return recipe
-    vocab_size = ASSUMED_VOCAB_SIZE if shards is None else open_set(shards).vocab_size
-    if shards is None:
-        say(
-            f"{recipe.name}: no model.vocab_size; {plural(vocab_size, 'id')} are assumed, as GPT-2 has. Name the "
-            "shard set with --shards SET, or add --set model.vocab_size=N."
-        )
-    return recipe.with_values(model=recipe.model.with_values(vocab_size=vocab_size))

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     from shards.terminal.display import printable, say
     from trainer.model.generate import generate_texts
     from trainer.recipe.eval_config import SamplingOptions
-    from trainer.trained_model import load_model
+    from trainer.weights.trained_model import load_model
 
     chosen = SamplingOptions(**{name: getattr(options, name) for name in SamplingOptions.model_fields})
     if not options.prompts and not options.chat:

@@ -127,7 +127,6 @@ def find_step_documents(
     from shards.format.windows.packed import order_split
     from shards.trace.locate import cut_tokens, find_window_documents
 
-    vocabulary = shard_set.vocabulary
     # The same order that the run went through.
     shards = shard_set.splits["train"]
     order = order_split(shard_set, seq_len=train.seq_len, seed=train.seed, rows=train.rows)
@@ -148,15 +147,28 @@ def find_step_documents(
             parts += 1
             if len(found) < limit:
                 document = shards[window.shard].read(place.start, place.start + place.tokens)
-                _, excerpt = cut_tokens(document, first, last, vocabulary)
-                at = {"batch_row": number, "epoch": window.epoch}
-                at |= {"window_start": max(window.start, 0), "window_stop": window.stop}
-                part = {"position": first, "in_window": last - first}
-                found.append(({**at, **place.to_dict(), **part, **asdict(excerpt)}, place, excerpt))
+                _, excerpt = cut_tokens(document, first, last, shard_set.vocabulary)
+                row = {
+                    "batch_row": number,
+                    "epoch": window.epoch,
+                    "window_start": max(window.start, 0),
+                    "window_stop": window.stop,
+                    **place.to_dict(),
+                    "position": first,
+                    "in_window": last - first,
+                    **asdict(excerpt),
+                }
+                found.append((row, place, excerpt))
     # Counts are of all documents, whatever is shown.
-    tokens = sum(counts["tokens"] for counts in sources.values())
-    batch: JsonObject = {"step": step, "rows": rows, "tokens": tokens, "documents": len(hashes)}
-    return batch | {"sources": sources, "parts": parts}, found, sorted(hashes)
+    batch = {
+        "step": step,
+        "rows": rows,
+        "tokens": sum(counts["tokens"] for counts in sources.values()),
+        "documents": len(hashes),
+        "sources": sources,
+        "parts": parts,
+    }
+    return batch, found, sorted(hashes)
 
 
 def _show(data: JsonObject, documents: list[RowDocument]) -> Iterator[Part]:

@@ -91,7 +91,7 @@ def run(options: argparse.Namespace) -> Outcome | int:
     wait_without_spinning()
     weights = None
     if options.weights:
-        from trainer.weights import open_weights
+        from trainer.weights.given_weights import open_weights
 
         weights = open_weights(options.weights, say)
     model = weights and weights.trained.model.config

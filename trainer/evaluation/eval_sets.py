@@ -252,7 +252,14 @@ def _open_shard_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> 
         return
     if "weight" in config.source:
         raise InputError(f"{place}.weight: unknown key. An eval set is one source: leave it out.")
-    recipe = _describe_recipe(config, trained)
+    names = {token: text for text, token in parse_tokenizer(trained.tokenizer_json).special.items()}
+    bos = {} if trained.bos_id is None else {"bos": names[trained.bos_id]}
+    recipe = {
+        "name": "eval-set",
+        "sources": [{**config.source, "name": config.name, "weight": 1}],
+        "tokenizer": {"file": TOKENIZER_FILE, "eos_token": names[trained.eos_id], **bos},
+        "mix": {"tokens": config.max_tokens, "when_short": "shrink"},
+    }
     content = json.dumps(recipe, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     digest = hashlib.sha256(f"{trained.tokenizer_sha256}\n{content}".encode()).hexdigest()[:32]
     folder = default_cache_folder().parent / "eval_sets" / digest
@@ -271,18 +278,6 @@ def _open_shard_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> 
             f"{place}: {folder} cannot be used: {error.strerror or error}{any_remedy(error)} XDG_CACHE_HOME chooses "
             "another cache."
         ) from error
-
-
-def _describe_recipe(config: EvalSetConfig, trained: TrainedModel) -> JsonObject:
-    """Return the data recipe of an eval set's text."""
-    names = {token: text for text, token in parse_tokenizer(trained.tokenizer_json).special.items()}
-    bos = {} if trained.bos_id is None else {"bos": names[trained.bos_id]}
-    return {
-        "name": "eval-set",
-        "sources": [{**config.source, "name": config.name, "weight": 1}],
-        "tokenizer": {"file": TOKENIZER_FILE, "eos_token": names[trained.eos_id], **bos},
-        "mix": {"tokens": config.max_tokens, "when_short": "shrink"},
-    }
 
 
 def _run_build(name: str, folder: Path) -> None:
@@ -404,17 +399,25 @@ def measure_document_losses(
     """
     before = 1 if trained.bos_id is None else 0  # an EOS is put before documents without BOS
     lengths = np.diff(bounds) - 1 + before
-    seq_len = trained.train.seq_len
+    seq_len, device = trained.train.seq_len, trained.device
     windows = sorted(_cut_windows(lengths.tolist(), seq_len), key=lambda one: -one.length)
-    sizes = [_pad(window.length, seq_len) for window in windows]
-    device = trained.device
+    sizes = [min(-(-window.length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, seq_len) for window in windows]
     sums = torch.zeros(len(lengths), dtype=torch.float64, device=device)
     for part, counts in share_batches(sizes, trained.rows * seq_len, len(lengths), progress):
-        batch = windows[part]
-        losses = _score_windows(trained, tokens, bounds, batch, before, targets)
+        # Attention is causal, so the padding at the end changes no loss before it; its losses are not counted.
+        batch, width = windows[part], sizes[part][0]
+        content = np.full((len(batch), width + 1), trained.eos_id, np.int64)
+        counted = np.zeros((len(batch), width), np.bool_)
+        for row, (document, start, length, skipped) in enumerate(batch):
+            # With an EOS before the document, its index 0 is that EOS.
+            begin = bounds[document] + start - before
+            own = tokens[max(begin, bounds[document]) : begin + length + 1]
+            content[row, length + 1 - len(own) : length + 1] = own
+            counted[row, skipped:length] = True if targets is None else targets[begin + 1 :][skipped:length]
+        losses = measure_losses(trained, torch.from_numpy(content)).mul(torch.from_numpy(counted).to(device))
         if counts:
             numbers = torch.tensor([window.document for window in batch], device=device)
-            sums.index_add_(0, numbers, losses)
+            sums.index_add_(0, numbers, losses.sum(-1))
     add_over_ranks(sums)
     return sums.cpu().numpy()
 
@@ -425,33 +428,6 @@ def _cut_windows(lengths: list[int], seq_len: int) -> Iterator[_Window]:
             # The last window begins earlier if it can, so that its tokens have more context.
             begin = max(0, min(start, length - seq_len))
             yield _Window(document, begin, min(seq_len, length - begin), start - begin)
-
-
-def _pad(length: int, seq_len: int) -> int:
-    return min(-(-length // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, seq_len)
-
-
-def _score_windows(
-    trained: TrainedModel,
-    tokens: Tokens,
-    bounds: Int64s,
-    batch: list[_Window],
-    before: int,
-    targets: Bools | None,
-) -> torch.Tensor:
-    """Return the loss of each document window's targets but the skipped ones, float64 `(windows,)`."""
-    # Attention is causal, so the padding at the end changes no loss before it; its losses are not counted.
-    width = _pad(batch[0].length, trained.train.seq_len)
-    content = np.full((len(batch), width + 1), trained.eos_id, np.int64)
-    counted = np.zeros((len(batch), width), np.bool_)
-    for row, (document, start, length, skipped) in enumerate(batch):
-        # With an EOS before the document, its index 0 is that EOS.
-        begin = bounds[document] + start - before
-        own = tokens[max(begin, bounds[document]) : begin + length + 1]
-        content[row, length + 1 - len(own) : length + 1] = own
-        counted[row, skipped:length] = True if targets is None else targets[begin + 1 :][skipped:length]
-    losses = measure_losses(trained, torch.from_numpy(content))
-    return losses.mul(torch.from_numpy(counted).to(trained.device)).sum(-1)
 
 
 def measure_losses(trained: TrainedModel, windows: torch.Tensor) -> torch.Tensor:

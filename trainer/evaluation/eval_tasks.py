@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -197,7 +197,17 @@ def encode_items(trained: TrainedModel, items: Sequence[Item]) -> tuple[list[Ite
     notes: dict[str, int] = {"items": len(items)}
     notes |= dict.fromkeys(("cut", "too_long", "empty", "rewritten"), 0)
     context = trained.model.config.max_position_embeddings
-    for item, texts, rewritten in _encode(trained, items):
+    for item in items:
+        # Spaces at the end of a context belong to the first token of the choice.
+        contexts = [context.rstrip() for context in item.contexts]
+        wholes = [whole + DELIMITER + choice for whole, choice in zip(item.contexts, item.choices, strict=True)]
+        encoded = trained.encode([*dict.fromkeys(contexts), *wholes])
+        sizes = {context: len(own) for context, own in zip(dict.fromkeys(contexts), encoded, strict=False)}
+        ids = encoded[len(sizes) :]
+        texts = [
+            Text([trained.begin_id, *own], len(own) - sizes[context])
+            for own, context in zip(ids, contexts, strict=True)
+        ]
         if any(text.scored <= 0 for text in texts) or "" in item.choices:
             notes["empty"] += 1
         elif any(text.scored > context for text in texts):
@@ -205,7 +215,8 @@ def encode_items(trained: TrainedModel, items: Sequence[Item]) -> tuple[list[Ite
         else:
             # The last token is only predicted, so that a text may have one more than the context.
             notes["cut"] += any(len(text.ids) > context + 1 for text in texts)
-            notes["rewritten"] += rewritten
+            decoded = trained.tokenizer.decode(ids[item.answer], skip_special_tokens=False)
+            notes["rewritten"] += decoded != wholes[item.answer]
             scored.append(item)
             groups.append([text._replace(ids=text.ids[-(context + 1) :]) for text in texts])
     return scored, groups, notes
@@ -239,23 +250,6 @@ def judge_items(name: str, items: Sequence[Item], likelihoods: Sequence[Float64s
     return rows
 
 
-def _encode(trained: TrainedModel, items: Sequence[Item]) -> Iterator[tuple[Item, list[Text], bool]]:
-    """Yield each item of an eval task with the tokens of its choices, and whether the right one is rewritten."""
-    for item in items:
-        # Spaces at the end of a context belong to the first token of the choice.
-        contexts = [context.rstrip() for context in item.contexts]
-        wholes = [whole + DELIMITER + choice for whole, choice in zip(item.contexts, item.choices, strict=True)]
-        encoded = trained.encode([*dict.fromkeys(contexts), *wholes])
-        sizes = {context: len(own) for context, own in zip(dict.fromkeys(contexts), encoded, strict=False)}
-        ids = encoded[len(sizes) :]
-        texts = [
-            Text([trained.begin_id, *own], len(own) - sizes[context])
-            for own, context in zip(ids, contexts, strict=True)
-        ]
-        decoded = trained.tokenizer.decode(ids[item.answer], skip_special_tokens=False)
-        yield item, texts, decoded != wholes[item.answer]
-
-
 @torch.no_grad()
 def measure_likelihoods(
     trained: TrainedModel, groups: Sequence[Sequence[Text]], progress: Progress = no_progress
@@ -273,42 +267,34 @@ def measure_likelihoods(
         For each group float64 `(2, texts)`: the log-likelihood of the scored tokens of each text in nats, and 1 where
         each of these tokens was the likeliest one, else 0.
     """
-    texts = [text for group in groups for text in group]
+    texts, device = [text for group in groups for text in group], trained.device
     found = torch.zeros(2, len(texts), dtype=torch.float64)
     order = sorted(range(len(texts)), key=lambda place: -len(texts[place].ids))
     sizes = [len(texts[place].ids) for place in order]
     batch_tokens = max(trained.train.micro_batch * trained.train.seq_len, LEAST_BATCH_TOKENS)
     for part, counts in share_batches(sizes, batch_tokens, len(groups), progress):
+        # Attention is causal, so the padding at the end changes nothing before it.
         batch = order[part]
-        scores = _score_texts(trained, [texts[place] for place in batch])
+        ids = torch.zeros(len(batch), sizes[part][0] - 1, dtype=torch.int64)
+        targets = torch.full_like(ids, -1)
+        for row, (own, scored) in enumerate(texts[place] for place in batch):
+            length = len(own) - 1
+            ids[row, :length] = torch.tensor(own[:-1])
+            targets[row, length - scored : length] = torch.tensor(own[-scored:])
+        chosen = targets >= 0
+        with score_eagerly(trained.train.precision, device):
+            logits = trained.model(ids.to(device), chosen=chosen.to(device))
+        wanted = targets[chosen].to(device)
+        nats = (logits.gather(1, wanted[:, None])[:, 0] - logits.logsumexp(1)).double().cpu()
+        misses = (logits.argmax(1) != wanted).double().cpu()
+
+        # Add up the tokens of each text.
+        sums = torch.zeros(2, len(batch), dtype=torch.float64)
+        sums.index_add_(1, chosen.nonzero()[:, 0], torch.stack((nats, misses)))
         if counts:
-            found[:, batch] = scores
-    found = found.to(trained.device)
+            found[:, batch] = torch.stack((sums[0], (sums[1] == 0).double()))
+    found = found.to(device)
     add_over_ranks(found)
     edges = np.cumsum([0, *map(len, groups)]).tolist()
     values = found.cpu().numpy()
     return [values[:, start:stop] for start, stop in itertools.pairwise(edges)]
-
-
-def _score_texts(trained: TrainedModel, texts: Sequence[Text]) -> torch.Tensor:
-    """Return the log-likelihood of each text, and whether it is greedy: float64 `(2, texts)`."""
-    # Attention is causal, so the padding at the end changes nothing before it.
-    device = trained.device
-    width = max(len(text.ids) for text in texts) - 1
-    ids = torch.zeros(len(texts), width, dtype=torch.int64)
-    targets = torch.full_like(ids, -1)
-    for row, text in enumerate(texts):
-        length = len(text.ids) - 1
-        ids[row, :length] = torch.tensor(text.ids[:-1])
-        targets[row, length - text.scored : length] = torch.tensor(text.ids[-text.scored :])
-    chosen = targets >= 0
-    with score_eagerly(trained.train.precision, device):
-        logits = trained.model(ids.to(device), chosen=chosen.to(device))
-    wanted = targets[chosen].to(device)
-    nats = (logits.gather(1, wanted[:, None])[:, 0] - logits.logsumexp(1)).double().cpu()
-    misses = (logits.argmax(1) != wanted).double().cpu()
-
-    # Add up the tokens of each text.
-    sums = torch.zeros(2, len(texts), dtype=torch.float64)
-    sums.index_add_(1, chosen.nonzero()[:, 0], torch.stack((nats, misses)))
-    return torch.stack((sums[0], (sums[1] == 0).double()))

@@ -145,7 +145,12 @@ def _measure_windows(trained: TrainedModel, shard_set: ShardSet, max_tokens: int
         max_tokens -= targets
         # The first token of a shard has nothing before it: it is never a target.
         content = shard.read(0, targets + 1).astype(np.int64)
-        losses = _token_losses(trained, torch.from_numpy(content))
+        # The last window is padded. Attention is causal, so the padding changes no loss before it; its losses are cut
+        # off. A short text is not padded to a whole window: a run's state may say any length.
+        width = min(trained.train.seq_len, targets + -targets % 64)
+        windows = F.pad(torch.from_numpy(content), (0, -targets % width)).unfold(0, width + 1, width)
+        parts = [measure_losses(trained, part).cpu() for part in windows.split(trained.rows)]
+        losses = torch.cat(parts).flatten()[:targets].numpy()
         yield number_token_sources(shard, names, targets + 1)[1:], (losses, np.ones(targets), token_bytes[content[1:]])
 
 
@@ -160,17 +165,6 @@ def _measure_documents(trained: TrainedModel, shard_set: ShardSet, max_tokens: i
 
 def _bits(row: Float64s) -> float | None:
     return float(row[0] / math.log(2) / row[2]) if row[2] else None
-
-
-def _token_losses(trained: TrainedModel, content: torch.Tensor) -> Float64s:
-    """Return the validation loss of each token but the first, float64 `(len(content) - 1,)`."""
-    seq_len, targets = trained.train.seq_len, len(content) - 1
-    # The last window is padded. Attention is causal, so the padding changes no loss before it; its losses are cut off.
-    # A short text is not padded to a whole window: a run's state may say any length.
-    width = min(seq_len, targets + -targets % 64)
-    windows = F.pad(content, (0, -targets % width)).unfold(0, width + 1, width)
-    parts = [measure_losses(trained, part).cpu() for part in windows.split(trained.rows)]
-    return torch.cat(parts).flatten()[:targets].numpy()
 
 
 def describe_counts(notes: dict[str, JsonObject]) -> list[str]:

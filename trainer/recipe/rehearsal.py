@@ -26,8 +26,13 @@ def shrink_recipe(recipe: TrainRecipe) -> TrainRecipe:
     group = model.num_attention_heads // model.num_key_value_heads
     heads = group if group > 1 else 2
     raw["name"] = f"rehearsal of {recipe.name}"
-    raw["model"] |= {"hidden_size": 16 * heads, "intermediate_size": 64 * heads, "num_hidden_layers": 2}
-    raw["model"] |= {"num_attention_heads": heads, "num_key_value_heads": heads // group}
+    raw["model"] |= {
+        "hidden_size": 16 * heads,
+        "intermediate_size": 64 * heads,
+        "num_hidden_layers": 2,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // group,
+    }
 
     # Where something happens: each such step becomes a multiple of the gap.
     marks = sorted({*recipe.milestones, train.steps})
@@ -41,9 +46,16 @@ def shrink_recipe(recipe: TrainRecipe) -> TrainRecipe:
     # Packed rows keep their length, or conversations would be longer than a row.
     packed = train.rows == "packed"
     length, batch = (train.seq_len, 1) if packed else (min(LENGTH, train.seq_len), BATCH)
-    raw["train"] |= {"steps": steps, "seq_len": length, "compile": False, "log_every": 1}
-    raw["train"] |= {"micro_batch": batch, "global_batch": 2 * batch * ranks, "rehearsal": True}
-    raw["train"] |= {"smoke_steps": min(train.smoke_steps, steps)}
+    raw["train"] |= {
+        "steps": steps,
+        "seq_len": length,
+        "compile": False,
+        "log_every": 1,
+        "micro_batch": batch,
+        "global_batch": 2 * batch * ranks,
+        "rehearsal": True,
+        "smoke_steps": min(train.smoke_steps, steps),
+    }
     raw["schedule"]["warmup_steps"] = shrink(schedule.warmup_steps)
     if schedule.decay_steps is not None:
         raw["schedule"]["decay_steps"] = shrink(schedule.decay_steps)

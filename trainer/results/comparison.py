@@ -54,8 +54,25 @@ def compare_runs(runs: Sequence[TrainingRun]) -> JsonObject:
             `key` and the value of each run by name; of a key that changed in a run, a list of `from_step` and `value`.
         `notes`: what is odd about the runs, and about comparing them.
     """
-    points = _find_points(runs)
-    scores, changes = list(_compare_scores(runs, points)), _list_changes(runs)
+    # Where they are compared: the last validation after as many tokens in all of them. A run without any validation
+    # has {}; if no point is common to the others, all have.
+    lines = [{line["tokens"]: line for line in run.records if "val_loss" in line} for run in runs]
+    common = max(set[float]().union(*lines).intersection(*filter(None, lines)), default=-1.0)
+    points: list[Record] = [own.get(common, {}) for own in lines]
+    scores = list(_compare_scores(runs, points))
+    # The set and the tokenizer are told by their digests.
+    values = [
+        run.list_values()
+        | {
+            "shard set": f"{run.record.shards} ({run.record.manifest_sha256[:12]})",
+            "tokenizer": run.tokenizer_sha256[:12],
+        }
+        for run in runs
+    ]
+    # A table that only some runs have is told by its other keys.
+    keys = [key for key in dict.fromkeys(key for own in values for key in own) if not key.endswith(".name")]
+    rows = [{"key": key, **{run.name: own.get(key) for run, own in zip(runs, values, strict=True)}} for key in keys]
+    changes = [row for row in rows if any(row[run.name] != row[runs[0].name] for run in runs)]
     return {
         "verdict": [_judge(run.name, runs[0].name, scores, changes) for run in runs[1:]],
         "runs": [_measure_run(run) for run in runs],
@@ -65,16 +82,6 @@ def compare_runs(runs: Sequence[TrainingRun]) -> JsonObject:
         "changes": changes,
         "notes": list(_list_notes(runs, points, scores)),
     }
-
-
-def _find_points(runs: Sequence[TrainingRun]) -> list[Record]:
-    """Return the line of each run at which runs are compared: the last validation after as many tokens in all of them.
-
-    A run without any validation has {}; if no point is common to the others, all have.
-    """
-    lines = [{line["tokens"]: line for line in run.records if "val_loss" in line} for run in runs]
-    common = max(set[float]().union(*lines).intersection(*filter(None, lines)), default=-1.0)
-    return [own.get(common, {}) for own in lines]
 
 
 def _list_samples(run: TrainingRun) -> Iterator[JsonObject]:
@@ -150,23 +157,6 @@ def _judge(run: str, first: str, scores: Sequence[JsonObject], changes: Sequence
     if {change["key"] for change in changes if change[run] != change[first]} == {"train.seed"}:
         return f"{text} than that of {first}: {noise}; only the seeds differ, so this is chance"
     return f"{text} than that of {first}: {noise}; what another seed would do is not known"
-
-
-def _list_changes(runs: Sequence[TrainingRun]) -> list[JsonObject]:
-    """Return a row for each key of the compared recipes that differs, then for the set and the tokenizer."""
-    # The set and the tokenizer are told by their digests.
-    values = [
-        run.list_values()
-        | {
-            "shard set": f"{run.record.shards} ({run.record.manifest_sha256[:12]})",
-            "tokenizer": run.tokenizer_sha256[:12],
-        }
-        for run in runs
-    ]
-    # A table that only some runs have is told by its other keys.
-    keys = [key for key in dict.fromkeys(key for own in values for key in own) if not key.endswith(".name")]
-    rows = [{"key": key, **{run.name: own.get(key) for run, own in zip(runs, values, strict=True)}} for key in keys]
-    return [row for row in rows if any(row[run.name] != row[runs[0].name] for run in runs)]
 
 
 def _list_notes(runs: Sequence[TrainingRun], points: list[Record], scores: list[JsonObject]) -> Iterator[str]:
@@ -268,8 +258,9 @@ def write_comparison(
     values |= read_style(TEMPLATES / "style.css", templates / "compare.css")
     page = make_render_environment(templates).get_template("compare.html.jinja").render(values)
     contents = {"html": page.encode(), "png": render_figure(figure, "png"), "svg": picture}
+    files = {out / f"{name}.{suffix}": content for suffix, content in contents.items()}
     make_folder(out)
-    for suffix, content in contents.items():
-        with atomic_open(out / f"{name}.{suffix}") as file:
+    for path, content in files.items():
+        with atomic_open(path) as file:
             file.write(content)
-    return [out / f"{name}.{suffix}" for suffix in contents]
+    return [*files]

@@ -17,7 +17,7 @@ import numpy as np
 
 from shards.errors import InputError, plural
 from shards.format.arrays import Float64s
-from shards.terminal.display import JsonObject, format_value, printable
+from shards.terminal.display import format_value, printable
 from trainer.evaluation.scores import PERPLEXITY, VALIDATION_SCORES, list_scores, read_score, show_score, unit_of
 from trainer.ledger import show_bill
 from trainer.metrics import METRICS_FILE, Record, last_record
@@ -94,20 +94,15 @@ def draw_run(run: TrainingRun) -> Figure:
         for change in run.record.changes:
             axis.axvline(change.after_step, color="0.5", linestyle=":", linewidth=0.8)
     size = f"{plural(run.records[-1]['step'], 'step')}, {plural(int(run.last('tokens') or 0), 'token')}"
-    if bill := run.draw_up_bill():
-        table = _format_bill(show_bill(bill))
+    if rows := show_bill(run.draw_up_bill()):
+        cells = [[key.replace("_", " ") for key in rows[0]]]
+        cells += [[printable(format_value(value)) for value in row.values()] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        table = "\n".join("  ".join(map(str.ljust, row, widths)) for row in cells)
         figure.supxlabel(table, x=0.01, ha="left", family="monospace", fontsize="small", parse_math=False)
     title = "\n".join([f"{run.recipe.name}: {size}", *(text[:150] for text in run.describe_changes())])
     figure.suptitle(printable(title, keep="\n"), x=0.01, ha="left", fontweight="bold", parse_math=False)
     return figure
-
-
-def _format_bill(rows: Sequence[JsonObject]) -> str:
-    """Return the rows of a bill as lines of the picture."""
-    cells = [[key.replace("_", " ") for key in rows[0]]]
-    cells += [[printable(format_value(value)) for value in row.values()] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
 
 
 def _list_numbers(records: list[Record]) -> Iterator[Panel]:

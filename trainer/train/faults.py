@@ -15,7 +15,6 @@ from typing import NamedTuple, NoReturn
 import torch
 
 from shards.errors import RunError, plural
-from shards.format.arrays import Float64s
 from shards.format.chat import NO_TARGET
 from shards.terminal.reporter import Note
 from shards.torch import TokenWindows
@@ -132,6 +131,7 @@ class DocumentLoss(NamedTuple):
         )
 
 
+@torch.no_grad()
 def rank_batch_documents(session: Session, windows: TokenWindows, step: int) -> list[DocumentLoss]:
     """Return the documents of a faulty step's batch, those that raise the loss most first; every rank calls it.
 
@@ -141,9 +141,20 @@ def rank_batch_documents(session: Session, windows: TokenWindows, step: int) -> 
     Raises:
         ShardSetError: a shard is corrupt.
     """
-    batch = session.recipe.train.global_batch
+    train, batch = session.recipe.train, session.recipe.train.global_batch
     first = (step - 1) * batch
-    losses, counted = _measure_targets(session, windows, first, batch)
+    # Of each label the loss in nats, and 1 if it counts. Micro-batches in turns: all ranks make equally many passes,
+    # which sharded weights need.
+    measured = torch.zeros((2, batch, train.seq_len), dtype=torch.float64, device=session.device)
+    session.model.eval()
+    for row in range(session.rank * train.micro_batch, batch, session.ranks * train.micro_batch):
+        sample = windows.read(range(first + row, first + row + train.micro_batch))
+        ids, labels = sample["input_ids"], sample["labels"]
+        documents = sample.get("document_ids", session.trained.number_documents(ids))
+        measured[0, row : row + train.micro_batch] = measure_labels(session.trained, ids, labels, documents)
+        measured[1, row : row + train.micro_batch] = (labels != NO_TARGET).to(session.device)
+    add_over_ranks(measured)
+    losses, counted = measured.cpu().numpy()
     found: list[DocumentLoss] = []
     shards = session.shard_set.splits["train"]
     for row, window, places in find_window_documents(shards, session.order, first, batch):
@@ -162,20 +173,3 @@ def rank_batch_documents(session: Session, windows: TokenWindows, step: int) -> 
         return excess if math.isfinite(excess) else math.inf
 
     return sorted(found, key=rise, reverse=True)
-
-
-@torch.no_grad()
-def _measure_targets(session: Session, windows: TokenWindows, first: int, batch: int) -> Float64s:
-    """Return the loss of each label of a faulty batch in nats, and 1 if it counts, float64 `(2, batch, seq_len)`."""
-    train = session.recipe.train
-    losses = torch.zeros((2, batch, train.seq_len), dtype=torch.float64, device=session.device)
-    session.model.eval()
-    # Micro-batches in turns: all ranks make equally many passes, which sharded weights need.
-    for row in range(session.rank * train.micro_batch, batch, session.ranks * train.micro_batch):
-        sample = windows.read(range(first + row, first + row + train.micro_batch))
-        ids, labels = sample["input_ids"], sample["labels"]
-        documents = sample.get("document_ids", session.trained.number_documents(ids))
-        losses[0, row : row + train.micro_batch] = measure_labels(session.trained, ids, labels, documents)
-        losses[1, row : row + train.micro_batch] = (labels != NO_TARGET).to(session.device)
-    add_over_ranks(losses)
-    return losses.cpu().numpy()

@@ -136,26 +136,22 @@ class TrainingLoop:
             # One process may stop after any step. Several agree where they fetch losses, since that waits anyway.
             asked_to_stop = bool(self.signals) and session.ranks == 1
             if session.step % recipe.train.log_every == 0 or save or validate or asked_to_stop:
-                self._settle(save=save, validate=validate)
+                self._report_steps()
+                self.interrupted_by = largest_of_ranks(max(self.signals, default=0), session.device)
+                if save or self.interrupted_by:
+                    self._save()
+                if not self.interrupted_by:
+                    if validate and self._validate():
+                        self._save()
+                    if session.step in recipe.milestones:
+                        self._sample()
+                    self.off_ramp = self._close_phase()
+                self.mark = time.perf_counter()
         self._save()
 
     def _is_due(self, every_steps: int) -> bool:
         step, recipe = self.session.step, self.session.recipe
         return step > 0 and (step % every_steps == 0 or step == recipe.train.steps or step in recipe.milestones)
-
-    def _settle(self, *, save: bool, validate: bool) -> None:
-        """Report the steps taken; then save, validate and close the phase if each is due."""
-        self._report_steps()
-        self.interrupted_by = largest_of_ranks(max(self.signals, default=0), self.session.device)
-        if save or self.interrupted_by:
-            self._save()
-        if not self.interrupted_by:
-            if validate and self._validate():
-                self._save()
-            if self.session.step in self.session.recipe.milestones:
-                self._sample()
-            self.off_ramp = self._close_phase()
-        self.mark = time.perf_counter()
 
     def _report_steps(self) -> None:
         """Check and log the losses of the steps taken."""
@@ -270,7 +266,11 @@ class TrainingLoop:
             rows = summarise_phases(phases[: index + 1], log.records)
             row = rows[-1] if rows and rows[-1]["phase"] == phase.name else Record()
             if row and log.last("phase").get("step") != session.step:  # else an earlier process reported it
-                self._report_phase(row)
+                log.write({"step": session.step, "phase": row})
+                costs = ("usd", "usd_per_loss", "marginal_usd_per_loss", "over_budget")
+                hidden = ("phase", *(() if self.usd else costs))
+                shown = {key: value for key, value in row.items() if value is not None and key not in hidden}
+                self.say(f"phase {row['phase']!r}: {format_value(shown)}")
             if row.get("goal_met") is False:
                 value = "unknown, as the loss did not fall" if row["goal_value"] is None else f"{row['goal_value']:.4f}"
                 missed = f"ended at step {session.step} with {str(phase.goal).split()[0]} {value}"
@@ -288,13 +288,6 @@ class TrainingLoop:
             if usd > phase.budget_usd:
                 gates["budget"] = f"phase {phase.name!r} has cost ${usd:,.2f}; its budget is ${phase.budget_usd:,.2f}"
         return gates
-
-    def _report_phase(self, row: Record) -> None:
-        """Log and print a phase's results."""
-        self.log.write({"step": self.session.step, "phase": row})
-        left_out = ("phase",) if self.usd else ("phase", "usd", "usd_per_loss", "marginal_usd_per_loss", "over_budget")
-        shown = {key: value for key, value in row.items() if value is not None and key not in left_out}
-        self.say(f"phase {row['phase']!r}: {format_value(shown)}")
 
     def _sample(self) -> None:
         """Continue the prompts of the recipe, into a file of this step."""

@@ -28,7 +28,6 @@ from shards.terminal.display import JsonObject, say
 from shards.terminal.hints import nearest
 from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note
-from trainer.convert.transformers_folder import SERVERS, list_servers
 from trainer.device import wait_for_ranks
 from trainer.ledger import summarise_phases
 from trainer.metrics import MetricsLog
@@ -39,7 +38,8 @@ from trainer.session import Session, open_session
 from trainer.train.loop import TrainingLoop, catch_signals
 from trainer.train.step import open_training_windows
 from trainer.train.trackers import open_trackers
-from trainer.weights import GivenWeights, open_weights
+from trainer.weights.given_weights import GivenWeights, open_weights
+from trainer.weights.transformers_folder import SERVERS, list_servers
 
 
 @dataclass(frozen=True)

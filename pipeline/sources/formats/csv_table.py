@@ -233,7 +233,24 @@ def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
     num_rows = table.num_rows + len(faults)
     records = np.delete(np.arange(num_rows), list(faults))
     bad: dict[int, str] = {}
-    compared = _convert(table, {one.column: one.json_type() for one in reader.predicates}, bad)
+    compared: dict[str, Any] = {}
+    kinds: dict[str, Any] = {one.column: one.json_type() for one in reader.predicates}
+    for name, kind in kinds.items():
+        column: Any = table.column(name).combine_chunks()
+        try:
+            compared[name] = _cast(column, kind)
+            continue
+        except pa.ArrowInvalid:
+            pass  # some value is not of the type: the rows below tell which one, and report it
+        # One value at a time, only for a block with a bad one.
+        values: list[Any] = []
+        for place in range(len(column)):
+            try:
+                values.append(_cast(column.slice(place, 1), kind))
+            except pa.ArrowInvalid:
+                bad[place] = f"column {name!r} holds '{excerpt(column[place].as_py())}', which is not {kind}"
+                values.append(pa.nulls(1, kind))
+        compared[name] = pa.concat_arrays(values)
     faults |= {int(records[place]): fault for place, fault in bad.items()}
     for record in sorted(faults):
         reader.refuse(describe_place(reader.span, reader.row + record), faults[record], "Repair the record")
@@ -289,28 +306,6 @@ def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, 
     finally:
         sys.unraisablehook = hook
     return table.rename_columns(reader.columns).combine_chunks(), faults
-
-
-def _convert(table: pa.Table, kinds: dict[str, Any], bad: dict[int, str]) -> dict[str, Any]:
-    """Return CSV columns as types; add to `bad` the faults of values that are not of them, by their places."""
-    columns: dict[str, Any] = {}
-    for name, kind in kinds.items():
-        column: Any = table.column(name).combine_chunks()
-        try:
-            columns[name] = _cast(column, kind)
-            continue
-        except pa.ArrowInvalid:
-            pass  # some value is not of the type: the rows below tell which one, and report it
-        # One value at a time, only for a block with a bad one.
-        values: list[Any] = []
-        for place in range(len(column)):
-            try:
-                values.append(_cast(column.slice(place, 1), kind))
-            except pa.ArrowInvalid:
-                bad[place] = f"column {name!r} holds '{excerpt(column[place].as_py())}', which is not {kind}"
-                values.append(pa.nulls(1, kind))
-        columns[name] = pa.concat_arrays(values)
-    return columns
 
 
 def _cast(column: Any, kind: Any) -> Any:

@@ -17,11 +17,11 @@ from shards.terminal.display import say as print_note
 from shards.terminal.reporter import Note
 from trainer.checkpoint.folders import MODEL_FILE, Checkpoint, find_newest_checkpoint, read_checkpoint
 from trainer.checkpoint.tensors import load_weights
-from trainer.convert.transformers_folder import CONFIG_FILE, read_folder
 from trainer.device import choose_device
 from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel
 from trainer.run_folder import TOKENIZER_FILE
+from trainer.weights.transformers_folder import CONFIG_FILE, read_folder
 
 
 def load_model(run: str | Path, say: Note | None = None, path: str | Path | None = None) -> TrainedModel:

@@ -194,7 +194,6 @@ class Seen(Settings):
 
 READ = {"llama": False, "qwen3": True}
 """The `model_type` of the folders that are read: whether queries and keys have norms."""
-INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 LENGTH, BATCH = 2048, 16
 """A folder does not say how its model was trained: it is scored in windows of at most so many tokens."""
 MAX_JSON_BYTES = 1 << 26
@@ -273,21 +272,15 @@ def read_weights(folder: Path, config: ModelConfig) -> tuple[LanguageModel, tupl
     rows = ("model.embed_tokens.weight", "lm_head.weight")
     state = model.state_dict()
     expected = {name: tensor[: config.vocab_size] if name in rows else tensor for name, tensor in state.items()}
-    if (folder / INDEX_FILE).is_file():
-        places = table_of(_read_json(folder / INDEX_FILE).get("weight_map"))
-    else:
-        places = dict.fromkeys(expected, WEIGHTS_FILE)
-    files = tuple(folder / Path(str(name)).name for name in sorted({*places.values()}))
-    tensors: dict[str, Tensor] = {}
+    files, tensors = tuple(sorted(folder.glob("*.safetensors"))), dict[str, Tensor]()
     for file in files:
-        if not file.is_file():
-            pickled = next(iter(sorted(folder.glob("*.bin"))), None)
-            why = f": {pickled.name} is pickled, and is never loaded" if pickled else ", or of a half download"
-            raise InputError(f"{file}: is missing{why}. Expected weights as safetensors; get them again.")
-        own = {name: expected[name] for name, place in places.items() if place == file.name and name in expected}
-        tensors |= load_tensors(file, own, optional={"lm_head.weight"}, convert=True)
+        tensors |= load_tensors(file, expected, optional={*expected, "lm_head.weight"}, convert=True)
     if missing := expected.keys() - tensors.keys():
-        raise InputError(f"{folder}: has no weights of {min(missing)}, which {CONFIG_FILE} asks for. Get it again.")
+        pickled = [f", and {path.name}, which is pickled and never loaded" for path in sorted(folder.glob("*.bin"))]
+        raise InputError(
+            f"{folder}: {len(files)} files of safetensors{''.join(pickled[:1])}; none has {min(missing)}, which "
+            f"{CONFIG_FILE} asks for. Get the whole folder again, with weights as safetensors."
+        )
     model.to_empty(device="cpu")
     for name, tensor in model.state_dict().items():
         given = tensors.pop(name)

@@ -24,7 +24,7 @@ from shards.format.vocabulary import read_vocabulary
 from shards.terminal.reporter import Note
 from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel
-from trainer.trained_model import read_model
+from trainer.weights.trained_model import read_model
 
 TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 """The weights that have a row for each id."""

@@ -13,14 +13,14 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from shards.convert.chat_template import prove_template
-from shards.convert.tokenizer_proof import PROBES, iter_documents, prove_tokenizer
+from shards.convert.tokenizer_proof import PROBES, Encode, iter_documents, prove_tokenizer
 from shards.errors import InputError
 from shards.format.reader import ShardSet
 from shards.terminal.display import JsonObject
@@ -46,7 +46,7 @@ def serve(file: Path, context: int) -> Generator[Ask]:
         context: tokens of the longest text.
 
     Raises:
-        InputError: it cannot load the file, or ends.
+        InputError: when it is asked: it cannot load the file, or has ended.
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy is asked for the loopback
     command = [sys.executable, "-P", str(Path(__file__).with_name("llama_server.py")), str(file), str(context)]
@@ -54,24 +54,24 @@ def serve(file: Path, context: int) -> Generator[Ask]:
         tempfile.TemporaryFile() as log,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True) as process,
     ):
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()  # empty if it has ended
 
         def ask(path: str, body: JsonObject) -> Any:
-            asked = urllib.request.Request(f"{address}{path}", json.dumps(body).encode())
-            asked.add_header("Content-Type", "application/json")
-            with opener.open(asked, timeout=600) as answer:
-                return json.load(answer)
+            try:
+                asked = urllib.request.Request(f"{address}{path}", json.dumps(body).encode())
+                asked.add_header("Content-Type", "application/json")
+                with opener.open(asked, timeout=600) as answer:
+                    return json.load(answer)
+            except (OSError, ValueError) as error:
+                log.seek(0)
+                said = " ".join(log.read().decode(errors="replace").split()[-40:])
+                raise InputError(
+                    f"{file.name}: llama.cpp cannot run it ({error}): {said} Nothing was exported."
+                ) from error
 
         try:
-            assert process.stdout is not None
-            address = process.stdout.readline().strip()
             yield ask
-        except (OSError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            process.kill()
-            log.seek(0)
-            said = " ".join(log.read().decode(errors="replace").split()[-40:])
-            raise InputError(f"{file.name}: llama.cpp cannot run it ({error}): {said} Nothing was exported.") from error
         finally:
             process.kill()
 
@@ -98,15 +98,15 @@ def prove_gguf(
     context = min(CONTEXT, trained.model.config.max_position_embeddings)
     with serve(file, context) as ask:
 
-        def encode(text: str) -> list[int]:
-            found = ask("/tokenize", {"content": text, "add_special": True, "parse_special": False})["tokens"]
-            return found if trained.bos_id is not None else found[1:]  # else text begins with the EOS before it
+        def encode(text: str, special: bool = False) -> list[int]:
+            return ask("/tokenize", {"content": text, "add_special": True, "parse_special": special})["tokens"]
 
         def apply(messages: list[dict[str, str]], prompt: bool) -> tuple[list[int], None]:
-            written = ask("/apply-template", {"messages": messages, "add_generation_prompt": prompt})["prompt"]
-            return ask("/tokenize", {"content": written, "add_special": True, "parse_special": True})["tokens"], None
+            asked = {"messages": messages, "add_generation_prompt": prompt}
+            return encode(ask("/apply-template", asked)["prompt"], special=True), None
 
-        others = {"xllamacpp": encode}
+        # Without BOS a text begins with the EOS before it, which the proof does not expect.
+        others: dict[str, Encode] = {"xllamacpp": lambda text: encode(text)[trained.bos_id is None :]}
         receipt: JsonObject = {
             "tokenizer_proof": prove_tokenizer(tokenizer, bos_id=trained.bos_id, shard_set=shard_set, others=others)
         }
@@ -137,8 +137,7 @@ def _check_tie(
     file: Path, trained: TrainedModel, prompt: list[int], ours: list[int], theirs: list[int], tie: float
 ) -> None:
     """Refuse texts that differ where the model prefers its token clearly."""
-    same = next((at for at, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None)
-    same = min(len(ours), len(theirs)) if same is None else same
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
     ids = torch.tensor([[*prompt, *ours[:same]]], device=trained.device)
     with torch.inference_mode():
         best = trained.model(ids)[0, -1].topk(2).values.tolist()
