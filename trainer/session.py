@@ -225,6 +225,8 @@ def open_session(
             untrained = frozenset(found.state.untrained)
         elif weights is not None:
             begin_from(weights, model, shard_set, say)
+        if weights is not None:
+            weights.trained.model.to("meta")  # its memory is free
         model.to(device)
         forward = _spread(model, recipe, device, precision, ranks)
         optimizers = build_optimizers(model, recipe.optimizer, precision)

@@ -80,6 +80,8 @@ class TrainingRun:
             notes.append("is a rehearsal: its model is tiny, and its figures say nothing of the real run")
         if self.record.start is not None:
             notes.append(f"began from {self.record.start}; its steps, tokens, time and dollars include that run's")
+        if self.record.weights is not None:
+            notes.append(f"began with the weights of {self.record.weights}, whose time and dollars are not in its own")
         step, steps = self.records[-1]["step"], self.recipe.train.steps
         if step < steps:
             notes.append(f"is at step {step:,} of {steps:,}: it stopped, or is still going")
