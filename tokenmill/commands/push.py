@@ -59,7 +59,8 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError(f"{options.set}: no checkpoints. Expected the folder given to `tokenmill train --run`.")
     if options.card:
         set_push.check_card(options.card)
-    facts = gather_facts(options, read_state(checkpoints[-1]).step) | {"repo": address.repo}
+    state = read_state(checkpoints[-1])
+    facts = gather_facts(options, state.step) | {"repo": address.repo, "chat": state.chat is not None}
     templates = make_render_environment(Path(__file__).parents[1] / "templates")
     # Beside the run, where there was room for checkpoints; a push that was killed has left it there.
     out = folder.absolute().with_name(f".{folder.absolute().name}.push")
@@ -97,8 +98,7 @@ def gather_facts(options: argparse.Namespace, step: int) -> JsonObject:
     run = replace(whole, records=[record for record in whole.records if record["step"] <= step])
     lines = [(line, name) for line in run.records for name in list_scores([line])]
     scores = {name: (show_score(**read_score(line, name)), line["step"]) for line, name in lines}
-    problems, sources = list[str](), list[JsonObject]()
-    start = run.record.weights or run.record.start
+    problems, sources, start, weights = list[str](), list[JsonObject](), run.record.start, run.record.weights
     try:
         shard_set = open_training_set(run.folder, find_training_set(run.folder))
         manifest = shard_set.manifest
@@ -114,6 +114,7 @@ def gather_facts(options: argparse.Namespace, step: int) -> JsonObject:
     return {
         "license": options.license,
         "start": start and Path(start).name,
+        "weights": weights and Path(weights).name,
         "tokens": run.last("tokens"),
         "settings": {key: value for key, value in run.list_values().items() if key.startswith(SHOWN_KEYS)},
         "digest": run.record.manifest_sha256,
