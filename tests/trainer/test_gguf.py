@@ -11,6 +11,9 @@ from tokenizers import Tokenizer
 
 from shards.errors import InputError
 from shards.format.tokenizer_json import make_plain
+from tests.support.builds import build_here, real_documents
+from tests.support.conversations import to_records
+from tests.support.recipes import source, write_recipe
 from tests.support.tokenizers import texts_of, trained_kinds
 from tests.trainer.conftest import make_config
 from trainer.model.decoder import build_model
@@ -34,7 +37,7 @@ def write(tmp_path: Path) -> Write:
     """Return what writes a model with random weights and a tokenizer, `tokenizer.json` beside it."""
 
     def write_model(kind: str = "Llama", splitter: str = "plain", dtype: str = "float32") -> tuple[Path, TrainedModel]:
-        tokenizer = trained_kinds()[splitter] if isinstance(splitter, str) else splitter
+        tokenizer = trained_kinds()[splitter]
         content = json.dumps(tokenizer).encode()
         (tmp_path / "tokenizer.json").write_bytes(content)
         size = len(tokenizer["model"]["vocab"])
@@ -102,3 +105,27 @@ def test_a_file_that_llama_cpp_cannot_run_is_refused(write: Write):
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"m\.gguf: llama\.cpp cannot run it.*Nothing was exported"):
         prove_gguf(file, trained, file.with_name("tokenizer.json"), None, "float32")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("chat", ["chatml", "roles"])
+def test_an_answer_stops_at_its_end_in_llama_cpp(chat: str, train, trainer, tmp_path: Path):
+    turn = [("user", "And so?"), ("assistant", "Yes.")]
+    questions = [f"{number} {text[:80]}" for number, text in enumerate(real_documents()[:400])]
+    records = to_records([[("user", question), turn[1], *turn] for question in questions])
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    tables = {"tokenizer": {"vocab_size": 600}, "chat": {"format": chat}, "split": {"val_tokens": 1000}}
+    tables |= {"mix": {"when_short": "shrink"}, "shards": {"tokens": 100_000}}
+    recipe = write_recipe(tmp_path / "chat.toml", source("chats", "chats.jsonl", messages="messages"), **tables)
+    build_here(recipe, tmp_path / "set")
+    packed = ("train.rows=packed", "train.seq_len=128", "model.max_position_embeddings=128", "model.use_qk_norm=true")
+    steps = ("train.steps=50", "eval.every_steps=50", "checkpoint.every_steps=50")
+    train(tmp_path / "run", *packed, *steps, shards=tmp_path / "set")
+    trainer.run("export-model", tmp_path / "run", "--to", "gguf", "--out", tmp_path / "gguf", expect=0)
+    receipt = json.loads((tmp_path / "gguf/export.json").read_text())
+    assert receipt["greedy_texts"] == {"compared": 21, "equal": 21}
+    assert (receipt["answer_ends_by"], receipt["chat_template"]["conversations_compared"]) == ("turn", 300)
+    with serve(tmp_path / "gguf/model.gguf", 128) as ask:
+        asked = {"messages": [{"role": "user", "content": "Is it so?"}], "temperature": 0}
+        (choice,) = ask("/v1/chat/completions", asked)["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("Yes.", "stop")
