@@ -26,6 +26,7 @@ from tests.support.servers.bucket import Bucket
 from tests.support.servers.hub import Hub
 from tests.support.servers.hub_writes import OWNER, WRITER
 from tests.support.servers.snapshots import snapshot_of
+from tests.support.tokenizers import trained_kinds
 from trainer.results.runs import read_run
 from trainer.run_folder import read_samples
 
@@ -105,7 +106,11 @@ def test_every_shipped_recipe_can_be_planned(recipe: Path, run: Command, tmp_pat
         values.append(f"evaluations.{evaluation['name']}.paths=['{file}']")
     # The texts here are few: a plan of more tokens than they have is refused, as the build is.
     values += ["split.val_tokens=1_000", "mix.when_short=shrink"]
-    values += ["tokenizer.vocab_size=600"] if "vocab_size" in text else []
+    if "vocab_size" in text:
+        values.append("tokenizer.vocab_size=600")
+    else:
+        (tmp_path / "given.json").write_text(json.dumps(trained_kinds()["plain"]))
+        values += [f"tokenizer.file={tmp_path / 'given.json'}", "tokenizer.eos_token=</s>"]
     command = ["plan", recipe, "--out", tmp_path / "set", "--json", *overrides(*values)]
     # Only what reads from the Hub needs a process of its own, with its address.
     planned = json.loads(run(*command) if 'kind = "hub"' in text else call_here(*command).stdout)
