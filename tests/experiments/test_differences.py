@@ -30,11 +30,10 @@ def test_interval_is_that_of_students_paired_test():
     assert (found["low"], found["high"]) == (pytest.approx(0.7001, abs=1e-4), pytest.approx(2.4599, abs=1e-4))
 
 
-def shifted(p: float, seeds: int = 10) -> list[float]:
-    """Return differences of so many seeds whose p-value is that of Student's paired test."""
-    noise = [value - statistics.fmean(SLEEP) for value in SLEEP]
-    scale = statistics.stdev(noise) / seeds**0.5
-    return [value + find_factor(seeds, 1 - p) * scale for value in noise]
+def shifted(p: float) -> list[float]:
+    """Return differences whose p-value is that of Student's paired test."""
+    shift = find_factor(len(SLEEP), 1 - p) * statistics.stdev(SLEEP) / len(SLEEP) ** 0.5
+    return [value - statistics.fmean(SLEEP) + shift for value in SLEEP]
 
 
 @pytest.mark.parametrize(

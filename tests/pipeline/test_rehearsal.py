@@ -13,19 +13,20 @@ from tests.support.builds import call_here, digests, real_documents
 from tests.support.recipes import source, write_recipe
 
 HALVES = "mix.phases=[{name='a', share=0.75}, {name='b', share=0.25}]"
+GIVEN, SCALED = (10_000_000, 50_000_000), (200_000, 250_000)
 FITTED: dict[str, tuple[Any, Any, tuple[str, ...], tuple[int, int]]] = {
-    "as it is": ("1G", "1G", (), (10_000_000, 50_000_000)),
-    "validation of a twentieth fits": ("1G", 200_000_000, (), (10_000_000, 50_000_000)),
+    "as it is": ("1G", "1G", (), GIVEN),
+    "validation of a twentieth fits": ("1G", 200_000_000, (), GIVEN),
     "validation alone": ("1G", "100M", (), (5_000_000, 50_000_000)),
-    "both": ("max", "4M", (), (200_000, 250_000)),
+    "both": ("max", "4M", (), SCALED),
     "the recipe's own part": ("50M", "25M", (), (5_000_000, 1_562_500)),
     "shards that held all before": ("40M", "20M", (), (5_000_000, 50_000_000)),
     "what is given stays": ("1G", "4M", ("split.val_tokens=10M",), (10_000_000, 250_000)),
     "a table that is given stays": ("1G", "4M", ("shards={tokens=9_000_000}",), (200_000, 9_000_000)),
-    "not asked for": ("1G", None, ("mix.tokens=4M",), (10_000_000, 50_000_000)),
-    "max": ("1G", "max", (), (10_000_000, 50_000_000)),
-    "no number": ("1x", "4M", (), (200_000, 250_000)),
-    "none": (0, "4M", (), (200_000, 250_000)),
+    "not asked for": ("1G", None, ("mix.tokens=4M",), GIVEN),
+    "max": ("1G", "max", (), GIVEN),
+    "no number": ("1x", "4M", (), SCALED),
+    "none": (0, "4M", (), SCALED),
     "every phase has shards of its own": ("1G", "4M", (HALVES,), (200_000, 1_000_000 // 16)),
 }
 
@@ -35,11 +36,11 @@ def test_what_no_longer_fits_is_scaled_and_said(name: str, capsys: pytest.Captur
     before, tokens, changes, expected = FITTED[name]
     tables: dict[str, Any] = {"name": "n", "sources": [source("s", __file__, format="file")]}
     tables |= {"tokenizer": {"vocab_size": 300}, "mix": {"tokens": before}}
-    tables |= {"split": {"val_tokens": 10_000_000}, "shards": {"tokens": 50_000_000}}
+    tables |= {"split": {"val_tokens": GIVEN[0]}, "shards": {"tokens": GIVEN[1]}}
     loaded = pipeline.load_recipe(tables, tokens=tokens, overrides=changes, progress=True)
     assert (loaded.split.val_tokens, loaded.shards.tokens) == expected
     said = capsys.readouterr().err
-    for key, old, new in zip(("split.val_tokens", "shards.tokens"), (10_000_000, 50_000_000), expected, strict=True):
+    for key, old, new in zip(("split.val_tokens", "shards.tokens"), GIVEN, expected, strict=True):
         assert (f"{key} {old:,} -> {new:,}" in said) == (old != new and new != 9_000_000), said
     assert bool(said) == ("->" in said)
 
@@ -64,16 +65,15 @@ def test_local_files_stand_for_the_hub_and_for_software_heritage(tmp_path: Path)
     assert "--tokens 40K: scaled to fit: split.val_tokens 50,000,000 -> 2,000, shards.tokens" in done.stderr
     assert call_here("plan", recipe, *smaller).stderr.count("scaled to fit") == 1
     # It is the set of a recipe that names these files and sizes, and says so.
-    web = source("web", tmp_path / "web/**/*", **shared)
-    own = source("code", tmp_path / "code-0*", tmp_path / "code-1*")
+    codes = [str(tmp_path / f"code-{part}*") for part in range(2)]
+    of_files = source("web", tmp_path / "web/**/*", **shared), source("code", *codes)
     tables = {"mix": {"tokens": 40_000, "when_short": "shrink"}, "split": {"val_tokens": 2_000}}
-    named = write_recipe(tmp_path / "files.toml", web, own, **tables, shards={"tokens": 2_500})
+    named = write_recipe(tmp_path / "files.toml", *of_files, **tables, shards={"tokens": 2_500})
     pipeline.build_set(named, out=tmp_path / "named", workers=1)
     assert digests(tmp_path / "set") == digests(tmp_path / "named")
     manifest = json.loads((tmp_path / "set/manifest.json").read_text())
     assert all("a/" not in json.dumps(one) for one in manifest["sources"])
     # A program gives the files, or the rows, the same way.
-    rows = pq.read_table(tmp_path / "web/deep/0.parquet").to_pylist()
-    files = {"web": rows, "code": [str(tmp_path / "code-0*"), str(tmp_path / "code-1*")]}
+    files = {"web": pq.read_table(tmp_path / "web/deep/0.parquet").to_pylist(), "code": codes}
     result = pipeline.build_set(recipe, out=tmp_path / "rows", sources=files, tokens="40K", workers=1)
     assert result.manifest.model_dump(mode="json")["splits"] == manifest["splits"]

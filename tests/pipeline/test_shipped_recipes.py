@@ -27,6 +27,7 @@ from tests.support.servers.hub import Hub
 from tests.support.servers.hub_writes import OWNER, WRITER
 from tests.support.servers.snapshots import snapshot_of
 from tests.support.tokenizers import trained_kinds
+from trainer.recipe import load_train_recipe
 from trainer.results.runs import read_run
 from trainer.run_folder import read_samples
 
@@ -144,9 +145,8 @@ def test_a_project_runs_as_its_page_says(project: str, run: Command, tmp_path: P
         # What is trained pauses at all phases but the last one, unless that is passed.
         status = 0
         if command[0] == "train":
-            phases = tomllib.loads((ROOT / f"recipes/train/{command[1]}.toml").read_text())["phases"]
             name = command[command.index("--run") + 1]
-            waiting.setdefault(name, sum(phase.get("pause", False) for phase in phases))
+            waiting.setdefault(name, sum(phase.pause for phase in load_train_recipe(Path(command[1])).phases))
             status = 3 if waiting[name] else 0
             waiting[name] -= 1
             more = [] if "--rehearse" in command else more
@@ -154,8 +154,7 @@ def test_a_project_runs_as_its_page_says(project: str, run: Command, tmp_path: P
         run(*arguments, *more, cwd=tmp_path, expect=status, **of_tests)
     for name, pauses in waiting.items():
         trained = read_run(tmp_path / name)
-        assert trained.recipe.name.startswith("rehearsal of ")
-        assert {at for at in trained.recipe.milestones if at <= trained.records[-1]["step"]} <= {
-            *read_samples(tmp_path / name)
-        }
-        assert (trained.records[-1]["step"] == trained.recipe.train.steps) == (pauses < 0)
+        recipe, last = trained.recipe, trained.records[-1]["step"]
+        assert recipe.name.startswith("rehearsal of ")
+        assert recipe.milestones.intersection(range(last + 1)) <= read_samples(tmp_path / name).keys()
+        assert (last == recipe.train.steps) == (pauses < 0)

@@ -87,22 +87,17 @@ def test_every_number_has_its_curve_and_its_panel_in_words(recipe_file, trainer,
 
 def test_the_bill_and_the_samples_of_a_run_are_in_its_page_and_its_plot(recipe_file, trainer, tmp_path):
     run = tmp_path / "run"
-    changes = (
-        "phases=[{name='smoke', until_step=8, pause=true}]",
-        "cost.other_usd={upload=8}",
-        "cost.gpu_usd_per_hour=2",
-    )
+    changes = ("phases=[{name='smoke', until_step=8, pause=true}]", "cost={other_usd={upload=8}, gpu_usd_per_hour=2}")
     parts = [2.9, 3.1, 3.0, 3.2]
     write_run(run, *changes, recipe=recipe_file, val_loss_by_part=parts, val_perplexity=20.0)
     record = json.loads((run / "run.json").read_text())
     # Three hours between two beginnings, of which the run was at work in one.
     record |= {"parameters": 1000, "processes": [[1000.0, 0.0], [11800.0, 3600.0]]}
     (run / "run.json").write_text(json.dumps(record))
+    sample_file(run, 8).parent.mkdir()
     for step, text in {8: "one <b>", 24: "two\nlines"}.items():
-        sample_file(run, step).parent.mkdir(exist_ok=True)
         sample_file(run, step).write_text(json.dumps({"prompt": "the mill", "text": f" {text}"}) + "\n")
-    done = trainer.run("compare", run, "--out", tmp_path, "--json")
-    data = json.loads(done.stdout)
+    data = json.loads(trainer.run("compare", run, "--out", tmp_path, "--json").stdout)
     assert [(row["item"], row["steps"], row["usd"]) for row in data["bill"]] == [
         ("smoke", 8, 4.0),
         ("after the phases", 16, 8.0),
@@ -110,9 +105,8 @@ def test_the_bill_and_the_samples_of_a_run_are_in_its_page_and_its_plot(recipe_f
         ("total", 24, 20.0),
     ]
     assert data["bill"][1]["tokens_per_parameter"] == 24 * 256 / 1000
-    assert "run spent 2.0 h starting and between its processes, not in its cost: $4.00 for each GPU" in str(
-        data["notes"]
-    )
+    idle = "run spent 2.0 h starting and between its processes, not in its cost: $4.00 for each GPU"
+    assert idle in str(data["notes"])
     assert [(row["prompt"], row["step"]) for row in data["samples"]] == [("the mill", 8), ("the mill", 24)]
     (perplexity,) = [row for row in data["scores"] if row["score"] == "val_perplexity"]
     loss_stderr = statistics.stdev(parts) / len(parts) ** 0.5

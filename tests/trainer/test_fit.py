@@ -150,8 +150,7 @@ def test_the_command(trainer, recipe_file, monkeypatch):
     cards = trainer.run("fit", recipe_file, "--price", "RTX A6000=2", *vocabulary, expect=0)
     for shown in ("tiny: 74,048", "tokens: 0.083", "Chinchilla: 20", "estimate, fp32", "usd per billion tokens"):
         assert shown in cards.stdout
-    small = trainer.run("fit", recipe_file, "--gpu-memory", "700MB", *vocabulary, expect=1)
-    assert "nothing fits" in small.stdout
+    assert "nothing fits" in trainer.run("fit", recipe_file, "--gpu-memory", "700MB", *vocabulary, expect=1).stdout
 
 
 def test_the_shipped_demo_recipe_gets_a_vocabulary(trainer, shard_set, points, monkeypatch):

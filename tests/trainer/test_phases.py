@@ -36,13 +36,13 @@ def make_phase(until_step: int, **more: Any) -> PhaseConfig:
 def test_the_ledger_says_what_each_phase_brought_for_its_money():
     phases = [make_phase(10, goal="val_loss < 7.6"), make_phase(30, goal="val_loss < 5.5", budget_usd=19.5)]
     first, second, third = summarise_phases([*phases, make_phase(60, goal="loss < 1")], make_records())
-    assert (first["steps"], first["tokens"], first["usd"], first["hours"]) == (10, 10_000, 10.0, 10.0)
+    reached = {"steps": 10, "tokens": 10_000, "usd": 10.0, "hours": 10.0, "goal_met": True, "over_budget": False}
+    assert first.items() >= reached.items()
     assert first["loss_drop"] == pytest.approx(7.9 - 7.5)  # from the first step's loss to validation
     assert first["usd_per_loss"] == first["marginal_usd_per_loss"] == pytest.approx(10 / 0.4)
-    assert (first["goal_met"], first["over_budget"]) == (True, False)
     assert second["loss_drop"] == pytest.approx(2.0)  # from validation to validation
-    assert (second["steps"], second["usd"], second["goal_met"], second["over_budget"]) == (20, 20.0, False, True)
-    assert (third["steps"], third["goal_met"]) == (10, None)  # it has not ended
+    assert second.items() >= {"steps": 20, "usd": 20.0, "goal_met": False, "over_budget": True}.items()
+    assert third.items() >= {"steps": 10, "goal_met": None}.items()  # it has not ended
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_each_gate_stops_the_run_until_its_phase_is_passed(train, tmp_path):
     told, result = go_on()
     assert (result["status"], result["steps"], result["waits_at"]) == ("stopped", 5, "easy")
     assert result["off_ramp"] == "phase 'easy' ended at step 5 and pauses the run"
-    assert "phase 'easy': steps 5  tokens 1,280  hours 0.00" in told
+    assert "phase 'easy': steps 5  tokens 1,280  hours " in told
     assert "goal val_loss < 9  goal_value " in told
     assert go_on()[1]["waits_at"] == "easy"  # asked again, it stops again
     for phase, reason in {"rest": "has not stopped the run, which is at step 5", "hrd one": "Did you mean"}.items():
@@ -138,10 +138,9 @@ def test_each_gate_stops_the_run_until_its_phase_is_passed(train, tmp_path):
 
 
 def test_a_spent_budget_stops_the_run_in_the_middle_of_a_phase(train, tmp_path):
-    price = "cost.gpu_usd_per_hour=36_000_000"  # $10,000 a second
     changes = (
         "phases=[{name='dear', until_step=23, budget_usd=1.0}, {name='end', until_step=24, budget_usd=0.01}]",
-        price,
+        "cost.gpu_usd_per_hour=36_000_000",  # $10,000 a second
     )
     assert "its budget is $1.00" in train(tmp_path, *changes, status=3).stdout
     last = read_metrics(tmp_path)[-1]
@@ -163,13 +162,15 @@ def test_the_same_command_passes_no_second_gate_and_a_changed_phase_is_not_passe
     done = train(tmp_path, *changes, more=go_on, status=3)  # as a loop of restarts would
     assert "passed already once; --go-on without a name passes what stops it now" in done.stderr
     assert "passed by --go-on: phase 'dear one' ended" in train(tmp_path, *changes, more=["--go-on"]).stderr
-    for step in range(14, 26, 2):
-        shutil.rmtree(tmp_path / f"checkpoints/step-{step:08d}", ignore_errors=True)
-    assert "passed earlier by --go-on: phase 'dear one' ended" in train(tmp_path, *changes).stderr
-    for step in range(14, 26, 2):
-        shutil.rmtree(tmp_path / f"checkpoints/step-{step:08d}", ignore_errors=True)
     changed = (f"phases=[{phase % 18}]", *changes[1:], "train.steps=20")
-    assert "its budget is $1.00" in train(tmp_path, *changed, status=3).stdout
+    for asked, status, said in (
+        (changes, 0, "passed earlier by --go-on: phase 'dear"),
+        (changed, 3, "budget is $1.00"),
+    ):
+        for step in range(14, 26, 2):
+            shutil.rmtree(tmp_path / f"checkpoints/step-{step:08d}", ignore_errors=True)
+        done = train(tmp_path, *asked, status=status)
+        assert said in done.stderr + done.stdout
 
 
 def test_a_rehearsal_does_everything_and_is_never_the_real_run(train, tmp_path):
@@ -180,8 +181,8 @@ def test_a_rehearsal_does_everything_and_is_never_the_real_run(train, tmp_path):
     assert "a rehearsal goes on: phase 'a' ended at step 12 with val_loss" in done.stderr
     assert "rehearsal of tiny: stopped after 36 steps" in done.stdout
     train(tmp_path, *changes, more=("--rehearse", "--go-on", "b"))
-    lines, run = read_metrics(tmp_path), read_run(tmp_path)
-    assert [line["step"] for line in lines if "val_loss" in line] == list(range(6, 49, 6))
+    run = read_run(tmp_path)
+    assert [line["step"] for line in run.records if "val_loss" in line] == list(range(6, 49, 6))
     assert list(read_samples(tmp_path)) == [12, 24, 36]
     assert (run.recipe.name, run.recipe.train.steps, run.recipe.schedule.warmup_steps) == ("rehearsal of tiny", 48, 1)
     assert "is of a rehearsal" in train(tmp_path, *changes, status=2).stderr
