@@ -2,6 +2,7 @@
 
 import json
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,6 +96,14 @@ def test_what_llama_cpp_has_no_name_for_is_refused(write: Write, tmp_path: Path)
     KINDS["Apertus"] = make_config(use_qk_norm=True, hidden_act="relu2")
     with pytest.raises(InputError, match=r"ApertusForCausalLM: llama\.cpp has no name for it\. It has for: Llama"):
         write("Apertus")
+
+
+def test_without_llama_cpp_the_file_is_written_and_called_unproved(trainer, run, tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    done = trainer.run("export-model", run, "--to", "gguf", "--out", tmp_path / "gguf", expect=0)
+    assert "'xllamacpp' is not installed: the file is not proved by llama.cpp" in done.stderr
+    assert json.loads((tmp_path / "gguf/export.json").read_text())["proved"] is False
+    assert (tmp_path / "gguf/model.gguf").read_bytes()[:4] == b"GGUF"
 
 
 def test_a_file_that_llama_cpp_cannot_run_is_refused(write: Write):

@@ -124,8 +124,9 @@ def test_new_tokens_begin_as_the_mean_and_the_same_command_resumes(
     whole = go(tmp_path / "whole")
     first = next(line for line in read_lines(tmp_path / "whole") if "loss" in line)
     assert first["loss"] < 5.0  # guessing is 5.77
-    said = "3 tokens begin as the mean of the trained: '<|pad|>', '<|user|>', '<|assistant|>'"
-    assert f"weights of {run}, step 40; {said}" in whole.stderr
+    assert f"begins with the weights of {run}, step 40" in whole.stderr
+    said = "the rows of 3 tokens begin as the mean of the trained rows: '<|pad|>', '<|user|>', '<|assistant|>'"
+    assert said in whole.stderr
     record = json.loads((tmp_path / "whole/run.json").read_text())
     assert (record["weights"], len(record["weights_sha256"])) == (str(run), 64)
     state = json.loads((tmp_path / "whole/checkpoints/step-00000012/state.json").read_text())

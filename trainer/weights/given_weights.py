@@ -19,7 +19,7 @@ import torch
 from shards import ShardSet
 from shards.config import show_value
 from shards.errors import InputError, plural
-from shards.format.tokenizer_json import make_set_tokenizer
+from shards.format.tokenizer_json import make_set_tokenizer, parse_tokenizer
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.reporter import Note
 from trainer.model.decoder import LanguageModel
@@ -65,7 +65,7 @@ def find_untrained(shard_set: ShardSet, given: GivenWeights | None) -> frozenset
     written = "".join([*chat.before.values(), chat.after]) if chat else ""
     unseen = {index for token, index in special.items() if token not in written} - {shard_set.eos_id, shard_set.bos_id}
     if given is not None:
-        unseen -= set(range(given.trained.model.vocab_size)) - given.trained.untrained
+        unseen -= {*range(parse_tokenizer(given.trained.tokenizer_json).size)} - given.trained.untrained
     return frozenset(unseen)
 
 
@@ -97,8 +97,9 @@ def begin_from(given: GivenWeights, model: LanguageModel, shard_set: ShardSet, s
     new = sorted({*range(len(entries), shard_set.vocab_size), *earlier.untrained})
     names = ", ".join(repr(shard_set.vocabulary.spell(index)) for index in new[:20])
     more = f" and {len(new) - 20:,} more" if len(new) > 20 else ""
-    began = f"; {plural(len(new), 'token')} begin as the mean of the trained: {names}{more}" if new else ""
-    say(f"weights of {place}, step {earlier.step:,}{began}")
+    say(f"begins with the weights of {place}, step {earlier.step:,}")
+    if new:
+        say(f"the rows of {plural(len(new), 'token')} begin as the mean of the trained rows: {names}{more}")
 
 
 def _find_faults(

@@ -222,6 +222,7 @@ def read_folder(folder: Path) -> TrainedModel:
     receipt = _read_json(folder / EXPORT_FILE) if (folder / EXPORT_FILE).is_file() else {}
     seen = check_settings(Seen, table_of(receipt.get("seen")), where=f"{folder / EXPORT_FILE}: seen")
     decoder, files = read_weights(folder, model)
+    tokenizer.no_padding()
     begin = tokenizer.encode("").ids
     train = TrainConfig(
         seq_len=min(LENGTH, model.max_position_embeddings), global_batch=BATCH, micro_batch=BATCH, steps=1
