@@ -31,6 +31,15 @@ Encode = Callable[[str], list[int]]
 """Returns the ids of a text in which no special token is matched."""
 
 
+def find_chat_faults(chat: ChatEntry, special: Mapping[str, int], vocab_size: int) -> Iterator[str]:
+    """Yield what is wrong with a format of conversations for a vocabulary with some special tokens."""
+    for place, text in (*chat.before.items(), ("after", chat.after)):
+        if not (place == "after" and not text) and not text.startswith(tuple(special)):
+            yield f"chat: {place} is {text!r:.200}; expected a special token at its beginning"
+    if chat.opening[0] not in special.values() or max(chat.opening) >= vocab_size:
+        yield f"chat.opening is {chat.opening[:8]}; expected ids of which the first is special"
+
+
 def find_targets(manifest: Manifest, tokens: Tokens, bounds: Int64s) -> Bools:
     """Return which tokens of a set are targets: those whose prediction counts in a loss.
 

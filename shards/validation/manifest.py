@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias, cast
 
 from shards.errors import Problem, ProblemKind, plural
+from shards.format.chat import find_chat_faults
 from shards.format.manifest import BLOCK_LIST_REASON, MANIFEST_FILE, Manifest, block_list_reason, dtype_for
 from shards.format.totals import SHARE_PRECISION, count_all, remake_totals
 from shards.format.writer import shard_file_names, shard_name
@@ -40,13 +41,8 @@ def _check_properties(manifest: Manifest) -> Faults:
         found = f"{'no ' * (manifest.chat is None)}'chat', and trained_tokens of {manifest.conversations}"
         yield "manifest_invalid", f"{found}; expected both or neither"
     if manifest.chat is not None:
-        special = manifest.tokenizer.special_tokens
-        known, opening = [*special.values()], manifest.chat.opening
-        for place, text in (*manifest.chat.before.items(), ("after", manifest.chat.after)):
-            if not (place == "after" and not text) and not text.startswith(tuple(special)):
-                yield "manifest_invalid", f"chat: {place} is {text!r}; expected a special token at its beginning"
-        if opening[0] not in known or max(opening) >= manifest.vocab_size:
-            yield "manifest_invalid", f"chat.opening is {opening[:8]}; expected ids of which the first is special"
+        for fault in find_chat_faults(manifest.chat, manifest.tokenizer.special_tokens, manifest.vocab_size):
+            yield "manifest_invalid", fault
 
 
 def _check_names(manifest: Manifest) -> Faults:

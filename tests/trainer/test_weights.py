@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from shards import ShardSet, open_set
+from shards.format.chat import ROLES
 from shards.torch import TokenWindows
 from tests.support.eval_task_rows import write_lines
 from tests.support.recipes import overrides
@@ -188,6 +189,10 @@ def other_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
+def receipt(**seen: Any) -> Callable[[Path], object]:
+    return lambda folder: (folder / "export.json").write_text(json.dumps({"seen": seen}))
+
+
 FAULTS = {
     "another kind": (break_config(model_type="mistral"), "model_type = 'mistral'; expected 'qwen3'"),
     "biases": (break_config(attention_bias=True), "attention_bias = True; expected False"),
@@ -209,9 +214,10 @@ FAULTS = {
     ),
     "another tokenizer": (other_tokenizer, "Build the set with [tokenizer] file ="),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json: is damaged"),
-    "a hostile receipt": (
-        lambda folder: (folder / "export.json").write_text('{"seen": {"untrained": [{}]}}'),
-        "export.json: seen",
+    "a hostile receipt": (receipt(untrained=[{}]), "export.json: seen"),
+    "a format without special tokens": (
+        receipt(chat={"before": dict.fromkeys(ROLES, "x"), "after": "", "opening": [1]}),
+        "chat: system is 'x'; expected a special token at its beginning",
     ),
 }
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from shards.config import Document, Settings, check_settings, list_of, table_of
 from shards.convert.export import EXPORT_FILE
 from shards.errors import InputError
+from shards.format.chat import find_chat_faults
 from shards.format.manifest import ChatEntry
 from shards.format.tokenizer_json import parse_tokenizer
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
@@ -221,6 +222,8 @@ def read_folder(folder: Path) -> TrainedModel:
         )
     receipt = _read_json(folder / EXPORT_FILE) if (folder / EXPORT_FILE).is_file() else {}
     seen = check_settings(Seen, table_of(receipt.get("seen")), where=f"{folder / EXPORT_FILE}: seen")
+    if seen.chat and (faults := [*find_chat_faults(seen.chat, parsed.special, vocab_size)]):
+        raise InputError([f"{folder / EXPORT_FILE}: seen: {fault}. Get the folder again." for fault in faults])
     decoder, files = read_weights(folder, model)
     tokenizer.no_padding()
     begin = tokenizer.encode("").ids
@@ -228,7 +231,8 @@ def read_folder(folder: Path) -> TrainedModel:
         seq_len=min(LENGTH, model.max_position_embeddings), global_batch=BATCH, micro_batch=BATCH, steps=1
     )
     bos_id = begin[0] if begin else None
-    about: dict[str, Any] = {"chat": seen.chat, "untrained": frozenset(seen.untrained), "files": files}
+    about: dict[str, Any] = {"chat": seen.chat, "files": files}
+    about["untrained"] = frozenset(seen.untrained) & {*parsed.special.values()}
     return TrainedModel(decoder.eval(), train, content, eos_id, bos_id, seen.step, **about)
 
 
