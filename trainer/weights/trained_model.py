@@ -10,6 +10,7 @@ import tokenizers
 import torch
 
 from shards.errors import InputError
+from shards.format.chat import find_chat_faults
 from shards.format.tokenizer_json import parse_tokenizer
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.stores.files import read_file
@@ -88,6 +89,8 @@ def _read_tokenizer(file: Path, found: Checkpoint) -> bytes:
             f"{found.path}: its tokenizer has {parsed.size} ids, its state vocab_size = {state.vocab_size}. Use "
             "another checkpoint, or train again."
         )
+    if state.chat and (faults := [*find_chat_faults(state.chat, parsed.special, state.vocab_size)]):
+        raise InputError([f"{found.path}: {fault}. Use another checkpoint, or train again." for fault in faults])
     if unknown := {state.eos_id, state.bos_id} - {None, *parsed.special.values()}:
         raise InputError(
             f"{found.path}: {unknown.pop()}, EOS or BOS of its state, is no special token of the tokenizer. Use "
