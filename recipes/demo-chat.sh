@@ -20,7 +20,7 @@ run sample out/chat-demo-run --chat --temperature 0.3 --prompt "What is json.dum
 [ -e out/chat-demo-gguf ] || run export-model out/chat-demo-run --to gguf --out out/chat-demo-gguf
 cat <<EOF
 
-  out/chat-demo-gguf/export.json                                         what llama.cpp has proved
+  llama-server -m out/chat-demo-gguf/model.gguf                          serve it; export.json beside it says what is proved
   tokenmill sample out/chat-demo-run --chat                              talk with it
   tokenmill export-model out/chat-demo-run --to hf --out out/chat-demo-hf    the model and its chat template
   docs/chat.md                                                           conversations of your own

@@ -77,7 +77,8 @@ def add_set(parser: argparse.ArgumentParser) -> None:
 
 def add_run(parser: argparse.ArgumentParser, *, checkpoint: bool = False) -> None:
     """Add the shared argument RUN, a training run's folder, as `options.run`; with `checkpoint` also `--checkpoint`."""
-    parser.add_argument("run", type=parse_path, metavar="RUN", help="the folder of a training run")
+    about = "the folder of a training run" + ", or a model of transformers (Llama or Qwen3)" * checkpoint
+    parser.add_argument("run", type=parse_path, metavar="RUN", help=about)
     if checkpoint:
         parser.add_argument(
             "--checkpoint", type=parse_path, metavar="DIR", help="folder of a checkpoint (default: the newest of RUN)"

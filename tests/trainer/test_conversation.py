@@ -103,9 +103,9 @@ def test_the_command_answers_prompts_and_lines(trainer, chat_run, run, monkeypat
 
 def test_transformers_asks_and_answers_as_we_do(trainer, chat, chat_run, chat_set, tmp_path):
     trainer.run("export-model", chat_run, "--to", "hf", "--out", tmp_path / "hf", expect=0)
-    receipt = json.loads((tmp_path / "hf/export.json").read_text())["chat_template"]
+    receipt = json.loads((tmp_path / "hf/export.json").read_text())
     conversations = sum(source.documents for name, source in count_sources(chat_set).items() if name != "prose")
-    assert 100 < receipt["conversations_compared"] <= min(300, conversations)
+    assert 100 < receipt["chat_template"]["conversations_compared"] <= min(300, conversations)
     assert "control" in receipt["control_tokens"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()

@@ -101,7 +101,7 @@ def test_what_llama_cpp_has_no_name_for_is_refused(write: Write, tmp_path: Path)
 def test_without_llama_cpp_the_file_is_written_and_called_unproved(trainer, run, tmp_path: Path, monkeypatch):
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     done = trainer.run("export-model", run, "--to", "gguf", "--out", tmp_path / "gguf", expect=0)
-    assert "'xllamacpp' is not installed: the file is not proved by llama.cpp" in done.stderr
+    assert "the file is not proved by llama.cpp: the package 'xllamacpp' cannot be imported" in done.stderr
     assert json.loads((tmp_path / "gguf/export.json").read_text())["proved"] is False
     assert (tmp_path / "gguf/model.gguf").read_bytes()[:4] == b"GGUF"
 

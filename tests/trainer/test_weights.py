@@ -1,6 +1,7 @@
 """Runs that begin with the weights of a run, or of a folder of transformers; such folders scored and sampled."""
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -153,13 +154,17 @@ def test_new_tokens_begin_as_the_mean_and_the_same_command_resumes(
     assert "began without the weights of another" in plain.stderr
 
 
-def test_the_rows_of_new_tokens_are_the_mean(run, longer_set, trainer, recipe_without_model, tmp_path):
-    given = open_weights(run, print)
-    model = LanguageModel(given.trained.model.config, 322)
-    begin_from(given, model, longer_set, print)
-    table, old = model.model.embed_tokens.weight, given.trained.model.model.embed_tokens.weight
+def test_the_rows_of_new_tokens_are_the_mean(run, longer_set, make_folder, trainer, recipe_without_model, tmp_path):
+    weights = open_weights(run, print)
+    model = LanguageModel(weights.trained.model.config, 322)
+    begin_from(weights, model, longer_set, print)
+    table, old = model.model.embed_tokens.weight, weights.trained.model.model.embed_tokens.weight
     assert torch.equal(table[:319], old[:319])
     assert table[319:].allclose(old[:319].mean(dim=0).expand(384 - 319, -1))
+    given = ("--shards", longer_set.path, "--run", tmp_path / "run", "--weights", make_folder(), "--set")
+    done = trainer.run("train", recipe_without_model, *given, "train.steps=2", expect=0)
+    assert "the rows of 2 tokens begin as the mean of the trained rows: '<|user|>', '<|assistant|>'" in done.stderr
+    assert load_model(tmp_path / "run").model.vocab_size == 322
 
 
 def break_config(**changes: Any) -> Callable[[Path], None]:
@@ -181,6 +186,24 @@ def pickle(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def untie(folder: Path) -> None:
+    state = safetensors.torch.load_file(folder / "model.safetensors")
+    state["lm_head.weight"] = state["model.embed_tokens.weight"] + 1
+    safetensors.torch.save_file(state, folder / "model.safetensors")
+
+
+def pipe(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+
+
+def other_splitter(folder: Path) -> None:
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    tokenizer["pre_tokenizer"]["use_regex"] = False
+    file.write_text(json.dumps(tokenizer))
+
+
 def other_tokenizer(folder: Path) -> None:
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     entries = tokenizer["model"]["vocab"]
@@ -194,18 +217,25 @@ def receipt(**seen: Any) -> Callable[[Path], object]:
 
 
 FAULTS = {
-    "another kind": (break_config(model_type="mistral"), "model_type = 'mistral'; expected 'qwen3'"),
-    "biases": (break_config(attention_bias=True), "attention_bias = True; expected False"),
+    "another kind": (break_config(model_type="mistral"), "model_type = 'mistral'; expected 'llama' or 'qwen3'"),
+    "biases": (break_config(attention_bias=True), "attention_bias = True; expected False or None"),
     "rope scaling": (
         break_config(rope_parameters={"rope_type": "llama3", "factor": 8}),
-        "rope_type = 'llama3'; expected",
+        "rope_parameters = {'rope_type': 'llama3'",
     ),
-    "wide heads": (break_config(head_dim=32), "head_dim = 32; expected 16"),
+    "scaling beside": (
+        break_config(rope_scaling={"type": "linear", "factor": 4.0}),
+        "rope_scaling = {'type':",
+    ),
+    "a head of its own": (untie, "tie_word_embeddings = true; model.safetensors has an lm_head.weight of its own"),
+    "a pipe": (pipe, "model.safetensors: is missing, or no regular file"),
+    "another splitter": (other_splitter, "its tokenizer has another pre_tokenizer than that of"),
+    "wide heads": (break_config(head_dim=32), "head_dim = 32; expected 16 or None"),
     "quantized": (break_config(quantization_config={"bits": 4}), "quantization_config = {'bits': 4}; expected"),
     "other shapes": (break_config(intermediate_size=96), "mlp.gate_proj.weight: shape [64, 64]; expected [96, 64]"),
     "ties": (break_config(tie_word_embeddings=False), "none has lm_head.weight, which config.json asks for"),
     "no width": (break_config(hidden_size=None, head_dim=None), "hidden_size"),
-    "an end that is no token": (break_config(eos_token_id=17), "17 ends a text"),
+    "an end that is no token": (break_config(eos_token_id=17), "eos_token_id = 17; expected that of a special token"),
     "half a download": (cut, "not a safetensors file"),
     "pickled": (pickle, "0 files of safetensors, and pytorch_model.bin, which is pickled and never loaded"),
     "no tokenizer": (
@@ -239,13 +269,19 @@ def test_a_model_of_the_recipe_must_be_that_of_the_weights(train, run, shard_set
     assert f"model.num_hidden_layers = 3: the weights of {run} have 2. Take that value" in done.stderr
     assert "model.tie_word_embeddings = false: the weights of" in done.stderr
     assert "max_position" not in done.stderr
-    train(tmp_path / "run", changes[2], "train.steps=2", more=("--weights", run))
+    of_step_20 = ("--weights", run / "checkpoints/step-00000020")
+    assert "step 20" in train(tmp_path / "run", changes[2], "train.steps=2", more=of_step_20).stderr
     assert load_model(tmp_path / "run").model.config.max_position_embeddings == 128
+    rehearsed = train(tmp_path / "tiny", more=("--rehearse", *of_step_20), status=2)
+    assert "--rehearse: its model is tiny" in rehearsed.stderr
 
 
 def test_a_folder_is_scored_and_sampled_like_its_run(trainer, run, texts, tmp_path):
     trainer.run("export-model", run, "--to", "hf", "--out", tmp_path / "hf", expect=0)
     write_lines(tmp_path / "web.jsonl", [{"text": text} for text in texts[:20]])  # no set holds these
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "hf").save_pretrained(
+        tmp_path / "hf"
+    )  # with parts of its own
     recipe = tmp_path / "eval.toml"
     recipe.write_text('[[eval.sets]]\nname = "web"\npaths = ["web.jsonl"]\n')
     scores = []

@@ -131,6 +131,8 @@ def load_tensors(
         InputError: the file is damaged, or has other tensors. No more memory is taken than it has bytes.
     """
     tensors: dict[str, torch.Tensor] = {}
+    if not path.is_file():
+        raise InputError(f"{path}: is missing, or no regular file. {_REMEDY}")
     try:
         with safetensors.safe_open(path, "pt") as file:
             # The header is compared before a tensor is loaded.

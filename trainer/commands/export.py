@@ -6,10 +6,11 @@
 
 The parts of a `llama` choose its class: Llama, Qwen3 (norms of queries and keys), Arcee (squared ReLU) or Apertus
 (both). Rows that pad the vocabulary are cut off; a `gpt2` gets GPT-2's own parameter names, with query, key and value
-in one matrix and matrices transposed. Text begins after an end of document, as in training, and `generate` without a
-prompt does the same. The tokenizer gives the ids of training: BOS if the set has it, and special tokens spelled in a
-text as text, unless it is called with `split_special_tokens=False`. A model of conversations has a chat template,
-written from the set's format; it needs whole special tokens, so there that is the default.
+in one matrix and matrices transposed. A text of a set without BOS begins after an end of document: `generate` without
+a prompt and the chat template do so, and a prompt needs `bos_token` before it. The tokenizer gives the ids of training:
+BOS if the set has it, and special tokens spelled in a text as text, unless it is called with
+`split_special_tokens=False`. A model of conversations has a chat template, written from the set's format; it needs
+whole special tokens, so there that is the default.
 
 `--to gguf` is `model.gguf`, which llama.cpp and what is built on it run. It needs the extra `gguf`.
 
@@ -22,7 +23,7 @@ of the weights.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,9 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.convert.chat_template import write_chat_template
     from shards.convert.export import EXPORT_FILE
     from shards.stores.files import write_folder, write_text
+    from trainer.checkpoint.tensors import check_disk
     from trainer.commands.trace import find_training_set, open_training_set
+    from trainer.run_folder import RUN_FILE, TOKENIZER_FILE
     from trainer.weights.trained_model import read_model
     from trainer.weights.transformers_folder import describe_export_files, export_weights, find_class, list_servers
 
@@ -89,14 +92,19 @@ def run(options: argparse.Namespace) -> Outcome:
     served_by = list_servers(config)
     shard_set = None
     try:
-        shard_set = open_training_set(options.run, find_training_set(options.run))
+        if (options.run / RUN_FILE).is_file():  # else a folder of transformers
+            shard_set = open_training_set(options.run, find_training_set(options.run))
     except (InputError, OSError) as error:
         say(f"the set cannot be read, so the tokenizer is compared on probes alone: {error}")
     with write_folder(out) as folder:
+        check_disk(folder, sum(tensor.nbytes for tensor in weights.values()), out)
+        (folder / TOKENIZER_FILE).write_bytes(loaded.tokenizer_json)
         seen: JsonObject = {"step": loaded.step, "untrained": sorted(loaded.untrained)}
         seen |= {"chat": loaded.chat.model_dump()} if loaded.chat else {}
         write = _write_gguf if options.to == "gguf" else _write_hf
-        receipt = {"served_by": served_by, "seen": seen} | write(folder, options, loaded, shard_set, files, weights)
+        receipt = {"served_by": served_by, "seen": seen}
+        receipt |= {"control_tokens": CONTROL_TOKENS} if loaded.chat else {}
+        receipt |= write(folder, options, loaded, shard_set, files, weights)
         write_text(folder / EXPORT_FILE, json.dumps(receipt, indent=2) + "\n")
     parameters = sum(tensor.numel() for tensor in weights.values())
     result = {"path": str(out), "step": loaded.step, "parameters": parameters, "dtype": options.dtype}
@@ -122,7 +130,6 @@ def _write_hf(
 
     for name, content in files.items():
         write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    (folder / TOKENIZER_FILE).write_bytes(loaded.tokenizer_json)
     tokenizer = _load_auto_tokenizer(folder)
     others: dict[str, Encode] = {}
     if tokenizer is not None:
@@ -132,7 +139,7 @@ def _write_hf(
     if loaded.chat is not None:
         known = shard_set if tokenizer is not None else None
         proved = prove_template(known, "transformers", _apply(tokenizer)) if known else None
-        receipt["chat_template"] = {"conversations_compared": proved, "control_tokens": CONTROL_TOKENS}
+        receipt["chat_template"] = {"conversations_compared": proved}
     write_tensors(folder / WEIGHTS_FILE, weights, {"format": "pt"})
     return receipt
 
@@ -155,16 +162,18 @@ def _write_gguf(
     template = files["tokenizer_config.json"].get("chat_template", "")
     file = folder / GGUF_FILE
     write_gguf(file, options.run.absolute().name, loaded, class_name, weights, options.dtype, template)
-    if importlib.util.find_spec("xllamacpp") is None:
-        say("the package 'xllamacpp' is not installed: the file is not proved by llama.cpp")
+    try:
+        importlib.import_module("xllamacpp")
+    except ImportError as error:
+        say(f"the file is not proved by llama.cpp: the package 'xllamacpp' cannot be imported: {error}")
         return {"proved": False}
-    receipt = prove_gguf(file, loaded, options.run / TOKENIZER_FILE, shard_set, options.dtype)
+    receipt = prove_gguf(file, loaded, folder / TOKENIZER_FILE, shard_set, options.dtype)
     ids, texts = receipt["tokenizer_proof"], receipt["greedy_texts"]
     say(
         f"proved by llama.cpp: the ids of {ids['probes'] + ids['documents']} texts, and {texts['equal']} of "
         f"{texts['compared']} greedy texts to the last token"
     )
-    return {"proved": True, "control_tokens": CONTROL_TOKENS} | receipt
+    return {"proved": True} | receipt
 
 
 def _load_auto_tokenizer(folder: Path) -> Any:
@@ -174,7 +183,7 @@ def _load_auto_tokenizer(folder: Path) -> Any:
     except ImportError:
         return None
     auto: Any = transformers.AutoTokenizer
-    return auto.from_pretrained(folder)
+    return auto.from_pretrained(folder, model_max_length=1 << 40)  # long texts are compared, too
 
 
 def _apply(tokenizer: Any) -> Apply:

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.errors import plural, shell_command
+from shards.errors import InputError, plural, shell_command
 from shards.terminal.amounts import format_duration
 from shards.terminal.arguments import add_recipe, parse_path, parse_place, parse_size
 from shards.terminal.display import say
@@ -94,6 +94,10 @@ def run(options: argparse.Namespace) -> Outcome | int:
         from trainer.weights.given_weights import open_weights
 
         weights = open_weights(options.weights, say)
+        if options.rehearse and not weights.trained.train.rehearsal:
+            raise InputError(
+                f"--rehearse: its model is tiny, that of {options.weights} is not. Give --weights a rehearsal of it."
+            )
     model = weights and weights.trained.model.config
     recipe = load_train_recipe(options.recipe, options.overrides, model=model)
     if options.rehearse:

@@ -40,7 +40,7 @@ def load_train_recipe(
         faults = [f"{key}: unknown key.{nearest(key, known)}" for key in data if key not in known]
         data = {**trained, "phases": [], "eval": data.get("eval", {})}
     if model is not None:
-        data.setdefault("model", model.model_dump())
+        data.setdefault("model", model.model_dump(exclude={"vocab_size"}))
     faults += apply_changes(data, changes, overrides)
     # A recipe that was found by its name may be anywhere: its paths begin where they would in a checkout at the working
     # directory.

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ import torch
 from shards import ShardSet
 from shards.config import show_value
 from shards.errors import InputError, plural
-from shards.format.tokenizer_json import make_set_tokenizer, parse_tokenizer
+from shards.format.tokenizer_json import parse_tokenizer
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.reporter import Note
 from trainer.model.decoder import LanguageModel
@@ -82,9 +83,8 @@ def begin_from(given: GivenWeights, model: LanguageModel, shard_set: ShardSet, s
         InputError: the model, the set's tokenizer or its conversations are of another kind; with every reason.
     """
     earlier, place = given.trained, given.place
-    rewritten = make_set_tokenizer(json.loads(earlier.tokenizer_json), None)
-    entries = read_vocabulary(json.dumps(rewritten).encode()).entries
-    if problems := [*_find_faults(given, model, shard_set, entries)]:
+    entries = read_vocabulary(earlier.tokenizer_json).entries
+    if problems := [*_find_faults(given, model, shard_set)]:
         raise InputError(problems)
     trained = torch.tensor([index for index, entry in enumerate(entries) if entry and index not in earlier.untrained])
     state = earlier.model.state_dict()
@@ -102,9 +102,7 @@ def begin_from(given: GivenWeights, model: LanguageModel, shard_set: ShardSet, s
         say(f"the rows of {plural(len(new), 'token')} begin as the mean of the trained rows: {names}{more}")
 
 
-def _find_faults(
-    given: GivenWeights, model: LanguageModel, shard_set: ShardSet, entries: Sequence[bytes]
-) -> Iterator[str]:
+def _find_faults(given: GivenWeights, model: LanguageModel, shard_set: ShardSet) -> Iterator[str]:
     """Yield why a model and its set cannot go on from given weights."""
     earlier, place, where = given.trained, given.place, shard_set.store
     for key, own in model.config.model_dump().items():
@@ -115,14 +113,17 @@ def _find_faults(
                 f"model.{key} = {show_value(own)}: the weights of {place} have {show_value(theirs)}. Take that value, "
                 "or leave [model] out."
             )
-    found = shard_set.vocabulary.entries
-    if differing := [index for index, entry in enumerate(entries) if [entry] != found[index : index + 1]]:
+    remedy = f"Build the set with [tokenizer] file = the tokenizer.json of {place}."
+    found, known = shard_set.vocabulary, read_vocabulary(earlier.tokenizer_json)
+    pairs = enumerate(zip_longest(found.entries[: len(known)], known.entries))
+    if differing := [index for index, (own, other) in pairs if own != other]:
         index = differing[0]
-        own = repr(shard_set.vocabulary.spell(index)) if index < len(found) else "no such id"
-        yield (
-            f"{where}: id {index} is {own}; in the tokenizer of {place} it is {entries[index]!r}. Build the set with "
-            f"[tokenizer] file = the tokenizer.json of {place}; new tokens follow its last id."
-        )
+        own = repr(found.spell(index)) if index < len(found) else "no such id"
+        yield f"{where}: id {index} is {own}; in the tokenizer of {place} it is {known.spell(index)!r}. {remedy}"
+    for part in ("normalizer", "pre_tokenizer"):
+        own, theirs = (json.loads(text).get(part) for text in (shard_set.tokenizer_json, earlier.tokenizer_json))
+        if own != theirs:
+            yield f"{where}: its tokenizer has another {part} than that of {place}: text gets other ids. {remedy}"
     own, theirs = shard_set.manifest.chat, earlier.chat
     if own and theirs and (own.before, own.after) != (theirs.before, theirs.after):
         yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.stores.files import read_file
 from shards.terminal.display import say as print_note
 from shards.terminal.reporter import Note
-from trainer.checkpoint.folders import MODEL_FILE, Checkpoint, find_newest_checkpoint, read_checkpoint
+from trainer.checkpoint.folders import MODEL_FILE, STATE_FILE, Checkpoint, find_newest_checkpoint, read_checkpoint
 from trainer.checkpoint.tensors import load_weights
 from trainer.device import choose_device
 from trainer.model.decoder import LanguageModel
@@ -32,7 +33,7 @@ def load_model(run: str | Path, say: Note | None = None, path: str | Path | None
     int64 `(batch, length)` to float32 logits `(batch, length, vocab_size)`.
 
     Args:
-        run: the run's folder, or one of transformers with a model of Llama's or Qwen3's kind.
+        run: the run's folder, a checkpoint in it, or a folder of transformers with a model of Llama's or Qwen3's kind.
         say: called with what the user should know, such as that a newer checkpoint is corrupt; printed when None.
         path: a checkpoint's folder.
 
@@ -46,8 +47,10 @@ def load_model(run: str | Path, say: Note | None = None, path: str | Path | None
 
 def read_model(run: Path, say: Note, path: str | Path | None = None) -> TrainedModel:
     """Load a model as `load_model` does, on the CPU."""
-    if not path and (run / CONFIG_FILE).is_file():
+    if not path and os.path.lexists(run / CONFIG_FILE):
         return read_folder(run)
+    if not path and (run / STATE_FILE).is_file():
+        run, path = run.resolve().parents[1], run
     found = read_checkpoint(Path(path)) if path else find_newest_checkpoint(run, say)
     if found is None:
         raise InputError(

@@ -1,12 +1,13 @@
 """A model as a folder of transformers: which class and which names its parts and settings have there, both ways.
 
-Written are all classes of `CLASSES`, read those of `READ`: `config.json`, `tokenizer.json`, and weights as safetensors,
+Written are all classes of `CLASSES`, read Llama and Qwen3: `config.json`, `tokenizer.json`, and weights as safetensors,
 in one file or in those that an index names. Pickled weights are never loaded.
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from shards.convert.export import EXPORT_FILE
 from shards.errors import InputError
 from shards.format.chat import find_chat_faults
 from shards.format.manifest import ChatEntry
-from shards.format.tokenizer_json import parse_tokenizer
+from shards.format.tokenizer_json import make_set_tokenizer, parse_tokenizer
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.stores.files import read_file
 from shards.stores.parse import load_json
@@ -193,8 +194,6 @@ class Seen(Settings):
     untrained: tuple[Count, ...] = Field(default=(), strict=False)
 
 
-READ = {"llama": False, "qwen3": True}
-"""The `model_type` of the folders that are read: whether queries and keys have norms."""
 LENGTH, BATCH = 2048, 16
 """A folder does not say how its model was trained: it is scored in windows of at most so many tokens."""
 MAX_JSON_BYTES = 1 << 26
@@ -211,26 +210,34 @@ def read_folder(folder: Path) -> TrainedModel:
     content = _read(folder / TOKENIZER_FILE, MAX_TOKENIZER_BYTES)
     model = parse_config(config, folder / CONFIG_FILE)
     try:
-        parsed, tokenizer = parse_tokenizer(content), Tokenizer.from_buffer(content)
+        parsed, tokenizer, given = parse_tokenizer(content), Tokenizer.from_buffer(content), json.loads(content)
     except Exception as error:  # tokenizers has no error of its own
-        raise InputError(f"{folder / TOKENIZER_FILE}: not a tokenizer that is known here: {error}") from error
-    (eos_id, *_), vocab_size = list_of(given := config.get("eos_token_id")) or [given], model.vocab_size or 0
-    if parsed.size > vocab_size or eos_id not in parsed.added.values():
+        raise InputError(f"{folder / TOKENIZER_FILE}: {error}. Get it again, or use another model.") from error
+    tokenizer.no_padding()
+    names = {index: text for text, index in parsed.special.items()}
+    bos_id = next((index for index in tokenizer.encode("").ids[:1] if index in names), None)
+    # As a set that is built with it has it.
+    if (own := make_set_tokenizer(given, None if bos_id is None else names[bos_id])) != given:
+        content = (json.dumps(own, indent=2, ensure_ascii=False) + "\n").encode()
+    eos_id, vocab_size = config.get("eos_token_id"), model.vocab_size or 0
+    (eos_id, *_) = list_of(eos_id) or [eos_id]
+    if not isinstance(eos_id, int) or eos_id not in names:
         raise InputError(
-            f"{folder}: the tokenizer has {parsed.size:,} ids, added {sorted(parsed.added.values())!s:.80}; the "
-            f"model has {vocab_size:,}, and {eos_id} ends a text. Give the folder its own tokenizer.json."
+            f"{folder / CONFIG_FILE}: eos_token_id = {eos_id}; expected that of a special token, of {names!s:.80}. "
+            "Correct it."
+        )
+    if parsed.size > vocab_size:
+        raise InputError(
+            f"{folder}: {TOKENIZER_FILE} has {parsed.size:,} ids, the model {vocab_size:,}. Get its own tokenizer."
         )
     receipt = _read_json(folder / EXPORT_FILE) if (folder / EXPORT_FILE).is_file() else {}
     seen = check_settings(Seen, table_of(receipt.get("seen")), where=f"{folder / EXPORT_FILE}: seen")
     if seen.chat and (faults := [*find_chat_faults(seen.chat, parsed.special, vocab_size)]):
         raise InputError([f"{folder / EXPORT_FILE}: seen: {fault}. Get the folder again." for fault in faults])
     decoder, files = read_weights(folder, model)
-    tokenizer.no_padding()
-    begin = tokenizer.encode("").ids
     train = TrainConfig(
         seq_len=min(LENGTH, model.max_position_embeddings), global_batch=BATCH, micro_batch=BATCH, steps=1
     )
-    bos_id = begin[0] if begin else None
     about: dict[str, Any] = {"chat": seen.chat, "files": files}
     about["untrained"] = frozenset(seen.untrained) & {*parsed.special.values()}
     return TrainedModel(decoder.eval(), train, content, eos_id, bos_id, seen.step, **about)
@@ -242,28 +249,29 @@ def parse_config(config: Document, file: Path) -> ModelConfig:
     Raises:
         InputError: it has a part or a setting that ours have not; with every reason.
     """
-    rope = table_of(config.get("rope_parameters")) or table_of(config.get("rope_scaling"))
-    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
-    head_dim = width // heads if isinstance(width, int) and isinstance(heads, int) and heads else None
+    ropes: Document = {key: config.get(key) or {} for key in ("rope_parameters", "rope_scaling")}
+    theta = table_of(ropes["rope_parameters"]).get("rope_theta", config.get("rope_theta", 10_000.0))
+    model = {key: config[key] for key in KEYS & config.keys()} | {"kind": "llama", "rope_theta": theta}
+    model |= {"use_qk_norm": config.get("model_type") == "qwen3", "rms_norm_eps": config.get("rms_norm_eps", 1e-6)}
+    found = check_settings(ModelConfig, model, where=str(file))
     needed = {
-        "model_type": [*READ],
+        "model_type": ["llama", "qwen3"],
         "hidden_act": ["silu"],
-        "head_dim": [None, head_dim],
-        "rope_type": [None, "default"],
-        **{key: [None, False] for key in ("attention_bias", "mlp_bias", "use_sliding_window", "quantization_config")},
+        "head_dim": [found.head_dim, None],
+        **{key: [False, None] for key in ("attention_bias", "mlp_bias", "use_sliding_window", "quantization_config")},
     }
-    given = config | {"rope_type": rope.get("rope_type", rope.get("type"))}
     faults = [
-        f"{file}: {key} = {given.get(key)!r:.80}; expected {allowed[-1]!r}. Models with other values are not read."
+        f"{file}: {key} = {config.get(key)!r:.80}; expected {' or '.join(map(repr, allowed))}. Use another model."
         for key, allowed in needed.items()
-        if given.get(key) not in allowed
+        if config.get(key) not in allowed
     ]
+    for key, rope in ropes.items():
+        table = table_of(rope)
+        if table != rope or table.get("rope_type", table.get("type", "default")) != "default":
+            faults.append(f"{file}: {key} = {rope!r:.80}; expected positions without scaling. Use another model.")
     if faults:
         raise InputError(faults)
-    model = {key: config[key] for key in KEYS & config.keys()} | {"kind": "llama"}
-    model |= {"rope_theta": rope.get("rope_theta", config.get("rope_theta", 10_000.0))}
-    model |= {"use_qk_norm": READ[config["model_type"]], "rms_norm_eps": config.get("rms_norm_eps", 1e-6)}
-    return check_settings(ModelConfig, model, where=str(file))
+    return found
 
 
 def read_weights(folder: Path, config: ModelConfig) -> tuple[LanguageModel, tuple[Path, ...]]:
@@ -274,12 +282,19 @@ def read_weights(folder: Path, config: ModelConfig) -> tuple[LanguageModel, tupl
     """
     with torch.device("meta"):
         model = LanguageModel(config, config.vocab_size or 0)
-    rows = ("model.embed_tokens.weight", "lm_head.weight")
-    state = model.state_dict()
-    expected = {name: tensor[: config.vocab_size] if name in rows else tensor for name, tensor in state.items()}
+    expected = model.state_dict()
+    rows = expected["model.embed_tokens.weight"][: config.vocab_size]
+    expected |= {name: rows for name in ("model.embed_tokens.weight", "lm_head.weight") if name in expected}
+    allowed = {"lm_head.weight": rows} | expected
     files, tensors = tuple(sorted(folder.glob("*.safetensors"))), dict[str, Tensor]()
     for file in files:
-        tensors |= load_tensors(file, expected, optional={*expected, "lm_head.weight"}, convert=True)
+        tensors |= load_tensors(file, allowed, optional=allowed.keys(), convert=True)
+    head = None if "lm_head.weight" in expected else tensors.pop("lm_head.weight", None)
+    if head is not None and not torch.equal(head, tensors.get("model.embed_tokens.weight", head)):
+        raise InputError(
+            f"{folder / CONFIG_FILE}: tie_word_embeddings = true; {files[-1].name} has an lm_head.weight of its own. "
+            "Set it to false."
+        )
     if missing := expected.keys() - tensors.keys():
         pickled = [f", and {path.name}, which is pickled and never loaded" for path in sorted(folder.glob("*.bin"))]
         raise InputError(
