@@ -145,8 +145,10 @@ def test_the_command(trainer, recipe_file, monkeypatch):
     vocabulary = ("--set", "model.vocab_size=320")
     measured = measure_memory(load_train_recipe(recipe_file, ["model.vocab_size=320"]))
     monkeypatch.setattr("trainer.commands.fit.measure_memory", lambda _: measured)
-    done = trainer.run("fit", recipe_file, "--gpu-memory", "24GB", *vocabulary, expect=0)
-    assert 'train.micro_batch = 8, train.activation_checkpointing = "none"' in done.stdout
+    assert (
+        'train.micro_batch = 8, train.activation_checkpointing = "none"'
+        in trainer.run("fit", recipe_file, "--gpu-memory", "24GB", *vocabulary, expect=0).stdout
+    )
     cards = trainer.run("fit", recipe_file, "--price", "RTX A6000=2", *vocabulary, expect=0)
     for shown in ("tiny: 74,048", "tokens: 0.083", "Chinchilla: 20", "estimate, fp32", "usd per billion tokens"):
         assert shown in cards.stdout
