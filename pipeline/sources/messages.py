@@ -156,9 +156,10 @@ def _take_lists(column: Any) -> _Messages:
     # A slice of a column has the messages of all.
     flat = column.values.slice(offsets[0], offsets[-1] - offsets[0])
     fields = dict(zip([field.name for field in flat.type], flat.flatten(), strict=True))
-    roles, contents = (
-        pc.coalesce(*(_take_texts(fields[name]) for name in names if name in fields)) for names in _NAMES
-    )
+    # To look for the first value that is given takes as long as to read it: usually one name alone has any.
+    named = ([_take_texts(fields[name]) for name in names if name in fields] for names in _NAMES)
+    used = ([texts for texts in own if texts.null_count < len(texts)] or own[:1] for own in named)
+    roles, contents = (pc.coalesce(*own) if len(own) > 1 else own[0] for own in used)
     has = {
         why: np.any([_is_given(fields[name]) for name in names if name in fields], axis=0)
         for why, names in _FIELDS.items()

@@ -155,6 +155,7 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
         passed = {phase for phase, _ in read_run_record(Path(figures["run"])).passed}
         go_on = " ".join(["--go-on", *(shlex.quote(name) for name in {figures["waits_at"]} - passed)])
         stopped.append(f"stopped: {figures['off_ramp']}. To go on, add {go_on} to the command.")
+    use = "--chat           talk with it" if figures["chat"] else "--prompt TEXT    text from the model"
     shown: list[Part] = [
         f"{name}: {result.status} after {plural(result.step, 'step')}, {amount} in "
         f"{format_duration(figures['seconds'])}{cost}",
@@ -164,7 +165,7 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
         *[f"  {shell_command('tokenmill', *sys.argv[1:])}    resumes it"] * (result.status == "interrupted"),
         f"  {compare}                 scores, time and cost",
         f"  {plot}                    the training curves",
-        f"  {sample} --prompt TEXT    text from the model",
+        f"  {sample} {use}",
         *stopped,
     ]
     return Outcome(figures, shown, exit_status)

@@ -234,6 +234,7 @@ def _describe_end(ended: TrainingLoop) -> TrainingResult:
         "epochs": round(session.windows / session.order.per_epoch, 4),
         **account_tokens(session.shard_set.splits["train"], names, session.order, session.windows),
         "short_shards": len(session.order.short_shards),
+        "chat": session.shard_set.manifest.chat is not None,
         "loss": ended.log.last("loss").get("loss"),
         **{key: value for key, value in validation.items() if key not in ("step", "val_loss_by_part")},
         "validated_at_step": validation.get("step"),
