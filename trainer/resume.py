@@ -55,7 +55,7 @@ def find_resume_start(run: Path, start: Path | None, given: GivenWeights | None,
                 f"{run}: began from {began or 'step 0'}, not from {start}. Choose another run folder, or leave --from "
                 "out to resume it."
             )
-        if weights != (given.sha256 if given else None) and (given or newest is None):
+        if weights != (given.sha256 if given else None) and (given or (newest is None and start is None)):
             asked = f"those of {given.place} ({given.sha256})" if given else "none"
             raise InputError(
                 f"{run}: began with the weights of {record.weights} ({weights}); --weights gives {asked}. Choose "

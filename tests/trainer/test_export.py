@@ -34,7 +34,8 @@ CLASSES = {
 def exported(request, trainer, train, tmp_path_factory) -> tuple[Path, Path]:
     """A run of a few steps and its export. Read only."""
     folder = tmp_path_factory.mktemp("exports")
-    train(folder / "run", "train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param])
+    trained = train(folder / "run", "train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param])
+    assert ("an export of this model runs in transformers alone" in trained.stderr) == ("apertus" in request.param)
     done = trainer.run("export-model", folder / "run", "--to", "hf", "--out", folder / "hf", "--json", expect=0)
     result, receipt = json.loads(done.stdout), json.loads((folder / "hf/export.json").read_text())
     assert result["step"] == receipt["seen"]["step"] == 12

@@ -24,6 +24,7 @@ from trainer.weights.gguf_file import write_gguf
 from trainer.weights.llama_cpp import prove_gguf, serve
 from trainer.weights.transformers_folder import export_weights, find_class
 
+APERTUS = make_config(use_qk_norm=True, hidden_act="relu2")
 KINDS = {
     "Llama": make_config(),
     "Qwen3": make_config(use_qk_norm=True, tie_word_embeddings=True, rope_theta=500.0),
@@ -43,7 +44,7 @@ def write(tmp_path: Path) -> Write:
         (tmp_path / "tokenizer.json").write_bytes(content)
         size = len(tokenizer["model"]["vocab"])
         torch.manual_seed(5)
-        model = build_model(KINDS[kind], size + 5, seed=5).eval()
+        model = build_model(KINDS.get(kind, APERTUS), size + 5, seed=5).eval()
         with torch.no_grad():  # so that tokens are chosen clearly, and not one again and again
             for weight in model.parameters():
                 weight.mul_(8 if weight.ndim == 2 else 1).add_(torch.randn_like(weight) * 0.05)
@@ -93,7 +94,6 @@ def test_what_llama_cpp_has_no_name_for_is_refused(write: Write, tmp_path: Path)
         write("Llama", "words")
     with pytest.raises(InputError, match=r"the pre-tokenizer: llama\.cpp has no name for it"):
         write("Llama", "nfc")
-    KINDS["Apertus"] = make_config(use_qk_norm=True, hidden_act="relu2")
     with pytest.raises(InputError, match=r"ApertusForCausalLM: llama\.cpp has no name for it\. It has for: Llama"):
         write("Apertus")
 

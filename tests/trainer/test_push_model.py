@@ -114,9 +114,11 @@ def test_a_dry_run_prints_the_card_and_asks_nothing(trainer, hub, priced, tmp_pa
     assert read_files(hub)["README.md"] == mine.read_bytes()
     forked = shutil.copytree(priced, tmp_path / "forked")
     record = forked / "run.json"
-    record.write_text(record.read_text().replace('"start": null', '"start": "/gone/run/checkpoints/step-00000002"'))
+    began = record.read_text().replace('"start": null', '"start": "/gone/run/checkpoints/step-00000002"')
+    record.write_text(began.replace('"weights": null', '"weights": "/gone/base"'))
     card = trainer.run("push", forked, REPO, *PUSH, "--dry-run", expect=0).stdout
     assert "Training began from step-00000002 of another run; its steps" in card
+    assert "parameters, trained further, from the weights of base on" in card
     assert "/gone" not in card
 
 

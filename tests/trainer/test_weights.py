@@ -146,6 +146,12 @@ def test_new_tokens_begin_as_the_mean_and_the_same_command_resumes(
         go(tmp_path / name)
         files = [tmp_path / one / "checkpoints/step-00000012/model.safetensors" for one in (name, "whole")]
         assert files[0].read_bytes() == files[1].read_bytes()
+    assert f"began with the weights of {run}" in trainer.run("compare", tmp_path / "whole", expect=0).stdout
+    # A run that begins from its checkpoint goes on by the same command, although killed before its own first one.
+    begun = ("--from", tmp_path / "whole/checkpoints/step-00000006")
+    train(tmp_path / "fork", "train.steps=12", more=begun, shards=longer_set)
+    shutil.rmtree(tmp_path / "fork/checkpoints")
+    train(tmp_path / "fork", "train.steps=12", more=begun, shards=longer_set)
     # Without them the run resumes, too; with others, or where there were none, it does not.
     assert "complete" in train(tmp_path / "late", "train.steps=12", "checkpoint.keep_last=9", shards=longer_set).stdout
     other = go(tmp_path / "late", "--weights", tmp_path / "whole", status=2)

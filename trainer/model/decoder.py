@@ -42,6 +42,9 @@ from trainer.recipe.schema import Recomputation
 VOCAB_MULTIPLE = 128
 """The embedding's rows are padded to a multiple of this: tensor cores want multiples of 64 (bf16); 128 suits all."""
 
+TABLES = ("model.embed_tokens.weight", "lm_head.weight")
+"""The weights that have a row for each id."""
+
 INIT_STD = 0.02
 """Standard deviation of initial weights. Source: GPT-2."""
 

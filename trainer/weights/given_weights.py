@@ -23,12 +23,10 @@ from shards.errors import InputError, plural
 from shards.format.tokenizer_json import parse_tokenizer
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.reporter import Note
-from trainer.model.decoder import LanguageModel
+from trainer.model.decoder import TABLES, LanguageModel
 from trainer.model.generate import TrainedModel
 from trainer.weights.trained_model import read_model
 
-TABLES = ("model.embed_tokens.weight", "lm_head.weight")
-"""The weights that have a row for each id."""
 _CHOSEN_ANEW = {"vocab_size", "zero_init_residual"}
 """Keys of a model that the weights do not fix."""
 

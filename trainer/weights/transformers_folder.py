@@ -29,7 +29,7 @@ from shards.stores.parse import load_json
 from shards.terminal.display import JsonObject
 from trainer.checkpoint.folders import Count
 from trainer.checkpoint.tensors import load_tensors
-from trainer.model.decoder import LanguageModel
+from trainer.model.decoder import TABLES, LanguageModel
 from trainer.model.generate import TrainedModel
 from trainer.recipe import ModelConfig, TrainConfig
 from trainer.run_folder import TOKENIZER_FILE
@@ -102,7 +102,7 @@ def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: in
     ]
     if others:
         raise InputError(f"{others[0]}: no class of transformers has this. Use the model by trainer.load_model.")
-    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+    for name in TABLES:
         if name in state:
             state[name] = state[name][:vocab_size]
     if config.kind == "llama":
@@ -284,7 +284,7 @@ def read_weights(folder: Path, config: ModelConfig) -> tuple[LanguageModel, tupl
         model = LanguageModel(config, config.vocab_size or 0)
     expected = model.state_dict()
     rows = expected["model.embed_tokens.weight"][: config.vocab_size]
-    expected |= {name: rows for name in ("model.embed_tokens.weight", "lm_head.weight") if name in expected}
+    expected |= {name: rows for name in TABLES if name in expected}
     allowed = {"lm_head.weight": rows} | expected
     files, tensors = tuple(sorted(folder.glob("*.safetensors"))), dict[str, Tensor]()
     for file in files:
