@@ -8,30 +8,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from shards.format.arrays import Bools, Int64s, Integers, Rows
 
-    # Names for the types of numpy arrays, by their items.
-    Bools = npt.NDArray[np.bool_]
-    UInt8s = npt.NDArray[np.uint8]
-    Int32s = npt.NDArray[np.int32]
-    UInt32s = npt.NDArray[np.uint32]
-    UInt64s = npt.NDArray[np.uint64]
-    Int64s = npt.NDArray[np.int64]
-    Integers = npt.NDArray[np.integer]
-    UIntegers = npt.NDArray[np.unsignedinteger]
-    Float32s = npt.NDArray[np.float32]
-    Float64s = npt.NDArray[np.float64]
-    Rows = npt.NDArray[np.void]
 _Item = TypeVar("_Item")
 
 
-def wrap_numbers(kind: pa.DataType, values: npt.NDArray[Any], valid: Bools | None = None) -> Any:
+def wrap_numbers(kind: pa.DataType, values: Rows, valid: Bools | None = None) -> Any:
     """Wrap the rows of a numpy array as a fixed-width Arrow array, `(len(values),)`; null where they are not valid."""
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little").data)
     return pa.Array.from_buffers(kind, len(values), [bits, pa.py_buffer(np.ascontiguousarray(values).data)])

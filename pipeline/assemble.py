@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from pipeline.engine.receipts import ReadRange, Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, last_part, to_json_values
 from pipeline.mix.evidence import read_evidence
 from pipeline.mix.mix_plan import ShardPlan, Slice
+from shards.format.arrays import Int64s, Rows
 from shards.format.chat import mark_targets
 from shards.format.content_hash import join_hashes
 from shards.format.manifest import ShardEntry, Split
@@ -36,9 +37,6 @@ from shards.format.shard import document_schema
 from shards.format.writer import SetProperties, write_shard
 from shards.stores.open import open_store
 from shards.terminal.workers import map_in_threads
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, Rows
 
 MOST_CHECKSUMS_BYTES = 64 << 20
 """Checksums of runs in a remote store which a process keeps in memory."""

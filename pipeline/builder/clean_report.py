@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ from pipeline.engine.tasks import last_part
 from pipeline.mix.cuts import MixResult
 from pipeline.mix.evidence import find_reasons, read_evidence
 from shards.errors import InputError
+from shards.format.arrays import Bools
 from shards.format.manifest import BLOCK_LIST_REASON, MANIFEST_FILE
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.report.render import TEMPLATES, make_render_environment, read_style
@@ -41,9 +42,6 @@ from shards.stores.files import atomic_open, make_folder
 from shards.stores.open import open_writable_store
 from shards.terminal.display import JsonObject
 from shards.trace.locate import cut_excerpt
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools
 
 TEXT_CHARACTERS = 1500
 """The beginning of a document's text that is shown; of near-duplicates, from shortly before the first difference."""

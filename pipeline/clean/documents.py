@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +16,12 @@ from pipeline.arrow_arrays import as_large_binary
 from pipeline.clean.reasons import Dropped
 from pipeline.clean.steps import clean_batch, name_invalid
 from pipeline.clean.tally import Documents, Tally
-from pipeline.sources.base import MALFORMED, SHOWN_MALFORMED, SourceError, TextBatch
+from pipeline.recipe.schema import SourceRecipe
+from pipeline.sources.base import MALFORMED, SHOWN_MALFORMED, SourceError, Span, TextBatch
 from pipeline.sources.files import read_span
 from pipeline.sources.formats.byte_io import is_local
 from shards.errors import first_of
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import UInt32s
-    from pipeline.recipe.schema import SourceRecipe
-    from pipeline.sources.base import Span
+from shards.format.arrays import UInt32s
 
 JOIN_BYTES = 1 << 20
 """Batches are joined up to this much text before they are cleaned: 100,000 files of one document are few batches."""

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.clean.reasons import Dropped, step_of
 from shards.errors import plural
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Integers
+from shards.format.arrays import Integers
 
 
 @dataclass(slots=True)

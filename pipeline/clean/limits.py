@@ -7,18 +7,15 @@ Presets with `when = "encode"` drop their documents here. Those with `when = "mi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.clean.drops import Counts, SourceDrops
 from pipeline.clean.measures import measure
 from pipeline.clean.tally import Documents, Tally
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Float32s, UInt32s
-    from pipeline.recipe.presets import Limit
-    from pipeline.recipe.schema import SourceRecipe
+from pipeline.recipe.presets import Limit
+from pipeline.recipe.schema import SourceRecipe
+from shards.format.arrays import Bools, Float32s, UInt32s
 
 
 def find_violations(values: Float32s, names: Sequence[str], limits: Sequence[Limit]) -> Bools:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,9 @@ from pipeline.clean.functions.child import CORRECT, Answer
 from pipeline.clean.functions.modules import find_file
 from pipeline.clean.functions.process import close_functions, open_function
 from pipeline.clean.tally import MARK, Documents, Tally
+from pipeline.recipe.clean_recipe import DatatroveFilter, PythonFilter
 from shards.errors import InputError
 from shards.terminal.display import printable
-
-if TYPE_CHECKING:
-    from pipeline.recipe.clean_recipe import DatatroveFilter, PythonFilter
 
 Ask: TypeAlias = Callable[[pa.LargeStringArray, bool], Answer]
 """Asks about texts; the flag says that it is to check what was answered before."""

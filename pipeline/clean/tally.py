@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,9 @@ from pipeline.clean.drops import SourceDrops
 from pipeline.clean.reasons import MEASURED, TEXT_CHARACTERS, step_of
 from pipeline.sources.base import SHOWN_MALFORMED, SHOWN_UNDIVIDED, Span
 from shards.audit.not_text import MOST_CHARACTERS, NotText, add_not_text, look_for_not_text
+from shards.format.arrays import Bools, Int64s, UInt32s
 from shards.format.chat import ROLE_MARKS
 from shards.terminal.display import printable
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Int64s, UInt32s
 
 MARK = re.compile(f"({'|'.join(ROLE_MARKS.values())})".encode())
 """The mark of a message in the text of a conversation, which is known by its source: other text may hold it."""

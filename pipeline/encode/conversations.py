@@ -8,19 +8,14 @@ a piece of its own. Special ids are set by index, and no content yields one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import text_offsets, wrap_numbers, wrap_texts
-from shards.format.chat import ROLE_MARKS, ROLES, ChatIds
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, UInt32s
-
-_MARKS = [ROLE_MARKS[role].encode() for role in ROLES]
-MARK_BYTES = 3
+from shards.format.arrays import Int64s, UInt32s
+from shards.format.chat import MARK_BYTES, ROLES, ChatIds, find_marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +53,20 @@ class Messages:
             bounds: where each piece begins in them, and the last ends, `(messages + 1,)`.
             chat: the ids around a content.
         """
-        heads = np.array([len(chat.heads[role]) for role in ROLES], np.int64)[self.roles]
-        sizes = np.diff(bounds)
-        edges = np.append(0, np.cumsum(heads + sizes + len(chat.tail)))
-        ids, is_piece = np.empty(int(edges[-1]), pieces.dtype), np.ones(int(edges[-1]), bool)
+        import pyarrow.compute as pc  # late: it takes 0.06 s
 
-        def put(places: Int64s, token: int) -> None:
-            ids[places], is_piece[places] = token, False
-
-        for number, role in enumerate(ROLES):
-            starts = edges[:-1][self.roles == number]
-            for offset, token in enumerate(chat.heads[role]):
-                put(starts + offset, token)
-        for offset, token in enumerate(chat.tail):
-            put(edges[1:] - len(chat.tail) + offset, token)
-        ids[is_piece] = pieces  # in order: four times as fast as by their places
-        return ids, edges[self.first]
+        # As bytes, which Arrow joins: numpy takes twice the time to set ids by their places.
+        kind, size = pa.large_binary(), pieces.itemsize
+        heads = wrap_texts(kind, [np.array(chat.heads[role], pieces.dtype).tobytes() for role in ROLES])
+        tail = np.array(chat.tail, pieces.dtype).tobytes()
+        buffers = [None, pa.py_buffer((bounds * size).data), pa.py_buffer(pieces.data)]
+        joined = pc.binary_join_element_wise(
+            heads.take(wrap_numbers(pa.int64(), self.roles)),
+            pa.Array.from_buffers(kind, len(self.roles), buffers),
+            *(pa.scalar(text, kind) for text in (tail, b"")),
+        )
+        ids = np.frombuffer(joined.buffers()[2] or b"", pieces.dtype)
+        return ids, text_offsets(joined)[self.first] // size
 
 
 def find_messages(text: pa.LargeStringArray) -> Messages:
@@ -81,12 +74,8 @@ def find_messages(text: pa.LargeStringArray) -> Messages:
     offsets = text_offsets(text)
     start = int(offsets[0])
     data = np.frombuffer(memoryview(text.buffers()[2] or b""), np.uint8)[start : int(offsets[-1])]
-    # No other character begins with these two bytes and has such a third one.
-    places = np.flatnonzero(data[: 1 - MARK_BYTES] == _MARKS[0][0])
-    places = places[data[places + 1] == _MARKS[0][1]]
-    roles = data[places + 2].astype(np.int64) - _MARKS[0][2]
-    own = (roles >= 0) & (roles < len(_MARKS))
-    places, roles = places[own] + start, roles[own]
+    places, roles = find_marks(data)
+    places += start
     # Marks and contents take turns in the text; the contents are every second part.
     edges = np.empty(2 * len(places) + 1, np.int64)
     edges[:-1:2], edges[1::2], edges[-1] = places, places + MARK_BYTES, offsets[-1]

@@ -10,7 +10,7 @@ import io
 import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import xxhash
@@ -38,11 +38,9 @@ from pipeline.sources.base import Unit, content_of_unit, describe_place
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.kept_text import KeptText
 from shards.errors import InputError, RunError
+from shards.format.arrays import Float32s, Int64s, Rows, Tokens, UInt32s
 from shards.format.chat import ChatIds, parse_conversation
 from shards.format.content_hash import hash_documents
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Float32s, Int64s, Rows, UInt32s, UIntegers
 
 CHECK_ONE_IN = 4096
 """One document in this many, chosen by hash, is checked against the reference. The checks take 2% of a build with
@@ -104,7 +102,7 @@ class EncodeResult(RunResult):
 class _Encoded:
     """One batch after encoding."""
 
-    tokens: UIntegers
+    tokens: Tokens
     offsets: Int64s
     rows: Rows
     measures: Float32s | None
@@ -211,7 +209,7 @@ def _encode(encoder: Encoder, documents: Documents, spans: UInt32s, task: Encode
         raise
 
 
-def _narrow(ids: UInt32s, task: EncodeTask) -> UIntegers:
+def _narrow(ids: UInt32s, task: EncodeTask) -> Tokens:
     """Return encoded tokens in the set's type.
 
     Raises:

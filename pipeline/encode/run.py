@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -24,14 +24,13 @@ from pipeline.engine.checksums import WrittenFile, seal, unseal, write_checksumm
 from pipeline.engine.receipts import ReadRange, Result, TaskOutput, WorkFileDamagedError, write_receipt
 from pipeline.engine.tasks import InDigest, digest_of, last_part
 from shards.errors import remedy_of
+from shards.format.arrays import Float32s, Int64s, Rows, Tokens
 from shards.format.manifest import dtype_for
 from shards.format.vocabulary import Vocabulary
 from shards.stores.open import open_store
 from shards.stores.store import WritableStore
 from shards.terminal.workers import map_in_threads
 
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Float32s, Int64s, Rows, UIntegers
 TOKENS_FILE = "tokens.bin"
 DOCUMENTS_FILE = "documents.npy"
 MEASURES_FILE = "measures.bin"
@@ -218,7 +217,7 @@ class Run:
                 return begin + low, rows[low:high]
             slack *= 4
 
-    def read_tokens(self, rows: Rows) -> UIntegers:
+    def read_tokens(self, rows: Rows) -> Tokens:
         """Read the tokens of consecutive documents in one sequential read.
 
         Args:

@@ -16,14 +16,11 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import TYPE_CHECKING
 
+from pipeline.engine.stage_progress import Advance
+from pipeline.engine.tasks import Call
 from shards.errors import RunError
 from shards.terminal.workers import open_pool, start_server, submit, terminate
-
-if TYPE_CHECKING:
-    from pipeline.engine.stage_progress import Advance
-    from pipeline.engine.tasks import Call
 
 MAX_LOSSES = 3
 """How often a task may take its process with it before the build stops."""

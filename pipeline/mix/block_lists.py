@@ -15,21 +15,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline.clean.drops import SourceDrops
 from pipeline.recipe.paths import DIGEST_MARK, RecipePath, explain_path
+from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
+from shards.format.arrays import Int32s, UInt64s
 from shards.format.content_hash import find_hashes, mark_first, sort_hashes, split_hashes
 from shards.format.manifest import BlockListEntry, block_list_reason
 from shards.stores.files import hash_file, no_pipe
 from shards.terminal.display import printable
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int32s, UInt64s
-    from pipeline.clean.drops import SourceDrops
-    from pipeline.recipe.schema import Recipe
 
 MOST_FAULTS = 5
 """Faulty lines in a report: a file with more is probably not a block list, and may be large."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,19 +20,16 @@ from pipeline.clean.drops import Counts, SourceDrops
 from pipeline.clean.reasons import ITEM
 from pipeline.encode.run import END_HASH, HashKey, Run
 from pipeline.engine.receipts import TaskOutput
+from pipeline.mix.evidence import RowPlaces
+from pipeline.mix.index import Index
 from pipeline.mix.mix_plan import MixPlan
-from pipeline.mix.near_duplicates.drop import choose_dropped
+from pipeline.mix.near_duplicates.drop import SimilarPairs, choose_dropped
+from pipeline.recipe.schema import EvaluationRecipe, Recipe
 from shards.errors import plural
+from shards.format.arrays import Int64s, Rows, UInt64s
 from shards.format.content_hash import mark_first
 from shards.format.manifest import EvalTaskEntry
 from shards.stores.open import open_store
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, Rows, UInt64s
-    from pipeline.mix.evidence import RowPlaces
-    from pipeline.mix.index import Index
-    from pipeline.mix.near_duplicates.drop import SimilarPairs
-    from pipeline.recipe.schema import EvaluationRecipe, Recipe
 
 PART_HITS = 1 << 22
 """The hits of all runs are counted in parts of about this size. Each part reads them all, which are few."""

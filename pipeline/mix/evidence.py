@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,11 +30,9 @@ from pipeline.arrow_arrays import unwrap_mask, wrap_numbers, wrap_texts
 from pipeline.encode.run import Run
 from pipeline.engine.checksums import WrittenFile, checksum_file
 from pipeline.engine.receipts import TaskOutput
+from shards.format.arrays import Bools, Int64s, Integers
 from shards.stores.open import open_store
 from shards.stores.store import Store
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Int64s, Integers, UIntegers
 
 EVIDENCE_FILE = "evidence.parquet"
 _EDGES = "edges"
@@ -45,7 +43,7 @@ _EDGES_DTYPE = np.dtype("<u8")
 class RowPlaces:
     """Where the documents of the runs are in partitions of the hash space, in each of which they are run by run."""
 
-    edges: UIntegers
+    edges: Integers
     """The index of each run's first document of each partition, `(partitions + 1, runs)`."""
 
     @property
@@ -78,7 +76,7 @@ def write_evidence(
     folder: Path,
     places: RowPlaces,
     reasons: Sequence[str],
-    read: Callable[[int], UIntegers],
+    read: Callable[[int], Integers],
     more: Callable[[int], dict[str, Any]],
 ) -> dict[str, WrittenFile]:
     """Write the evidence into a task's folder; return the file's entry for the receipt.

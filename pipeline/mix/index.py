@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,12 +23,10 @@ from pipeline.mix.block_lists import Blocked
 from pipeline.mix.evidence import RowPlaces
 from pipeline.mix.partitions import Part, Partitions
 from pipeline.recipe.presets import Limit
+from pipeline.recipe.schema import SourceRecipe
+from shards.format.arrays import Bools, Float32s, Int64s, Integers, UInt32s, UInt64s
 from shards.format.content_hash import HashRange, find_copies, find_hashes, sort_hashes
 from shards.format.manifest import BlockListEntry
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Float32s, Int64s, UInt32s, UInt64s, UIntegers
-    from pipeline.recipe.schema import SourceRecipe
 
 FAR_OFF = 0.05
 """Largest excess of one source, as a part of all validation tokens, at which the cut is not moved to the nearest
@@ -114,7 +112,7 @@ class Index:
         """The tokens that are kept, `(partitions, sources)`."""
         return self._sums[:, :, 0, 1]
 
-    def read_reasons(self, number: int) -> UIntegers:
+    def read_reasons(self, number: int) -> Integers:
         """Return the number of the reason of each document of a partition; 0 for those that are kept."""
         return np.frombuffer(self._partitions.scratch.read(number), self._dtype)
 
@@ -126,7 +124,7 @@ class Index:
             kept[inside] = self.read_reasons(number)[places] == 0
         return kept
 
-    def _write(self, number: int, codes: UIntegers, lengths: UInt32s) -> None:
+    def _write(self, number: int, codes: Integers, lengths: UInt32s) -> None:
         """Write the reasons of a partition, for the first time or again; add up documents and tokens."""
         self._partitions.scratch.write(number, [codes])
         sums, longest = self._sums[number], self.longest[number]
@@ -147,7 +145,7 @@ class Index:
                 sums[source, 0] += len(tokens) - len(gone), kept.sum(dtype=np.int64)
                 longest[source] = max(longest[source], kept.max(initial=0))
 
-    def _decide(self, number: int, listed: UIntegers) -> None:
+    def _decide(self, number: int, listed: Integers) -> None:
         """Decide which documents of a partition are dropped; `listed` has the reason of each list, from 1 on."""
         part = self._partitions.read(number)
         order, shared = sort_hashes(part.hi, part.lo, bits=self.bits)

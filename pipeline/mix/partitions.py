@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -24,10 +24,8 @@ import xxhash
 from pipeline.encode.run import DOCUMENT_DTYPE, Run
 from pipeline.mix.evidence import RowPlaces
 from shards.errors import RunError
+from shards.format.arrays import Integers, UInt32s, UInt64s
 from shards.format.content_hash import HashRange, count_range_bits
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import UInt32s, UInt64s, UIntegers
 
 PARTITION_DOCUMENTS = 1 << 24
 """A partition has about as many documents at most."""
@@ -108,7 +106,7 @@ class Partitions:
     def _write(self, runs: list[Run], first: int, last: int) -> None:
         """Write the chunks of partitions of the runs [first, last), and note where their partitions end."""
         starts = np.array([HashRange(part, self.bits).start for part in range(1, 1 << self.bits)], np.uint64)
-        columns: list[tuple[UIntegers, ...]] = []
+        columns: list[tuple[Integers, ...]] = []
         for i in range(first, last):
             # A run is in hash order: its partitions are ranges of it.
             rows = runs[i].read_documents(0, runs[i].num_documents)

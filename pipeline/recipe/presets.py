@@ -16,7 +16,7 @@ from pipeline.recipe.key_values import Proportion
 from shards.config import Settings
 
 if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Float32s
+    from shards.format.arrays import Bools, Float32s
 
 OFF = "off"
 """The value of a limit that is not applied. The measure is still taken, so turning the limit on encodes nothing

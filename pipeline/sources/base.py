@@ -26,8 +26,8 @@ from shards.errors import InputError, check_extra, plural
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipeline.arrow_arrays import UInt32s
     from pipeline.recipe.schema import SourceRecipe
+    from shards.format.arrays import UInt32s
 UNIT_BYTES = 256 << 20
 """Most text in a unit (one row group may be larger): a crash costs each worker no more than this."""
 PACK_BYTES = 16 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,9 @@ import pyarrow as pa
 from pipeline.arrow_arrays import as_large_binary, text_offsets, unwrap_mask, wrap_mask, wrap_numbers, wrap_texts
 from pipeline.sources.base import NO_CHAT, TextBatch
 from shards.errors import InputError
-from shards.format.chat import ROLE_MARKS, TRAINED_ROLE
+from shards.format.arrays import Bools, Int64s, UInt32s
+from shards.format.chat import ROLE_MARKS, TRAINED_ROLE, find_marks
 from shards.terminal.display import printable
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Int64s, UInt32s
 
 NO_MESSAGES, _NO_ANSWER = f"{NO_CHAT}none", f"{NO_CHAT}no answer"
 _FIELDS = {
@@ -87,8 +85,7 @@ def mark_messages(columns: Sequence[Any], rows: UInt32s, listed: Iterable[Any] |
     # Which messages have each reason, and which conversations.
     nowhere = np.zeros(len(roles), bool)
     data = np.frombuffer(joined.buffers()[2] or b"", np.uint8)
-    # Few other characters begin as marks do: then nothing is searched.
-    is_clean = np.count_nonzero((data[:-1] == _ANSWER[0]) & (data[1:] == _ANSWER[1])) <= len(roles)
+    is_clean = len(find_marks(data)[0]) == len(roles)
     faults = [nowhere, *(has.get(why, nowhere) for why in _FIELDS), unwrap_mask(contents.is_null())]
     faults += [nowhere if is_clean else matches(_MARKS)]
     faults += [unknown, nowhere, answers & matches(_WHITE)]

@@ -33,6 +33,7 @@ from pipeline.tokenizer.chat_tokens import add_chat_tokens
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import KeptCounter
 from shards.errors import remedy_of
+from shards.format.arrays import Int64s, UInt32s
 from shards.format.chat import TRAINED_ROLE, Message
 from shards.format.tokenizer_json import (
     find_special,
@@ -51,10 +52,8 @@ from shards.stores.open import open_store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipeline.arrow_arrays import Int64s, UInt32s
-
-    Tokens = tuple[UInt32s, Int64s]
-    """Of several texts: ids `(num_tokens,)`, and offsets `(num_texts + 1,)` into them."""
+Tokens = tuple[UInt32s, Int64s]
+"""Of several texts: ids `(num_tokens,)`, and offsets `(num_texts + 1,)` into them."""
 
 _PROBE = "Probe: it's 12345 caf\u00e9s, \u4e2d\u6587!\r\n\n\tHTTPServer  x\u00a0 \U0001f642 \x00 DON'T   "
 """Words, digits, contractions, spaces and line ends of the kinds that pre-tokenizers split differently."""

@@ -19,17 +19,16 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
+from pipeline.clean.tally import Documents
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.errors import plural
+from shards.format.arrays import Int64s, Tokens
 from shards.format.tokenizer_json import Spelling
 from shards.format.vocabulary import Vocabulary
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     import tokenizers
-
-    from pipeline.arrow_arrays import Int64s, UIntegers
-    from pipeline.clean.tally import Documents
 
 SHOWN = 3
 """Rewritten documents, and unknown parts of documents, that are kept as examples of each unit."""
@@ -66,7 +65,7 @@ class KeptCounter:
         self._spelling, self._reference = spelling, reference
         self._entries = wrap_texts(pa.large_binary(), list(vocabulary.entries))
 
-    def add(self, kept: KeptText, documents: Documents, ids: UIntegers, offsets: Int64s) -> None:
+    def add(self, kept: KeptText, documents: Documents, ids: Tokens, offsets: Int64s) -> None:
         """Count what is kept of a batch of documents.
 
         Args:

@@ -40,7 +40,6 @@ from shards.terminal.workers import map_tasks
 if TYPE_CHECKING:
     import tokenizers
 
-
 Merges = list[tuple[str, str]]
 """The pairs of entries that training joins, in order, in byte-level characters."""
 TOKENIZER_FILE = "tokenizer.json"

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.arrow_arrays import text_offsets
+from shards.format.arrays import Int64s, UInt8s, UInt32s
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from pipeline.arrow_arrays import Int64s, UInt8s, UInt32s
 
 
 def _parse(ranges: str) -> UInt32s:

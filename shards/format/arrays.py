@@ -14,8 +14,11 @@ TOKEN_DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": n
 Bools = npt.NDArray[np.bool_]
 UInt8s = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
+UInt32s = npt.NDArray[np.uint32]
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
+Integers = npt.NDArray[np.integer[Any]]
+Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 """Token ids, uint16 or uint32."""

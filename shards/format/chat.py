@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shards.format.arrays import Bools, Int64s, Tokens
+from shards.format.arrays import Bools, Int64s, Tokens, UInt8s
 from shards.format.manifest import ChatEntry, Manifest, Role
 from shards.format.vocabulary import Vocabulary
 
@@ -25,6 +25,9 @@ TRAINED_ROLE: Role = "assistant"
 
 NO_TARGET = -100
 """The label of what is no target: what `cross_entropy` of PyTorch ignores."""
+
+MARK_BYTES = 3
+_MARKS = [mark.encode() for mark in ROLE_MARKS.values()]
 
 Message = tuple[Role, str]
 Encode = Callable[[str], list[int]]
@@ -162,6 +165,16 @@ def split_special(text: str, special: Iterable[str]) -> list[str]:
     """Return a text of a chat's table in parts: special tokens, of two at one place the longer, and what is between."""
     known = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
     return [part for part in re.split(f"({known})", text) if part]
+
+
+def find_marks(text: UInt8s) -> tuple[Int64s, Int64s]:
+    """Return where the marks of messages are in UTF-8, and the role of each as its place in `ROLES`, `(messages,)`."""
+    # No other character begins with these two bytes and has such a third one.
+    places = np.flatnonzero(text[: 1 - MARK_BYTES] == _MARKS[0][0])
+    places = places[text[places + 1] == _MARKS[0][1]]
+    roles = text[places + 2].astype(np.int64) - _MARKS[0][2]
+    own = (roles >= 0) & (roles < len(_MARKS))
+    return places[own], roles[own]
 
 
 def write_conversation(messages: Iterable[Message]) -> str:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.builder.running_build import DISK_REMEDY, FETCH_SCRATCH_SHARE, RunningBuild
 from pipeline.engine.receipts import RECEIPT_FILE
 from pipeline.engine.tasks import Task
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError
+from pipeline.sources.software_heritage.fetched_documents import FetchResult
 from shards.errors import plural
 from shards.stores.files import check_room
 from shards.stores.store import require_folder
-
-if TYPE_CHECKING:
-    from pipeline.sources.software_heritage.fetched_documents import FetchResult
 
 
 def run_fetch(build: RunningBuild) -> None:

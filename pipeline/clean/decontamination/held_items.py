@@ -13,15 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.arrow_arrays import spread
 from pipeline.clean.decontamination.items import LONG_WORDS, Items
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, Rows
+from shards.format.arrays import Int64s, Rows
 
 COMMON_DOCUMENTS = 10
 """Source of the number: Brown et al. 2020 (GPT-3), appendix C, which leaves out n-grams found more often."""

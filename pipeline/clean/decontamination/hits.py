@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
@@ -24,9 +24,7 @@ from pipeline.clean.decontamination.normal_form import (
     normalise,
 )
 from pipeline.clean.tally import Documents
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Int64s, Rows, UInt64s
+from shards.format.arrays import Bools, Int64s, Rows, UInt64s
 
 HIT_DTYPE = np.dtype(
     [

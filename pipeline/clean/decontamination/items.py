@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -30,10 +30,8 @@ from pipeline.sources.base import ALLOW, SourceError, Span
 from pipeline.sources.files import list_files, list_spans
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.eval_tasks.read import read_items as read_task_items
+from shards.format.arrays import Int64s, Rows, UInt32s, UInt64s
 from shards.stores.open import open_store
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, Rows, UInt32s, UInt64s
 
 NGRAM_WORDS = 5
 """Words of an n-gram: one changed word spoils five of them, and the words on either side of it are still found."""

@@ -25,15 +25,12 @@ import html
 import re
 import unicodedata
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
 from pipeline.arrow_arrays import spread
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, UInt8s, UInt32s, UInt64s
+from shards.format.arrays import Int64s, UInt8s, UInt32s, UInt64s
 
 UNICODE_VERSION = unicodedata.unidata_version
 """Another version of Unicode may have other letters."""

@@ -16,15 +16,12 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import decode_source
 from modulefinder import ModuleFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pipeline.recipe.clean_recipe import PythonFilter
+from pipeline.recipe.schema import SourceRecipe
 from shards.config import MAX_RECIPE_BYTES
 from shards.errors import InputError, MissingExtraError, shell_command
 from shards.stores.files import read_file
-
-if TYPE_CHECKING:
-    from pipeline.recipe.clean_recipe import PythonFilter
-    from pipeline.recipe.schema import SourceRecipe
 
 
 def read_function(table: PythonFilter, *, allow_code: bool) -> PythonFilter:

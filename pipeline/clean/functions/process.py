@@ -22,14 +22,13 @@ import numpy as np
 from pipeline.arrow_arrays import text_offsets
 from pipeline.clean.functions import child
 from pipeline.clean.functions.modules import check_allowed, describe_refusal, name_modules, pin_packages
+from pipeline.recipe.clean_recipe import PythonFilter
+from pipeline.recipe.schema import SourceRecipe
 from shards.errors import InputError
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from pipeline.recipe.clean_recipe import PythonFilter
-    from pipeline.recipe.schema import SourceRecipe
 
 _PASSED = ("HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")
 ANSWER_S = 3600.0

@@ -6,21 +6,17 @@ Stretches of a document are known by their hashes, and a hash table finds the eq
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from pipeline.numba_compiler import compiled
+from shards.format.arrays import Bools, Int32s, Int64s, UInt8s, UInt64s
 
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Int32s, Int64s, UInt8s, UInt64s
-
-    Bytes = UInt8s
-    """The UTF-8 of a document, uint8 `(bytes,)`."""
-    Blocks = UInt64s
-    """A document in numbers of eight bytes, followed by at least eight zeros."""
-    Keys = UInt64s
-    """Hashes: equal things have equal ones, and two that differ have the same once in 2^64."""
+Bytes = UInt8s
+"""The UTF-8 of a document, uint8 `(bytes,)`."""
+Blocks = UInt64s
+"""A document in numbers of eight bytes, followed by at least eight zeros."""
+Keys = UInt64s
+"""Hashes: equal things have equal ones, and two that differ have the same once in 2^64."""
 
 NEWLINE = 0x0A
 FIRST_WIDE = 0xC2

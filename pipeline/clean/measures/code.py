@@ -12,8 +12,6 @@ An apostrophe inside double quotes ends the string early. That moves a share by 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from pipeline.clean.measures.characters import (
@@ -21,16 +19,14 @@ from pipeline.clean.measures.characters import (
     DIGITS,
     FIRST_WIDE,
     NEWLINE,
+    Bytes,
     divide,
     is_letter,
     mark_bytes,
 )
 from pipeline.clean.measures.names import ENCODED_RUN_BYTES
+from pipeline.clean.measures.words import Words
 from pipeline.numba_compiler import compiled
-
-if TYPE_CHECKING:
-    from pipeline.clean.measures.characters import Bytes
-    from pipeline.clean.measures.words import Words
 
 _ALPHANUMERIC = ASCII_LETTERS | DIGITS
 NAME = _ALPHANUMERIC | mark_bytes(b"_")

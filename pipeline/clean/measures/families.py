@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.characters import read_blocks
+from pipeline.clean.measures.characters import Bytes, read_blocks
 from pipeline.clean.measures.code import measure_alphanumeric, measure_encoded, measure_literals
 from pipeline.clean.measures.lines import find_lines, measure_lines, measure_sentences
 from pipeline.clean.measures.names import FAMILIES
@@ -15,13 +14,10 @@ from pipeline.clean.measures.phrases import count_brackets, find_phrases, measur
 from pipeline.clean.measures.repetition import measure_ngrams, measure_repeated_lines
 from pipeline.clean.measures.words import find_words, measure_words
 from pipeline.numba_compiler import compiled, compiled_and_kept
+from shards.format.arrays import Bools, Float32s, Float64s, Int64s
 
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Float32s, Float64s, Int64s
-    from pipeline.clean.measures.characters import Bytes
-
-    Row = Float32s
-    """The measures of a document, in the order of `MEASURES`."""
+Row = Float32s
+"""The measures of a document, in the order of `MEASURES`."""
 
 (
     _WORDS, _LINES, _REPEATED_LINES, _NGRAMS, _PHRASES, _GENERATED, _SENTENCES, _ALPHANUMERIC, _LITERALS, _ENCODED,

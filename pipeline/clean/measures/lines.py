@@ -5,12 +5,14 @@ Sentences are counted in the lines that C4 would keep. C4 drops the other lines;
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from pipeline.clean.measures.characters import (
     NEWLINE,
+    Blocks,
+    Bytes,
     begins_with,
     divide,
     has_code,
@@ -27,12 +29,9 @@ from pipeline.clean.measures.names import (
     SENTENCE_ENDS,
     SHORT_CHARS,
 )
+from pipeline.clean.measures.words import Words
 from pipeline.numba_compiler import compiled
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int32s, UInt8s
-    from pipeline.clean.measures.characters import Blocks, Bytes
-    from pipeline.clean.measures.words import Words
+from shards.format.arrays import Int32s, UInt8s
 
 _PUNCTUATION = np.array([ord(char) for char in PUNCTUATION])
 _ENDS = np.array([ord(char) for char in SENTENCE_ENDS])

@@ -12,11 +12,10 @@ from pipeline.arrow_arrays import text_offsets
 from pipeline.clean.measures.names import FAMILIES, MEASURES
 from pipeline.numba_compiler import is_to_compile
 from shards.errors import InputError, check_extra
+from shards.format.arrays import Float32s
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from pipeline.arrow_arrays import Float32s
 
 CODE_VERSION = 2
 """Raised when a measure of a text changes."""

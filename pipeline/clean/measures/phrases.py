@@ -5,21 +5,16 @@ Two bytes, by a table, rule out nearly every place; the phrases are compared at 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.clean.measures.characters import ASCII_LETTERS, DIGITS, NEWLINE, begins_with
+from pipeline.clean.measures.characters import ASCII_LETTERS, DIGITS, NEWLINE, Bytes, begins_with
+from pipeline.clean.measures.lines import Lines
 from pipeline.clean.measures.names import HEAD_LINES
+from pipeline.clean.measures.words import Words
 from pipeline.numba_compiler import compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pipeline.arrow_arrays import Bools, Int32s, UInt8s
-    from pipeline.clean.measures.characters import Bytes
-    from pipeline.clean.measures.lines import Lines
-    from pipeline.clean.measures.words import Words
+from shards.format.arrays import Bools, Int32s, UInt8s
 
 _LOREM_IPSUM = "lorem ipsum"
 _LINE_PHRASES = (

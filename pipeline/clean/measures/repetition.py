@@ -5,21 +5,16 @@ Two lines or paragraphs are equal when their words are. Only the characters of w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from pipeline.clean.measures.characters import chain, divide, find_first, make_table
+from pipeline.clean.measures.characters import Keys, chain, divide, find_first, make_table
+from pipeline.clean.measures.lines import Lines
 from pipeline.clean.measures.names import DUPLICATE_SIZES, TOP_SIZES
+from pipeline.clean.measures.words import Words
 from pipeline.numba_compiler import compiled
+from shards.format.arrays import Float64s, Int32s
 
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Float64s, Int32s
-    from pipeline.clean.measures.characters import Keys
-    from pipeline.clean.measures.lines import Lines
-    from pipeline.clean.measures.words import Words
-
-    Ints = Int32s
+Ints = Int32s
 
 _LARGEST_TOP = TOP_SIZES[-1]
 _LARGEST = DUPLICATE_SIZES[-1]

@@ -5,15 +5,10 @@ Compiled for `pipeline.mix.near_duplicates.normal_text`, which makes shingles of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pipeline.clean.measures.characters import read_blocks
+from pipeline.clean.measures.characters import Bytes, read_blocks
 from pipeline.clean.measures.words import find_words
 from pipeline.numba_compiler import compiled_and_kept
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, UInt64s
-    from pipeline.clean.measures.characters import Bytes
+from shards.format.arrays import Int64s, UInt64s
 
 
 @compiled_and_kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from pipeline.clean.measures.characters import (
     ASCII_LETTERS,
     BEGINS_WHITE,
     NEWLINE,
+    Blocks,
+    Bytes,
+    Keys,
     divide,
     find_runs,
     is_letter,
@@ -19,10 +22,7 @@ from pipeline.clean.measures.characters import (
 )
 from pipeline.clean.measures.names import STOP_WORDS
 from pipeline.numba_compiler import compiled
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int32s
-    from pipeline.clean.measures.characters import Blocks, Bytes, Keys
+from shards.format.arrays import Int32s
 
 _BLOCK_BYTES = 8
 _STOP_WORDS = np.frombuffer(b"".join(word.encode().rjust(_BLOCK_BYTES, b"\0") for word in STOP_WORDS), "<u8")

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -31,10 +31,8 @@ from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, Payload, Report, digest_of_payload
 from pipeline.mix.near_duplicates.normal_text import PART_TOKENS, UNICODE_VERSION, Openings, hash_shingles, load_entries
 from shards.audit.ngrams import finalize
+from shards.format.arrays import Int64s, Rows, Tokens, UInt32s, UInt64s
 from shards.format.content_hash import mark_first
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, Rows, UInt32s, UInt64s, UIntegers
 
 BANDS = 14
 ROWS = 8
@@ -195,7 +193,7 @@ def write_bands(folder: Path, task: BandsTask, report: Report) -> BandsResult:
     return BandsResult(rows=int(edges[-1]), files=files)
 
 
-def _read_parts(run: Run, rows: Rows) -> Iterator[UIntegers]:
+def _read_parts(run: Run, rows: Rows) -> Iterator[Tokens]:
     """Yield the tokens of consecutive documents, `PART_TOKENS` at once."""
     part, end = rows[:1].copy(), int(rows["start"][-1]) + int(rows["length"][-1])
     for start in range(int(rows["start"][0]), end, PART_TOKENS):

@@ -12,21 +12,19 @@ one document. Memory: about 300 bytes a pair at or above `min_jaccard`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_numbers
 from pipeline.engine.tasks import InDigest, Payload, last_part
+from pipeline.mix.evidence import RowPlaces
+from pipeline.mix.index import Index
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, read_similar
+from shards.format.arrays import Bools, Float64s, Int64s, Rows, UInt64s
 from shards.format.content_hash import mark_first, sort_hashes
 from shards.stores.open import open_store
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Bools, Float64s, Int64s, Rows, UInt64s
-    from pipeline.mix.evidence import RowPlaces
-    from pipeline.mix.index import Index
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -34,10 +33,8 @@ from pipeline.clean.decontamination.normal_form import DOCUMENT_END, SCRIPTS, fi
 from pipeline.numba_compiler import is_to_compile
 from pipeline.tokenizer.encoder import read_tokenizer
 from shards.errors import check_extra
+from shards.format.arrays import Int64s, Integers, Tokens, UInt8s, UInt64s
 from shards.format.vocabulary import Vocabulary, read_vocabulary
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, Integers, UInt8s, UInt64s, UIntegers
 
 UNICODE_VERSION = unicodedata.unidata_version
 """Another version of Unicode may fold other letters."""
@@ -110,7 +107,7 @@ def _find_kinds() -> UInt8s:
 
 
 def hash_shingles(
-    pieces: Iterable[UIntegers], lengths: Integers, entries: Entries
+    pieces: Iterable[Tokens], lengths: Integers, entries: Entries
 ) -> Iterator[tuple[int, Int64s, Int64s, UInt64s]]:
     """Hash the shingles of documents, repeated ones included, part by part.
 
@@ -127,7 +124,7 @@ def hash_shingles(
     from pipeline.clean.measures.shingles import hash_words  # loads compiled code
 
     ends = np.cumsum(lengths, dtype=np.int64)
-    waiting: list[UIntegers] = []
+    waiting: list[Tokens] = []
     last = np.zeros(0, np.uint64)
     done = read = first = 0
     for tokens in (piece[at : at + PART_TOKENS] for piece in pieces for at in range(0, len(piece), PART_TOKENS)):

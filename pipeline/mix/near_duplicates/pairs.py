@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -37,13 +37,11 @@ from pipeline.mix.near_duplicates.bands import (
     read_rows,
 )
 from shards.audit.ngrams import finalize
+from shards.format.arrays import Int64s, Integers, Rows, UInt64s
 from shards.format.content_hash import mark_first
 from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.terminal.workers import map_in_threads
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, Integers, Rows, UInt64s
 
 RANGE_ROWS = 1 << 23
 """Band rows that a task reads, about: 600,000 documents of all bands."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -22,12 +22,10 @@ from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Repo
 from pipeline.mix.near_duplicates.bands import Tokenizer
 from pipeline.mix.near_duplicates.normal_text import hash_shingles, load_entries
 from pipeline.mix.near_duplicates.pairs import PARTITIONS, PairsTask, distinct_pairs, pairs_digest, read_pairs
+from shards.format.arrays import Int64s, Rows, Tokens, UInt64s
 from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.terminal.workers import map_in_threads
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s, Rows, UInt64s, UIntegers
 
 FLOOR = 0.5
 """The lowest similarity that is written: `min_jaccard` may move above it, and nothing is compared again."""
@@ -200,7 +198,7 @@ def _split(runs: Int64s, starts: Int64s, ends: Int64s, size: int) -> list[slice]
     return [slice(first, last) for first, last in itertools.pairwise(edges) if first < last]
 
 
-def _read_tokens(piece: tuple[Run, Rows]) -> UIntegers:
+def _read_tokens(piece: tuple[Run, Rows]) -> Tokens:
     """Read the tokens of a run's documents to compare with one read, and leave out those between them."""
     run, rows = piece
     tokens = run.read_tokens(rows)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -30,10 +30,8 @@ from pipeline.sources.formats.detect import ending_of
 from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import plural
+from shards.format.arrays import Int64s
 from shards.terminal.display import printable
-
-if TYPE_CHECKING:
-    from pipeline.arrow_arrays import Int64s
 
 _DELIMITERS = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
 _SELDOM_IN_TEXT = "\t|"

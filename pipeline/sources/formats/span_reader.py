@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from pipeline.arrow_arrays import wrap_mask
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import (
     ALLOW,
     MALFORMED,
@@ -31,8 +32,6 @@ from pipeline.sources.messages import mark_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from pipeline.recipe.schema import SourceRecipe
 
 
 class SpanReader:

@@ -34,7 +34,6 @@ from shards.stores.retry import note_reached, retry, stop_on
 if TYPE_CHECKING:
     from obstore.store import HTTPStore
 
-
 MISSING = "content missing"
 DIFFERS = "content differs from its SHA-1"
 NOT_GZIP = "content not gzip"
