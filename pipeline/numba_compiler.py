@@ -11,8 +11,6 @@ numba is imported when the first function is decorated, so that to ask what is k
 
 # pyright: reportUnknownMemberType=false
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

@@ -3,8 +3,6 @@
 Data recipes and train recipes share it, so that both behave alike. It reads one file and runs nothing.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -4,8 +4,6 @@ Programs may rely on a problem's kind; messages are for people and may change.
 A message says a number of things by `plural`.
 """
 
-from __future__ import annotations
-
 import errno
 import importlib
 import importlib.util

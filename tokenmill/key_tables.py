@@ -1,7 +1,5 @@
 """Tables of a recipe's keys as Markdown, from its models: types, bounds, defaults and docstrings."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

@@ -1,8 +1,6 @@
 """Choose the device and the precision of a model; let ranks wait for each other, and share the work."""
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -7,8 +7,6 @@ that the model is ready; validation, saving and steps that were taken twice afte
 process, and the time between two processes, are not. The stopping rule is dollars per unit of loss, phase after phase.
 """
 
-from __future__ import annotations
-
 import operator
 import statistics
 from collections.abc import Sequence

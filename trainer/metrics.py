@@ -5,8 +5,6 @@ how many there were, so that the file reads as if the run had never stopped. A c
 lines that led to it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from typing import Any

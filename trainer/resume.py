@@ -1,7 +1,5 @@
 """Where a run goes on: the checkpoint that it resumes or begins from, whether recipe and set fit, what has changed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -8,8 +8,6 @@ RUN/checkpoints/     `trainer.checkpoint`
 RUN/samples/         JSON lines of texts drawn at milestones and the ends of phases
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 

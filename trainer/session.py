@@ -7,8 +7,6 @@ nothing changes.
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import gc
 import os
 from contextlib import ExitStack, suppress

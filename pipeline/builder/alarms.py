@@ -3,8 +3,6 @@
 It shows what would go; how, stands in `pipeline.clean.reasons`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import NamedTuple

@@ -11,8 +11,6 @@ is printed unless `progress=True`. The environment, the signal handlers and the 
 are: a script needs no `if __name__ == "__main__"`, and a notebook works. One build or plan at a time in a process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

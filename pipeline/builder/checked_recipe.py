@@ -1,7 +1,5 @@
 """Read a recipe and check every file that it names, so that one report holds all faults before a build begins."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ encoding is in no run: then the document's text tells. Costs a receipt and a rea
 """
 
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
-from __future__ import annotations
-
 import itertools
 import os
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The two places of a build, its set and its work folder: what they may hold, and how other builds are kept away."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -4,8 +4,6 @@ The manifest is deleted before the first shard changes and written after the las
 complete set.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 

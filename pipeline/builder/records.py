@@ -8,8 +8,6 @@ The first stage with missing tasks is known exactly. Later stages depend on its 
 those of the last build in the work folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

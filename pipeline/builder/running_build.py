@@ -1,7 +1,5 @@
 """A build at work: each stage reads its attributes, runs its tasks through it, and adds what the tasks made."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ The stored form names tasks by digest, so a work folder may be moved. The recipe
 written when the set is mixed, and again when the set is published: a mix whose alarm stopped the build is there, too.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator
 from contextlib import contextmanager

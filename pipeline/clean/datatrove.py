@@ -5,8 +5,6 @@ A document has its text and nothing else: no metadata and no `id`. What a filter
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import lru_cache

@@ -3,8 +3,6 @@
 `DocumentStream` turns spans into documents for encoding, for the tokenizer's sample and for a plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast

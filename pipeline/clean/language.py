@@ -5,8 +5,6 @@ reading a file that was cut off within its dictionary. It does not tell one that
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Presets with `when = "encode"` drop their documents here. Those with `when = "mi
 `pipeline.mix.index` to the measures that are stored with the runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ RE2 matches the patterns in time linear in the text, for any pattern. One pass s
 """
 
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

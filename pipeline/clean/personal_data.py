@@ -6,8 +6,6 @@ by the content hash of the document's original text: never by a counter, so that
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

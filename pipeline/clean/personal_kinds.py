@@ -9,8 +9,6 @@ twice as fast.
 A placeholder is never a hit: masking masked text changes nothing.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Callable, Iterator, Sequence

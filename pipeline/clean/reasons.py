@@ -5,8 +5,6 @@
 `plan` and `build` say what stands here.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Encoding, the tokenizer's sample, a plan, `trace --hash` and digests use all of 
 documents is a row of `REASONS` in `pipeline.clean.reasons`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module

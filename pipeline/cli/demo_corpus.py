@@ -2,8 +2,6 @@
 
 Documents that are too long for them become an eval set for the demo's training."""
 
-from __future__ import annotations
-
 import argparse
 
 from shards.terminal.arguments import parse_path

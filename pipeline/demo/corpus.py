@@ -11,8 +11,6 @@ Of the documents that are too long, which no model of the corpus sees in trainin
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import re

@@ -5,8 +5,6 @@ environment, the 50 MB that are at least a fifth documentation hold 85% of all l
 `add_docstr` and `add_newdoc` count too: that is where torch and numpy document what they implement in C.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import os

@@ -5,8 +5,6 @@ a piece of its own. Special ids are set by index, and no content yields one.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

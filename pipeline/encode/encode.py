@@ -4,8 +4,6 @@ Text stays in Arrow buffers. A sample of every unit is also encoded with `tokeni
 shows the document. Memory: the unit's tokens (2 or 4 bytes each) and one batch of text.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 from dataclasses import dataclass, field

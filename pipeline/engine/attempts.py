@@ -9,8 +9,6 @@ In a folder, an attempt's folder is renamed to the task's digest. In another sto
 its name in the task's folder, and the receipt, created only if there is none, says which attempt's files count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

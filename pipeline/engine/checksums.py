@@ -8,8 +8,6 @@ xxh3 runs at about 10 GB/s on one core, 300 times the speed of encoding. 8 bytes
 file.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ A disk may damage a file after its task is done. Whoever reads it raises `WorkFi
 the build then calls `forget` and begins again from its receipts.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

@@ -14,8 +14,6 @@ On its node a call is unpickled only after the node's software was compared with
 
 # Ray ships no complete types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -8,8 +8,6 @@ The receipt also has each file's version as its store lists it (`ListedFile.vers
 is trusted until it is read; one of another version (a restored backup, a copied folder) is compared with its checksums.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Progress of a build's stages: notes, and the counters of a stage's tasks, shown by `shards.terminal.progress`."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Generator

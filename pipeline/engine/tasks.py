@@ -7,8 +7,6 @@ stores that it writes to. It is small and can be pickled, so that each executor 
 run, `pipeline.engine.executors` where.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -5,8 +5,6 @@ are ignored; a repeated hash counts once. A hash depends on a document's text al
 tokenizer. Memory: 26 bytes per hash, about 80 while they are read.
 """
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import os

@@ -4,8 +4,6 @@
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -13,8 +13,6 @@ a document is in one phase, unless its source is repeated.
 `pipeline.mix.index` reads the documents.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

@@ -11,8 +11,6 @@ document holds. Size: less than a byte a document. Memory: one partition.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import base64
 import io
 import threading

@@ -4,8 +4,6 @@ The hash space is read in partitions (`pipeline.mix.partitions`); measures are r
 bytes for each document of a partition, and 8 bytes for each run and partition.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

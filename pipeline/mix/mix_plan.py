@@ -1,7 +1,5 @@
 """The result of a mix as plain data: the slices of each shard, and the totals of each source."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pipeline.encode.run import HashKey

@@ -9,8 +9,6 @@ Scratch: 20 bytes per document, in a file without a name that ends with the proc
 group, 8 bytes for each run and partition, and 300 for each chunk.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import weakref

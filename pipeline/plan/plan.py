@@ -5,8 +5,6 @@ those in the sample: of a source that is sampled, the build drops more. A build 
 link keeps its speed; waiting for the nodes of a cluster is not included.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

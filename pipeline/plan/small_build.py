@@ -5,8 +5,6 @@ source with no more text than that is taken whole. All that the samples have is 
 the build is collected, not raised.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Generator

@@ -3,8 +3,6 @@
 A format is a table, not a program: a message is written from itself alone, so no later message changes an earlier one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import permutations

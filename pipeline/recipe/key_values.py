@@ -1,8 +1,6 @@
 """The values of a data recipe's keys: sizes, counts, names, patterns, each read or refused by itself."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-from __future__ import annotations
-
 import codecs
 import re
 from decimal import Decimal

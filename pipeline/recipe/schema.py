@@ -4,8 +4,6 @@ The keys' types, bounds, defaults, meanings and the rules between them have thei
 `pipeline.builder.checked_recipe` reads files. Nothing here opens the files that a recipe names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction

@@ -14,8 +14,6 @@ The selection of files, the disk check, the estimate and the mix all use these r
 Fractions are exact: errors of rounding are never added up.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress

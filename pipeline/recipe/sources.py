@@ -3,8 +3,6 @@
 The keys of a kind say where its documents are. What is done with them is said by the keys that all kinds share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from operator import not_
 from typing import Annotated, Any, ClassVar, Literal, Self, cast

@@ -6,8 +6,6 @@ of as few files as possible. Reading is in `pipeline.sources.formats.contract`.
 """
 
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-from __future__ import annotations
-
 import contextlib
 import glob as globbing
 import hashlib

@@ -5,8 +5,6 @@ there as it is written, with brackets in it, is no pattern; but `[[]` is a brack
 file with that.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import os
 import posixpath

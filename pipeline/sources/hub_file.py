@@ -5,8 +5,6 @@ them ahead, through `shards.stores.hub_store`, which checks every answer: if the
 that versions never mix. Memory: `AHEAD_BYTES` and the group of ranges that is being read.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import re

@@ -5,8 +5,6 @@ match. A folder of `datasets.save_to_disk` has the files that its `state.json` n
 because its files hold rows that were deleted. A `stat` or two for each folder and mark.
 """
 
-from __future__ import annotations
-
 import filecmp
 import glob as globbing
 import json

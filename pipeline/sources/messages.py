@@ -5,8 +5,6 @@ message after message. A batch of conversations becomes text in a few operations
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import json
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias

@@ -4,8 +4,6 @@ They do not change what is read, so they are not part of a recipe. They are flag
 worker processes as environment variables.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -4,8 +4,6 @@ Equal rows give the same file, which is then kept: nothing runs again. Memory: `
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -11,8 +11,6 @@ the files. A build opens the files of a group only when it has used the groups b
 order of the others. Of 2,400 files, it reads the footers of 16 if a few hold enough.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence

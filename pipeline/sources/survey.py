@@ -7,8 +7,6 @@ looks right in that. Every file is looked at: some thousand a second.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import codecs
 import io
 import itertools

@@ -1,8 +1,6 @@
 """The tokenizer of a set with conversations: its special tokens, and whether its ids suit the format's table."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ What is kept of text differs between kinds (`Keeps` of `shards.format.tokenizer_
 text without anybody seeing it, or has no fixed bytes for its ids.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

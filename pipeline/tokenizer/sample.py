@@ -5,8 +5,6 @@ that only a small part of a large source is read. If a source has less text than
 the proportions hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction

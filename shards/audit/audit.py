@@ -15,8 +15,6 @@ Not judged: whether text is good, true or lawful. A set that is not whole is ref
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import tempfile
 import time
 from collections import defaultdict

@@ -8,8 +8,6 @@ searched for by a sample of its documents and n-grams, chosen by content. So a s
 The result of a check is a `Check`: a verdict, rows of findings, and documents as examples.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import islice

@@ -12,8 +12,6 @@ Memory: 1.5 KB for each judged id, and the listed documents. Documents are count
 up to 8 times and within a fifth above.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ so that all bits are equally random. Costs about 1 ns per token for each doublin
 hash once in 2^64, so comparing millions of them gives no chance matches.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from shards.format.arrays import Int64s, Tokens, UInt64s

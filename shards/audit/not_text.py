@@ -4,8 +4,6 @@ Nothing is changed or dropped. The rules are strict: of prose, mathematics and s
 document in a thousand. About 0.2 ms a document, of which only the beginning counts.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import defaultdict

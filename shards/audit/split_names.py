@@ -6,8 +6,6 @@ A file or folder is one if its name becomes a sibling's when `train` replaces it
 `eval.py` beside `train.py` is a program.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 

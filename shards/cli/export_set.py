@@ -1,7 +1,5 @@
 """Write the same tokens and document boundaries in the layout that another loader reads."""
 
-from __future__ import annotations
-
 import argparse
 import time
 

@@ -3,8 +3,6 @@
 If it is stopped, run the same command again to resume; a folder that already holds the set is verified again.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 

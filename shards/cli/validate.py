@@ -1,7 +1,5 @@
 """Check a shard set. Exit status: 0 valid, 1 problems, 2 the set cannot be read."""
 
-from __future__ import annotations
-
 import argparse
 
 from shards.errors import first_of, plural

@@ -4,8 +4,6 @@ Its marks of generation are what `transformers` makes the mask of a loss from: t
 that follows it, as `shards.format.chat` counts targets.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial

@@ -5,8 +5,6 @@ documents of each split, where each phase of the mix begins and ends, and how th
 copied from the set's frames: nothing is encoded again. Equal sets give equal bytes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager

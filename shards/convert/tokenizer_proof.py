@@ -4,8 +4,6 @@ The ids of training are those of `make_plain`. Compared are probes, which are te
 differently, and documents of the set. If its tokenizer keeps every byte, their text must become the set's own tokens.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version

@@ -8,8 +8,6 @@ The commits are those of the data sets' main branches that public code pins; two
 splits are those that lm-evaluation-harness scores, and takes few-shot examples from.
 """
 
-from __future__ import annotations
-
 import re
 import reprlib
 import string

@@ -5,8 +5,6 @@ ten thousand items, which are held in memory. JSON lines are read by Python: Arr
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import hashlib
 import io
 import json

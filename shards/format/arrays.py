@@ -1,7 +1,5 @@
 """Names for the types of numpy arrays, by their items; and the types of tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ The mask of a loss is a function of the ids; nothing is stored. It holds because
 special id: what a message says is text, and what a special token says is the format. shards/FORMAT.md states both.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ another, in any place and order. The mix, validation, block lists and `plan` wor
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ of a file; `shards.validation` checks whether its numbers are true. JSON is writ
 order, two spaces, a final newline), so that equal metadata gives equal bytes.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import reprlib

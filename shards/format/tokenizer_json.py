@@ -6,8 +6,6 @@ entries such as `<0x0A>` are bytes. *Unigram* vocabularies, with their scores, a
 In all of them an entry has fixed bytes, so that the text of tokens is their bytes, joined.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

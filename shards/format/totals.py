@@ -1,7 +1,5 @@
 """The splits, the mix and the phases of a manifest, computed from its shards: by a build, and again by validation."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -8,8 +8,6 @@ the same folder hashes what is there and continues, also within a file.
 Costs one read of every file for its hash. Memory does not grow with the set.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Sequence

@@ -13,8 +13,6 @@ and lone surrogates are spelt out, as `display.printable` does on a terminal. In
 spans, in fences, or has every character of syntax escaped.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import itertools

@@ -11,8 +11,6 @@ A report judges nothing that the audit does not judge, and uploads nothing.
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import codecs
 import json
 from collections.abc import Callable

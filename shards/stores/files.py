@@ -7,8 +7,6 @@ Others may be able to write to the folder above. So a temporary name is random a
 from it, and a folder that another user has made is not taken for this user's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Open the store at an address: a folder on this machine, a folder in a bucket of an object store, or on the Hub."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

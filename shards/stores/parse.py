@@ -3,8 +3,6 @@
 An object of JSON that has a key twice is refused, since some readers take the first of the two and others the last.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -5,8 +5,6 @@ last failure is final, or after `UNREACHED_S` if no connection can be made to a 
 user is told of failures only if no request of the process is answered: one among many is normal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

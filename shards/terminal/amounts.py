@@ -1,7 +1,5 @@
 """Amounts as people read them: three digits with a scale, such as `9.07 MB`, `5.76 M tokens` or `1.5 MB/s`."""
 
-from __future__ import annotations
-
 _SCALES = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _COUNT_SCALES = {"T": " T", "G": " B", "M": " M", "k": " K"}
 

@@ -1,7 +1,5 @@
 """Flags and arguments that several commands share, and the types of their values. Imports nothing heavy."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import math

@@ -4,8 +4,6 @@ Names and texts come from files that others wrote. Everything that goes to a ter
 that no document can move the cursor, rename the window or reverse the line. `--json` goes through `format_json`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Hints for a name that is not known: the nearest known name, or what to do instead of what other tools have."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

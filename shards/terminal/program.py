@@ -9,8 +9,6 @@ Exit statuses: 0 done; 1 it failed on the way, or the set has problems; 2 it cou
 machine); 130 interrupted; 141 the reader of the output has gone (`| head`).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno

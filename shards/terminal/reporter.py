@@ -5,8 +5,6 @@ Readers, stores and searches never print: a program that calls `shards.open_set`
 both reports nothing. Stores, which are called from many places, use the reporter of the process: `report`.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

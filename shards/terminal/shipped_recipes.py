@@ -1,7 +1,5 @@
 """Which recipe or experiment is meant: a shipped one, found by name, from a checkout and from a wheel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

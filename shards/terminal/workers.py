@@ -10,8 +10,6 @@ or a reader that stops early; and when the program ends, even by SIGKILL. Ctrl-C
 reports it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

@@ -5,8 +5,6 @@ torch takes them apart and stacks them again, which takes longer than to read th
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal

@@ -15,8 +15,6 @@ once; dealing samples out in turn would take samples into a batch that are far a
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args

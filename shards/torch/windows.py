@@ -11,8 +11,6 @@ a frame for each document, and for a new shard its document table.
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import operator
 import os
 import warnings

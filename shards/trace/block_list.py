@@ -4,8 +4,6 @@ One hash per line, in hex; lines that begin with `#` say where they are from, an
 document is listed once, in order of hashes, so that the file depends only on the documents found.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Costs one pass over the document table of each shard involved, up to the last ro
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

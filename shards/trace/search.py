@@ -10,8 +10,6 @@ documents, or the longest one decoded; 16 bytes per document found.
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

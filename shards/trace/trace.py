@@ -8,8 +8,6 @@ knows nothing of work folders.
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, dataclass, field
 

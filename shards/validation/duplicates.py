@@ -6,8 +6,6 @@ and is in one or two ranges. Costs about 0.15 s for a million documents.
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain

@@ -7,8 +7,6 @@ none of its numbers decides how much is allocated. `check_set_files` and `check_
 once, `check_shard_files` one shard; `check_files` all of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

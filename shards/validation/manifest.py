@@ -3,8 +3,6 @@
 Plain arithmetic on the numbers in the manifest: no file is read, and no number decides how much is allocated.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -10,8 +10,6 @@ another one, the file is read again for its SHA-256, so that the problem is the 
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256

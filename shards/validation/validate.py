@@ -8,8 +8,6 @@ the set: a frame of 1 MiB for each thread, 8 bytes per document of the shards be
 partitions; for a set in a store also one request (8 MiB) and one document table for each thread.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 The tables come from the models that check a recipe. docs/keys.md is what this command prints.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from shards.terminal.program import Outcome

@@ -7,8 +7,6 @@ their 95% intervals, and writes the recipe with them, ready for `tokenmill build
 `--dry-run` says how many trainings are missing.
 """
 
-from __future__ import annotations
-
 import argparse
 from contextlib import closing
 

@@ -12,8 +12,6 @@ errors, what each phase cost, samples, and how to load it; what it lacks is refu
 printed, and the Hub is not asked.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from dataclasses import replace

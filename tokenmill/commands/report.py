@@ -3,8 +3,6 @@
 They show the set's mix, tokens, audit and examples, and how to use it. The exit status is 0 whatever the audit says.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from shards.terminal.arguments import add_set, add_workers, parse_path

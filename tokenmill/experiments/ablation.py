@@ -11,8 +11,6 @@ OUT/looks.json    the answers that were looked at: of each arm, the digests of t
 OUT/ablation.json the answer; OUT/ablation.html, .png and .svg show it
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -6,8 +6,6 @@
 # scipy ships no types.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """The arms of an ablation: their recipes, resolved and checked, and the digest that tells their sets apart."""
 
-from __future__ import annotations
-
 import glob
 import os
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ The training is a process of its own, `tokenmill train`, in a run folder that su
 goes on from the run's last checkpoint. On a machine with GPUs each training holds one of them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The file of an ablation: recipes for the data and the training, seeds, and arms that each change some keys."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast

@@ -1,7 +1,5 @@
 """The answer of a mix search: the found weights with their intervals, how good the fits are, and what was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

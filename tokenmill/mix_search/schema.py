@@ -1,7 +1,5 @@
 """The file of a mix search: bounds of the sources' shares, the objective, and what the search may cost."""
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Annotated
 

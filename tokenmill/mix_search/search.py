@@ -9,8 +9,6 @@ source's part t / T: as many epochs, for any w. Sources that the real run does n
 repeats them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Those that it tries are points that fill the space, and then points near the best.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The folders of checkpoints and their files other than tensors: names, state, checksums. Needs no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import operator
 import re

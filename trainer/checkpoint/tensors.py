@@ -1,8 +1,6 @@
 """The tensors of a checkpoint: weights, optimizer state, torch's random generators, saved whole or not at all."""
 
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -9,8 +9,6 @@ samples of all milestones.
 Runs may still be training, and may have different tokenizers: losses per token are then not compared.
 """
 
-from __future__ import annotations
-
 import argparse
 
 from shards.terminal.arguments import parse_path

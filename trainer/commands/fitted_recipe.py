@@ -20,8 +20,6 @@ choose fewer than 64, which was not seen to help.
 of two; Muon's rate is 0.8 / width, at most 8e-3, and AdamW's twice that. Nothing here tries out other ones.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib

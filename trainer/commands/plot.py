@@ -6,8 +6,6 @@ of its recipe changed. It works during training, and takes about a second. `comp
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

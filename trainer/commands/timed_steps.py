@@ -5,8 +5,6 @@ recomputation, fed from the compressed shards of a small set of made-up tokens, 
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-from __future__ import annotations
-
 import ctypes
 import math
 import statistics

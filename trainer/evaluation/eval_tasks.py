@@ -9,8 +9,6 @@ the model's context loses tokens at its beginning, as there; it is counted.
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

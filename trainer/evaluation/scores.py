@@ -1,7 +1,5 @@
 """Scores of a model with their standard errors: as metrics.jsonl has them, and as people read them."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence

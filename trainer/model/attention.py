@@ -5,8 +5,6 @@ step), so there is no buffer to lose when weights are saved, loaded or moved.
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

@@ -14,8 +14,6 @@ padded ids have a logit of minus infinity, elsewhere they have no logit: they ar
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any, Literal

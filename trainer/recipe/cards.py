@@ -1,7 +1,5 @@
 """The GPUs that are known by name: how fast they calculate and read, and how much they hold."""
 
-from __future__ import annotations
-
 import re
 
 CARDS = {

@@ -1,7 +1,5 @@
 """The table `[eval]` of a train recipe: eval sets, eval tasks, the rules between their keys, the files they name."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from functools import partial

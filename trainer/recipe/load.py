@@ -1,7 +1,5 @@
 """Reading a train recipe: every fault in one report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The model has two layers of a few features, and keeps what its parts are: its ki
 ties. Steps are counted anew: each phase end and each milestone stays a step of its own, with `GAP` steps between two.
 """
 
-from __future__ import annotations
-
 import os
 
 from trainer.recipe.load import parse_recipe

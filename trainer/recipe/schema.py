@@ -3,8 +3,6 @@
 Widths are in features, lengths in tokens, batches in sequences. Torch is not imported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 

@@ -3,8 +3,6 @@
 `write_comparison` writes this with the runs' curves as a page that needs no network, and the picture as PNG and SVG.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math

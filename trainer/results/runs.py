@@ -1,7 +1,5 @@
 """Runs as their folders tell them: the recipe, the metrics, which set and tokenizer, and what is odd about the run."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import Counter

@@ -6,8 +6,6 @@ passes.
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import math
 import statistics
 from typing import NamedTuple, NoReturn

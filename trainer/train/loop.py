@@ -14,8 +14,6 @@ costs more than its budget is an off-ramp: the run stops there, until it is told
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import bisect
 import contextlib
 import json

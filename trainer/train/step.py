@@ -1,8 +1,6 @@
 """One optimizer step: read, forward, backward, clip, step. Nothing here waits for the device but `fetch_losses`."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-from __future__ import annotations
-
 import time
 import warnings
 

@@ -9,8 +9,6 @@ sent by the next one. So lines can be there twice; curves are drawn over the log
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -4,8 +4,6 @@ result = trainer.train_model("demo", shards="out/demo", run="out/demo-run")
 model = trainer.load_model("out/demo-run").model
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

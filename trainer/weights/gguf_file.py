@@ -6,8 +6,6 @@ pre-tokenizer, of which its own converter finds only those of published tokenize
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -6,8 +6,6 @@ earlier training had, and of padding.
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Compared are ids of texts, conversations by the chat template, and what the mode
 answer. llama.cpp runs in a process of its own, whose crash is an error like any other.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

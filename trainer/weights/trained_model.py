@@ -1,7 +1,5 @@
 """Loading a model for commands and Python programs: from a run's folder, or from one of transformers."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

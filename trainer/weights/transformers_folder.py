@@ -5,8 +5,6 @@ in one file or in those that an index names. Pickled weights are never loaded.
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stage that writes the shards."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Sequence

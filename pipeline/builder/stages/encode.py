@@ -1,7 +1,5 @@
 """The stage that makes a run of every unit, and what is checked when all are encoded."""
 
-from __future__ import annotations
-
 from pipeline.builder.alarms import check_encoded
 from pipeline.builder.running_build import RunningBuild
 from pipeline.clean.measures import measure

@@ -1,7 +1,5 @@
 """The stage that reads the items of evaluation sets."""
 
-from __future__ import annotations
-
 from pipeline.builder.running_build import RunningBuild
 from pipeline.clean.decontamination import items
 from pipeline.engine.tasks import make_task

@@ -1,7 +1,5 @@
 """The stage that fetches the files that rows of Software Heritage only name."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

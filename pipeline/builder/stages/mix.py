@@ -1,7 +1,5 @@
 """The stage that decides which document goes to which shard, and has more units encoded while a source is short."""
 
-from __future__ import annotations
-
 from pipeline.builder.alarms import check_mixed, note_near_duplicates
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import run_encode

@@ -1,7 +1,5 @@
 """The three stages that find near-duplicates, between encoding and mixing; none runs unless the recipe asks for it."""
 
-from __future__ import annotations
-
 from pipeline.builder.records import NEAR_STAGES
 from pipeline.builder.running_build import DISK_REMEDY, RunningBuild
 from pipeline.encode.run import distinct_runs

@@ -1,7 +1,5 @@
 """The tokenizer of a build: trained on a sample, now or by an earlier build, or the file that the recipe gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pipeline.builder.running_build import RunningBuild

@@ -9,8 +9,6 @@ licence or of the wording of a task, are a phrase in any case. A short item is o
 Memory: about 30 bytes for each n-gram of the items, and the hits of one run.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import reduce
 

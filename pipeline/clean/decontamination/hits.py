@@ -6,8 +6,6 @@ measured. Memory: 40 MB for so many items, and about 20 bytes for each byte of a
 character is replaced.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import cast

@@ -5,8 +5,6 @@ one, down to `LEAST_WORDS`, by all of its words as one n-gram. Even shorter item
 counts them and does not search for them. Memory: about 40 bytes for each word of the items.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Generator, Iterable

@@ -19,8 +19,6 @@ Characters outside ASCII are looked up in a table, and only those that change ar
 `str.translate` of whole texts, measured. Memory: 2 MB for the tables of a process.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import unicodedata

@@ -10,8 +10,6 @@ closed by the end of the guard: then all have ended.
 """
 
 # pyright: reportUnknownVariableType=false
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -6,8 +6,6 @@ travels with them: so no worker or node opens the files, and an edit changes no 
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
-from __future__ import annotations
-
 import hashlib
 import json
 import os

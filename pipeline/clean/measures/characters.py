@@ -4,8 +4,6 @@ White space is what Python's `str.split` takes for it. Documents are valid UTF-8
 Stretches of a document are known by their hashes, and a hash table finds the equal ones without a sort.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from pipeline.numba_compiler import compiled

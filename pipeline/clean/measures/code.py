@@ -10,8 +10,6 @@ Letters of program text outside string literals, by rules that need no grammar: 
 An apostrophe inside double quotes ends the string early. That moves a share by little.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from pipeline.clean.measures.characters import (

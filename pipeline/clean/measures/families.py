@@ -1,7 +1,5 @@
 """The measures of documents, one after the other: each family's function, if one of its measures is wanted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

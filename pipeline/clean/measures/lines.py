@@ -3,8 +3,6 @@
 Sentences are counted in the lines that C4 would keep. C4 drops the other lines; here they only do not count.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

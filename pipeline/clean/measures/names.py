@@ -1,7 +1,5 @@
 """Every measure by name, in families that are taken together, and the numbers of the papers that define some."""
 
-from __future__ import annotations
-
 SHORT_CHARS = 30
 """Lines of fewer characters are short: Penedo et al. 2024, section 3.6."""
 PUNCTUATION = ".!?\"'…”’»。！？．｡।॥؟۔։።។။"

@@ -3,8 +3,6 @@
 Two bytes, by a table, rule out nearly every place; the phrases are compared at the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

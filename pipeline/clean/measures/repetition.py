@@ -3,8 +3,6 @@
 Two lines or paragraphs are equal when their words are. Only the characters of words count, not white space.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from pipeline.clean.measures.characters import Keys, chain, divide, find_first, make_table

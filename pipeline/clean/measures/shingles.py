@@ -3,8 +3,6 @@
 Compiled for `pipeline.mix.near_duplicates.normal_text`, which makes shingles of them.
 """
 
-from __future__ import annotations
-
 from pipeline.clean.measures.characters import Bytes, read_blocks
 from pipeline.clean.measures.words import find_words
 from pipeline.numba_compiler import compiled_and_kept

@@ -1,7 +1,5 @@
 """Words: the longest runs of characters that are not white space, as Gopher has them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -15,8 +15,6 @@ permutation hashing, Li, Owen and Zhang 2012). An empty slot, of which short doc
 first slot with one in an order that belongs to the empty slot (optimal densification, Shrivastava 2017).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

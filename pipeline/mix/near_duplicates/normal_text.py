@@ -15,8 +15,6 @@ a special token).
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator

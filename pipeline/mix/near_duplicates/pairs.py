@@ -9,8 +9,6 @@ A document is known by its run's number and its place in the run; the first of e
 are written sorted by partition, in parts of bounded size. Memory: about 60 bytes per row of the range, and one part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial

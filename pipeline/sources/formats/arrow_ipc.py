@@ -6,8 +6,6 @@ shares with those before it, is one span. Memory: one record batch, as in the fi
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Generator, Iterable, Iterator

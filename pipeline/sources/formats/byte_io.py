@@ -5,8 +5,6 @@ overlaps itself do not change where a document ends. Memory: one block, and the 
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io

@@ -16,8 +16,6 @@ names that a recipe may give. Keys of a source that a file's format does not use
 row group's column chunk, is in memory.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass

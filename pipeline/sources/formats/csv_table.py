@@ -6,8 +6,6 @@ To cut a large file, all of it is scanned once. Memory: one block of records.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import csv
 import io
 import sys

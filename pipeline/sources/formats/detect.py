@@ -7,8 +7,6 @@ an ending, binary data, and compressed text without an ending such as `.md` are 
 become one document.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import os

@@ -5,8 +5,6 @@ A byte order mark at the start of a file is removed. No encoding is guessed, but
 UTF-8 is expected. Memory: a block. Latin-1 costs about 1 ms a megabyte.
 """
 
-from __future__ import annotations
-
 import codecs
 import functools
 import re

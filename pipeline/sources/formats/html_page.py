@@ -5,8 +5,6 @@ The page alone decides its text: links, entities and scripts are not followed, a
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import logging
 import re
 

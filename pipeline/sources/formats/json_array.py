@@ -4,8 +4,6 @@ The scan knows strings and brackets alone; what an element holds is for the read
 large file, all of it is scanned once. Memory: one block of elements.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import partial

@@ -5,8 +5,6 @@ is not read. Memory: one batch, and the column chunk from which it is decoded.
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import contextlib
 import re
 import struct

@@ -1,8 +1,6 @@
 """Text files that are cut at separators and streamed in blocks."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import itertools
 import json
 import re

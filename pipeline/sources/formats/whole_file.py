@@ -1,7 +1,5 @@
 """Files that are one document each: as they are, the text of an HTML page, or the cells of a notebook."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

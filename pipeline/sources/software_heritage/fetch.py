@@ -8,8 +8,6 @@ So after a change of `keep`, or to retry missing files, only the rest is fetched
 Every row without a document is counted with its reason. Memory: 200 bytes per file of the unit, and one batch of text.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import sqlite3

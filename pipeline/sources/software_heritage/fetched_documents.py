@@ -1,8 +1,6 @@
 """Documents that the fetch stage wrote, as parquet: a span's rows and texts, and the counts of rejected rows."""
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping

@@ -8,8 +8,6 @@ written, as datatrove itself does by default. Its datasets read every `.ds` belo
 Source: huggingface/datatrove, pipeline/tokens/tokenizer.py's `TokenizedFile` and utils/dataset.py.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from shards.convert.layouts.layout import OpenFile, SplitReader

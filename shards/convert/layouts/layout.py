@@ -5,8 +5,6 @@ does not grow with the set, only with its longest document if the layout stores 
 """
 
 # pyright: reportUnknownMemberType=false
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

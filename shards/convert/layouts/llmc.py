@@ -7,8 +7,6 @@ format for Llama 3's vocabulary is read by its Python script alone, so a set of 
 Source: karpathy/llm.c, dev/data/data_common.py's `write_datafile` and llmc/dataloader.h.
 """
 
-from __future__ import annotations
-
 import struct
 
 from shards.convert.layouts.layout import OpenFile, SplitReader

@@ -7,8 +7,6 @@ is one sequence. Megatron has no uint32: ids of a larger vocabulary are int32, o
 Source: NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py, `_IndexWriter` and `DType`.
 """
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

@@ -7,8 +7,6 @@ for a smaller vocabulary; for a larger one, change that number there.
 Source: karpathy/nanoGPT, data/openwebtext/prepare.py and train.py's `get_batch`.
 """
 
-from __future__ import annotations
-
 from shards.convert.layouts.layout import OpenFile, SplitReader
 
 USAGE = 'np.memmap("{out}/{split}.bin", dtype=np.uint16, mode="r")'

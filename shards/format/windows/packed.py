@@ -9,8 +9,6 @@ Which rows a shard has is decided by lengths alone. Seed and epoch choose which 
 order of rows, as of windows. shards/FORMAT.md states both.
 """
 
-from __future__ import annotations
-
 import bisect
 import contextlib
 import functools
