@@ -5,21 +5,17 @@ so `Vocabulary.decode` is exact for any range of tokens: the text as the tokeniz
 tokens do not have fixed bytes, such as WordPiece, are refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
 from shards.errors import Problem
+from shards.format.arrays import Bools, Int64s, Tokens
 from shards.format.manifest import Manifest
 from shards.format.tokenizer_json import Keeps, parse_tokenizer
-
-if TYPE_CHECKING:
-    from shards.format.arrays import Bools, Int64s, Tokens
 
 MAX_TOKENIZER_BYTES = 1 << 27
 """A larger tokenizer.json is refused before it is read; 262,144 entries take 33 MB."""

@@ -5,23 +5,18 @@ mixed, even if the branch moves. Every answer is checked: its length, its place 
 Hub's digest of it. A file that is read whole is hashed too. Failures that may pass are retried.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote, unquote, urlsplit
 
 from shards.errors import InputError, set_error
 from shards.stores.hub_client import ANSWER_S, ask_hub, hub_endpoint, open_hub_client
 from shards.stores.retry import StoreError, TransientError
 from shards.stores.store import ListedFile
-
-if TYPE_CHECKING:
-    pass
 
 HUB_SCHEME = "hf://"
 _NAME = r"(?![^/@]*\.\.)[A-Za-z0-9](?:[\w.-]*\w)?"

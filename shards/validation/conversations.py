@@ -5,19 +5,13 @@ content, then EOS. It begins with one of them and has an answer. A document of t
 content holds a special id, which is what the mask of the loss relies on.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.format.arrays import Int64s, Tokens
+from shards.format.arrays import Bools, Int64s, Tokens
 from shards.format.chat import ROLE_MARKS, find_openings, find_targets, split_special
 from shards.format.manifest import ChatEntry, Manifest
-
-if TYPE_CHECKING:
-    from shards.format.arrays import Bools
 
 
 class ConversationChecker:

@@ -1,15 +1,10 @@
 """A conversation with a model, as ids: what was asked and what was sampled, closed as the format closes an answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural
 from trainer.model.generate import Completion, TrainedModel, complete
-
-if TYPE_CHECKING:
-    from trainer.recipe.eval_config import SamplingOptions
+from trainer.recipe.eval_config import SamplingOptions
 
 
 class Conversation:

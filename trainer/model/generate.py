@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Literal
 
 from shards.errors import InputError, RunError, plural
 from shards.format.chat import ChatIds, make_chat_ids
+from shards.format.manifest import ChatEntry
 from shards.format.tokenizer_json import make_plain, parse_tokenizer, without_prefix
+from trainer.recipe.eval_config import SamplingOptions
+from trainer.recipe.schema import TrainConfig
 
 if TYPE_CHECKING:
     import tokenizers
     import torch
 
     from shards import ShardSet
-    from shards.format.manifest import ChatEntry
     from trainer.model.decoder import LanguageModel
-    from trainer.recipe.eval_config import SamplingOptions
-    from trainer.recipe.schema import TrainConfig
 
 
 @dataclass(slots=True)

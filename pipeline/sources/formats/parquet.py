@@ -5,6 +5,8 @@ is not read. Memory: one batch, and the column chunk from which it is decoded.
 """
 
 # pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
 import contextlib
 import re
 import struct
@@ -12,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Generator, Iterator
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,8 +25,10 @@ from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBat
 from pipeline.sources.formats.byte_io import is_local, open_file
 from pipeline.sources.formats.columns import check_columns, split_rows, test_predicates
 from pipeline.sources.formats.span_reader import SpanReader
-from pipeline.sources.hub_file import RangeFile
 from shards.errors import plural, remedy_of
+
+if TYPE_CHECKING:
+    from pipeline.sources.hub_file import RangeFile
 
 _GUESSED_CONTENT_BYTES = 5000.0  # a source file of public repositories
 _TAIL = struct.Struct("<I4s")  # length of the footer, magic number

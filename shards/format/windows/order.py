@@ -17,22 +17,17 @@ number of windows consumed is therefore all the state a training run has of its 
 batch size, and the same windows follow. `shards.trace.locate` finds the documents of a window.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.random import PCG64, SeedSequence
 
 from shards.errors import plural
 from shards.format.arrays import Int64s, UInt64s
-
-if TYPE_CHECKING:
-    from shards.format.shard import Shard
-
+from shards.format.shard import Shard
 
 ORDER_VERSION = 2
 """The version of the order, which states and checkpoints name; a `CheckpointState` by its own version."""
