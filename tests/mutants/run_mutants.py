@@ -8,8 +8,6 @@ once), what takes its place, and the tests that must fail. The file is restored 
 exit status is 1. A mutant takes some seconds, so this is a tool for those who change tests, and no part of `make test`.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

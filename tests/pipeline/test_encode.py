@@ -1,7 +1,5 @@
 """A run: where hashes cut its rows, and that the batches in which its text was read change none of its bytes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

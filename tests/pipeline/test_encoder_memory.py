@@ -1,7 +1,5 @@
 """The encoder's memory: words that never come again, and documents of any length."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Near-duplicates: shingles, signatures, candidate pairs, exact similarity and the selection, by slow references."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 # pyright: basic
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

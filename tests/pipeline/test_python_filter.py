@@ -43,7 +43,6 @@ from tests.support.recipes import overrides, source, write_recipe, write_texts
 from tests.support.started import Started, attempts
 
 RULES = """
-from __future__ import annotations
 import parts.words
 from dataclasses import dataclass
 from helpers import is_long

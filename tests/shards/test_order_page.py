@@ -1,7 +1,5 @@
 """The order in shards/FORMAT.md: its vectors and rules, read here without our code, give the windows of our code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

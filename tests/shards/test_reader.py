@@ -1,7 +1,5 @@
 """The façade: `open_set`, splits, shards, tokens and documents; and the same files through other programs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`shards.torch` over a set in a bucket: with and without the cache, and in a DataLoader's workers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils.data import DataLoader

@@ -1,7 +1,5 @@
 """`TokenStream`: the union of what ranks and workers read over interruptions is the order, whole, and nothing twice."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import json

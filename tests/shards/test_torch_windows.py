@@ -1,7 +1,5 @@
 """`TokenWindows`: every sample is the tokens of its place, in any process, by any sampler; little is decoded for it."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 import threading

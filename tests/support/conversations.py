@@ -1,7 +1,5 @@
 """Conversations of real text, in the shapes in which they are found, and a set of them."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Pictures of runs, by `plot` and `compare`. What `compare` says stands in the golden file."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

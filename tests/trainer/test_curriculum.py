@@ -1,7 +1,5 @@
 """Training on a set with phases: the order crosses each border between two windows, resumed and on other ranks too."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Every token that a run reads or skips is accounted for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

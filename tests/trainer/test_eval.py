@@ -1,7 +1,5 @@
 """The command `eval`: scores after training equal those during it; the documents that are hardest."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

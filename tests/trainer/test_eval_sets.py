@@ -1,7 +1,5 @@
 """Eval sets: bits per byte by document against a naive computation, documents of the training text, errors."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

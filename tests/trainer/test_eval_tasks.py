@@ -1,7 +1,5 @@
 """Eval tasks of a train recipe: their scores in a run, and recipes that are refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 

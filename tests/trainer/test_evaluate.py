@@ -1,7 +1,5 @@
 """Validation by source against a naive computation, token by token."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import math

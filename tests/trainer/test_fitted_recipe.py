@@ -1,7 +1,5 @@
 """`fit --write`: what it writes trains as it is; its sizes follow from the text, the machine and the time."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """On a GPU: the losses and scores of the CPU, compiled or not; runs that go on, there and elsewhere."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

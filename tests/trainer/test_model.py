@@ -1,7 +1,5 @@
 """The decoder: causality, attention groups, rotary positions, parameter counts, saving."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Training on packed rows: a step's loss is the mean over its targets, whoever reads them, and documents are apart."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -1,7 +1,5 @@
 """Several ranks on the CPU (gloo): the same samples and losses as one, and checkpoints that either goes on from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

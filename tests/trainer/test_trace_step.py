@@ -1,7 +1,5 @@
 """From a training step to documents: a real run's batches, resumed and in other micro-batches, against the traced."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

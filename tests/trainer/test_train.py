@@ -1,7 +1,5 @@
 """The loop: it learns, its first loss is that of guessing, accumulation changes nothing, failures are named."""
 
-from __future__ import annotations
-
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor

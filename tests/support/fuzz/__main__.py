@@ -7,8 +7,6 @@ loaded what commands load, with 2 GB of addresses and 20 s of a processor. The f
 """
 
 # pyright: basic
-from __future__ import annotations
-
 import argparse
 import atexit
 import contextlib

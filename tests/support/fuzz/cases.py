@@ -4,8 +4,6 @@
 """
 
 # pyright: basic
-from __future__ import annotations
-
 import bz2
 import contextlib
 import csv

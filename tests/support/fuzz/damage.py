@@ -1,8 +1,6 @@
 """Damage to one file, drawn by chance: bytes, values of JSON, columns of Parquet, or what is no file in its place."""
 
 # pyright: basic
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
