@@ -1,6 +1,8 @@
 """Real text, small files of every format, and the command line as a person runs it."""
 
 import ast
+import json
+import os
 import pydoc_data.topics
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from filelock import FileLock
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe
@@ -73,16 +76,18 @@ def expected(recipe: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a recipe with every feature on."""
-    return write_cleaned_recipe(tmp_path_factory.mktemp("cleaned"))
-
-
-@pytest.fixture(scope="session")
-def whole(cleaned: Path) -> Built:
-    """Return its set, built on disk by one process."""
-    result = build_here(cleaned, cleaned.parent / "set")
-    return Built(cleaned, cleaned.parent / "set", result)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Return the set of a recipe with every feature on, built by one process, once for all of pytest-xdist."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "whole"
+    folder.mkdir(exist_ok=True)
+    result = folder / "result.json"
+    with FileLock(folder / "lock"):
+        recipe = folder / "cleaned.toml"
+        if not result.exists():
+            built = build_here(write_cleaned_recipe(folder), folder / "set")
+            result.write_text(json.dumps(built))
+    return Built(recipe, folder / "set", json.loads(result.read_text()))
 
 
 @pytest.fixture
