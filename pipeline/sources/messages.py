@@ -77,16 +77,21 @@ def mark_messages(columns: Sequence[Any], rows: UInt32s, listed: Iterable[Any] |
     begins = text_offsets(joined)[offsets]
     text = pa.Array.from_buffers(pa.large_string(), len(rows), [None, pa.py_buffer(begins.data), joined.buffers()[2]])
 
-    def matches(pattern: str) -> Bools:
-        return unwrap_mask(pc.match_substring_regex(given.view(pa.large_string()), pattern))
+    def matches(pattern: str, among: Bools) -> Bools:
+        found, texts = np.zeros(len(roles), bool), given.filter(wrap_mask(among)).view(pa.large_string())
+        found[among] = unwrap_mask(pc.match_substring_regex(texts, pattern))
+        return found
 
     # Which messages have each reason, and which conversations.
     nowhere = np.zeros(len(roles), bool)
     data = np.frombuffer(joined.buffers()[2] or b"", np.uint8)
     is_clean = len(find_marks(data)[0]) == len(roles)
+    # No other answer is empty or white, as its last byte tells: that of its mark, if it is empty.
+    last = data[text_offsets(joined)[1:] - 1]
+    ends_white = answers & ((last <= ord(" ")) | (last >= 0x80))
     faults = [nowhere, *(has.get(why, nowhere) for why in _FIELDS), unwrap_mask(contents.is_null())]
-    faults += [nowhere if is_clean else matches(_MARKS)]
-    faults += [unknown, nowhere, answers & matches(_WHITE)]
+    faults += [nowhere if is_clean else matches(_MARKS, ~nowhere)]
+    faults += [unknown, nowhere, matches(_WHITE, ends_white)]
     found = np.array([_any_of(fault, offsets) for fault in faults])
     found[_REASONS.index(NO_MESSAGES)] = absent | (offsets[1:] == offsets[:-1])
     found[_REASONS.index(_NO_ANSWER)] = ~_any_of(answers, offsets)
@@ -124,6 +129,8 @@ def read_messages(data: bytes) -> str:
 
 def _any_of(messages: Bools, offsets: Int64s) -> Bools:
     """Return which conversations have a message of some, `(conversations,)`."""
+    if not messages.any():  # which is usual
+        return np.zeros(len(offsets) - 1, bool)
     counts = np.concatenate([[0], np.cumsum(messages)])
     return counts[offsets[1:]] > counts[offsets[:-1]]
 

@@ -34,6 +34,7 @@ TOPICS = {
     "scale": "scale",
     "near_duplicates": "near_duplicates",
     "cleaned_build": "build",
+    "conversations": "build",
 }
 """The module of each topic: `bench_TOPIC(work, quick)` there runs it."""
 GOALS = {
@@ -48,6 +49,7 @@ GOALS = {
     "engines s3_ratio": "at most 1.5",
     "engines ray_ratio": "at most 1.3",
     "cleaned_build ratio": "at most 2.0",
+    "conversations ratio": "at least 0.7",
     "audit memory_ratio": "at most 1.15",
     "memory worker_ratio": "at most 1.15",
     "memory command_ratio": "at most 1.15",

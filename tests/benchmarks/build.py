@@ -4,10 +4,25 @@ datatrove's DocumentTokenizer and merger get the same files, tokenizer and proce
 process start included.
 """
 
+import json
 from functools import partial
 from pathlib import Path
 
-from tests.benchmarks.harness import MB, Figures, Usage, alternate, build, median, remove, run_python, watch_build
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.benchmarks.harness import (
+    MB,
+    Figures,
+    TopicSkippedError,
+    Usage,
+    alternate,
+    build,
+    median,
+    remove,
+    run_python,
+    watch_build,
+)
 from tests.benchmarks.material import (
     corpus_files,
     corpus_folder,
@@ -16,6 +31,7 @@ from tests.benchmarks.material import (
     write_copies,
     write_tokenizer,
 )
+from tests.support.conversations import CORPUS, read_lines, to_records
 
 SHARD_TOKENS = 4_400_000  # 8 training shards: a whole number for each process
 ROUNDS, CLEANED_ROUNDS = 3, 6
@@ -104,6 +120,34 @@ def bench_cleaned_build(work: Path, quick: bool) -> Figures:
         "ratio": min(seconds["cleaned"]) / min(seconds["plain"]),
         "spread": max(max(own) / min(own) for own in seconds.values()),
     }
+
+
+def bench_conversations(work: Path, quick: bool) -> Figures:
+    """Encode copies of published conversations, and their text alone, by turns, in one task: `ratio` is of speeds."""
+    if not CORPUS.is_dir():
+        raise TopicSkippedError(f"no conversations in {CORPUS}")
+    pairs = [(line["question"], line["answer"]) for line in read_lines("gsm8k-train.jsonl")]
+    pairs = [(f"{copy} {question}", answer) for copy in range(10 if quick else 50) for question, answer in pairs]
+    records = to_records([[("user", question), ("assistant", answer)] for question, answer in pairs])
+    tokenizer = write_tokenizer(corpus_files("bulk_prose"), work / "tokenizer.json")
+    texts: dict[str, list[object]] = {
+        "text": ["\n\n".join(pair) for pair in pairs],
+        "messages": [record["messages"] for record in records],
+    }
+    seconds: dict[str, list[float]] = {column: [] for column in texts}
+    for column, rows in texts.items():
+        pq.write_table(pa.table({column: rows}), work / f"{column}.parquet")
+    for column in [*texts] * (1 if quick else ROUNDS):
+        recipe = recipe_text([work / f"{column}.parquet"], tokenizer)
+        if column == "messages":
+            recipe = recipe.replace("weight = 1", 'weight = 1\nmessages = "messages"') + '[chat]\nformat = "chatml"\n'
+        build(work, recipe, "--workers", "1", "--validate", "quick", name=column)
+        stage = json.loads((work / f"{column}.work/build.json").read_text())["stages"]["encode"]
+        seconds[column].append(sum(stage["core_seconds"].values()))
+        remove(work, column, f"{column}.work")
+    figures: Figures = {f"{column}_s": median(own) for column, own in seconds.items()}
+    ratios = [text / messages for text, messages in zip(*seconds.values(), strict=True)]
+    return figures | {"ratio": median(ratios), "spread": max(ratios) / min(ratios)}
 
 
 def bench_memory(work: Path, quick: bool) -> Figures:
