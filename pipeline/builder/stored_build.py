@@ -18,6 +18,7 @@ from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.receipts import TaskOutput, WorkFileDamagedError
 from pipeline.engine.tasks import last_part
 from pipeline.recipe.schema import Recipe
+from pipeline.tokenizer.chat_tokens import write_chat_tokens
 from pipeline.tokenizer.given_tokenizer import TokenizerInfo
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError, RunError
@@ -86,7 +87,7 @@ class Build:
         ]
 
     def read_tokenizer(self) -> bytes:
-        """Return the bytes of the `tokenizer.json` of the runs.
+        """Return the bytes of the `tokenizer.json` of the runs, with the special tokens of their conversations.
 
         Raises:
             InputError: the recipe's file is gone.
@@ -95,7 +96,7 @@ class Build:
             folder = self.work.child("tokenizer").child(self.tokenizer.task.rpartition("/")[2])
             return bytes(TaskOutput(folder).read(TOKENIZER_FILE))
         try:
-            return Path(self.tokenizer.path).read_bytes()
+            return write_chat_tokens(Path(self.tokenizer.path).read_bytes(), self.tokenizer.added)
         except OSError as error:
             raise InputError(
                 f"{self.tokenizer.path}: cannot be read: {error.strerror}. It is the tokenizer of the sorted runs in "

@@ -39,6 +39,11 @@ def add_chat_tokens(tokenizer: Part, tokens: Sequence[str]) -> Part:
     return tokenizer | {"added_tokens": added}
 
 
+def write_chat_tokens(tokenizer_json: bytes, tokens: Sequence[str]) -> bytes:
+    """Return a `tokenizer.json` with a table's special tokens."""
+    return json.dumps(add_chat_tokens(json.loads(tokenizer_json), tokens)).encode()
+
+
 def find_chat_faults(tokenizer: Part, chat: ChatRecipe, ends: Collection[str]) -> Iterator[str]:
     """Yield the faults of a parsed tokenizer.json for which conversations cannot be written with it.
 

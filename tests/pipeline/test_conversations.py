@@ -27,7 +27,7 @@ from shards.format.manifest import ChatEntry
 from shards.format.reader import open_set
 from shards.format.tokenizer_json import find_special
 from shards.validation.validate import validate
-from tests.support.builds import Built, build_here, digests, real_documents
+from tests.support.builds import Built, build_here, call_here, digests, real_documents
 from tests.support.conversations import CORPUS, make_conversations, read_corpus, rewrite_set, write_chat_recipe
 from tests.support.tokenizers import train_byte_level, train_llama2, with_metaspace
 
@@ -238,7 +238,8 @@ def test_a_given_tokenizer_gets_the_tokens_that_it_lacks(tmp_path: Path) -> None
         (with_metaspace(train_llama2(real_documents()[:200])), "</s>"),
     ):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        recipe = write_chat_recipe(folder, "roles", tokenizer={"file": "given.json", "eos_token": eos})
+        clean = {"near_duplicates": {"action": "drop", "max_dropped": 1.0}}
+        recipe = write_chat_recipe(folder, "roles", tokenizer={"file": "given.json", "eos_token": eos}, clean=clean)
         (folder / "given.json").write_text(json.dumps(tokenizer))
         built = build_here(recipe, folder / "set")
         assert built["problems"] == []
@@ -256,6 +257,7 @@ def test_a_given_tokenizer_gets_the_tokens_that_it_lacks(tmp_path: Path) -> None
         # From its own recipe and tokenizer the same set is built.
         assert build_here(folder / "set/recipe.json", folder / "again")["problems"] == []
         assert digests(folder / "again") == digests(folder / "set")
+        call_here("clean-report", folder / "set", "--examples", 1, expect=0)
 
 
 def test_long_conversations_are_dropped_in_the_mix_and_nothing_is_encoded_again(tmp_path: Path) -> None:

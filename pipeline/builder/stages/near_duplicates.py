@@ -21,7 +21,7 @@ def run_near_duplicates(build: RunningBuild) -> None:
     # The bands of each document: one task for each run.
     given, chat = build.tokenizer, build.tokenizer.chat
     openings = tuple((tuple(chat.heads[role]), chat.leads[role]) for role in ROLES) if chat else ()
-    tokenizer = given.path, given.file_sha256, given.task, openings
+    tokenizer = given.path, given.file_sha256, given.task, given.added, openings
     distinct = distinct_runs(build.runs)
     tasks = [
         make_task(

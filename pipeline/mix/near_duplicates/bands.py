@@ -115,7 +115,7 @@ EDGE_BITS = 12
 """A range of keys begins at a multiple of 2^-12 of the key space."""
 EDGE_DTYPE = np.dtype("<u8")
 
-Tokenizer = Annotated[tuple[str, str, str | None, Openings], NOT_IN_DIGEST]
+Tokenizer = Annotated[tuple[str, str, str | None, tuple[str, ...], Openings], NOT_IN_DIGEST]
 """The tokenizer of runs, as `load_entries` takes it."""
 
 
@@ -135,7 +135,7 @@ class BandsTask(Payload):
 
 def bands_digest(run_digest: str) -> str:
     """Return the digest of the bands task of a run."""
-    return digest_of_payload(BandsTask(run_digest, "", ("", "", None, ())))
+    return digest_of_payload(BandsTask(run_digest, "", ("", "", None, (), ())))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,7 +17,7 @@ a special token).
 # pyright: reportUnknownMemberType=false
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
@@ -29,6 +29,7 @@ from pipeline.arrow_arrays import spread, text_offsets, wrap_numbers, wrap_texts
 from pipeline.clean import measures
 from pipeline.clean.decontamination.normal_form import DOCUMENT_END, SCRIPTS, find_characters, hash_ngrams
 from pipeline.numba_compiler import is_to_compile
+from pipeline.tokenizer.chat_tokens import write_chat_tokens
 from pipeline.tokenizer.encoder import read_tokenizer
 from shards.errors import check_extra
 from shards.format.arrays import Int64s, Integers, Tokens, UInt8s, UInt64s
@@ -84,9 +85,14 @@ class Entries:
 
 
 @lru_cache(maxsize=1)
-def load_entries(path: str, sha256: str, task: str | None, openings: Openings) -> Entries:
-    """Return the entries of a `tokenizer.json`, given as for `read_tokenizer`; they are made once per process."""
-    return Entries(read_vocabulary(read_tokenizer(path, sha256, task)), openings)
+def load_entries(path: str, sha256: str, task: str | None, added: Sequence[str], openings: Openings) -> Entries:
+    """Return the entries of a `tokenizer.json`, given as for `read_tokenizer`; they are made once per process.
+
+    Args:
+        added: special tokens that conversations have, and the file has not.
+        openings: what stands before messages.
+    """
+    return Entries(read_vocabulary(write_chat_tokens(read_tokenizer(path, sha256, task), added)), openings)
 
 
 @cache
