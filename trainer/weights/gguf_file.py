@@ -60,7 +60,8 @@ def write_gguf(
     pretokenizer = PRETOKENIZERS.get(find_pretokenizer(tokenizer) or "")
     if arch is None or pretokenizer is None:
         what, known = (class_name, ARCHITECTURES) if arch is None else ("the pre-tokenizer", PRETOKENIZERS)
-        raise InputError(f"{what}: llama.cpp has no name for it. It has for: {', '.join(known)}. Use --to hf.")
+        remedy = "Use --to hf" + (', or train with hidden_act = "silu"' if arch is None else "")
+        raise InputError(f"{what}: llama.cpp has no name for it. It has for: {', '.join(known)}. {remedy}.")
     config = trained.model.config
     writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[arch])
     writer.add_name(name)
