@@ -68,6 +68,33 @@ PAGES: dict[str, tuple[bytes, str]] = {
 }
 
 
+LONG = "Whoever reads the page finds each sentence of it, from the first to the last, in the order of the book. " * 3
+BOOK = f"""<title>Sharing</title><div id="nav" class="navheader"><a href="/">Home</a></div>
+<div class="section" id="sharing-files">
+<div class="titlepage"><div><div><h2 class="title"><a id="x"></a>Sharing</h2></div></div></div>
+<div class="para">
+\t\tFiles are shared by the server, and the
+\t\t<code>client</code> asks for them. {LONG}<div class="url">See <a href="/a">the page</a>.</div>
+\tIt ends.</div>
+<div class="sidebar"><div class="titlepage"><p class="title">A word</p></div><div class="para">{LONG}</div></div>
+<div class="section" id="menu-keys"><div><div><h3>Keys</h3></div></div><pre>  one
+    two</pre><p>{LONG}</p></div></div>"""
+"""As DocBook writes it, with names that menus have elsewhere."""
+PAGES["a part of a book"] = (
+    BOOK.encode(),
+    f"""Sharing
+Files are shared by the server, and the client asks for them. {LONG.strip()}
+See the page.
+It ends.
+A word
+{LONG.strip()}
+Keys
+  one
+    two
+{LONG.strip()}""",
+)
+
+
 def read(path: Path, data: bytes, **keys: Any) -> list[str]:
     path.write_bytes(data)
     return texts_of(read_batches(files_source(path, **keys)))

@@ -7,6 +7,7 @@ The page alone decides its text: links, entities and scripts are not followed, a
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import logging
 import re
+from typing import Any
 
 from pipeline.recipe.key_values import normal_encoding
 from pipeline.sources.formats.encodings import find_wide_encoding, is_utf8
@@ -15,7 +16,13 @@ MOST_PAGE_BYTES = 1 << 24
 """A larger page would take minutes, and over 3 GB of memory."""
 _COMPARED_BYTES = 1 << 20
 """In larger pages trafilatura's result is not compared with those of other methods: it would take 20 s for 3 MB."""
+_MOST_ELEMENTS = 1 << 15
+"""Pages of more are not prepared: trafilatura's time could grow with the square of their number, to minutes."""
 _DECLARED = re.compile(rb"""<(?:meta|\?xml)\s[^>]*?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
+_HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+_BLOCKS = {"article", "aside", "figure", "footer", "header", "main", "nav", "section"}
+"""Elements of HTML 5 that stand alone, beside those that lxml knows."""
+_WHITE = re.compile(r"[ \t\r\n\f]+")
 _READ_AS = {
     "iso8859-1": "cp1252",
     "gb2312": "gb18030",
@@ -40,6 +47,58 @@ def find_encoding(page: bytes) -> str:
     return _READ_AS.get(name, name)
 
 
+def _prepare(tree: Any) -> None:
+    """Change a page so that trafilatura, which is made for news, finds all text of a manual or a book.
+
+    It drops headings outside an article or alone in an element, what is no paragraph, and parts whose names begin as
+    those of menus do, such as `id="sharing-files"`; and it keeps the line ends and indentation of the source.
+    """
+    from lxml.html import defs
+
+    blocks = defs.block_tags - {"del", "ins"} | _BLOCKS
+    for link in tree.find_class("headerlink"):  # the "¶" of Sphinx
+        link.drop_tree()
+    # The headings of parts in DocBook, where a `sidebar` is text, too.
+    for page in tree.xpath("body//*[@class='titlepage']"):
+        page.getparent().attrib.pop("class", None)
+    for heading in list(tree.iter(*_HEADINGS)):
+        while (above := heading.getparent()).tag in ("div", "header") and _spell(above) == _spell(heading):
+            above.drop_tag()
+        if above.index(heading) == 0:
+            above.attrib.pop("id", None)
+    for part in list(tree.iter("div")):
+        # What is between its blocks is a paragraph.
+        paragraphs = [tree.makeelement("p")]
+        paragraphs[0].text, part.text = part.text, None
+        part.insert(0, paragraphs[0])
+        for child in list(part)[1:]:
+            if child.tag in blocks or any(below.tag in blocks for below in child.iterdescendants()):
+                paragraphs.append(tree.makeelement("p"))
+                paragraphs[-1].text, child.tail = child.tail, None
+                child.addnext(paragraphs[-1])
+            else:
+                paragraphs[-1].append(child)
+        for paragraph in paragraphs:
+            if not _spell(paragraph):
+                paragraph.drop_tag()
+    for text in tree.xpath("//text()[not(ancestor::pre | ancestor::textarea)]"):
+        part = text.getparent()
+        if text.is_tail:
+            part.tail = _WHITE.sub(" ", text)
+        else:
+            part.text = _WHITE.sub(" ", text.lstrip() if part.tag == "p" else text)
+    body = tree.find("body")
+    if body is not None and not tree.xpath("//article | //main | //*[@role='main']"):
+        body.tag = "article"
+        outer = tree.makeelement("body")
+        body.addprevious(outer)
+        outer.append(body)
+
+
+def _spell(part: Any) -> str:
+    return " ".join(part.text_content().split())
+
+
 def extract_text(page: bytes, encoding: str) -> str:
     """Return the title and the main content of a page; nothing if it has none, or is nested too deeply to be parsed.
 
@@ -61,10 +120,10 @@ def extract_text(page: bytes, encoding: str) -> str:
         return ""
     if parser.error_log.filter_from_fatals():
         return ""
-    for link in tree.find_class("headerlink"):  # the "¶" of Sphinx
-        link.drop_tree()
+    if tree.xpath("count(//*)") <= _MOST_ELEMENTS:
+        _prepare(tree)
     title = utils.normalize_unicode(metadata.extract_title(tree) or "")
     # Without `favor_recall`, pages whose paragraphs are of other elements than `p` lose parts of sentences.
     text = extract(tree, include_comments=False, favor_recall=True, fast=len(page) > _COMPARED_BYTES) or ""
-    text = re.sub(r"\n[^\S\n]+(?=\n)", "", text)
+    text = re.sub(r"\n?[^\S\n]+(?=\n|\Z)", "", text)
     return text if not text or text.startswith(title) else f"{title}\n{text}"
