@@ -22,6 +22,7 @@ from shards.convert.tokenizer_proof import PROBES, Encode, iter_documents, prove
 from shards.errors import InputError
 from shards.format.reader import ShardSet
 from shards.terminal.display import JsonObject
+from shards.terminal.progress import show_progress
 from trainer.model.generate import Completion, TrainedModel, complete
 from trainer.recipe.eval_config import SamplingOptions
 
@@ -120,13 +121,15 @@ def prove_gguf(
         ours = [Completion("", trained.step) for _ in prompts]
         complete(trained, ours, prompts, GREEDY.with_values(max_new_tokens=new), ends, None)
         equal = 0
-        for prompt, own in zip(prompts, ours, strict=True):
-            asked = {"prompt": prompt, "n_predict": new, "temperature": 0, "cache_prompt": False}
-            theirs = ask("/completion", asked | {"return_tokens": True})["tokens"]
-            given = [token for token in theirs if token not in ends]
-            equal += given == own.token_ids
-            if given != own.token_ids:
-                _check_tie(file, trained, prompt, own.token_ids, given, TIES[dtype])
+        with show_progress("proof by llama.cpp", unit="texts") as progress:
+            for number, (prompt, own) in enumerate(zip(prompts, ours, strict=True)):
+                progress(number, len(prompts))
+                asked = {"prompt": prompt, "n_predict": new, "temperature": 0, "cache_prompt": False}
+                theirs = ask("/completion", asked | {"return_tokens": True})["tokens"]
+                given = [token for token in theirs if token not in ends]
+                equal += given == own.token_ids
+                if given != own.token_ids:
+                    _check_tie(file, trained, prompt, own.token_ids, given, TIES[dtype])
     receipt["greedy_texts"] = {"compared": len(prompts), "equal": equal}
     return receipt | ({"answer_ends_by": ours[-1].finish} if trained.chat else {})
 
