@@ -2,7 +2,7 @@
 
 Takes folders, files, globs and Hub datasets (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Like files of a
 folder are one source. What is not read (test splits, images, mail, chats) is left out and counted. Files that are not
-UTF-8 are read as cp1252 if their text then looks right. `plan` and `build` take the recipe as it is.
+UTF-8 are read in the encoding that they seem to have. `plan` and `build` take the recipe as it is.
 """
 
 from __future__ import annotations
@@ -75,6 +75,9 @@ def run(options: argparse.Namespace) -> Outcome:
     # Validation takes whole documents.
     few = sum(source.documents for source in sources) < FEW_DOCUMENTS
     notes = [f"fewer than {FEW_DOCUMENTS} documents: no validation split, which training needs"] if few else []
+    encodings = {source.found.keys["name"]: source.found.keys.get("encoding", "utf") for source in sources}
+    if guessed := [f"{name} {encoding}" for name, encoding in encodings.items() if not encoding.startswith("utf")]:
+        notes.append(f"guessed encodings: {', '.join(guessed)}. Read some text by `plan --show`, or correct them.")
     notes += [line for source in sources for line in _notice(source)]
     notes += sorted(lines, key=lambda line: _USUAL.search(line) is not None)
     shown = notes if options.verbose else notes[:_MOST_DECISIONS]
@@ -221,7 +224,6 @@ def _name(sources: list[_Source], folder: Path) -> None:
 
 def _notice(source: _Source) -> Iterator[str]:
     """Yield what a person should know of a source."""
-    from pipeline.sources.survey import GUESSED
     from shards.audit.not_text import describe_not_text
 
     keys = source.found.keys
@@ -229,8 +231,6 @@ def _notice(source: _Source) -> Iterator[str]:
     yield from (f"{name}: {line}." for line in describe_not_text(source.tally.not_text))
     if source.tally.malformed:
         yield f"{name}: some records are malformed, and dropped: {source.tally.malformed[0]}"
-    if keys.get("encoding") == GUESSED:
-        yield f"{name}: {GUESSED} is a guess. Read some of the text, or give the real encoding."
     if crlf := next((file for file, text in source.texts if "\r" in text), ""):
         yield f'{name}: lines end with "\\r\\n" ({crlf}), which stays in the text.'
     if not source.is_exact:
@@ -279,7 +279,7 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
         "quote": "quotes are characters of the text",
         "separator": "the text between two documents in a file",
         "join_bytes": "so that there are documents for validation",
-        "encoding": "by the byte order mark, or cp1252 as a guess: read some of the text, or give its real encoding",
+        "encoding": "by the byte order mark, or a guess: read some of the text, or give its real encoding",
         "max_malformed": "the share of the records that may be malformed; these are dropped and counted",
     }
     for source in sources:

@@ -52,7 +52,7 @@ def write_files(folder: Path) -> None:
         "code/two.c": "third\r\n",
         "code/four.gz": gzip.compress(b"fifth\nsixth"),
         "code/old.tar.gz": b"",
-        "notes/latin.txt": "日本語の文。".encode("sjis"),
+        "notes/latin.txt": "日本語の文。".encode() * 9 + b"\xff",
         "notes/empty.txt": b" \n",
         "notes/binary.txt": bytes(range(256)) * 9,
         "notes/.hidden": b"not read",
@@ -150,7 +150,7 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path):
         "my data/rows/words.json: one JSON object with others in it, no records; `jq -c '.[]'` writes these",
         "my data/rows/turns.json: each record has a list, 'turns', as chats have: Write each conversation as a list",
         "my data/notes/box.txt, my data/notes/mail.txt: headers of mail",
-        "my data/notes/latin.txt: not UTF-8, nor cp1252",
+        "my data/notes/latin.txt: not UTF-8, nor in an encoding that can be told",
         "my data/copies/a (copy)/430.txt, my data/copies/a (copy)/431.txt: in a copy of the folder 'a' beside it",
         "my data/gone.txt: a broken link",
         "my data/notes/root, my data/notes/up, my data/pages/again: a link to a folder that is read already or lies ab",
@@ -235,7 +235,7 @@ def test_the_same_for_files_in_any_number(tmp_path: Path):
 
 
 def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Those that are cp1252 are a source; what the product wrote is left out."""
+    """Those of an encoding are a source; what the product wrote is left out."""
     odd: list[str] = []
     for number, text in enumerate(real_documents()[:100]):
         path = tmp_path / f"texts/{number % 20}/{number}.txt"
@@ -243,11 +243,12 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         odd += [f"texts/{number % 20}/{number}.txt"] if number % 9 == 5 else []
         data = f"{text}\ncafé\xa0!".encode("cp1252" if number % 9 == 5 else "utf-8", "ignore")
         path.write_bytes(data.center(200_000 * (number == 14), b"."))
-    (tmp_path / "texts/0/sjis.txt").write_bytes("日本語の文。".encode("sjis"))
+    (tmp_path / "texts/0/faulty.txt").write_bytes("日本語の文。".encode() * 9 + b"\xff")
     for recipe, given in (("a.toml", "texts"), ("b.toml", "texts/**/*.txt")):
         call_here("init", given, given, "--out", recipe, cwd=tmp_path, expect=0)
         found, western = read_sources(tmp_path / recipe).values()
-        assert found == {"paths": ["texts/**/*.txt"], "exclude": sorted([*odd, "texts/0/sjis.txt"]), "format": "file"}
+        exclude = sorted([*odd, "texts/0/faulty.txt"])
+        assert found == {"paths": ["texts/**/*.txt"], "exclude": exclude, "format": "file"}
         assert western["encoding"] == "cp1252"
         assert len(load_checked_recipe(tmp_path / recipe).sources[1].exclude) == len(western["exclude"])
     for arguments in ("plan a.toml", "build b.toml --out out/b", "audit out/b", "report out/b"):
@@ -262,11 +263,20 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     refused = call_here("init", "n.csv", "--out", "n.toml", cwd=tmp_path)
     assert (refused.returncode, "n.csv: the first row looks like a record; add a header" in refused.stderr) == (2, True)
     monkeypatch.setattr(survey, "_BEGINNING_BYTES", 1 << 16)
-    western = "No.\n" * 500_000 + "Le café noir de l’été. " * 9 + "É»"
-    for encoding, text in (("cp1252", western), ("sjis", "日本語の文。\n文")):
+    texts = {
+        "cp1252": "No.\n" * 500_000 + "Le café noir de l’été. " * 9 + "É»",
+        "cp1250": "Když zazněl v noci křik, všichni se probudili. " * 9,
+        "koi8-r": "Когда ночью раздался крик, все проснулись и вышли. " * 9,
+        "cp932": "日本語の文。\n文",
+        "gb18030": "夜里传来一声叫喊，大家都醒了，走出门去看。" * 9,
+        "iso2022_jp": "日本語の文。\n文",
+    }
+    for encoding, text in texts.items():
         (tmp_path / f"{encoding}.txt").write_bytes(text.encode(encoding))
-        done = call_here("init", f"{encoding}.txt", "--out", f"{encoding}.toml", cwd=tmp_path)
-        assert ("cp1252 is a guess" if encoding == "cp1252" else "nor cp1252") in done.stdout + done.stderr
+        done = call_here("init", f"{encoding}.txt", "--out", f"{encoding}.toml", cwd=tmp_path, expect=0)
+        ((name, source),) = read_sources(tmp_path / f"{encoding}.toml").items()
+        assert source["encoding"] == encoding
+        assert f"guessed encodings: {name} {encoding}. Read" in done.stdout
 
 
 def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

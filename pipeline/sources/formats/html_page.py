@@ -23,7 +23,7 @@ _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _BLOCKS = {"article", "aside", "figure", "footer", "header", "main", "nav", "section"}
 """Elements of HTML 5 that stand alone, beside those that lxml knows."""
 _WHITE = re.compile(r"[ \t\r\n\f]+")
-_READ_AS = {
+READ_AS = {
     "iso8859-1": "cp1252",
     "gb2312": "gb18030",
     "shift_jis": "cp932",
@@ -44,7 +44,7 @@ def find_encoding(page: bytes) -> str:
         name = normal_encoding(declared[1].decode())
     except ValueError:  # no encoding that is known
         name = "utf-8"
-    return _READ_AS.get(name, name)
+    return READ_AS.get(name, name)
 
 
 def _prepare(tree: Any) -> None:
