@@ -113,7 +113,7 @@ def read_result(name: str, made: Made, out: Path) -> dict[str, str]:
         return {path: entry.sha256 for snapshot in snapshots for path, entry in snapshot.files.items()}
     files = [path for path in out.rglob("*") if path.is_file() and ".work" not in str(path.relative_to(out))]
     if (out / "run").exists():
-        # Of the last checkpoint: a disk error after its rename leaves the older ones, which were to go, for the next save.
+        # Of the last checkpoint: a disk error after its rename leaves older ones, which the next save deletes.
         files = sorted(path for path in files if path.name == "model.safetensors")[-1:]
     names = {str(path.relative_to(out)): path for path in files if path.name != ".recipe-folder"}
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(names.items())}

@@ -196,8 +196,10 @@ def _look_at_page(file: File, format_: str, data: bytes) -> Keys:
 
 
 def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys, Letters]:
-    letters = Letters()
-    for record in itertools.islice(records, _RECORDS):
+    letters, first = Letters(), [*itertools.islice(records, _RECORDS)]
+    if not first:
+        raise SourceError(f"{file.name}: empty")
+    for record in first:
         _count_letters(letters, "", record)
     column = _find_column([letters])
     name, in_list, _ = column.partition(IN_LIST)
@@ -241,8 +243,8 @@ def _list_lines(file: File, keys: Keys, text: str, is_whole: bool) -> Iterator[A
         raise SourceError(f"{file.name}: {OLD_MAC}")
     lines = Form(delimiter, keys.get("quote")).read(io.StringIO(text, newline=""))
     names = next(lines, [])
-    if any(len(name) > _MOST_OF_A_HEADER or _NUMBER.fullmatch(name) for name in names):
-        raise SourceError(f"{file.name}: the first row looks like a record; add a header")
+    if any(len(name) > _MOST_OF_A_HEADER or _NUMBER.fullmatch(name) or name[:2] == "# " for name in names):
+        raise SourceError(f"{file.name}: the first row looks like a record or a comment; add a header")
     yield from (dict(zip(names, line, strict=False)) for line in lines)
 
 

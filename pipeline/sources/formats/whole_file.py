@@ -81,5 +81,5 @@ def join_cells(data: bytes) -> str:
         # Of nbformat 3, the code of a cell is `input`.
         cells = ["".join(cell.get("source") or cell.get("input", "")) for sheet in sheets for cell in sheet["cells"]]
     except (AttributeError, LookupError, RecursionError, TypeError) as error:
-        raise ValueError(f"expected a notebook, found {error!r}") from error
+        raise ValueError("expected a notebook: an object with `nbformat` and lists of cells") from error
     return "\n\n".join(text for cell in cells if (text := cell.strip("\n")))
