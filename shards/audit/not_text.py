@@ -111,7 +111,8 @@ KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
     ),
     "RTF": (lambda text: text.startswith("{\\rtf"), "Convert the files, as `pandoc -f rtf -t plain` does"),
     "wikitext": (
-        _recurs(r"\[\[(?:[A-Z]|\w+:)[^\[\]\n]{1,200}\]\]"),
+        # Not the anchors of AsciiDoc, which begin a line.
+        _recurs(r"\[\[(?!(?<=\n\[\[)[\w-]+\]\](?:\n|[A-Z]))(?:[A-Z]|\w+:)[^\[\]\n]{1,200}\]\]"),
         "Convert the pages, as `pandoc -f mediawiki -t plain` does",
     ),
     "troff": (

@@ -102,6 +102,8 @@ def test_silent_on_prose_and_source_code():
     texts = [*real_documents(), *(path.read_text("utf-8", "ignore")[: 1 << 15] for path in code[:1000])]
     texts += ["If a<b and b<p, then a<p & p>a: <b, p>.", f"f'{as_fragment('x')}'\ndef page(): pass"]
     texts += ["From: A\n\nReceived: B"]
+    anchors = "".join(f"\n[[PART-{number}]]\nPart {number}\n------\nText.\n" for number in range(9))
+    texts += [anchors, anchors.replace("]]\n", "]]"), f"As AsciiDoc.{anchors}"]
     assert len(texts) > 1500
     told = [text[:200] for text in texts if find_kinds(text)]
     assert len(told) <= len(texts) / 1000, told

@@ -143,7 +143,7 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
     compare, plot, sample = (
         shell_command("tokenmill", word, Path(figures["run"])) for word in ("compare", "plot", "sample")
     )
-    amount = f"{figures['tokens_used']:,} tokens ({figures['epochs']:.2f} epochs)"
+    amount = f"{figures['tokens_used']:,} tokens of the set ({figures['epochs']:.2f} epochs)"
     cost = f" for ${figures['usd']:,.2f}" if figures["usd"] else ""
     notes = figures.get("score_notes", {}).items()
     stopped: list[Part] = []
