@@ -349,12 +349,14 @@ def _estimate_seconds(
     sample_bytes = 0 if recipe.tokenizer.file else min(recipe.tokenizer.sample_bytes, text_bytes)
     train_s = TRAIN_S + sample_bytes * TRAIN_S_PER_BYTE[find_trainer(recipe.tokenizer.pretokenizer)]
     links = zip(sources, built.sources, strict=True)
+    read_s = sum(sample.encode_s * sample.scale for sample in built.sources)
+    read_s /= min(workers, sum(source.units for source in sources))
     return {
         "fetch": sum(sample.fetch_s * sample.scale for sample in built.sources) / workers,
-        "tokenizer": train_s if sample_bytes else 0.0,
+        # Its text is read as that of runs is: of pages and notebooks, this takes longest.
+        "tokenizer": train_s + read_s * sample_bytes / text_bytes if sample_bytes else 0.0,
         "download": sum(own.stored_bytes / sample.link_bytes_per_s for own, sample in links if sample.link_bytes_per_s),
-        "encode": sum(sample.encode_s * sample.scale for sample in built.sources)
-        / min(workers, sum(source.units for source in sources)),
+        "encode": read_s,
         "near-duplicates": built.seconds_of(*NEAR_STAGES) * read_growth / workers,
         "mix": sum(sample.drops.read.documents * sample.scale for sample in built.sources) * MIX_S_PER_DOCUMENT,
         "assemble": built.seconds_of("assemble") * growth / workers,

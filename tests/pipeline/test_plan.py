@@ -229,7 +229,7 @@ def test_one_small_build_is_scaled_to_any_size_and_machine(twice: Path):
     # More workers take less time.
     assert one.seconds["encode"] == pytest.approx(2 * four.seconds["encode"])  # of two tasks
     assert one.seconds["assemble"] == pytest.approx(4 * four.seconds["assemble"])
-    assert one.seconds["tokenizer"] == four.seconds["tokenizer"] > 0
+    assert one.seconds["tokenizer"] > four.seconds["tokenizer"] > 0
     assert one.total_s > four.total_s
     assert (one.usd, four.usd) == (pytest.approx(one.total_s / 500), None)
 
