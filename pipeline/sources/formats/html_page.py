@@ -62,9 +62,9 @@ def _prepare(tree: Any) -> None:
     for page in tree.xpath("body//*[@class='titlepage']"):
         page.getparent().attrib.pop("class", None)
     for heading in list(tree.iter(*_HEADINGS)):
-        while (above := heading.getparent()).tag in ("div", "header") and _spell(above) == _spell(heading):
+        while (above := heading.getparent()).tag in ("div", "header") and _is_alone(heading):
             above.drop_tag()
-        if above.index(heading) == 0:
+        if heading.getprevious() is None:
             above.attrib.pop("id", None)
     for part in list(tree.iter("div")):
         # What is between its blocks is a paragraph.
@@ -79,7 +79,7 @@ def _prepare(tree: Any) -> None:
             else:
                 paragraphs[-1].append(child)
         for paragraph in paragraphs:
-            if not _spell(paragraph):
+            if not paragraph.text_content().strip():
                 paragraph.drop_tag()
     for text in tree.xpath("//text()[not(ancestor::pre | ancestor::textarea)]"):
         part = text.getparent()
@@ -95,8 +95,10 @@ def _prepare(tree: Any) -> None:
         outer.append(body)
 
 
-def _spell(part: Any) -> str:
-    return " ".join(part.text_content().split())
+def _is_alone(heading: Any) -> bool:
+    """Return whether nothing else is in the element that a heading is in."""
+    above = heading.getparent()
+    return len(above) == 1 and not f"{above.text or ''}{heading.tail or ''}".strip()
 
 
 def extract_text(page: bytes, encoding: str) -> str:
