@@ -137,7 +137,7 @@ def bench_conversations(work: Path, quick: bool) -> Figures:
     seconds: dict[str, list[float]] = {column: [] for column in texts}
     for column, rows in texts.items():
         pq.write_table(pa.table({column: rows}), work / f"{column}.parquet")
-    for column in [*texts] * (1 if quick else ROUNDS):
+    for column in [*texts] * (1 if quick else CLEANED_ROUNDS):
         recipe = recipe_text([work / f"{column}.parquet"], tokenizer)
         if column == "messages":
             recipe = recipe.replace("weight = 1", 'weight = 1\nmessages = "messages"') + '[chat]\nformat = "chatml"\n'
@@ -145,9 +145,9 @@ def bench_conversations(work: Path, quick: bool) -> Figures:
         stage = json.loads((work / f"{column}.work/build.json").read_text())["stages"]["encode"]
         seconds[column].append(sum(stage["core_seconds"].values()))
         remove(work, column, f"{column}.work")
-    figures: Figures = {f"{column}_s": median(own) for column, own in seconds.items()}
-    ratios = [text / messages for text, messages in zip(*seconds.values(), strict=True)]
-    return figures | {"ratio": median(ratios), "spread": max(ratios) / min(ratios)}
+    figures: Figures = {f"{column}_s": min(own) for column, own in seconds.items()}
+    spread = max(max(own) / min(own) for own in seconds.values())
+    return figures | {"ratio": figures["text_s"] / figures["messages_s"], "spread": spread}
 
 
 def bench_memory(work: Path, quick: bool) -> Figures:
