@@ -124,7 +124,8 @@ def look_at(file: File) -> tuple[Keys, Letters]:
         if not encoding and is_binary(head):
             raise SourceError(f"{file.name}: binary data")
         text, odd = _decode(stream, head, encoding or "utf-8-sig", _MOST_DECODED if format_ in ("file", "text") else 0)
-    odd = odd or (text.encode() if _JAPANESE in text[:HEAD_BYTES] else b"")
+    if _JAPANESE in text[:HEAD_BYTES] and guess_encoding(text.encode()).startswith("iso2022"):
+        odd = text.encode()
     if odd:
         guess = "" if encoding else guess_encoding(odd)
         text = codecs.getincrementaldecoder(guess or "ascii")("replace").decode(odd)

@@ -41,7 +41,7 @@ def add_chat_tokens(tokenizer: Part, tokens: Sequence[str]) -> Part:
 
 def write_chat_tokens(tokenizer_json: bytes, tokens: Sequence[str]) -> bytes:
     """Return a `tokenizer.json` with a table's special tokens."""
-    return json.dumps(add_chat_tokens(json.loads(tokenizer_json), tokens)).encode()
+    return json.dumps(add_chat_tokens(json.loads(tokenizer_json), tokens)).encode() if tokens else tokenizer_json
 
 
 def find_chat_faults(tokenizer: Part, chat: ChatRecipe, ends: Collection[str]) -> Iterator[str]:

@@ -52,6 +52,7 @@ def write_files(folder: Path) -> None:
         "code/two.c": "third\r\n",
         "code/four.gz": gzip.compress(b"fifth\nsixth"),
         "code/old.tar.gz": b"",
+        "notes/escape.txt": f"\x1b$ {'. ' * 100_000} café.".encode(),
         "notes/latin.txt": "日本語の文。".encode() * 9 + b"\xff",
         "notes/empty.txt": b" \n",
         "notes/binary.txt": bytes(range(256)) * 9,

@@ -70,14 +70,17 @@ PAGES: dict[str, tuple[bytes, str]] = {
 
 LONG = "Whoever reads the page finds each sentence of it, from the first to the last, in the order of the book. " * 3
 BOOK = f"""<title>Sharing</title><div id="nav" class="navheader"><a href="/">Home</a></div>
-<div class="section" id="sharing-files">
+<div class="section" id="files">
 <div class="titlepage"><div><div><h2 class="title"><a id="x"></a>Sharing</h2></div></div></div>
 <div class="para">
 \t\tFiles are shared by the server, and the
-\t\t<code>client</code> asks for them. {LONG}<div class="url">See <a href="/a">the page</a>.</div>
+\t\t<code>client</code>
+\t\tasks for them. {LONG}<div class="url">See <a href="/a">the page</a>.</div>
 \tIt ends.</div>
 <div class="sidebar"><div class="titlepage"><p class="title">A word</p></div><div class="para">{LONG}</div></div>
-<div class="section" id="menu-keys"><div><div><h3>Keys</h3></div></div><pre>  one
+{"".join(f"<p>{number} {LONG}</p>" for number in range(9))}
+<div class="section" id="sharing-keys">
+<div class="titlepage"><div><div><h3 class="title"><a id="y"></a>Keys</h3></div></div></div><pre>  one
     two</pre><p>{LONG}</p></div></div>"""
 """As DocBook writes it, with names that menus have elsewhere."""
 PAGES["a part of a book"] = (
@@ -88,7 +91,7 @@ See the page.
 It ends.
 A word
 {LONG.strip()}
-Keys
+{"".join(f"{number} {LONG.strip()}{chr(10)}" for number in range(9))}Keys
   one
     two
 {LONG.strip()}""",

@@ -10,9 +10,9 @@ Chinchilla (arXiv:2203.15556) does. D is what this machine takes in the time, by
 four epochs: up to there, the first paper finds repeats nearly as good as new text. So training on a small set ends
 sooner than asked; N counts up to one parameter per token there, since what exceeds that hardly helps.
 
-With 80 core-seconds and the demo's set, the measured losses of four sizes had the order of the predicted ones: 5.03
-with 64 features in four layers, 5.09 in two, 5.21 with 32, 5.27 with the demo's 128. With less time the law would
-choose fewer than 64, which was not seen to help.
+With 80 core-seconds, the demo's set and squared ReLU, the measured losses of four sizes had the order of the predicted
+ones: 5.03 with 64 features in four layers, 5.09 in two, 5.21 with 32, 5.27 with the demo's 128. With less time the law
+would choose fewer than 64, which was not seen to help.
 
 **Length.** A power of two: at most twice a document's mean, what validation has, and a fourth of a shard.
 

@@ -59,8 +59,8 @@ def _prepare(tree: Any) -> None:
     for link in tree.find_class("headerlink"):  # the "¶" of Sphinx
         link.drop_tree()
     # The headings of parts in DocBook, where a `sidebar` is text, too.
-    for page in tree.xpath("body//*[@class='titlepage']"):
-        page.getparent().attrib.pop("class", None)
+    for title in tree.xpath("body//*[@class='titlepage']"):
+        title.getparent().attrib.pop("class", None)
     for heading in list(tree.iter(*_HEADINGS)):
         while (above := heading.getparent()).tag in ("div", "header") and _is_alone(heading):
             above.drop_tag()
