@@ -110,7 +110,7 @@ class Session:
         needed = flops_per_token(self.recipe.model, self.model.vocab_size, self.recipe.train.seq_len)
         return peak * 1e12 * self.ranks / needed if peak is not None else None
 
-    def save(self, *, seconds: float, keep_steps: set[int]) -> None:
+    def save(self, *, seconds: float) -> None:
         """Write a checkpoint of the current step; every rank calls it.
 
         Raises:
@@ -130,15 +130,7 @@ class Session:
             manifest_sha256=self.shard_set.manifest_sha256,
             tokenizer_sha256=self.shard_set.manifest.tokenizer.sha256,
         )
-        self.saved = save_checkpoint(
-            self.run,
-            state,
-            self.model,
-            self.optimizers,
-            keep_last=self.recipe.checkpoint.keep_last,
-            keep_steps=keep_steps,
-            write=self.rank == 0,
-        )
+        self.saved = save_checkpoint(self.run, state, self.model, self.optimizers, write=self.rank == 0)
 
     def describe_saved(self) -> str:
         """Return a sentence that names the last checkpoint, for a run that cannot go on."""

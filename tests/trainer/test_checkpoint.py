@@ -10,7 +10,7 @@ from torch import nn
 
 from shards.errors import InputError
 from tests.support.damage import flip
-from trainer.checkpoint.folders import CheckpointState, clear_leftovers, find_newest_checkpoint, list_checkpoints
+from trainer.checkpoint.folders import CheckpointState, clear_leftovers, delete_older, find_newest_checkpoint, list_checkpoints
 from trainer.checkpoint.tensors import load_training_state, load_weights, save_checkpoint
 
 FILES = ["checksums.json", "state.json", "model.safetensors", "optimizer.safetensors", "rng.safetensors"]
@@ -42,7 +42,7 @@ def run(tmp_path) -> Path:
     """A run with the checkpoints 10, 20 and 30."""
     model, optimizer = make_training(1)
     for step in (10, 20, 30):
-        save_checkpoint(tmp_path, make_state(step), model, [optimizer], keep_last=3)
+        save_checkpoint(tmp_path, make_state(step), model, [optimizer])
     return tmp_path
 
 
@@ -58,7 +58,7 @@ def test_everything_comes_back_bit_for_bit_without_a_pickle(tmp_path, monkeypatc
     other, other_optimizer = make_training(2)  # torch imports modules that extend a pickler
     for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
         monkeypatch.setattr(module, name, refuse)
-    saved = save_checkpoint(tmp_path, make_state(7), model, [optimizer], keep_last=1)
+    saved = save_checkpoint(tmp_path, make_state(7), model, [optimizer])
     torch_state = torch.get_rng_state()
     found = find_newest_checkpoint(tmp_path, print)
     assert found is not None
@@ -117,7 +117,7 @@ def test_a_save_that_fails_leaves_the_others_and_nothing_else(run, monkeypatch, 
 
     monkeypatch.setattr(*place, fail)
     with pytest.raises(OSError, match="No space left"):
-        save_checkpoint(run, make_state(40), model, [optimizer], keep_last=1)
+        save_checkpoint(run, make_state(40), model, [optimizer])
     monkeypatch.undo()
     names = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert names == ["step-00000010", "step-00000020", "step-00000030"]

@@ -1,5 +1,7 @@
 """Through the real command: a run that was interrupted equals one that was not, and what does not fit is refused."""
 
+import errno
+import itertools
 import json
 import re
 import shutil
@@ -12,6 +14,7 @@ from safetensors.numpy import load_file
 from shards.stores.files import lock_folder
 from tests.support.builds import wait_until
 from tests.trainer.conftest import build_set, read_lines
+from trainer.checkpoint.folders import list_checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +37,28 @@ def test_a_run_logs_steps_and_validations_and_keeps_the_last_checkpoints(whole_r
     assert set(steps[0]) == {"step", "tokens", "loss", "lr", "grad_norm"}
     assert steps[-1]["loss"] < steps[0]["loss"] - 1
     assert [line["step"] for line in validations] == [4, 8, 12, 16, 20, 24]
-    # 20 was saved as the best so far; 24 is better, but was validated after it was saved.
-    kept = sorted(path.name for path in (whole_run / "checkpoints").iterdir())
-    assert kept == ["step-00000020", "step-00000021", "step-00000024"]
+    # 20 was the best so far; 24 is better.
+    assert [path.name for path in list_checkpoints(whole_run)] == ["step-00000021", "step-00000024"]
+
+
+@pytest.mark.parametrize("at", [1, 10], ids=["first", "last"])
+def test_an_old_checkpoint_that_cannot_be_deleted_is_named_and_the_same_command_deletes_it(
+    at, train, whole_run, tmp_path, monkeypatch
+):
+    deletions, rename = itertools.count(1), Path.rename
+
+    def fail_once(path: Path, target: Path) -> Path:
+        if target.name.endswith(".deleted") and next(deletions) == at:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail_once)
+    failed = train(tmp_path, status=1).stderr
+    checkpoints = list_checkpoints(tmp_path)
+    assert f"Input/output error: '{checkpoints[0]}'" in failed
+    assert f"The last checkpoint is {checkpoints[-1]}; the same command continues" in failed
+    train(tmp_path)
+    assert [path.name for path in list_checkpoints(tmp_path)] == [path.name for path in list_checkpoints(whole_run)]
 
 
 @pytest.mark.long

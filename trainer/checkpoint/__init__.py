@@ -8,7 +8,7 @@
         checksums.json          xxh3-128 of each of these: against accidents, at 10 GB/s while a GPU waits for the save
 
 A checkpoint is written to a temporary folder, synced to disk and renamed; then older ones beyond `keep_last` are
-deleted. Bit rot and half-written copies are detected, named, and moved aside as `corrupt-step-...`. Tensors are saved
+deleted, by the next process if this one fails. Bit rot and half-written copies are detected, named, and moved aside as `corrupt-step-...`. Tensors are saved
 whole even if they were split over ranks, so that a run may go on with another number of ranks.
 
 `folders` finds, reads and checks checkpoints without torch, `tensors` writes and reads their tensors.

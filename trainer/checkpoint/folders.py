@@ -3,6 +3,8 @@
 import hashlib
 import operator
 import re
+import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -174,6 +176,18 @@ def find_newest_checkpoint(run: Path, say: Note) -> Checkpoint | None:
     if problems:
         raise InputError([*problems, f"{run}: no complete checkpoint is left. Start again in a new run folder."])
     return None
+
+
+def delete_older(run: Path, *, keep_last: int, keep_steps: Collection[int]) -> None:
+    """Delete a run's checkpoints but the last `keep_last` and those of `keep_steps`.
+
+    Raises:
+        OSError: one cannot be deleted.
+    """
+    for old in list_checkpoints(run)[:-keep_last]:
+        if step_of_checkpoint(old) not in keep_steps:
+            # It is renamed first, so that a crash while it is deleted leaves no half of a checkpoint.
+            shutil.rmtree(old.rename(old.with_name(f".{old.name}.deleted")))
 
 
 def clear_leftovers(run: Path, *, after_step: int | None) -> list[Path]:

@@ -5,7 +5,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import cast
 
@@ -28,8 +28,6 @@ from trainer.checkpoint.folders import (
     CheckpointState,
     checkpoint_path,
     hash_files,
-    list_checkpoints,
-    step_of_checkpoint,
 )
 from trainer.optim import STATE, Optimizers
 
@@ -42,11 +40,9 @@ def save_checkpoint(
     model: nn.Module,
     optimizers: Optimizers,
     *,
-    keep_last: int,
-    keep_steps: Collection[int] = (),
     write: bool = True,
 ) -> Path:
-    """Write a checkpoint with its tensors, then delete all but the last `keep_last` and those of `keep_steps`.
+    """Write a checkpoint with its tensors.
 
     Every rank calls it, since gathering the tensors needs all of them; the rank with `write` writes.
 
@@ -70,10 +66,6 @@ def save_checkpoint(
         write_tensors(folder / RNG_FILE, _rng_tensors())
         write_text(folder / STATE_FILE, state.model_dump_json(indent=2) + "\n")
         write_text(folder / CHECKSUMS_FILE, json.dumps(hash_files(folder), indent=2))
-    for old in list_checkpoints(run)[:-keep_last]:
-        if step_of_checkpoint(old) not in keep_steps:
-            # It is renamed first, so that a crash while it is deleted leaves no half of a checkpoint.
-            shutil.rmtree(old.rename(old.with_name(f".{old.name}.deleted")))
     return path
 
 

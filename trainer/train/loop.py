@@ -35,7 +35,7 @@ from shards.terminal.display import format_value
 from shards.terminal.progress import Meter
 from shards.terminal.reporter import Note, Progress
 from shards.torch import TokenWindows
-from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
+from trainer.checkpoint.folders import checkpoint_path, delete_older, list_checkpoints, step_of_checkpoint
 from trainer.device import largest_of_ranks
 from trainer.evaluation.evaluate import evaluate
 from trainer.evaluation.scores import PERPLEXITY, show_score
@@ -302,12 +302,13 @@ class TrainingLoop:
             write_text(sample_file(session.run, session.step), "".join(lines))
 
     def _save(self) -> None:
-        """Save weights that can be trained on, unless that is done; keep milestones and the best ones."""
-        session = self.session
+        """Save weights that can be trained on, unless that is done; of older ones keep milestones and the best."""
+        session, recipe = self.session, self.session.recipe
         path = checkpoint_path(session.run, session.step)
-        if session.saved is not None and session.saved.resolve() == path.resolve():
-            return
-        check_weights(session, self.windows)
-        self.log.sync()  # no checkpoint is on disk before the lines that led to it
-        best = self.log.find_best({step_of_checkpoint(path) for path in list_checkpoints(session.run)})
-        session.save(seconds=self.seconds, keep_steps=session.recipe.milestones | best)
+        self.log.sync()  # no checkpoint is on disk, and none is deleted, before the lines that led to it
+        if session.saved is None or session.saved.resolve() != path.resolve():
+            check_weights(session, self.windows)
+            session.save(seconds=self.seconds)
+        if session.rank == 0:  # An earlier process may have stopped before it deleted them.
+            best = self.log.find_best({step_of_checkpoint(path) for path in list_checkpoints(session.run)})
+            delete_older(session.run, keep_last=recipe.checkpoint.keep_last, keep_steps=recipe.milestones | best)
