@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, corruption found, old ones deleted, nothing unpickled."""
+"""Checkpoints: whole or not at all, corruption found, nothing unpickled."""
 
 import pickle
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import nn
 
 from shards.errors import InputError
 from tests.support.damage import flip
-from trainer.checkpoint.folders import CheckpointState, clear_leftovers, delete_older, find_newest_checkpoint, list_checkpoints
+from trainer.checkpoint.folders import CheckpointState, clear_leftovers, find_newest_checkpoint, list_checkpoints
 from trainer.checkpoint.tensors import load_training_state, load_weights, save_checkpoint
 
 FILES = ["checksums.json", "state.json", "model.safetensors", "optimizer.safetensors", "rng.safetensors"]
