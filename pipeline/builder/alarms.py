@@ -117,7 +117,7 @@ def _check_null(source: SourceRecipe, tally: Tally, records: int) -> Iterator[st
     which = " that `keep` leaves" if source.predicates else ""
     said = f"{counted.describe('record')}{which} have no {'messages' if source.has_conversations else 'text'}"
     columns = " and ".join(map(repr, source.text_columns))
-    change = f"{columns} is null or absent there. Correct `{source.text_key}`, if the text is elsewhere"
+    change = f"{columns} is null, absent or empty there. Correct `{source.text_key}`, if the text is elsewhere"
     return counted.refuse(source.name, said, source.max_null, key="max_null", change=change)
 
 

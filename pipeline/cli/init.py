@@ -1,8 +1,8 @@
 """Inspect files, and write a commented recipe that builds a shard set from them. Edit it as needed.
 
 Takes folders, files, globs and Hub datasets (hf://datasets/OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]). Like files of a
-folder are one source. What is not read (test splits, images, mail, chats) is left out and counted. Files that are not
-UTF-8 are read in the encoding that they seem to have. `plan` and `build` take the recipe as it is.
+folder are one source. What is not read (test splits, images, mail, logs of chats) is left out and counted. Files that
+are not UTF-8 are read in the encoding that they seem to have. `plan` and `build` take the recipe as it is.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _LEAST_VOCABULARY, _MOST_VOCABULARY = 257, 1 << 16
 _BYTES_PER_ENTRY = 8
 """Compressed bytes of text for each entry: prose offers twice as many entries."""
 _MOST_DECISIONS = 5
+_MANY_DROPPED = 10
+"""One in so many records that are dropped is said."""
 _USUAL = re.compile("an image|binary|empty$|hidden|PDF|a pipe|link|backup|beside the rows|no document|a copy")
 """What is left out and hardly anybody would read; it is said last."""
 
@@ -110,6 +112,8 @@ class _Source:
     """The first, each with the name of its file."""
     tally: Tally
     """What was dropped of the part that was read."""
+    drops: str
+    """The same in words, if it is much."""
     is_exact: bool
     """Whether its documents are counted, not estimated."""
     documents: int
@@ -119,7 +123,7 @@ class _Source:
 def _count(found: Found, left_out: dict[str, str]) -> _Source:
     """Read some of a source as a build does: count its documents, and leave out the files that cannot be read."""
     from pipeline.clean.documents import DocumentStream
-    from pipeline.clean.reasons import NULL
+    from pipeline.clean.reasons import NULL, describe_drops
     from pipeline.clean.steps import name_invalid
     from pipeline.clean.tally import Tally
     from pipeline.recipe.sources import MAX_NULL, FilesSource
@@ -127,6 +131,7 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
     from pipeline.sources.files import list_spans_of_file
     from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS
     from pipeline.sources.formats.contract import FORMATS
+    from pipeline.sources.messages import NO_MESSAGES
     from pipeline.sources.survey import explain_left_out, write_globs
     from shards.audit.not_text import CHATS, KINDS, MAIL
 
@@ -154,11 +159,12 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
         read += file.stored_bytes * stream.stated_bytes / max(1, sum(span.text_bytes for span in spans))
     tally = Tally.sum(tallies)
     files = [file for file in found.files if file.name not in left_out]
-    why = "" if documents else "no document"
+    records = documents + tally.dropped.total()
+    why = "" if documents else describe_drops(tally.dropped, records) or "no document"
     for kind in (CHATS, MAIL):
         if 2 * tally.not_text.get(kind, (0, ""))[0] > tally.not_text.get("", (0, ""))[0]:
             why = f"{kind}: {KINDS[kind][1]}"
-    if tally.malformed and 2 * tally.dropped[MALFORMED] > documents + tally.dropped.total():
+    if tally.malformed and 2 * tally.dropped[MALFORMED] > records:
         why = f"most records are malformed, such as {tally.malformed[0]}"
     if why:
         left_out |= {file.name: why for file in files}
@@ -170,13 +176,14 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
     is_whole = FORMATS[keys["format"]].module == "whole_file"  # a document each
     number = len(files) if is_whole and documents else round(documents / share)
     # What stops a build by default is allowed where it was found, or may be in what was not read.
-    records = max(1, documents + tally.dropped.total())
-    malformed, null = tally.dropped[MALFORMED] + tally.dropped[name_invalid(source)], tally.dropped[NULL]
+    malformed = tally.dropped[MALFORMED] + tally.dropped[name_invalid(source)]
+    null = tally.dropped[NULL] + tally.dropped[NO_MESSAGES]
     if malformed or (share < 1 and ("text" in keys or "messages" in keys)):
-        keys["max_malformed"] = min(1.0, round(0.01 + 2 * malformed / records, 2))
+        keys["max_malformed"] = min(1.0, round(0.01 + 2 * malformed / max(1, records), 2))
     if 2 * null > MAX_NULL * records:
         keys["max_null"] = min(1.0, round(0.01 + 2 * null / records, 2))
-    return _Source(found, texts, tally, is_whole or share == 1, number, int(text_bytes / share) + 1)
+    drops = describe_drops(tally.dropped, records) if _MANY_DROPPED * tally.dropped.total() > records else ""
+    return _Source(found, texts, tally, drops, is_whole or share == 1, number, int(text_bytes / share) + 1)
 
 
 def _look_at_hub(address: str) -> Found:
@@ -229,6 +236,11 @@ def _notice(source: _Source) -> Iterator[str]:
     keys = source.found.keys
     name = keys["name"]
     yield from (f"{name}: {line}." for line in describe_not_text(source.tally.not_text))
+    if source.drops:
+        yield f"{name}: {source.drops}."
+    letters, text = source.found.columns, keys.get("text", "")
+    if beside := [column for column in letters if column != text and 2 * letters[column] > letters[text] > 0]:
+        yield f"{name}: not read: text in {', '.join(beside)}. Of questions and answers, make messages (docs/chat.md)."
     if source.tally.malformed:
         yield f"{name}: some records are malformed, and dropped: {source.tally.malformed[0]}"
     if crlf := next((file for file, text in source.texts if "\r" in text), ""):

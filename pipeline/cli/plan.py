@@ -132,9 +132,15 @@ def _shown_lines(one: JsonObject) -> Iterator[str]:
         return
     yield "{source}: {file} {part} row {row}".format_map(one)
     width = shutil.get_terminal_size().columns - 3  # the margin, and what ends a line
-    pieces = re.findall(rf".{{1,{width}}}\n?|\n", one["text"])[:_SHOWN_LINES]
+    from shards.format.chat import ROLE_MARKS
+
+    text = one["text"]
+    for role, mark in ROLE_MARKS.items():
+        text = text.replace(mark, f"\n{role}: ")
+    text = text.removeprefix("\n") if text != one["text"] else text
+    pieces = re.findall(rf".{{1,{width}}}\n?|\n", text)[:_SHOWN_LINES]
     yield from (f"  {piece.removesuffix(chr(10))}" for piece in pieces)
-    if more := len(one["text"]) - len("".join(pieces)):
+    if more := len(text) - len("".join(pieces)):
         yield f"  ... {plural(more, 'more character')}"
 
 

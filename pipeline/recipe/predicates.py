@@ -7,10 +7,12 @@ Dates and times are compared as instants, in columns of them and of text; one wi
 from __future__ import annotations
 
 import datetime
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -111,8 +113,10 @@ class Predicate:
             if pa.types.is_integer(kind):
                 # Arrow compares all integers of a type as they are with those of the same type alone.
                 compared = pa.array(wanted).cast(kind)
-            elif pa.types.is_floating(kind) and any(abs(value) >= _EXACT for value in wanted):
-                return self._compare(written() if written else values.to_pylist(), wanted)
+            elif pa.types.is_floating(kind):
+                if any(abs(value) >= _EXACT for value in wanted):
+                    return self._compare(written() if written else values.to_pylist(), wanted)
+                compared = pa.array([*map(float, wanted)])
             else:
                 compared = pa.array(wanted)
             # Membership is false for a null in Arrow; here a null is neither in nor out.
@@ -186,9 +190,11 @@ def _literal(text: str) -> Any:
     # A word that is no number is a text, also without quotes.
     for parse in (int, float):
         try:
-            return parse(text)
+            number = parse(text)
         except ValueError:
             continue
+        # Columns of decimals have it as it is written.
+        return Decimal(text) if isinstance(number, float) and math.isfinite(number) else number
     return text
 
 

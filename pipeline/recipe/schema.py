@@ -329,8 +329,9 @@ class Recipe(Settings):
                 yield f"{key}: {why}."
         own = {name: 1 if weight is None else weight for name, weight in given.items()}
         exact = {name: Fraction(str(weight)) for name, weight in own.items() if weight > 0}
+        total = sum(exact.values())
         for name, weight in exact.items():
-            if weight * MOST_SUM_PER_WEIGHT < sum(exact.values()):
+            if weight * MOST_SUM_PER_WEIGHT < total:
                 yield (
                     f"sources.{name}.weight: {own[name]} is less than one in {MOST_SUM_PER_WEIGHT:,} of the sum of the "
                     "weights. Give it more, or leave the source out."

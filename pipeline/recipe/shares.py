@@ -38,7 +38,8 @@ class Shares:
     def fractions(self) -> tuple[Fraction, ...]:
         """The shares of the sources, one fraction each; they add up to 1."""
         exact = [Fraction(str(weight)) for weight in self.weights]
-        return tuple(weight / (sum(exact) or 1) for weight in exact)
+        total = sum(exact) or 1
+        return tuple(weight / total for weight in exact)
 
     def of(self, source: int, total: int) -> int:
         """Return the source's share of a total, rounded down."""

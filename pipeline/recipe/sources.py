@@ -148,6 +148,8 @@ class SourceRecipe(Settings):
             )
             if isinstance(self.messages, list) and len({*map(str, self.messages)}) < len(self.messages):
                 yield f"messages: {self.messages} names one column twice. Give the prompts' and the completions'."
+        if self.max_bytes is not None and self.min_bytes > self.max_bytes:
+            yield f"min_bytes: {self.min_bytes} is over max_bytes = {self.max_bytes}: no document is left. Correct one."
         if self.separator is None:
             yield from self.refuse(("join_bytes",), "without `separator`, no file has parts. Leave it out.")
         if isinstance(self.separator, str) and isinstance(self.encoding, str):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -112,20 +112,35 @@ def mark_messages(columns: Sequence[Any], rows: UInt32s, listed: Iterable[Any] |
 
 
 def read_messages(data: bytes) -> str:
-    """Return the text of a conversation that is a list of messages in JSON; empty if it is none.
+    """Return the text of a conversation in JSON, a list of messages or a record with one; empty if it is none.
 
     Raises:
-        InputError: such a conversation is dropped.
+        InputError: such a conversation is dropped, or cannot be read.
     """
     try:
-        messages = json.loads(data)
-        column = pa.array([messages], MESSAGES)
-    except (ValueError, TypeError, RecursionError, pa.ArrowException):
+        record = json.loads(data)
+    except (ValueError, RecursionError):
         return ""
+    lists = [value for value in (record.values() if isinstance(record, dict) else [record]) if _is_messages(value)]
+    if len(lists) != 1:
+        return ""
+    messages = lists[0]
+    try:
+        column = pa.array([messages], MESSAGES)
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise InputError(f"a message cannot be read: {error}. Expected a role and a content, both text.") from error
     batch = mark_messages([column], np.zeros(1, np.uint32), [messages])
     for _, why, shown in batch.dropped:
         raise InputError(f"such a conversation is dropped while it is read: {why} ({printable(shown)})")
     return batch.text[0].as_py()
+
+
+def _is_messages(value: Any) -> bool:
+    """Return whether a value of JSON is a list of messages, at least by the names of their fields."""
+    names = {name for name, _ in _TEXTS}
+    return (
+        isinstance(value, list) and all(isinstance(one, dict) and names & one.keys() for one in value) and value != []
+    )
 
 
 def _any_of(messages: Bools, offsets: Int64s) -> Bools:

@@ -15,7 +15,7 @@ import os
 import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from glob import escape
 from typing import Any, cast
@@ -91,7 +91,7 @@ class Found:
 
     keys: Keys
     files: list[File]
-    columns: Collection[str]
+    columns: Letters
     glob: str = ""
     """Has all files of the source; empty for files that are named one by one."""
     among: Set[str] = frozenset()
@@ -202,20 +202,24 @@ def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys
         raise SourceError(f"{file.name}: empty")
     for record in first:
         _count_letters(letters, "", record)
+    if any({*fields} <= letters.keys() for fields in _MESSAGE):
+        raise SourceError(f"{file.name}: each record is a message, as chats have: {KINDS[CHATS][1]}")
     column = _find_column([letters])
-    name, in_list, _ = column.partition(IN_LIST)
+    name, in_list, parts = column.partition(IN_LIST)
     read = _read_column(column, letters)
     if (in_list and "text" in read) or not column:
-        raise SourceError(
-            f"{file.name}: "
-            + (f"each record has a list, {name!r}, as chats have: {KINDS[CHATS][1]}" if column else "no column of text")
-        )
+        shown = f"each record has a list, {name!r}, as chats have: {KINDS[CHATS][1]}"
+        if IN_LIST in parts:
+            shown = f"the messages in {name!r} have lists as content; expected text: join the texts of each"
+        raise SourceError(f"{file.name}: {shown if column else 'no column of text'}")
     return keys | read, letters
 
 
 _PAIRS = (("prompt", "completion"), ("prompt", "response"), ("question", "answer"))
 """Columns of questions and of their answers: conversations of one turn, if no other column belongs to them."""
 _BESIDE = ("context", "input", "passage")
+_MESSAGE = (("content", "role"), ("value", "from"))
+"""The fields of a message: its text, and who says it."""
 
 
 def _read_column(column: str, letters: Letters) -> Keys:
@@ -224,7 +228,7 @@ def _read_column(column: str, letters: Letters) -> Keys:
         if column in pair and all(name in letters for name in pair):
             return {"messages": [*pair]}
     name, in_list, field = column.partition(IN_LIST)
-    role = {".content": "role", ".value": "from"}.get(field)
+    role = dict(_MESSAGE).get(field[1:])
     return {"messages": name} if in_list and f"{name}{in_list}.{role}" in letters else {"text": column}
 
 
@@ -410,7 +414,7 @@ def _kind_of(keys: Keys, letters: Letters) -> str:
     return json.dumps([*same, [*letters] if keys["format"] == "csv" else []])
 
 
-def _divide(looks: list[Look]) -> Iterator[tuple[Keys, list[File], Collection[str]]]:
+def _divide(looks: list[Look]) -> Iterator[tuple[Keys, list[File], Letters]]:
     """Yield the sources of like files: by the column of the text; of few long texts, by how blank lines are written."""
     cuts = [keys["cut"] for _, keys, _ in looks if "cut" in keys] if len(looks) < FEW_DOCUMENTS else []
     while looks:
@@ -423,7 +427,10 @@ def _divide(looks: list[Look]) -> Iterator[tuple[Keys, list[File], Collection[st
         keys = own[0][1] | (_read_column(column, own[0][2]) if column else {})
         keys |= {"format": "text", "separator": cut, "join_bytes": JOIN_BYTES} if cut else {}
         keys.pop("cut", None)
-        yield keys, [file for file, *_ in own], dict.fromkeys(itertools.chain(*(letters for *_, letters in own)))
+        columns = Letters()
+        for *_, letters in own:
+            columns.update(letters)  # those without letters stay
+        yield keys, [file for file, *_ in own], columns
         looks, cuts = rest, [other for other in cuts if other != cut]
 
 

@@ -25,6 +25,7 @@ from shards.format.tokenizer_json import (
     find_entries,
     find_special,
     find_spelling,
+    find_twins,
     is_byte_level,
     list_parts,
     make_set_tokenizer,
@@ -169,6 +170,8 @@ def _find_faults(data: Json) -> Iterator[str]:
         return
     # What text could not be spelled with, and what would change what it is spelled with.
     yield from _find_missing(data, entries, spelling)
+    if twins := find_twins(entries):
+        yield f"{twins}: text with one would come back as the other. Give each an id of its own."
     if max(entries.values()) >= MAX_VOCAB_SIZE:
         yield f"has ids of {MAX_VOCAB_SIZE} and above. Number its entries from 0."
     changing = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")

@@ -92,9 +92,10 @@ def prove_template(shard_set: ShardSet, program: str, apply: Apply) -> int:
     compared = 0
     for ids, records, targets in islice(_iter_conversations(shard_set), CONVERSATIONS):
         found, mask = apply(records, False)
-        prompt, _ = apply(records[:-1], True)
-        opened = len(prompt) if records[-1]["role"] == TRAINED_ROLE else 0
-        pairs = {"ids": (found, ids), "targets": (mask, targets), "a prompt": (prompt[:opened], ids[:opened])}
+        # A program may refuse to apply a template to nothing.
+        asks = len(records) > 1 and records[-1]["role"] == TRAINED_ROLE
+        prompt = apply(records[:-1], True)[0] if asks else []
+        pairs = {"ids": (found, ids), "targets": (mask, targets), "a prompt": (prompt, ids[: len(prompt)])}
         for what, (theirs, ours) in pairs.items():
             if theirs is not None and theirs != ours:
                 raise InputError(

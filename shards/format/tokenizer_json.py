@@ -146,6 +146,15 @@ def find_entries(tokenizer: Part) -> dict[str, int]:
     return vocabulary
 
 
+def find_twins(entries: dict[str, int]) -> str:
+    """Return which two entries have one id, in words; empty if none have."""
+    texts: dict[int, str] = {}
+    for text, token in entries.items():
+        if (other := texts.setdefault(token, text)) != text:
+            return f"entries {other!r:.200} and {text!r:.200} have one id, {token}"
+    return ""
+
+
 def find_without_bytes(tokenizer: Part) -> dict[str, int]:
     """Return the added tokens, text to id, that are entries of a byte-level model and spell no bytes."""
     tokens: list[Part] = tokenizer.get("added_tokens") or []
@@ -181,7 +190,8 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
     """Parse a tokenizer.json.
 
     Raises:
-        ValueError: the data is not JSON or does not describe a BPE or Unigram, or an entry has no text or no id >= 0.
+        ValueError: the data is not JSON or does not describe a BPE or Unigram, or an entry has no text, no id >= 0, or
+            the id of another.
     """
     try:
         root: Any = load_json(data)
@@ -208,6 +218,8 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
                 raise ValueError(
                     f"entry {token} has {len(text):,} characters; expected at most {MAX_ENTRY_CHARACTERS:,}"
                 )
+    if twins := find_twins(cast("dict[str, int]", vocabulary)):
+        raise ValueError(f"{twins}; expected one text an id")
     read = TokenizerFile(cast("dict[str, int]", vocabulary), cast("dict[str, int]", added), special, spelling)
     if (unknown := spelling.unknown) is not None and (type(unknown) is not int or not 0 <= unknown < read.size):
         raise ValueError(f"model.unk_id is {unknown!r:.80}; expected the id of an entry")

@@ -24,7 +24,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     for found in re.finditer(r"[\w.+ \t-]+", _QUOTED.sub("", text)):
         if found[0].count(".") >= MOST_DEPTH or len(found[0]) > _MOST_CHARACTERS:
             raise ValueError(f"a key or a number of {len(found[0]):,} characters is too long")
-    return tomllib.loads(text)
+    return tomllib.loads(text.removeprefix("\ufeff"))  # of an editor of Windows
 
 
 def check_values(value: Any, depth: int = 0) -> None:

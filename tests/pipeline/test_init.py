@@ -365,3 +365,26 @@ def test_questions_and_answers_in_two_columns_are_conversations(header: str, tmp
     # With a third column that an answer needs, a person decides.
     assert source.get("messages") == (columns if len(columns) == 2 else None)
     assert ("[chat]" in (tmp_path / "recipe.toml").read_text()) == (len(columns) == 2)
+
+
+def test_chats_that_a_build_cannot_take_are_left_out_with_their_reason(tmp_path: Path):
+    asked, told = {"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "A mill, I think."}
+    made = {
+        "message.jsonl": [asked, told] * 20,
+        "tools.jsonl": [{"messages": [asked, told | {"tool_calls": [{"id": "1"}]}]}] * 20,
+        "parts.jsonl": [{"messages": [asked | {"content": [{"type": "text", "text": "What is it?"}]}]}] * 20,
+        "half.jsonl": [{"messages": [asked, told]}, {"text": "No messages are here."}] * 20,
+        "alpaca.jsonl": [{"instruction": "Say what it is.", "output": "A mill, I think."}] * 20,
+    }
+    for name, records in made.items():
+        (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    said = call_here("init", *made, "--verbose", cwd=tmp_path, expect=0).stdout
+    for part in (
+        "message.jsonl: each record is a message, as chats have",
+        "tools.jsonl: 20 of 20 records are dropped (messages: tool calls: 20)",
+        "parts.jsonl: the messages in 'messages' have lists as content; expected text",
+        "half: 20 of 40 records are dropped (messages: none: 20).",
+        "alpaca: not read: text in output. Of questions",
+    ):
+        assert part in said
+    assert read_sources(tmp_path / "recipe.toml")["half"]["max_null"] == 1.0

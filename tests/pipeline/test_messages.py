@@ -288,6 +288,10 @@ def test_a_conversation_is_traced_by_its_messages(
 
     found = json.loads(ask(*messages).stdout)
     assert (found["query"], found["places"][0]["document"]) == (digest, number)
+    file.write_text(json.dumps({"id": [1], "messages": json.loads(file.read_text())}))
+    assert json.loads(call_here("trace", str(chat_set.out), "--document", str(file), "--json").stdout) == found
+    file.write_text('[{"role": "user", "content": [{"type": "text", "text": "Hi."}]}]')
+    assert "a message cannot be read" in call_here("trace", str(chat_set.out), "--document", str(file)).stderr
     found = json.loads(ask(("user", "Nobody asked."), ("assistant", "So.")).stdout)
     assert [one["source"] for one in found["build"]["tried"]] == ["chats", "pairs"]
     assert "messages: no answer (user: Nobody asked.)" in ask(("user", "Nobody asked.")).stderr

@@ -68,10 +68,10 @@ def read_corpus() -> list[list[Message]]:
 def write_chat_recipe(folder: Path, chat: str = "chatml", **tables: object) -> Path:
     """Write conversations in two shapes, prose, and the recipe `chat.toml`, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    records = to_records(make_conversations(600))
+    records = to_records([*make_conversations(600), [("assistant", "I begin.")]])
     write_texts(folder / "prose.jsonl", real_documents()[:400])
-    (folder / "chats.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records[:500]))
-    pairs = [[message["content"] for message in record["messages"][-2:]] for record in records[500:]]
+    (folder / "chats.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records[:500], records[-1]]))
+    pairs = [[message["content"] for message in record["messages"][-2:]] for record in records[500:-1]]
     pq.write_table(
         pa.table(dict(zip(("prompt", "completion"), zip(*pairs, strict=True), strict=True))), folder / "pairs.parquet"
     )

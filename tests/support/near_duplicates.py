@@ -33,7 +33,7 @@ def fold(text: str) -> str:
 
 def words(text: str) -> list[str]:
     """Return the words of a text's normal form: in scripts without spaces, each character."""
-    return [word for run in fold(text).split() for word in _WORD.findall(run)]
+    return [word for run in fold(text).replace("\u200b", " ").split() for word in _WORD.findall(run)]
 
 
 @cache
@@ -69,6 +69,7 @@ DRESSES: dict[str, Callable[[str], str]] = {
     "two spaces": lambda text: text.replace(" ", "  "),
     "wide spaces": lambda text: text.replace(" ", "\u2003").replace("\n", "\u2028"),
     "capitals": str.upper,
+    "no width": lambda text: re.sub("(?<=[ก-๛])(?=[ก-๛])", "\u200b", text),
     "NFD": lambda text: unicodedata.normalize("NFD", text),
     "trailing spaces": lambda text: text.replace("\n", " \t\n") + "   \n\n",
 }

@@ -14,6 +14,7 @@ from shards.errors import InputError
 from shards.format.chat import mark_targets
 from shards.format.reader import open_set
 from tests.support.builds import Built
+from tests.support.recipes import to_toml
 from trainer.model.conversation import Conversation
 from trainer.model.generate import TrainedModel
 from trainer.recipe.eval_config import SamplingOptions
@@ -93,6 +94,9 @@ def test_the_command_answers_prompts_and_lines(trainer, chat_run, run, monkeypat
     lines = [json.loads(line) for line in trainer.run("sample", chat_run, *options, expect=0).stdout.splitlines()]
     assert [one["prompt"] for one in lines] == ["one", "two"]
     assert lines[0]["token_ids"] == answers[0]["token_ids"]
+    for errors in ("strict", "surrogateescape"):  # the second is Python's in the locale C
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), "utf-8", errors))
+        assert "the input is not UTF-8" in trainer.run("sample", chat_run, *options, expect=2).stderr
     monkeypatch.setattr(sys, "stdin", io.StringIO("word " * 900 + "\none\n"))
     done = trainer.run("sample", chat_run, *options, expect=0)
     assert "model's context" in done.stderr
@@ -115,6 +119,18 @@ def test_transformers_asks_and_answers_as_we_do(trainer, chat, chat_run, chat_se
     ours = Conversation(chat, GREEDY).ask("What is a list?")
     assert found[: len(ours.token_ids)] == ours.token_ids
     assert set(model.generation_config.eos_token_id) == chat.answer_ends == {chat.eos_id, chat.chat_ids.tail[0]}
+    # The folder is scored on the set as the run is; conversations in files are written as the set's.
+    (tmp_path / "asked.jsonl").write_text(json.dumps({"messages": [*messages, {"role": "assistant", "content": "A"}]}))
+    sets = to_toml([{"name": "asked", "paths": [str(tmp_path / "asked.jsonl")], "messages": "messages"}])
+    scored = [
+        json.loads(trainer.run("eval", place, *given, "--set", f"eval.sets={sets}", "--json", expect=0).stdout)
+        for place, given in (
+            (chat_run, ()),
+            (tmp_path / "hf", ("--recipe", chat_run / "recipe.json", "--shards", chat_set.out)),
+        )
+    ]
+    assert scored[0]["val_loss"] == pytest.approx(scored[1]["val_loss"], abs=1e-5)
+    assert [one["score_notes"]["asked"]["documents"] for one in scored] == [1, 1]
 
 
 def count_sources(built: Built):

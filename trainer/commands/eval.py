@@ -91,9 +91,11 @@ def _load(options: argparse.Namespace) -> tuple[TrainedModel, EvalConfig]:
     Raises:
         InputError: there is no model, the recipe cannot be used, or a set that was given cannot, or is not the run's.
     """
+    from shards import open_set
     from trainer.commands.trace import find_training_set, open_training_set
+    from trainer.evaluation.eval_sets import check_set_tokenizer
     from trainer.recipe import load_train_recipe
-    from trainer.run_folder import RECIPE_FILE
+    from trainer.run_folder import RECIPE_FILE, RUN_FILE
     from trainer.weights.trained_model import load_model
 
     run: Path = options.run
@@ -103,14 +105,19 @@ def _load(options: argparse.Namespace) -> tuple[TrainedModel, EvalConfig]:
     tables = {"model": trained.model.config.model_dump(), "train": trained.train.model_dump()}
     tables |= {"name": str(run), "optimizer": {"lr": 1.0}}  # which no score needs
     recipe = load_train_recipe(options.recipe or run / RECIPE_FILE, options.overrides, trained=tables)
-    trained_on = None
+    train, trained_on = recipe.train, None
     try:
         place = options.shards or find_training_set(run)
     except InputError as error:
         say(f"{error} Without it, there is no validation loss, and documents that training holds are not known.")
     else:
-        trained_on = open_training_set(run, place)
-    return replace(trained, train=recipe.train, trained_on=trained_on), recipe.eval
+        if (run / RUN_FILE).is_file():
+            trained_on = open_training_set(run, place)
+        else:
+            trained_on = open_set(place)
+            check_set_tokenizer(trained_on, trained, "--shards")
+            train = train if trained_on.manifest.chat is None else train.with_values(rows="packed")
+    return replace(trained, train=train, trained_on=trained_on), recipe.eval
 
 
 def _print(data: JsonObject) -> Iterator[Part]:

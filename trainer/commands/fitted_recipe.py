@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from shards import ShardSet
 from shards.config import check_settings
+from shards.errors import InputError
 from shards.format.windows.packed import RowKind, count_rows, order_split
 from shards.terminal.amounts import format_duration
 from shards.terminal.display import JsonObject, printable
@@ -40,6 +41,8 @@ EPOCHS = 4
 ENTRY_OPERATIONS = 450
 """What the loss takes for each entry of the vocabulary beside matrix products, in operations that take as long: on a
 CPU, models of 32, 64 and 128 features with 8,192 entries took 134, 174 and 308 us per token."""
+_LONGEST_ROW = 16
+"""Times a device's sequence: at most so long a row is, for the longest conversation."""
 DEVICES = {"cpu": (600, 6, 128, 1 << 23, 4e10), "cuda": (3600, 40, 1024, 1 << 28, 1e14)}
 """By device: how many seconds to train by default; seconds to start, compile and sample; tokens of a sequence at most;
 logits of a micro-batch, or features of all its layers, at most; a guess of its operations per second.
@@ -74,8 +77,13 @@ class Task(NamedTuple):
         seq_len = 1 << max(4, seq_len.bit_length() - 1)
         rows: RowKind = "windows" if self.shard_set.manifest.chat is None else "packed"
         if rows == "packed":  # no conversation is cut
-            longest = count_rows(self.shard_set, "train", seq_len).longest
-            seq_len = max(seq_len, 1 << (longest - 1).bit_length())
+            needed, most = count_rows(self.shard_set, "train", seq_len).longest, _LONGEST_ROW * longest
+            if needed > most:
+                raise InputError(
+                    f"{self.shard_set.store}: its longest conversation has {needed:,} tokens; expected at most "
+                    f"{most:,} on this device. Build with chat.max_tokens = {most}, or write a recipe by hand."
+                )
+            seq_len = max(seq_len, 1 << (needed - 1).bit_length())
         windows = order_split(self.shard_set, seq_len=seq_len, seed=0, rows=rows).per_epoch
         # Steps of a size that suits their number, in nine tenths of the time: the rest is for validation.
         possible = max(seconds / 2, 0.9 * seconds - start_s) * speed
@@ -191,4 +199,4 @@ def _find_prompts(shard_set: ShardSet) -> list[str]:
             continue
         words = shard_set.vocabulary.decode_document(tokens).decode(errors="ignore").split()
         found.append(" ".join(words[:4])[:40].strip())
-    return [prompt for prompt in found if prompt.isprintable() and prompt][:3]
+    return [prompt for prompt in dict.fromkeys(found) if prompt.isprintable() and prompt][:3]

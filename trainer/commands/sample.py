@@ -116,9 +116,10 @@ def _answer(
     while not options.prompts:
         try:
             question = input("> " if sys.stdin.isatty() and not options.json else "")
+            question.encode()
         except EOFError:
             return
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:  # Python may read such bytes as lone surrogates
             raise InputError(f"the input is not UTF-8: {error}. Type or pipe text in UTF-8.") from error
         if not question.strip():
             continue

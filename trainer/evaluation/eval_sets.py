@@ -130,12 +130,7 @@ def open_eval_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> Ev
     """
     place = f"eval.sets.{config.name}"
     with _open_shard_set(config, trained, say) as shard_set:
-        if shard_set.manifest.tokenizer.sha256 != trained.tokenizer_sha256:
-            raise InputError(
-                f"{place}: {shard_set.store} has a tokenizer with the sha256 {shard_set.manifest.tokenizer.sha256}; "
-                f"expected the model's, {trained.tokenizer_sha256}. Give its text as paths, or build it with "
-                "`tokenizer.file` = the training set's tokenizer.json."
-            )
+        check_set_tokenizer(shard_set, trained, place)
         given = config.split if config.shards else "train"
         split: Split = "val" if given == "val" or (given is None and shard_set.splits.get("val")) else "train"
         documents = read_documents(shard_set, split, config.max_tokens, place)
@@ -165,6 +160,16 @@ def open_eval_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> Ev
         notes |= {"unread_bytes": built.unread_bytes, "dropped": built.dropped}
     say(f"eval set {config.name}: {describe_notes(notes)}")
     return EvalSet(config.name, kept, notes)
+
+
+def check_set_tokenizer(shard_set: ShardSet, trained: TrainedModel, place: str) -> None:
+    """Refuse a set, named at a place, that has another tokenizer than a model."""
+    found, expected = shard_set.manifest.tokenizer.sha256, trained.tokenizer_sha256
+    if found != expected:
+        raise InputError(
+            f"{place}: {shard_set.store} has a tokenizer with the sha256 {found}; expected the model's, {expected}. "
+            "Give its text as paths, or build it with `tokenizer.file` = the training set's tokenizer.json."
+        )
 
 
 def describe_notes(notes: JsonObject) -> str:
@@ -252,6 +257,9 @@ def _open_shard_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> 
         return
     if "weight" in config.source:
         raise InputError(f"{place}.weight: unknown key. An eval set is one source: leave it out.")
+    chat = trained.chat
+    if chat is None and "messages" in config.source:
+        raise InputError(f"{place}.messages: the model was trained on no conversations. Name a column of `text`.")
     names = {token: text for text, token in parse_tokenizer(trained.tokenizer_json).special.items()}
     bos = {} if trained.bos_id is None else {"bos": names[trained.bos_id]}
     recipe = {
@@ -259,6 +267,7 @@ def _open_shard_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> 
         "sources": [{**config.source, "name": config.name, "weight": 1}],
         "tokenizer": {"file": TOKENIZER_FILE, "eos_token": names[trained.eos_id], **bos},
         "mix": {"tokens": config.max_tokens, "when_short": "shrink"},
+        **({"chat": {"before": chat.before, "after": chat.after}} if chat and "messages" in config.source else {}),
     }
     content = json.dumps(recipe, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     digest = hashlib.sha256(f"{trained.tokenizer_sha256}\n{content}".encode()).hexdigest()[:32]

@@ -274,7 +274,7 @@ class TrainRecipe(Settings):
         if length > context:
             yield (
                 f"train.seq_len = {length} with model.max_position_embeddings = {context}: sequences must fit in the "
-                "model's context. Raise max_position_embeddings or lower seq_len."
+                f"model's context. Lower seq_len, or raise it: --set model.max_position_embeddings={length}."
             )
         warmup, decay = self.schedule.warmup_steps, self.schedule.decay_steps or 0
         if warmup + decay > steps:

@@ -164,8 +164,10 @@ def _list_notes(runs: Sequence[TrainingRun], points: list[Record], scores: list[
     for run, point in zip(runs, points, strict=True):
         if (last := last_record(run.records, "val_loss").get("step")) != point.get("step"):
             yield (
-                f"{run.name} is compared at step {point.get('step', '(none)')}, and not {last:,}: the last after as "
-                "many tokens in all validated runs"
+                f"{run.name} is compared at step {point['step']:,}, and not {last:,}: the last after as many tokens in "
+                "all validated runs"
+                if point
+                else f"{run.name} is not compared: no validation is after as many tokens in all validated runs"
             )
     if any(row["why_no_difference"] for row in scores):
         yield f"{OTHER_TEXT}: other documents, another number of tokens, or the validation split of another set"

@@ -52,7 +52,8 @@ def read_model(run: Path, say: Note, path: str | Path | None = None) -> TrainedM
     found = read_checkpoint(Path(path)) if path else find_newest_checkpoint(run, say)
     if found is None:
         raise InputError(
-            f"{run}: no checkpoints. Expected the folder given to `tokenmill train --run`, or one of transformers."
+            f"{run}: {'no checkpoints' if run.is_dir() else 'no such folder'}. Expected the folder given to `tokenmill "
+            "train --run`, or one of transformers, downloaded whole."
         )
     with torch.device("meta"):  # no memory for weights that the checkpoint does not have
         model = LanguageModel(found.recipe.model, found.state.vocab_size)

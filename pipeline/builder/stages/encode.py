@@ -70,7 +70,8 @@ def run_encode(build: RunningBuild) -> None:
                 build.say(line)
         if tally.odd_quotes:
             what = "text after them, whose quotes are lost" if source.quote else "line ends"
-            remedy = 'If quotes are characters of the text, set quote = ""; if not, quote = \'"\'.'
+            remedy = 'If quotes are characters of the text, set quote = ""'
+            remedy += '; write "" for \\" in the file.' if source.quote else "; if not, quote = '\"'."
             build.say(f"source {source.name!r}: {plural(tally.odd_quotes, 'field')} in quotes with {what}. {remedy}")
         for line in describe_not_text(tally.not_text):
             build.say(f"source {source.name!r}: {line}.")

@@ -93,10 +93,14 @@ class FunctionProcess:
             for index, verdict in enumerate(found.get("verdicts", ())):
                 if isinstance(verdict, int):  # the size of a new text
                     found["verdicts"][index] = self._channel.read(verdict).decode()
-            if "fault" not in found and len(found["verdicts"]) != len(told):
+                elif verdict is not None:
+                    str.encode(verdict[0])
+            if isinstance(found.get("fault"), str):
+                range(len(told))[found.get("index", 0)]  # a place among them, or an error
+            elif len(found["verdicts"]) != len(told):
                 raise ValueError("an answer to another question")  # the function writes to the socket
             return found
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError) as error:
             status = self.close()
             number = -status if status < 0 else 256 - status
             how = signal.Signals(number).name if number in {*signal.Signals} else f"exit status {status}"

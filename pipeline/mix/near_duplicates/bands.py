@@ -123,7 +123,7 @@ Tokenizer = Annotated[tuple[str, str, str | None, tuple[str, ...], Openings], NO
 class BandsTask(Payload):
     """The input of one bands task; plain data."""
 
-    CODE: ClassVar = (2, UNICODE_VERSION)
+    CODE: ClassVar = (3, UNICODE_VERSION)
     """Increase when a document would get other keys."""
 
     run: RunsAddress

@@ -47,6 +47,8 @@ _ASCII = bytes(
     for byte in range(256)
 )
 """The byte that stands for a byte: white space of ASCII is a space, and its capitals are small."""
+_NO_WIDTH = "\u200b".encode()
+"""A space without width, at which Thai and Khmer are wrapped."""
 _CHANGING = ((0x80, 0x3400), (0xA000, 0xAE4C), (0xF900, 0x20000), (0x2F800, 0x2FA20))
 """Where the characters are that NFC or case folding changes, or that join those before them; of Hangul's syllables, as
 many as have all of its vowels and ends."""
@@ -149,7 +151,7 @@ def hash_shingles(
         part[own - done - 1] = entries.end
         done += len(part)
         spelled = entries.bytes.take(wrap_numbers(pa.uint32(), part))
-        data = bytes(memoryview(spelled.buffers()[2] or b"")[: text_offsets(spelled)[-1]])
+        data = bytes(memoryview(spelled.buffers()[2] or b"")[: text_offsets(spelled)[-1]]).replace(_NO_WIDTH, b" ")
         text = _normalise(entries.between.sub(b" ", data) if entries.between else data)
         stops = np.flatnonzero(text == _END)
         if len(stops) == 0 or stops[-1] + 1 < len(text):

@@ -180,6 +180,8 @@ class QuotedFields:
         joined, why = count("\n") > 0, ""
         if len(wrong):
             why = "text follows the quote that ends a field"
+            if b'\\"' in data:
+                why += ', after a backslash, which means nothing in CSV (write "" for a quote in a field)'
         elif joined.any() and data.count(b'"') > count('"').sum():
             why = "a field in quotes goes over lines, and others have quotes within them"
         elif delimiter in _SELDOM_IN_TEXT and (joined & (count(delimiter) > 0)).any():

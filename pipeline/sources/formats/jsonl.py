@@ -109,6 +109,11 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
         if not table.num_rows:
             names = ", ".join(map(repr, source.columns))
             raise SourceError(f"{span.name}: no column {names} in its first records; all are malformed: {faults[0]}")
+    if not records:  # Arrow reads more than lines
+        raise SourceError(
+            f"{span.name}: none of its first lines is a JSON object. Write one a line, ended by a line feed, as "
+            "`jq -c .` does."
+        )
     found = dict.fromkeys(name for record in records for name in _names(record))
     for column, key in source.columns.items():
         if column not in found:

@@ -37,6 +37,8 @@ ROW_ORDER_VERSION = 3
 """The version of the order of packed rows, which states name."""
 KEPT_PLANS = 8
 """Plans of recent visits that are kept, 48 bytes a document: to make one reads the document table."""
+_UNFILLED = 3
+"""About so many rows at the end of a shard have room that no document fits in."""
 CACHE_BYTES = 1 << 26
 """What the counts of rows of all sets may take in the user's cache."""
 
@@ -141,7 +143,8 @@ class RowOrder(WindowOrder):
         """Return what an epoch of packed rows has, in words, for steps of so many rows."""
         cut = f"; {plural(self.counts.cut, 'text')} longer than a row are cut" if self.counts.cut else ""
         # Few documents of a shard are left when its rows are nearly full: the last ones stay unfilled.
-        remedy = ". Much of it is left over in each shard: build longer shards, or choose another seq_len"
+        is_end = self.waste * self.per_epoch < _UNFILLED * len(self.shards)
+        remedy = ". It is at the ends of shards: build longer shards" if is_end else ". Longer rows waste less"
         return (
             f"{plural(self.per_epoch, 'row')} of {self.seq_len}, {self.waste:.2%} of them padding; "
             f"{plural(self.targets, 'target')} and {self.per_epoch / batch:,.2f} steps an epoch{cut}"
