@@ -129,7 +129,8 @@ def test_transformers_asks_and_answers_as_we_do(trainer, chat, chat_run, chat_se
             (tmp_path / "hf", ("--recipe", chat_run / "recipe.json", "--shards", chat_set.out)),
         )
     ]
-    assert scored[0]["val_loss"] == pytest.approx(scored[1]["val_loss"], abs=1e-5)
+    # The run says fp32; a folder says no precision.
+    assert scored[0]["val_loss"] == pytest.approx(scored[1]["val_loss"], abs=5e-4)
     assert [one["score_notes"]["asked"]["documents"] for one in scored] == [1, 1]
 
 
