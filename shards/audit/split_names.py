@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 
 _WORDS = r"(?<![^\W\d_])(?:{})(?![^\W\d_])"
 _SPLIT = re.compile(
-    _WORDS.format("test|testing|val|valid|validation|dev|eval|evaluation|h[eo]ld[-_. ]?out"), re.IGNORECASE
+    _WORDS.format("test|testing|val|valid|validating|validation|dev|eval|evaluation|h[eo]ld[-_. ]?out"), re.IGNORECASE
 )
 _TRAIN = re.compile(_WORDS.format("train|training"), re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![^\W_])(?=[a-f]*\d)[0-9a-f]+(?![^\W_])|\d+|" + _WORDS.format("of"))

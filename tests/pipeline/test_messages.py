@@ -297,6 +297,13 @@ def test_a_conversation_is_traced_by_its_messages(
     assert "messages: no answer (user: Nobody asked.)" in ask(("user", "Nobody asked.")).stderr
 
 
+def test_a_plan_shows_who_says_what(chat_set: Built) -> None:
+    shown = call_here("plan", str(chat_set.recipe), "--show", "1").stdout
+    assert re.search(r"row \d+\n  (system: .*\n(  .*\n)*?)?  user: \S", shown)
+    assert "ufdd1" not in shown
+    assert "\ufdd1" not in shown
+
+
 def test_a_document_is_shown_with_its_targets(chat_set: Built, held: list[tuple[int, str, list[Message]]]) -> None:
     number, _, messages = held[0]
     asked = ("inspect", str(chat_set.out), "--shard", "0", "--document", str(number))

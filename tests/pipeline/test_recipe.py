@@ -17,6 +17,7 @@ from tests.support.recipes import GOOD, faults_of
 
 def test_a_good_recipe(load: Any):
     recipe = load()
+    assert load("\ufeff" + GOOD) == recipe
     assert [(source.name, source.weight) for source in recipe.sources] == [("prose", 87.0), ("code", 3.5)]
     assert [source.weight for source in load(GOOD, "sources.prose.weight=0").sources] == [0, 3.5]
     phase = '[[mix.phases]]\nname = "main"\nshare = 1.0\nweights = { "prose.en" = 1 }\n'

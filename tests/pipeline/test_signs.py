@@ -70,7 +70,11 @@ def test_quotes_of_csv_enclose_fields_or_are_characters(case: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("quote", "field", "said"), [(None, "a\nb", "line ends. If"), ('"', 'a" b"', "text after them")]
+    ("quote", "field", "said"),
+    [
+        (None, "a\nb", "line ends. If"),
+        ('"', 'a" b"', "text after them, whose quotes are lost. If quotes are characters of"),
+    ],
 )
 def test_fields_that_quotes_may_have_spoilt_are_said(quote: str | None, field: str, said: str, tmp_path: Path):
     text = "".join(f'{n},"note {n} {"word " * n}{field}"\n'.replace('b""', 'b"') for n in range(40))

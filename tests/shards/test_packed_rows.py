@@ -3,6 +3,7 @@
 import itertools
 import pickle
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.utils.data import _utils as torch_data
 from shards import ShardSet
 from shards.errors import ShardSetError
 from shards.format import codec
-from shards.format.windows.packed import RowOrder, plan_rows
+from shards.format.windows.packed import RowOrder, order_split, plan_rows
 from shards.format.writer import SOURCE, _make_table, write_set
 from shards.torch import TokenStream, TokenWindows, collate_windows
 from tests.support.packed_sets import EOS, Ids, edit_manifest, make_documents, naive_targets, write_documents
@@ -164,3 +165,11 @@ def test_a_table_that_lies_is_found(tmp_path, lengths, more, message):
     shard_set = edit_manifest(tmp_path / "set", lambda m: m["shards"][0].update(tokens=40 + more))
     with pytest.raises(ShardSetError, match=rf"train-00000.*{message}.*document_table"):
         collate_windows([*TokenWindows(shard_set, seq_len=SEQ_LEN, rows="packed")])
+
+
+@pytest.mark.parametrize(("lengths", "remedy"), [([20] * 300, "Longer rows waste less"), ([8] * 9, "at the ends of")])
+def test_much_padding_is_said_with_what_helps(lengths: list[int], remedy: str, tmp_path: Path) -> None:
+    shard_set = write_documents(tmp_path / "set", [make_documents(1, lengths)])
+    order = order_split(shard_set, seq_len=32, seed=0, rows="packed")
+    assert isinstance(order, RowOrder)
+    assert remedy in order.describe(2)

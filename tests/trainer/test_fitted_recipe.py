@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from shards import open_set
+from shards.errors import InputError
 from tests.support import recipes
 from tests.support.builds import build_here
+from tests.support.packed_sets import make_documents, write_documents
 from trainer.commands.fitted_recipe import Task, fit_recipe
 from trainer.commands.timed_steps import write_made_up_set
 from trainer.model.decoder import count_parameters
@@ -94,3 +96,10 @@ def test_the_trainer_takes_it_for_every_kind_of_set(recipe_file, tmp_path):
         assert "".join(recipe.eval.prompts).isprintable()
         assert recipe.train.seq_len < max(shard.num_tokens for shard in open_set(place).splits["val"])
         open_session(recipe, place, tmp_path / f"{place.name}-run", say=print).close()
+
+
+def test_a_long_conversation_is_refused_and_not_measured(tmp_path):
+    document = make_documents(1, [2050], chat=True) + make_documents(2, [90] * 300, chat=True)
+    place = write_documents(tmp_path / "set", [document], chat=True).path
+    with pytest.raises(InputError, match=r"longest conversation has 2,050 tokens; expected at most 2,048 on this dev"):
+        fit(place, 0.1)

@@ -180,8 +180,6 @@ class QuotedFields:
         joined, why = count("\n") > 0, ""
         if len(wrong):
             why = "text follows the quote that ends a field"
-            if b'\\"' in data:
-                why += ', after a backslash, which means nothing in CSV (write "" for a quote in a field)'
         elif joined.any() and data.count(b'"') > count('"').sum():
             why = "a field in quotes goes over lines, and others have quotes within them"
         elif delimiter in _SELDOM_IN_TEXT and (joined & (count(delimiter) > 0)).any():
@@ -215,9 +213,10 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
             wrong, joined, why = quoted.judge(data, begin)
             if why and quote is None:
                 shown = excerpt(data[[*wrong, *joined][0] :])
+                change = 'write "" for \\" in the file' if b'\\"' in data else "set quote = '\"'"
                 raise SourceError(
                     f"{span.name}: {why}, in record {reader.row} or after it: {shown}. {_CHARACTERS} If they enclose "
-                    "fields, set quote = '\"'."
+                    f"fields, {change}."
                 )
             batch = _read_block(reader, header, data)
             batch.odd_quotes = len(wrong if quote else joined)
