@@ -231,6 +231,7 @@ def _name(sources: list[_Source], folder: Path) -> None:
 
 def _notice(source: _Source) -> Iterator[str]:
     """Yield what a person should know of a source."""
+    from pipeline.sources.formats.columns import list_names
     from shards.audit.not_text import describe_not_text
 
     keys = source.found.keys
@@ -240,7 +241,8 @@ def _notice(source: _Source) -> Iterator[str]:
         yield f"{name}: {source.drops}."
     letters, text = source.found.columns, keys.get("text", "")
     if beside := [column for column in letters if column != text and 2 * letters[column] > letters[text] > 0]:
-        yield f"{name}: not read: text in {', '.join(beside)}. Of questions and answers, make messages (docs/chat.md)."
+        said = f"{name}: text in other columns is not read: {list_names(beside)}"
+        yield f"{said}. If they are questions and answers, make messages of them (docs/chat.md)."
     if source.tally.malformed:
         yield f"{name}: some records are malformed, and dropped: {source.tally.malformed[0]}"
     if crlf := next((file for file, text in source.texts if "\r" in text), ""):

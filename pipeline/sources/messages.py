@@ -136,11 +136,10 @@ def read_messages(data: bytes) -> str:
 
 
 def _is_messages(value: Any) -> bool:
-    """Return whether a value of JSON is a list of messages, at least by the names of their fields."""
-    names = {name for name, _ in _TEXTS}
-    return (
-        isinstance(value, list) and all(isinstance(one, dict) and names & one.keys() for one in value) and value != []
-    )
+    """Return whether a value of JSON is a list of messages, as far as the names of their fields say."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(one, dict) and ("role" in one or {"from", "value"} <= one.keys()) for one in value)
 
 
 def _any_of(messages: Bools, offsets: Int64s) -> Bools:

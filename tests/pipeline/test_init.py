@@ -384,7 +384,7 @@ def test_chats_that_a_build_cannot_take_are_left_out_with_their_reason(tmp_path:
         "tools.jsonl: 20 of 20 records are dropped (messages: tool calls: 20)",
         "parts.jsonl: the messages in 'messages' have lists as content; expected text",
         "half: 20 of 40 records are dropped (messages: none: 20).",
-        "alpaca: not read: text in output. Of questions",
+        "alpaca: text in other columns is not read: output. If they are",
     ):
         assert part in said
     assert read_sources(tmp_path / "recipe.toml")["half"]["max_null"] == 1.0
