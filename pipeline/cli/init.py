@@ -245,7 +245,7 @@ def _notice(source: _Source) -> Iterator[str]:
         yield f"{said}. If they are questions and answers, make messages of them (docs/chat.md)."
     if source.tally.malformed:
         yield f"{name}: some records are malformed, and dropped: {source.tally.malformed[0]}"
-    if crlf := next((file for file, text in source.texts if "\r" in text), ""):
+    if crlf := next((file for file, text in source.texts if "\r\n" in text), ""):
         yield f'{name}: lines end with "\\r\\n" ({crlf}), which stays in the text.'
     if not source.is_exact:
         yield f"{name}: a part of it was read; its documents are estimated."
@@ -322,6 +322,10 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
     # As many entries as the text has parts for, by its size and by how well it compresses.
     sample = "".join(text for source in sources for _, text in source.texts).encode("utf-8", "replace")
     offered = min(8 << 2 * total.bit_length() // 5, len(zlib.compress(sample)) // _BYTES_PER_ENTRY)
+    # Each word becomes an entry, and parts of long ones that no spaces divide; text that repeats itself has few.
+    words = {word for source in sources for _, text in source.texts for word in re.findall(r" ?\w{2,}", text)}
+    entries = sum(1 if word.isascii() else max(1, len(word) // 4) for word in words)
+    offered = min(offered, entries * total // max(1, len(sample)))
     yield f"\n[tokenizer]\nvocab_size = {min(_MOST_VOCABULARY, _LEAST_VOCABULARY + offered)}"
     yield '\n[mix]\ntokens = "max"  # all text, each document once; or a number, such as "100M"'
     val_tokens = min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100) if has_validation else 0

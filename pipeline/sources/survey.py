@@ -36,7 +36,7 @@ from pipeline.sources.formats.byte_io import (
 from pipeline.sources.formats.csv_table import OLD_MAC, Form, QuotedFields
 from pipeline.sources.formats.detect import detect_format, explain_unread, find_stand_in, is_binary
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
-from pipeline.sources.formats.html_page import MOST_PAGE_BYTES, READ_AS, find_encoding
+from pipeline.sources.formats.html_page import MOST_PAGE_BYTES, READ_AS, declares_none, find_encoding
 from pipeline.sources.formats.parquet import open_parquet
 from pipeline.sources.formats.whole_file import join_cells
 from pipeline.sources.globs import AGAIN, UNREADABLE
@@ -72,6 +72,7 @@ _PICTURE = re.compile(r"(?s)\s*(?:(?:<[?!].{0,4999}?>\s*)*<svg\b|/\* XPM \*/)")
 _GUESSED_BYTES, _LEAST_ODD, _LEAST_CONFIDENCE = 1 << 16, 8, 0.05
 """By so many bytes chardet guesses an encoding, if so many are not ASCII: that of 306 of 317 man pages and notes in
 twelve encodings, with a confidence from 0.08 on. Of UTF-8 with a fault, it is below 0.04."""
+_UNTOLD = "an encoding that can be told; give it a source of its own with its `encoding`"
 _JAPANESE = "\x1b$"
 """How ISO-2022 begins, whose bytes are ASCII."""
 _WESTERN = re.compile("[À-ÿ‘’“”–—…«»\xa0¡¿©°·€]")
@@ -130,8 +131,7 @@ def look_at(file: File) -> tuple[Keys, Letters]:
         guess = "" if encoding else guess_encoding(odd)
         text = codecs.getincrementaldecoder(guess or "ascii")("replace").decode(odd)
         if not guess or "\ufffd" in text:
-            tried = encoding or "UTF-8, nor in an encoding that can be told"
-            raise SourceError(f"{file.name}: not {tried}; give it a source of its own with its `encoding`")
+            raise SourceError(f"{file.name}: not {encoding or f'UTF-8, nor in {_UNTOLD}'}")
         keys["encoding"] = guess
     if not text.strip():
         raise SourceError(f"{file.name}: empty")
@@ -192,8 +192,11 @@ def _look_at_page(file: File, format_: str, data: bytes) -> Keys:
     if len(data) > MOST_PAGE_BYTES:
         raise SourceError(f"{file.name}: a page of over {MOST_PAGE_BYTES:,} bytes; split it, or extract its text first")
     check_extra("trafilatura")
-    data.decode(find_encoding(data))
-    return {"format": format_}
+    encoding, usual = find_encoding(data), "cp1252"
+    if declares_none(data) and not (encoding := guess_encoding(data)):
+        raise SourceError(f"{file.name}: not UTF-8, nor in {_UNTOLD}")
+    data.decode(encoding)
+    return {"format": format_, **({"encoding": encoding} if declares_none(data) and encoding != usual else {})}
 
 
 def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys, Letters]:

@@ -75,7 +75,17 @@ def _has_page_numbers(text: str) -> bool:
     return False
 
 
+_is_talk = _recurs(
+    r"\n\[?(?:\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4},? )?\d{1,2}:\d\d(?::\d\d)?(?:\s?[APap][Mm])?\]?(?: -)? "
+    r"(?:<[^<>\n]{1,40}> |[^:\n]{1,40}: )",
+    0.3,
+)
+"""As WhatsApp, Telegram and IRC write it: a time, a name, what is said."""
+
+
 def _is_chat(text: str) -> bool:
+    if _is_talk(text):
+        return True
     if _ASKS.search(f"\n{text}"):
         return _ANSWERS.search(text) is not None
     return _CHAT.match(text.lstrip()) is not None and len(_TURN.findall(text)) >= 2
@@ -85,6 +95,8 @@ MAIL, CHATS = "headers of mail", "chat records"
 _is_mojibake = _recurs(r"[ÂÃÐÑ][\x80-\xbf‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ€]|â€[\x9c\x9dœ™¦“”˜]")
 _is_escaped = _recurs(r"\\r?\\?n(?![a-z])", 1)
 _is_encoded = _recurs(r"\n(?:[A-Za-z0-9+/]{60,76}={0,2}|M[ -`]{60})\r?(?=\n)", 0.5)
+_has_links = _recurs(r"\[\[(?!(?<=\n\[\[)[\w-]+\]\](?:\n|[A-Z]))(?:[A-Z]|\w+:)[^\[\]\n]{1,200}\]\]")
+"""To pages of a wiki; not the anchors of AsciiDoc, which begin a line."""
 _EXTRACTOR = "as extractors of PDF such as `pymupdf4llm` do"
 KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
     "HTML": (_is_html, 'Extract the text of the pages, as `format = "html"` does for files'),
@@ -111,8 +123,8 @@ KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
     ),
     "RTF": (lambda text: text.startswith("{\\rtf"), "Convert the files, as `pandoc -f rtf -t plain` does"),
     "wikitext": (
-        # Not the anchors of AsciiDoc, which begin a line.
-        _recurs(r"\[\[(?!(?<=\n\[\[)[\w-]+\]\](?:\n|[A-Z]))(?:[A-Z]|\w+:)[^\[\]\n]{1,200}\]\]"),
+        # Links alone are those of notes in Markdown.
+        lambda text: _has_links(text) and any(map(text.__contains__, ("'''", "{{", "\n=="))),
         "Convert the pages, as `pandoc -f mediawiki -t plain` does",
     ),
     "troff": (

@@ -11,9 +11,12 @@ from collections.abc import Collection, Iterator
 
 _WORDS = r"(?<![^\W\d_])(?:{})(?![^\W\d_])"
 _SPLIT = re.compile(
-    _WORDS.format("test|testing|val|valid|validating|validation|dev|eval|evaluation|h[eo]ld[-_. ]?out"), re.IGNORECASE
+    _WORDS.format(
+        "(?:test|testing|val|valid|validating|validation|dev|eval|evaluation|h[eo]ld[-_. ]?out)(?:set|data)?"
+    ),
+    re.IGNORECASE,
 )
-_TRAIN = re.compile(_WORDS.format("train|training"), re.IGNORECASE)
+_TRAIN = re.compile(_WORDS.format("(?:train|training)(?:set|data)?"), re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![^\W_])(?=[a-f]*\d)[0-9a-f]+(?![^\W_])|\d+|" + _WORDS.format("of"))
 """Of one of several files: its number, how many there are, a digest."""
 _RECORDS = re.compile(r"\.(jsonl?|ndjson|csv|tsv|tab|psv|parquet|arrow|feather)$")
@@ -26,7 +29,7 @@ _PAGE = re.compile(r"(?i)\.(md|rst|html?|svg|ya?ml|toml|cfg|ini|conf)$")
 
 def has_split_word(name: str) -> bool:
     """Return whether a name has a word for a test or validation split."""
-    return _SPLIT.search(name) is not None
+    return _SPLIT.search(_divide(name)) is not None
 
 
 def list_above(name: str) -> Iterator[str]:
@@ -54,7 +57,12 @@ def find_splits(names: Collection[str]) -> dict[str, str]:
 
 
 def _base(path: str) -> str:
-    return path.rpartition("/")[2]
+    return _divide(path.rpartition("/")[2])
+
+
+def _divide(name: str) -> str:
+    """Return a name whose words are divided: `Test_Data` for `TestData`."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", name)
 
 
 def _place(path: str, base: str) -> tuple[str, ...]:

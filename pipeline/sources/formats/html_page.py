@@ -33,6 +33,11 @@ READ_AS = {
 """How browsers read what pages declare, by Python's names (encoding.spec.whatwg.org)."""
 
 
+def declares_none(page: bytes) -> bool:
+    """Return whether nothing says in which encoding a page is."""
+    return not (find_wide_encoding(page[:4096]) or _DECLARED.search(page, 0, 4096) or is_utf8(page))
+
+
 def find_encoding(page: bytes) -> str:
     """Return the encoding that a page declares; of one that declares none, UTF-8 or, as browsers do, cp1252."""
     if wide := find_wide_encoding(page[:4096]):
@@ -64,8 +69,14 @@ def _prepare(tree: Any) -> None:
     for heading in list(tree.iter(*_HEADINGS)):
         while (above := heading.getparent()).tag in ("div", "header") and _is_alone(heading):
             above.drop_tag()
-        if heading.getprevious() is None:
+        before = [
+            above.text or "",
+            *(f"{one.text_content()}{one.tail or ''}" for one in heading.itersiblings(preceding=True)),
+        ]
+        if not "".join(before).strip():  # there may be anchors
             above.attrib.pop("id", None)
+    for inner in tree.xpath("//code//code | //code//em | //code//i | //code//var"):  # what stands after these was lost
+        inner.drop_tag()
     for part in list(tree.iter("div")):
         # What is between its blocks is a paragraph.
         paragraphs = [tree.makeelement("p")]
