@@ -143,6 +143,7 @@ _REMEDIES = {
     errno.ENOMEM: "No memory is left, of the machine or of a limit (ulimit -v, a container). End other programs, raise "
     "the limit, or use fewer workers",
     errno.ENOSPC: "The disk is full. Free some space or files (df -h, df -i) and run the same command again",
+    errno.EFBIG: "A limit on the size of a file is reached. Raise it (ulimit -f) and run the same command again",
     errno.EDQUOT: "The disk quota is used up. Free some space and run the same command again",
 }
 

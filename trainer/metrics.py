@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from shards.config import check_settings
 from shards.errors import InputError
@@ -52,7 +52,7 @@ class _Line(BaseModel):
     grad_norm: float = 0
     lr: float = 0
     mfu: Known = None
-    val_loss: float = 0
+    val_loss: FiniteFloat = 0
     val_loss_by_part: list[float] = []
     val_perplexity: Known = None
     val_bits_per_byte: Known = None
@@ -125,7 +125,7 @@ def read_metrics(run: Path) -> list[Record]:
 
 
 def read_lines(run: Path) -> tuple[list[Record], int]:
-    """Return every whole line of a run's metrics, in order, and how many others there are: a crash may have cut one.
+    """Return every whole line of a run's metrics, in order, and whether another follows (1 or 0): a crash may cut one.
 
     There are none without the file.
 
@@ -135,15 +135,17 @@ def read_lines(run: Path) -> tuple[list[Record], int]:
     """
     path, number = run / METRICS_FILE, 0
     records: list[Record] = []
-    content = read_file(path, MAX_METRICS_BYTES) if path.exists() else b""
-    for number, line in enumerate(content.splitlines(keepends=True), 1):
+    lines = read_file(path, MAX_METRICS_BYTES).splitlines(keepends=True) if path.exists() else []
+    for number, line in enumerate(lines, 1):
         record: Any = None
         try:
             # A crash may have cut the last line; a whole line must be metrics.
             record = load_json(line)
             _Line.model_validate(record)
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            continue  # cut off by a crash
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            if number == len(lines):
+                continue  # cut off by a crash
+            raise InputError(f"{path}: line {number}: {error}. Repair or delete it.") from error
         except ValidationError:
             check_settings(_Line, record, where=f"{path}: line {number}")  # the same, in our words
             raise

@@ -170,7 +170,7 @@ class ShardSet:
         try:
             vocabulary = read_vocabulary(data)
         except ValueError as error:
-            raise InputError(str(error)) from error
+            raise InputError(f"{entry.file}: {error}") from error
         if len(vocabulary) != self.vocab_size:
             raise set_error(
                 "tokenizer_mismatch",

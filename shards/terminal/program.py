@@ -225,7 +225,7 @@ def _run_and_tell(run: Callable[[], int], stdout: _Stdout, *, as_json: bool, os_
         if stdout.failed and isinstance(error, BrokenPipeError):
             return PIPE_CLOSED
         # A full disk is no wrong command line: it fails on the way.
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         problems = [f"{'stdout: ' if stdout.failed else ''}{text_of(error)}{any_remedy(error)}"]
         status = PROBLEMS if full else os_error_status
     # A program that reads JSON gets it for a failure, too.

@@ -281,6 +281,20 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ((name, source),) = read_sources(tmp_path / f"{encoding}.toml").items()
         assert source["encoding"] == encoding
         assert f"guessed encodings: {name} {encoding}. Read" in done.stdout
+    # Of a page that declares none, too.
+    (tmp_path / "page.html").write_bytes(PAGE.format(texts["koi8-r"]).encode("koi8-r"))
+    done = call_here("init", "page.html", "--out", "page.toml", cwd=tmp_path, expect=0)
+    assert "guessed encodings: page koi8-r" in done.stdout
+    (page,) = load_checked_recipe(tmp_path / "page.toml").sources
+    assert "крик" in texts_of(read_batches(page))[0]
+
+
+def test_a_vocabulary_is_no_larger_than_text_that_repeats_itself_offers(tmp_path: Path):
+    lines = ["one of the mills", "a river and a mill", "the miller sings"]
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text("\n".join((lines * 30)[number:]))
+    for command in ("init . --out r.toml", "build r.toml --out out --workers 1"):
+        call_here(*command.split(), cwd=tmp_path, expect=0)
 
 
 def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

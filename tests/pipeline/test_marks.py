@@ -15,6 +15,7 @@ LAYOUTS = {
     "shards": "data/train-00000-of-00002.parquet data/train-00001-of-00002.parquet | data/test-00000-of-00001.parquet "
     "data/validation-00000-of-00001-a09b74b3ef9c3b56.parquet",
     "a word inside": "wiki.train.tokens ARC-Easy-Train.jsonl | wiki.valid.tokens ARC-Easy-Dev.jsonl",
+    "one word": "TrainData.jsonl train.csv | TestData.jsonl testset.csv evalset.csv validating.csv",
     "versions": "train-v2.0.json train.tsv | dev-v2.0.json test_matched.tsv",
     "folders": "en/train/a.txt de/training/b.md | en/validation/a.txt de/held-out/b.md",
     "partitions": "split=train/0.parquet | split=test/0.parquet",

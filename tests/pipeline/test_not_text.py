@@ -80,6 +80,10 @@ WAYS = [
     (lambda text: f"Below is an instruction.\n\n### Instruction:\nGo on.\n\n### Response:\n{text}", "chat records"),
     (lambda text: f"<start_of_turn>user\nGo on.<end_of_turn>\n<start_of_turn>model\n{text}", "chat records"),
     (lambda text: f"Human: Go on.\n\nAssistant: {text}", "chat records"),
+    *(
+        (each_line(form), "chat records")
+        for form in ("12/31/25, 9:{:02} PM - Ann: {}", "[31.12.25, 21:04:{:02}] Ann Lee: {}", "[21:{:02}] <ann> {}")
+    ),
 ]
 
 
@@ -104,6 +108,9 @@ def test_silent_on_prose_and_source_code():
     texts += ["From: A\n\nReceived: B"]
     anchors = "".join(f"\n[[PART-{number}]]\nPart {number}\n------\nText.\n" for number in range(9))
     texts += [anchors, anchors.replace("]]\n", "]]"), f"As AsciiDoc.{anchors}"]
+    texts.append(
+        "# A note\n" + "".join(f"\nWith [[Alice]] and [[Home page|at home]], {number}." for number in range(9))
+    )
     assert len(texts) > 1500
     told = [text[:200] for text in texts if find_kinds(text)]
     assert len(told) <= len(texts) / 1000, told

@@ -98,6 +98,14 @@ A word
 )
 
 
+PAGES["a part of a manual"] = (
+    f"""<div role="main"><h1>Bugs</h1><p>{LONG}</p>
+<section id="handling-related-bugs"><span id="s"></span><h3>Related</h3>
+<p><code><em><code>package</code></em></code> is replaced. {LONG}</p></section></div>""".encode(),
+    f"Bugs\n{LONG.strip()}\nRelated\npackage is replaced. {LONG.strip()}",
+)
+
+
 def read(path: Path, data: bytes, **keys: Any) -> list[str]:
     path.write_bytes(data)
     return texts_of(read_batches(files_source(path, **keys)))

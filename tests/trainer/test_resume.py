@@ -116,6 +116,13 @@ def test_a_run_that_lost_its_end_ends_the_same(train, whole_run, tmp_path, lose,
         assert all((mine[key] == theirs[key]).all() for key in theirs)
 
 
+def test_metrics_that_are_gone_are_said(train, whole_run, tmp_path):
+    run = shutil.copytree(whole_run, tmp_path / "run")
+    cut_weights(run)
+    (run / "metrics.jsonl").unlink()
+    assert "metrics.jsonl does not go on to step 21" in train(run).stderr
+
+
 def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(train, whole_run, tmp_path):
     other = build_set(tmp_path / "other", shard_tokens={"train": [3_000], "val": [500]}, seed=5)
     new = ("train.seq_len=16", "train.seed=5", "train.global_batch=4", "model.hidden_size=32", "optimizer.lr=0.5")

@@ -186,6 +186,8 @@ def run_training(session: Session, say: Note, *, go_on: str | None = None, progr
                     f"metrics.jsonl: removed {plural(log.removed, 'line')} after step {session.step}; these are done "
                     "again"
                 )
+            if session.step and (log.records or [{}])[-1].get("step") != session.step:
+                say(f"metrics.jsonl does not go on to step {session.step}: phases and costs count what it has")
             before = log.last("score_notes").get("score_notes", {})
             for scorer in session.scorers:
                 if before.get(scorer.name, scorer.notes).get("sha256") != scorer.notes["sha256"]:
