@@ -175,11 +175,6 @@ def find_marks(text: UInt8s) -> tuple[Int64s, Int64s]:
     return places[own], roles[own]
 
 
-def write_conversation(messages: Iterable[Message]) -> str:
-    """Return the text of a conversation: each message's mark, then its content."""
-    return "".join(ROLE_MARKS[role] + content for role, content in messages)
-
-
 def parse_conversation(text: str) -> list[Message]:
     """Return the messages of a conversation's text."""
     roles: dict[str, Role] = {mark: role for role, mark in ROLE_MARKS.items()}

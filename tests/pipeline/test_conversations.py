@@ -22,13 +22,20 @@ from pipeline.tokenizer.encoder import Encoder
 from pipeline.tokenizer.given_tokenizer import TokenizerError, read_encoder_file
 from pipeline.tokenizer.train import pre_tokenizer
 from shards.convert.chat_template import write_chat_template
-from shards.format.chat import Message, find_targets, mark_targets, parse_conversation, write_conversation
+from shards.format.chat import Message, find_targets, mark_targets, parse_conversation
 from shards.format.manifest import ChatEntry
 from shards.format.reader import open_set
 from shards.format.tokenizer_json import find_special
 from shards.validation.validate import validate
 from tests.support.builds import Built, build_here, call_here, digests, real_documents
-from tests.support.conversations import CORPUS, make_conversations, read_corpus, rewrite_set, write_chat_recipe
+from tests.support.conversations import (
+    CORPUS,
+    make_conversations,
+    read_corpus,
+    rewrite_set,
+    write_chat_recipe,
+    write_conversation,
+)
 from tests.support.tokenizers import train_byte_level, train_llama2, with_metaspace
 
 EOS = "<|endoftext|>"

@@ -28,12 +28,12 @@ from shards.audit.audit import audit
 from shards.audit.figures import NGRAM_TOKENS, ShardAudit, audit_shard, join_ngrams
 from shards.audit.ngrams import hash_ngrams, token_values
 from shards.errors import InputError
-from shards.format.chat import Message, write_conversation
+from shards.format.chat import Message
 from shards.format.content_hash import hash_document
 from shards.format.reader import open_set
 from shards.terminal.display import printable
 from tests.support.builds import Built, call_here
-from tests.support.conversations import CORPUS, make_conversations, read_lines
+from tests.support.conversations import CORPUS, make_conversations, read_lines, write_conversation
 from tests.support.reading import files_source, read_batches, texts_of
 from tests.support.recipes import source, write_recipe
 

@@ -3,7 +3,7 @@
 import json
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shards.format.chat import Message
+from shards.format.chat import ROLE_MARKS, Message
 from shards.format.manifest import Role
 from shards.format.reader import open_set
 from shards.format.shard import document_schema
@@ -37,6 +37,11 @@ def make_conversations(number: int, *, seed: int = 3) -> list[list[Message]]:
             ]
         made.append(messages)
     return made
+
+
+def write_conversation(messages: Iterable[Message]) -> str:
+    """Return the text of a conversation: each message's mark, then its content."""
+    return "".join(ROLE_MARKS[role] + content for role, content in messages)
 
 
 def to_records(conversations: Sequence[Sequence[Message]]) -> list[dict[str, list[dict[str, str]]]]:
