@@ -29,7 +29,7 @@ _PAGE = re.compile(r"(?i)\.(md|rst|html?|svg|ya?ml|toml|cfg|ini|conf)$")
 
 def has_split_word(name: str) -> bool:
     """Return whether a name has a word for a test or validation split."""
-    return _SPLIT.search(_divide(name)) is not None
+    return _SPLIT.search(name) is not None
 
 
 def list_above(name: str) -> Iterator[str]:
@@ -57,12 +57,7 @@ def find_splits(names: Collection[str]) -> dict[str, str]:
 
 
 def _base(path: str) -> str:
-    return _divide(path.rpartition("/")[2])
-
-
-def _divide(name: str) -> str:
-    """Return a name whose words are divided: `Test_Data` for `TestData`."""
-    return re.sub("(?<=[a-z])(?=[A-Z])", "_", name)
+    return path.rpartition("/")[2]
 
 
 def _place(path: str, base: str) -> tuple[str, ...]:

@@ -234,7 +234,10 @@ FUNCTIONS: list[tuple[str, int | str]] = [
     ("import os\ndef keep(t): return os.write(200, b'[' * 100_000 + b'\\n') and t", f"row 0: {ENDED}"),
     ('import os\ndef keep(t): return os.write(200, b\'{"fault": 5, "index": 0}\\n\') and t', f"row 0: {ENDED}"),
     ('import os\ndef keep(t): return os.write(200, b\'{"fault": "x", "index": 999}\\n\') and t', f"row 0: {ENDED}"),
-    ("import os\ndef keep(t): return os.write(200, b'{\"verdicts\": [[5]]}\\n') and t", f"row 0: {ENDED}"),
+    (
+        "import os\ndef keep(t): return os.write(200, b'{\"verdicts\": [' + b', '.join([b'[5]'] * len(t)) + b']}\\n') and t",
+        f"row 0: {ENDED}",
+    ),
     ("import sys\ndef keep(t): return [sys.stdout.close() or sys.stdin.read() == '' for _ in t[:1]] * len(t)", 101),
     ("def keep(t): return print('x' * 10**7) or t", 101),
     ("import json\njson.dumps = None\ndef keep(t): return t", f"rules:keep cannot be imported: it {ENDED[25:]}"),

@@ -23,6 +23,10 @@ CORPUS = Path(__file__).parents[3] / "shared/corpora/chat"
 """Conversations as published; tests that read them skip where there are none."""
 
 
+BEGUN: list[list[Message]] = [[("assistant", f"I begin {number}.")] for number in range(40)]
+"""Conversations of one answer."""
+
+
 def make_conversations(number: int, *, seed: int = 3) -> list[list[Message]]:
     """Return conversations of up to five turns, some with a system message; no two are equal."""
     rng, texts = random.Random(seed), real_documents()
@@ -73,10 +77,12 @@ def read_corpus() -> list[list[Message]]:
 def write_chat_recipe(folder: Path, chat: str = "chatml", **tables: object) -> Path:
     """Write conversations in two shapes, prose, and the recipe `chat.toml`, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    records = to_records([*make_conversations(600), [("assistant", "I begin.")]])
+    records = to_records(make_conversations(600))
     write_texts(folder / "prose.jsonl", real_documents()[:400])
-    (folder / "chats.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records[:500], records[-1]]))
-    pairs = [[message["content"] for message in record["messages"][-2:]] for record in records[500:-1]]
+    (folder / "chats.jsonl").write_text(
+        "".join(json.dumps(record) + "\n" for record in [*records[:500], *to_records(BEGUN)])
+    )
+    pairs = [[message["content"] for message in record["messages"][-2:]] for record in records[500:]]
     pq.write_table(
         pa.table(dict(zip(("prompt", "completion"), zip(*pairs, strict=True), strict=True))), folder / "pairs.parquet"
     )
