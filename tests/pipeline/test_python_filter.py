@@ -235,7 +235,8 @@ FUNCTIONS: list[tuple[str, int | str]] = [
     ('import os\ndef keep(t): return os.write(200, b\'{"fault": 5, "index": 0}\\n\') and t', f"row 0: {ENDED}"),
     ('import os\ndef keep(t): return os.write(200, b\'{"fault": "x", "index": 999}\\n\') and t', f"row 0: {ENDED}"),
     (
-        "import os\ndef keep(t): return os.write(200, b'{\"verdicts\": [' + b', '.join([b'[5]'] * len(t)) + b']}\\n') and t",
+        "import os\nV = b', '.join([b'[5]'] * 101)\n"
+        "def keep(t): return os.write(200, b'{\"verdicts\": [' + V + b']}\\n') and t",
         f"row 0: {ENDED}",
     ),
     ("import sys\ndef keep(t): return [sys.stdout.close() or sys.stdin.read() == '' for _ in t[:1]] * len(t)", 101),
