@@ -130,14 +130,13 @@ def _shown_lines(one: JsonObject) -> Iterator[str]:
     if "text" not in one:
         yield f"{one['source']}: no document to show: {one['dropped']}"
         return
+    from shards.format.chat import ROLE_MARKS, parse_conversation
+
     yield "{source}: {file} {part} row {row}".format_map(one)
     width = shutil.get_terminal_size().columns - 3  # the margin, and what ends a line
-    from shards.format.chat import ROLE_MARKS
-
     text = one["text"]
-    for role, mark in ROLE_MARKS.items():
-        text = text.replace(mark, f"\n{role}: ")
-    text = text.removeprefix("\n") if text != one["text"] else text
+    if text.startswith((*ROLE_MARKS.values(),)):
+        text = "\n".join(f"{role}: {content}" for role, content in parse_conversation(text))
     pieces = re.findall(rf".{{1,{width}}}\n?|\n", text)[:_SHOWN_LINES]
     yield from (f"  {piece.removesuffix(chr(10))}" for piece in pieces)
     if more := len(text) - len("".join(pieces)):

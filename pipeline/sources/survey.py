@@ -36,7 +36,7 @@ from pipeline.sources.formats.byte_io import (
 from pipeline.sources.formats.csv_table import OLD_MAC, Form, QuotedFields
 from pipeline.sources.formats.detect import detect_format, explain_unread, find_stand_in, is_binary
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
-from pipeline.sources.formats.html_page import MOST_PAGE_BYTES, READ_AS, declares_none, find_encoding
+from pipeline.sources.formats.html_page import MOST_PAGE_BYTES, READ_AS, find_encoding
 from pipeline.sources.formats.parquet import open_parquet
 from pipeline.sources.formats.whole_file import join_cells
 from pipeline.sources.globs import AGAIN, UNREADABLE
@@ -192,11 +192,16 @@ def _look_at_page(file: File, format_: str, data: bytes) -> Keys:
     if len(data) > MOST_PAGE_BYTES:
         raise SourceError(f"{file.name}: a page of over {MOST_PAGE_BYTES:,} bytes; split it, or extract its text first")
     check_extra("trafilatura")
-    encoding, usual = find_encoding(data), "cp1252"
-    if declares_none(data) and not (encoding := guess_encoding(data)):
+    declared = find_encoding(data, otherwise="")
+    encoding = declared or guess_encoding(data)
+    if not encoding:
         raise SourceError(f"{file.name}: not UTF-8, nor in {_UNTOLD}")
     data.decode(encoding)
-    return {"format": format_, **({"encoding": encoding} if declares_none(data) and encoding != usual else {})}
+    return (
+        {"format": format_}
+        if encoding in (declared, find_encoding(data))
+        else {"format": format_, "encoding": encoding}
+    )
 
 
 def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys, Letters]:

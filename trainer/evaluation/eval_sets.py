@@ -168,7 +168,7 @@ def check_set_tokenizer(shard_set: ShardSet, trained: TrainedModel, place: str) 
     if found != expected:
         raise InputError(
             f"{place}: {shard_set.store} has a tokenizer with the sha256 {found}; expected the model's, {expected}. "
-            "Give its text as paths, or build it with `tokenizer.file` = the training set's tokenizer.json."
+            "Build it with `tokenizer.file` = the model's tokenizer.json, or give an eval set its text as paths."
         )
 
 

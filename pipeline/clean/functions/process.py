@@ -94,7 +94,7 @@ class FunctionProcess:
                 if isinstance(verdict, int):  # the size of a new text
                     found["verdicts"][index] = self._channel.read(verdict).decode()
                 elif verdict is not None:
-                    str.encode(verdict[0])
+                    str.encode(verdict[0])  # a reason, or an error
             if isinstance(found.get("fault"), str):
                 range(len(told))[found.get("index", 0)]  # a place among them, or an error
             elif len(found["verdicts"]) != len(told):

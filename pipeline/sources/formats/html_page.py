@@ -33,18 +33,13 @@ READ_AS = {
 """How browsers read what pages declare, by Python's names (encoding.spec.whatwg.org)."""
 
 
-def declares_none(page: bytes) -> bool:
-    """Return whether nothing says in which encoding a page is."""
-    return not (find_wide_encoding(page[:4096]) or _DECLARED.search(page, 0, 4096) or is_utf8(page))
-
-
-def find_encoding(page: bytes) -> str:
-    """Return the encoding that a page declares; of one that declares none, UTF-8 or, as browsers do, cp1252."""
+def find_encoding(page: bytes, otherwise: str = "cp1252") -> str:
+    """Return the encoding that a page declares; of one that declares none, UTF-8 or another, by default browsers'."""
     if wide := find_wide_encoding(page[:4096]):
         return wide
     declared = _DECLARED.search(page, 0, 4096)
     if declared is None:
-        return "utf-8-sig" if is_utf8(page) else "cp1252"
+        return "utf-8-sig" if is_utf8(page) else otherwise
     try:
         name = normal_encoding(declared[1].decode())
     except ValueError:  # no encoding that is known
