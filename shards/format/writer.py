@@ -4,7 +4,7 @@ Every file is written under a temporary name, synced and renamed, so that a read
 leaves only `.tmp` files behind. Files are byte-identical for equal input. Memory: one frame of tokens (with
 threads, two for each), and the shard's document table twice, as Arrow and as Parquet; tokens are streamed.
 
-`write_set` writes a set of given documents, or of given tokens: for measurements and tests, without sources.
+`write_token_set` writes a set of given tokens, without sources: for measurements and tests.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -40,6 +40,7 @@ from shards.format.manifest import (
 )
 from shards.format.reader import ShardSet, open_set
 from shards.format.shard import document_schema
+from shards.format.tokenizer_json import find_special
 from shards.format.totals import describe_mix, describe_split
 from shards.stores.files import atomic_open
 
@@ -200,91 +201,6 @@ SOURCE = "tokens"
 """The source of documents that are given as tokens alone."""
 
 
-def write_set(
-    folder: Path,
-    shards: Mapping[Split, Sequence[tuple[Rows, pa.Table]]],
-    *,
-    vocab_size: int,
-    eos_id: int,
-    tokenizer: str = "{}",
-    recipe: str = "{}",
-    weights: Mapping[str, float],
-    epochs: Mapping[str, int],
-    train_tokens: int | None = None,
-) -> ShardSet:
-    """Write a set of given documents and open it.
-
-    Args:
-        folder: where to write it.
-        shards: the tokens of each shard, `(tokens,)`, and its document table.
-        vocab_size: entries of the vocabulary.
-        eos_id: the id that ends each document.
-        tokenizer: the content of `tokenizer.json`. By default it is no tokenizer.
-        recipe: the content of `recipe.json`.
-        weights: the sources, with their weights.
-        epochs: how often a training document of each source may occur.
-        train_tokens: tokens that are asked of the training split; those that it has when None.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer_file = write_entry(folder / "tokenizer.json", tokenizer)
-    recipe_file = write_entry(folder / "recipe.json", recipe)
-    properties = SetProperties(vocab_size=vocab_size, eos_id=eos_id, tokenizer_sha256=tokenizer_file.sha256)
-    entries: dict[Split, list[ShardEntry]] = {
-        split: [
-            write_shard(
-                folder,
-                split=split,
-                index=index,
-                properties=properties,
-                chunks=[np.ascontiguousarray(tokens, properties.dtype).data],
-                documents=table,
-            )
-            for index, (tokens, table) in enumerate(own)
-        ]
-        for split, own in shards.items()
-    }
-    # Whatever the shards hold was available, and nothing else.
-    every = [entry for own in entries.values() for entry in own]
-    available = describe_split(every, list(weights), 0).sources
-    splits: dict[Split, SplitEntry] = {
-        split: describe_split(own, list(weights), sum(entry.tokens for entry in own)) for split, own in entries.items()
-    }
-    if train_tokens is not None:
-        splits["train"] = splits["train"].model_copy(update={"requested_tokens": train_tokens})
-    shares = {name: weight / sum(weights.values()) for name, weight in weights.items()}
-    requested = [int(share * splits["train"].requested_tokens) for share in shares.values()]
-    special = {token["content"]: token["id"] for token in json.loads(tokenizer).get("added_tokens", [])}
-    manifest = Manifest(
-        name=folder.name,
-        dtype=properties.dtype,
-        vocab_size=vocab_size,
-        tokenizer=TokenizerEntry(
-            file="tokenizer.json",
-            sha256=tokenizer_file.sha256,
-            eos_id=eos_id,
-            special_tokens=special or {"<eos>": eos_id},
-        ),
-        recipe=RecipeEntry(file="recipe.json", sha256=recipe_file.sha256),
-        sources=[
-            SourceEntry(
-                name=name,
-                weight=weight,
-                revision="none",
-                tokens_available=available[name].tokens,
-                documents_available=available[name].documents,
-                dropped={},
-                epochs=epochs[name],
-            )
-            for name, weight in weights.items()
-        ],
-        mix=describe_mix(shares, requested, splits["train"].sources),
-        splits=splits,
-        shards=every,
-    )
-    write_manifest(folder, manifest)
-    return open_set(folder)
-
-
 def write_token_set(
     folder: Path,
     shards: Mapping[Split, Sequence[Rows]],
@@ -304,37 +220,68 @@ def write_token_set(
         eos_id: the id that ends each document.
         tokenizer: the content of `tokenizer.json`. By default it is no tokenizer.
     """
-    described: dict[Split, list[tuple[Rows, pa.Table]]] = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer_file = write_entry(folder / "tokenizer.json", tokenizer)
+    recipe_file = write_entry(folder / "recipe.json", "{}")
+    properties = SetProperties(vocab_size=vocab_size, eos_id=eos_id, tokenizer_sha256=tokenizer_file.sha256)
+    entries: list[ShardEntry] = []
+    splits: dict[Split, SplitEntry] = {}
     documents = 0
     for split, arrays in shards.items():
-        described[split] = []
-        for tokens in arrays:
-            table = _make_table(tokens, eos_id, documents)
+        own: list[ShardEntry] = []
+        for index, tokens in enumerate(arrays):
+            table = make_token_table(tokens, eos_id, documents)
             documents += table.num_rows
-            described[split].append((tokens, table))
-    one = {SOURCE: 1}
-    return write_set(
-        folder, described, vocab_size=vocab_size, eos_id=eos_id, tokenizer=tokenizer, weights=one, epochs=one
+            chunks = [np.ascontiguousarray(tokens, properties.dtype).data]
+            own.append(
+                write_shard(folder, split=split, index=index, properties=properties, chunks=chunks, documents=table)
+            )
+        splits[split] = describe_split(own, [SOURCE], sum(entry.tokens for entry in own))
+        entries += own
+    special = find_special(json.loads(tokenizer))
+    manifest = Manifest(
+        name=folder.name,
+        dtype=properties.dtype,
+        vocab_size=vocab_size,
+        tokenizer=TokenizerEntry(
+            file=tokenizer_file.path,
+            sha256=tokenizer_file.sha256,
+            eos_id=eos_id,
+            special_tokens=special or {"<eos>": eos_id},
+        ),
+        recipe=RecipeEntry(file=recipe_file.path, sha256=recipe_file.sha256),
+        sources=[
+            SourceEntry(
+                name=SOURCE,
+                weight=1,
+                revision="none",
+                tokens_available=sum(entry.tokens for entry in entries),
+                documents_available=documents,
+                dropped={},
+                epochs=1,
+            )
+        ],
+        mix=describe_mix({SOURCE: 1.0}, [splits["train"].tokens], splits["train"].sources),
+        splits=splits,
+        shards=entries,
     )
+    write_manifest(folder, manifest)
+    return open_set(folder)
 
 
-def _make_table(tokens: Rows, eos_id: int, first: int) -> pa.Table:
-    """Return the document table of a shard of given documents, of which the first has a number."""
+def make_token_table(tokens: Rows, eos_id: int, first: int) -> pa.Table:
+    """Return the document table of a shard of given tokens, whose first document has a number."""
     import pyarrow as pa
 
     ends = np.flatnonzero(tokens == eos_id) + 1
-    numbers = np.arange(first, first + len(ends), dtype=">u8")
-    hashes = np.zeros((len(ends), 2), ">u8")
-    hashes[:, 1] = numbers
-    codes: Any = pa.array(np.zeros(len(ends), np.int32))
-    names: Any = pa.DictionaryArray.from_arrays(codes, pa.array([SOURCE]))
     lengths = np.diff(ends, prepend=0)
-    columns = [
-        pa.array((ends - lengths).astype(np.uint64)),
-        pa.array(lengths.astype(np.uint32)),
-        names,
-        names,
-        pa.array(np.arange(len(ends), dtype=np.uint32)),
-        pa.Array.from_buffers(pa.binary(16), len(ends), [None, pa.py_buffer(hashes.tobytes())]),
-    ]
-    return pa.Table.from_arrays(columns, schema=document_schema())
+    names = [SOURCE] * len(ends)
+    columns: dict[str, Any] = {
+        "start": ends - lengths,
+        "length": lengths,
+        "source": names,
+        "unit": names,
+        "row": np.arange(len(ends)),
+        "hash": [number.to_bytes(16) for number in range(first, first + len(ends))],
+    }
+    return pa.Table.from_pydict(columns, schema=document_schema())

@@ -14,9 +14,8 @@ from torch.utils.data import _utils as torch_data
 
 from shards import ShardSet
 from shards.errors import ShardSetError
-from shards.format import codec
+from shards.format import codec, writer
 from shards.format.windows.packed import RowOrder, order_split, plan_rows
-from shards.format.writer import SOURCE, _make_table, write_set
 from shards.torch import TokenStream, TokenWindows, collate_windows
 from tests.support.packed_sets import EOS, Ids, edit_manifest, make_documents, naive_targets, write_documents
 
@@ -158,10 +157,11 @@ def test_at_most_a_hundredth_of_the_slots_or_three_rows_are_padding(seq_len):
         ([9, 8, 23], 0, r"by it document \d (ends without EOS|has an EOS before its end)"),
     ],
 )
-def test_a_table_that_lies_is_found(tmp_path, lengths, more, message):
+def test_a_table_that_lies_is_found(tmp_path, monkeypatch, lengths, more, message):
     told, held = (np.concatenate(make_documents(1, own)) for own in (lengths, [9, 9, 22]))
-    shards = {"train": [(held, _make_table(told, EOS, 0))], "val": [(held, _make_table(held, EOS, 3))]}
-    write_set(tmp_path / "set", shards, weights={SOURCE: 1}, epochs={SOURCE: 1}, vocab_size=300, eos_id=EOS)
+    make_table = writer.make_token_table
+    monkeypatch.setattr(writer, "make_token_table", lambda _, *of: make_table(held if of[1] else told, *of))
+    writer.write_token_set(tmp_path / "set", {"train": [held], "val": [held]}, vocab_size=300, eos_id=EOS)
     shard_set = edit_manifest(tmp_path / "set", lambda m: m["shards"][0].update(tokens=40 + more))
     with pytest.raises(ShardSetError, match=rf"train-00000.*{message}.*document_table"):
         collate_windows([*TokenWindows(shard_set, seq_len=SEQ_LEN, rows="packed")])

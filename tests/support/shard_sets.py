@@ -12,8 +12,10 @@ import xxhash
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from shards.format import writer
-from shards.format.manifest import Manifest, Split
+from shards.format.manifest import Manifest, RecipeEntry, SourceEntry, Split, TokenizerEntry
+from shards.format.reader import open_set
 from shards.format.shard import document_schema
+from shards.format.totals import describe_mix, describe_split
 
 
 def train_tokenizer(texts: Iterable[str], entries: int) -> Tokenizer:
@@ -141,24 +143,61 @@ def write_set(folder: Path, plan: Plan) -> Manifest:
         folder: where to write.
         plan: what to write.
     """
-    shards: dict[Split, list[tuple[np.ndarray, pa.Table]]] = {
-        split: [
-            (np.concatenate([document.tokens for document in documents]), document_table(documents))
-            for documents in parts
-        ]
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = writer.write_entry(folder / "tokenizer.json", plan.tokenizer)
+    recipe = writer.write_entry(folder / "recipe.json", plan.recipe)
+    properties = writer.SetProperties(plan.vocab_size, plan.eos_id, tokenizer.sha256)
+    shards = [
+        writer.write_shard(
+            folder,
+            split=split,
+            index=index,
+            properties=properties,
+            chunks=[np.concatenate([document.tokens for document in documents]).astype(properties.dtype).data],
+            documents=document_table(documents),
+        )
         for split, parts in plan.documents.items()
+        for index, documents in enumerate(parts)
+    ]
+    # Whatever the shards hold was available, and nothing else.
+    names = list(plan.weights)
+    available = describe_split(shards, names, 0).sources
+    splits = {
+        split: describe_split(own, names, TRAIN_TOKENS if split == "train" else sum(entry.tokens for entry in own))
+        for split in plan.documents
+        for own in [[entry for entry in shards if entry.split == split]]
     }
-    return writer.write_set(
-        folder,
-        shards,
+    shares = {name: weight / sum(plan.weights.values()) for name, weight in plan.weights.items()}
+    special = {token["content"]: token["id"] for token in json.loads(plan.tokenizer).get("added_tokens", [])}
+    manifest = Manifest(
+        name=folder.name,
+        dtype=properties.dtype,
         vocab_size=plan.vocab_size,
-        eos_id=plan.eos_id,
-        tokenizer=plan.tokenizer,
-        recipe=plan.recipe,
-        weights=plan.weights,
-        epochs=plan.epochs,
-        train_tokens=TRAIN_TOKENS,
-    ).manifest
+        tokenizer=TokenizerEntry(
+            file=tokenizer.path,
+            sha256=tokenizer.sha256,
+            eos_id=plan.eos_id,
+            special_tokens=special or {"<eos>": plan.eos_id},
+        ),
+        recipe=RecipeEntry(file=recipe.path, sha256=recipe.sha256),
+        sources=[
+            SourceEntry(
+                name=name,
+                weight=weight,
+                revision="none",
+                tokens_available=available[name].tokens,
+                documents_available=available[name].documents,
+                dropped={},
+                epochs=plan.epochs[name],
+            )
+            for name, weight in plan.weights.items()
+        ],
+        mix=describe_mix(shares, [int(share * TRAIN_TOKENS) for share in shares.values()], splits["train"].sources),
+        splits=splits,
+        shards=shards,
+    )
+    writer.write_manifest(folder, manifest)
+    return open_set(folder).manifest
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
