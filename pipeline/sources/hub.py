@@ -88,9 +88,9 @@ def _ask(where: str, request: Callable[[], _Answer]) -> _Answer:
     if constants.is_offline_mode():
         raise SourceError(f"{where}: HF_HUB_OFFLINE is set, and this is not in the cache. Unset it.")
     settings = network_settings()
-    limit_hub_requests(settings.timeout_s)
+    limit_hub_requests(settings.give_up_s, wait_s=settings.timeout_s)
     try:
-        return ask_hub(where, request, give_up_s=settings.give_up_s)
+        return ask_hub(where, request)
     except StoreError as error:
         raise SourceError(f"{error} Correct the source's keys if they are wrong.") from error
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.network import is_kept, network_settings, open_cache
+from shards.stores.hub_client import limit_hub_requests
 from shards.stores.hub_store import HubAddress, HubStore
 from shards.stores.retry import StoreError
 from shards.stores.store import ListedFile
@@ -40,8 +41,9 @@ class RangeFile(io.RawIOBase):
         assert match, url
         size, _, etag = version.partition(" bytes, ")
         file = ListedFile(match["path"], int(size), etag)
-        give_up_s = network_settings().give_up_s
-        self._store = HubStore(HubAddress(match["repo"]), match["commit"], {match["path"]: file}, give_up_s=give_up_s)
+        settings = network_settings()
+        limit_hub_requests(settings.give_up_s, wait_s=settings.timeout_s)
+        self._store = HubStore(HubAddress(match["repo"]), match["commit"], {match["path"]: file})
         self._name = match["path"]
         self._key = f"{url} {version}"
         self.size = file.bytes

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> Outcome:
     address = parse_hub_address(options.source)
     limit_hub_requests(options.give_up_after)
     with show_progress("pull", unit="bytes") as progress:
-        done = pull(address, options.out, give_up_s=options.give_up_after, progress=progress)
+        done = pull(address, options.out, progress=progress)
     seconds = time.perf_counter() - began
     data = {"url": str(address), "out": str(options.out), **done, "seconds": round(seconds, 3)}
     files = f"{plural(done['files'], 'file')}, {done['bytes']:,} bytes, each verified against the manifest"

@@ -65,7 +65,6 @@ def send(
             replace=options.replace,
             keep_card=not (options.card or options.replace),
             dry_run=options.dry_run,
-            give_up_s=options.give_up_after,
             progress=progress,
         )
     if options.dry_run:

@@ -30,17 +30,13 @@ from shards.validation.files import require_whole
 CONNECTIONS = 8
 """Files fetched or hashed at once: one connection seldom uses the full bandwidth."""
 
-DOWNLOADS = ".downloads"
-"""The folder of files under way, in the hidden folder."""
 
-
-def pull(address: HubAddress, out: Path, *, give_up_s: float | None, progress: Progress) -> dict[str, Any]:
+def pull(address: HubAddress, out: Path, *, progress: Progress) -> dict[str, Any]:
     """Fetch a set from the Hub into a new folder.
 
     Args:
         address: the address of the set. All files are read at the commit that the revision names at the start.
         out: the folder. It is absent or empty, or it holds this very set; then nothing is fetched.
-        give_up_s: seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None.
         progress: called as files are verified.
 
     Returns:
@@ -56,7 +52,7 @@ def pull(address: HubAddress, out: Path, *, give_up_s: float | None, progress: P
     """
     if not (out / MANIFEST_FILE).is_file():  # before the Hub is asked, which may take long to answer
         check_new_folder(out)
-    store = open_hub(address, give_up_s=give_up_s)
+    store = open_hub(address)
     there = ShardSet(store)
     digests = {**there.manifest.digests, MANIFEST_FILE: there.manifest_sha256}
     held = out / MANIFEST_FILE
@@ -72,48 +68,45 @@ def pull(address: HubAddress, out: Path, *, give_up_s: float | None, progress: P
         with write_folder(out, keep=True) as staging:
             files = [SetFile(name, store.size(name), sha256, staging / name) for name, sha256 in digests.items()]
             total, done = count_bytes(files), 0
-            _remove_others(staging, {*digests, DOWNLOADS})
-            (staging / DOWNLOADS).mkdir(exist_ok=True)
-            _remove_others(staging / DOWNLOADS, set(map(_part_name, files)))
-            kept = sum(path.stat().st_size for path in staging.rglob("*") if path.is_file())
+            own = {path for file in files for path in (file.path, _part(file))}
+            for path in staging.iterdir():  # of an earlier pull of another commit
+                if path not in own or path.is_symlink():
+                    delete_path(path)
+            kept = sum(path.stat().st_size for path in staging.iterdir())
             check_room([("the set", staging.parent, total - kept)], "Or pull elsewhere.")
             for batch in batch_files(files):
-                _fetch(store, batch, staging)
+                _fetch(store, batch)
                 done += count_bytes(batch)
                 progress(done, total)
-            _remove_others(staging, set(digests))
             require_whole(FolderStore(staging))
     return {"commit": store.commit, "files": len(files), "bytes": count_bytes(files), "was_there": was_there}
 
 
-def _fetch(store: HubStore, batch: Sequence[SetFile], staging: Path) -> None:
+def _fetch(store: HubStore, batch: Sequence[SetFile]) -> None:
     """Fetch and verify the files of a batch that the hidden folder of a pull lacks.
 
     Raises:
         ShardSetError: the bytes of a file differed from the manifest twice.
     """
-    downloads = staging / DOWNLOADS
     wrong: list[Problem] = []
     for _ in range(2):
-        missing = [file for file in batch if not file.path.exists()]
-        if missing:
-            map_in_threads(partial(_download, store, downloads), missing, CONNECTIONS)
+        map_in_threads(partial(_download, store), [file for file in batch if not file.path.exists()], CONNECTIONS)
         wrong = _find_wrong(batch, "It was fetched twice. Push the set again.")
-        for problem in wrong:
-            delete_path(staging / problem.where)
         if not wrong:
             return
+        for problem in wrong:
+            delete_path(batch[0].path.with_name(problem.where))
     raise ShardSetError(wrong)
 
 
-def _part_name(file: SetFile) -> str:
-    """Return the name of the beginning of a file to pull; files may have equal content, or names of 255 bytes."""
-    return hashlib.sha256(f"{file.sha256} {file.name}".encode()).hexdigest()
+def _part(file: SetFile) -> Path:
+    """Return where the beginning of a file to pull is; files may have equal content, or names of 255 bytes."""
+    return file.path.with_name(f".{hashlib.sha256(f'{file.sha256} {file.name}'.encode()).hexdigest()}")
 
 
-def _download(store: HubStore, folder: Path, file: SetFile) -> None:
-    """Fetch a file at the store's commit; what is in the folder of the same content is its beginning."""
-    part = folder / _part_name(file)
+def _download(store: HubStore, file: SetFile) -> None:
+    """Fetch a file at the store's commit; what is there of the same content is its beginning."""
+    part = _part(file)
     with open(part, "ab", opener=no_follow) as opened:
         for start in range(opened.tell(), file.bytes, store.request_bytes):
             opened.write(store.read_range(file.name, start, min(start + store.request_bytes, file.bytes)))
@@ -130,10 +123,3 @@ def _find_wrong(files: Sequence[SetFile], remedy: str) -> list[Problem]:
         return compare_digest(file.name, file.sha256, found, remedy=remedy)
 
     return [problem for problems in map_in_threads(check, files, CONNECTIONS) for problem in problems]
-
-
-def _remove_others(folder: Path, names: set[str]) -> None:
-    """Remove what an earlier pull of another commit, or the library, has left in the hidden folder."""
-    for path in folder.iterdir():
-        if path.name not in names or path.is_symlink():
-            delete_path(path)

@@ -25,9 +25,9 @@ from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import ShardSet, open_set
 from shards.format.shard import AGAIN, compare_digest
 from shards.stores.files import hash_file
-from shards.stores.hub_client import hub_errors, open_hub_client, say_token
-from shards.stores.hub_store import BLOB_DIGITS, HubAddress, HubStore, blob_id, open_hub
-from shards.stores.retry import StoreError, TransientError, retry
+from shards.stores.hub_client import hub_errors, open_hub_client, retry_hub, say_token
+from shards.stores.hub_store import BLOB_DIGITS, HubAddress, blob_id, open_hub
+from shards.stores.retry import StoreError, TransientError
 from shards.stores.store import ListedFile
 from shards.terminal.reporter import Progress, no_progress
 
@@ -60,15 +60,17 @@ class Comparison:
 
     Attributes:
         files: every file of the set and the card, the manifest last.
-        listing: the Hub's listing.
+        commit: the commit that was compared with; empty if there is no such repository.
+        private: whether the repository is private.
         missing: the files to send, in the order of `files`.
         other: what the repository holds already, if it is another set or model: its name, and words for it.
         leftover: files of that other set that this set does not replace.
     """
 
-    files: list[SetFile]
-    listing: HubStore
-    missing: list[SetFile]
+    files: Sequence[SetFile]
+    commit: str
+    private: bool
+    missing: Sequence[SetFile]
     other: tuple[str, str] | None
     leftover: list[str]
 
@@ -90,7 +92,6 @@ def push(
     replace: bool = False,
     keep_card: bool = False,
     dry_run: bool = False,
-    give_up_s: float | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Send to the Hub the files that it lacks, then make the set visible.
@@ -102,7 +103,6 @@ def push(
         replace: replace another set.
         keep_card: send no card to a repository that has one, which a person may have edited.
         dry_run: return what would be sent, without a commit; write nothing, and refuse what a push refuses.
-        give_up_s: seconds for which a failed request is retried; the policy's when None.
         progress: called as files are uploaded.
 
     Returns:
@@ -117,36 +117,33 @@ def push(
         StoreError: the Hub refuses, another set is there, or requests failed for too long. Files already sent stay on
             the Hub.
     """
-    again = partial(retry, give_up_s=give_up_s)
-    compare = partial(_compare_with_hub, files, address, keep_card=keep_card, give_up_s=give_up_s)
 
-    def compare_created() -> Comparison:
-        created = compare()
-        if created is None:
+    def compare(*, created: bool = False) -> Comparison:
+        """Compare the files with the Hub's, and refuse what must not be replaced."""
+        found = _compare_with_hub(files, address, keep_card=keep_card)
+        if found.commit:
+            _check(found, address, private=private, replace=replace)
+        elif created:
             raise TransientError(f"{address}: was created, but the Hub does not list it yet")
-        return created
+        else:
+            _check_new(address)
+        return found
 
-    # Refuse what must not be replaced, and make the repository, before a byte is sent.
+    # Refuse, and make the repository, before a byte is sent.
     comparison = before = compare()
-    if comparison is None:
-        _check_new(address)
-    else:
-        _check(comparison, private=private, replace=replace)
-    wanted, missing = (comparison.files, comparison.missing) if comparison else (files, files)
-    for file in missing:
+    for file in comparison.missing:
         if file.name == CARD_FILE:
-            again(f"{address}: {CARD_FILE}", partial(_check_card, address, file.path))
-    if comparison is None and not dry_run:
-        again(f"{address}", lambda: _create(address, private=private))
+            retry_hub(f"{address}: {CARD_FILE}", partial(_check_card, address, file.path))
+    if not before.commit and not dry_run:
+        retry_hub(f"{address}", lambda: _create(address, private=private))
         # Another program may have made it meanwhile, public or with a set in it.
-        comparison = again(f"{address}", compare_created)
-        _check(comparison, private=private, replace=replace)
-        wanted, missing = comparison.files, comparison.missing
-    total, added_bytes = count_bytes(wanted), count_bytes(missing)
+        comparison = retry_hub(f"{address}", partial(compare, created=True))
+    missing = comparison.missing
+    total, added_bytes = count_bytes(comparison.files), count_bytes(missing)
     told = {
-        "created": before is None,
-        "replaces": before.other[0] if before and before.other else None,
-        "files": len(wanted),
+        "created": not before.commit,
+        "replaces": before.other[0] if before.other else None,
+        "files": len(comparison.files),
         "bytes": total,
         "added": [file.name for file in missing],
         "added_bytes": added_bytes,
@@ -160,17 +157,15 @@ def push(
         operations |= {file.name: _make_operation(address, file) for file in batch}
         additions = [operations[file.name] for file in batch]
         named = batch[0].name + (f" and {plural(len(batch) - 1, 'more file')}" if len(batch) > 1 else "")
-        _upload(f"{address}: {named}", address, additions, give_up_s)
+        _upload(f"{address}: {named}", address, additions)
         sent += count_bytes(batch)
         progress(sent, total)
 
     def commit() -> str:
         # Another program may have written meanwhile, or the answer to an earlier attempt is lost.
-        now = compare_created()
-        _check(now, private=private, replace=replace)
-        return _commit(now, operations)
+        return _commit(compare(created=True), address, operations)
 
-    return {"commit": again(f"{address}: commit", commit)} | told
+    return {"commit": retry_hub(f"{address}: commit", commit)} | told
 
 
 def count_bytes(files: Sequence[SetFile]) -> int:
@@ -178,10 +173,8 @@ def count_bytes(files: Sequence[SetFile]) -> int:
     return sum(file.bytes for file in files)
 
 
-def _compare_with_hub(
-    files: Sequence[SetFile], address: HubAddress, *, keep_card: bool, give_up_s: float | None
-) -> Comparison | None:
-    """Compare files with those on the Hub, by one listing; return None if there is no such repository.
+def _compare_with_hub(files: Sequence[SetFile], address: HubAddress, *, keep_card: bool) -> Comparison:
+    """Compare files with those on the Hub, by one listing.
 
     Raises:
         StoreError: the repository cannot be read, for another reason than that it is not there; or the manifest there
@@ -190,11 +183,11 @@ def _compare_with_hub(
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     try:
-        listing = open_hub(address, give_up_s=give_up_s)
+        listing = open_hub(address)
     except StoreError as error:
         cause = error.__cause__
         if isinstance(cause, RepositoryNotFoundError) and not isinstance(cause, GatedRepoError):
-            return None
+            return Comparison(files, "", False, files, None, [])
         raise
     there = listing.files
     wanted = [file for file in files if not (keep_card and file.name == CARD_FILE and CARD_FILE in there)]
@@ -215,7 +208,7 @@ def _compare_with_hub(
         other = manifest.name, f"set, {manifest.name!r} of {plural(len(manifest.shards), 'shard')}"
         stays = {file.name for file in files}
         leftover = [name for name in sorted(manifest.digests) if name in there and name not in stays]
-    return Comparison(wanted, listing, missing, other, leftover)
+    return Comparison(wanted, listing.commit, listing.private, missing, other, leftover)
 
 
 def batch_files(files: Sequence[SetFile]) -> Iterator[list[SetFile]]:
@@ -256,14 +249,13 @@ def _create(address: HubAddress, *, private: bool) -> None:
         open_hub_client().create_repo(address.repo, repo_type=address.kind, private=private, exist_ok=True)
 
 
-def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
+def _check(comparison: Comparison, address: HubAddress, *, private: bool, replace: bool) -> None:
     """Refuse to replace another set without --replace, and to push to a public repository with --private."""
-    listing, other = comparison.listing, comparison.other
-    if private and not listing.private:
-        raise StoreError(f"{listing}: is public, and --private was given. Make it private in its settings first.")
-    if other is not None and not replace:
+    if private and not comparison.private:
+        raise StoreError(f"{address}: is public, and --private was given. Make it private in its settings first.")
+    if comparison.other is not None and not replace:
         raise StoreError(
-            f"{listing}: holds another {other[1]}. Give another "
+            f"{address}: holds another {comparison.other[1]}. Give another "
             "repository or branch, or --replace to take its place (it stays in the history)."
         )
 
@@ -303,7 +295,7 @@ def _make_operation(address: HubAddress, file: SetFile) -> CommitOperationAdd:
     return operation
 
 
-def _upload(what: str, address: HubAddress, operations: list[CommitOperationAdd], give_up_s: float | None) -> None:
+def _upload(what: str, address: HubAddress, operations: list[CommitOperationAdd]) -> None:
     """Upload the large files to push that the Hub lacks. They are not visible until a commit adds them.
 
     The time for retries begins with the first failure: an upload that succeeds may take hours. The library continues
@@ -322,10 +314,10 @@ def _upload(what: str, address: HubAddress, operations: list[CommitOperationAdd]
     try:
         attempt()
     except TransientError:
-        retry(what, attempt, give_up_s=give_up_s)
+        retry_hub(what, attempt)
 
 
-def _commit(comparison: Comparison, operations: dict[str, CommitOperationAdd]) -> str:
+def _commit(comparison: Comparison, address: HubAddress, operations: dict[str, CommitOperationAdd]) -> str:
     """Commit the files that a push lacks, at most `COMMIT_FILES` at a time; return the commit that holds the set.
 
     Raises:
@@ -333,9 +325,7 @@ def _commit(comparison: Comparison, operations: dict[str, CommitOperationAdd]) -
     """
     from huggingface_hub import CommitOperationDelete
 
-    listing, missing = comparison.listing, comparison.missing
-    address = listing.address
-    head, removed = listing.commit, comparison.leftover
+    missing, head, removed = comparison.missing, comparison.commit, comparison.leftover
     if comparison.other is not None and len(missing) > COMMIT_FILES:
         removed = [*removed, MANIFEST_FILE]  # while the next commits are made, no set is there
     for start in range(0, len(missing), COMMIT_FILES):

@@ -45,7 +45,8 @@ MOST_ANSWER_BYTES = 128 << 20
 _answer_bytes: ContextVar[list[int] | None] = ContextVar("answer_bytes", default=None)
 """How many bytes the answers to the question under way may still have; None in threads that the library starts."""
 
-_wait_s = ANSWER_S
+_wait_s, _give_up_s = ANSWER_S, None
+"""The limits that `limit_hub_requests` has set for this process."""
 
 PASSING_STATUSES = TRANSIENT_STATUSES | {412}
 """HTTP statuses of failures that may pass. 412: another commit came first; the listing must be read again."""
@@ -58,14 +59,23 @@ def open_hub_client() -> HfApi:
     return HfApi(endpoint=hub_endpoint(), library_name="tokenmill")
 
 
-def limit_hub_requests(give_up_s: float | None) -> None:
-    """Let requests of the client fail that have no answer for `ANSWER_S` seconds, or for `give_up_s` if that is less.
+def limit_hub_requests(give_up_s: float | None, *, wait_s: float = ANSWER_S) -> None:
+    """Limit how long requests of this process's client are retried, and how long each waits for an answer.
 
     The library itself waits forever in most of its requests.
+
+    Args:
+        give_up_s: seconds for all attempts; `shards.stores.retry.GIVE_UP_S` when None.
+        wait_s: seconds without an answer; `ANSWER_S`, or `give_up_s`, if that is less.
     """
-    global _wait_s
-    _wait_s = min(ANSWER_S, give_up_s or ANSWER_S)
+    global _wait_s, _give_up_s
+    _wait_s, _give_up_s = min(wait_s, ANSWER_S, give_up_s or ANSWER_S), give_up_s
     _limit_client()
+
+
+def retry_hub(what: str, attempt: Callable[[], Result], *, interrupt: bool = False) -> Result:
+    """Call `shards.stores.retry.retry` with the limit of this process's client."""
+    return retry(what, attempt, give_up_s=_give_up_s, interrupt=interrupt)
 
 
 @functools.cache
@@ -122,19 +132,12 @@ def _limit_client() -> None:
     set_client_factory(make_client)
 
 
-def ask_hub(
-    what: str,
-    request: Callable[[], Result],
-    *,
-    give_up_s: float | None,
-    most_bytes: int | None = None,
-) -> Result:
+def ask_hub(what: str, request: Callable[[], Result], *, most_bytes: int | None = None) -> Result:
     """Ask the Hub by its library, and again if it fails in a way that may pass; return what `request` returns.
 
     Args:
         what: the address or file that messages begin with.
         request: calls the library.
-        give_up_s: seconds for all attempts, however the last one goes on; `shards.stores.retry.GIVE_UP_S` when None.
         most_bytes: of all answers to one attempt; `MOST_ANSWER_BYTES` when None.
 
     Raises:
@@ -150,7 +153,7 @@ def ask_hub(
             return request()
 
     try:
-        return retry(what, attempt, give_up_s=give_up_s, interrupt=True)
+        return retry_hub(what, attempt, interrupt=True)
     finally:
         left[0] = -1  # an attempt that was left to itself ends with its next request, or the next bytes of an answer
 

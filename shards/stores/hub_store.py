@@ -5,6 +5,7 @@ mixed, even if the branch moves. Every answer is checked: its length, its place 
 Hub's digest of it. A file that is read whole is hashed too. Failures that may pass are retried.
 """
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterator
@@ -82,8 +83,6 @@ class HubStore:
     files: dict[str, ListedFile] = field(repr=False)
     """By name; `version` is the SHA-256 of a large file (LFS), or git's blob id of one that git itself stores."""
     private: bool = False
-    give_up_s: float | None = None
-    """Seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None."""
     folder = None
     request_bytes = 8 << 20
 
@@ -116,7 +115,7 @@ class HubStore:
             what = f"{self}/{name}: bytes {begin} to {end}"
             request = partial(self._request, what, name, known, begin, end)
             # Beside the range, there may be an answer that names another place.
-            parts.append(ask_hub(what, request, give_up_s=self.give_up_s, most_bytes=end - begin + _REDIRECT_BYTES))
+            parts.append(ask_hub(what, request, most_bytes=end - begin + _REDIRECT_BYTES))
         return b"".join(parts)
 
     def list(self) -> Iterator[ListedFile]:
@@ -230,12 +229,11 @@ def blob_id(content: bytes) -> str:
     return git_hash(content)
 
 
-def open_hub(place: str | HubAddress, *, give_up_s: float | None = None) -> HubStore:
+def open_hub(place: str | HubAddress) -> HubStore:
     """Open a folder on the Hub at the commit that its revision names now, and list its files.
 
     Args:
         place: `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`.
-        give_up_s: seconds for which a failed request is retried; `shards.stores.retry.GIVE_UP_S` when None.
 
     Raises:
         StoreError: there is no such repository or revision, the token does not give access to it, or the Hub does not
@@ -243,10 +241,10 @@ def open_hub(place: str | HubAddress, *, give_up_s: float | None = None) -> HubS
         InputError: the place is not an address on the Hub.
     """
     address = parse_hub_address(place) if isinstance(place, str) else place
-    return ask_hub(f"{address}", lambda: _list_files(address, give_up_s), give_up_s=give_up_s)
+    return ask_hub(f"{address}", lambda: _list_files(address))
 
 
-def _list_files(address: HubAddress, give_up_s: float | None) -> HubStore:
+def _list_files(address: HubAddress) -> HubStore:
     from huggingface_hub.errors import EntryNotFoundError
     from huggingface_hub.hf_api import RepoFile
 
@@ -258,13 +256,11 @@ def _list_files(address: HubAddress, give_up_s: float | None) -> HubStore:
     commit = check_commit(f"{address}", info.sha)
     files: dict[str, ListedFile] = {}
     prefix = address.path("")
-    try:
+    with contextlib.suppress(EntryNotFoundError):  # an absent folder is an empty one
         folder = address.folder or None
         for entry in hub.list_repo_tree(address.repo, folder, revision=commit, repo_type=address.kind):
             if isinstance(entry, RepoFile) and entry.path.startswith(prefix):
                 name = entry.path[len(prefix) :]
                 version = entry.lfs.sha256 if entry.lfs else entry.blob_id
                 files[name] = list_file(f"{address}", name, entry.size, version)
-    except EntryNotFoundError:  # an absent folder is an empty one
-        files = {}
-    return HubStore(address, commit, files, bool(info.private), give_up_s)
+    return HubStore(address, commit, files, bool(info.private))

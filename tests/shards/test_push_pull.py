@@ -198,12 +198,12 @@ def test_a_commit_whose_answer_is_lost_is_not_made_twice(hub, whole, monkeypatch
 
 
 def test_someone_elses_commit_in_between_is_kept(hub, whole, monkeypatch):
-    def commit(comparison, operations):
+    def commit(*given):
         if not commits(hub):
             HfApi(endpoint=hub.url).upload_file(
                 path_or_fileobj=b"note", path_in_repo="notes.md", repo_id=REPO, repo_type="dataset"
             )
-        return original(comparison, operations)
+        return original(*given)
 
     original = hub_push._commit
     monkeypatch.setattr(hub_push, "_commit", commit)
