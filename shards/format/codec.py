@@ -20,8 +20,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import xxhash
 import zstandard
@@ -68,8 +69,13 @@ class SeekableWriter:
     """Compress a stream of bytes into seekable zstd frames.
 
     Deterministic: the bytes written depend on the bytes given, the level and the zstd version, not on how the
-    input is cut into `write` calls, nor on the threads. After `close`, `bytes_written`, `sha256` (of the file),
-    `content_sha256` (of the input) and `checksums` are final. The file object is neither closed nor synced.
+    input is cut into `write` calls, nor on the threads. The file object is neither closed nor synced.
+
+    Attributes:
+        bytes_written: of the file so far.
+        sha256: after `close`, the hex SHA-256 of the file.
+        content_sha256: that of the input.
+        checksums: by SHA-256 the XXH3-128 of the same bytes, of both.
     """
 
     def __init__(self, file: BinaryIO, *, level: int | None = None, token_bytes: int = 2, threads: int = 1):
@@ -121,21 +127,8 @@ class SeekableWriter:
         entries = b"".join(_ENTRY.pack(*entry) for entry in self._entries)
         footer = _FOOTER.pack(len(self._entries), 0, SEEKABLE_MAGIC)
         self._write_raw(_HEADER.pack(SKIPPABLE_MAGIC, len(entries) + len(footer)) + entries + footer)
-
-    @property
-    def sha256(self) -> str:
-        """Hex SHA-256 of the file."""
-        return self._file_hash.hexdigest()
-
-    @property
-    def content_sha256(self) -> str:
-        """Hex SHA-256 of the uncompressed bytes."""
-        return self._content_hash.hexdigest()
-
-    @property
-    def checksums(self) -> dict[str, str]:
-        """By SHA-256 the XXH3-128 of the same bytes, of the tokens file and of the input; all in hex."""
-        return {self.sha256: self._file_xxh3.hexdigest(), self.content_sha256: self._content_xxh3.hexdigest()}
+        self.sha256, self.content_sha256 = self._file_hash.hexdigest(), self._content_hash.hexdigest()
+        self.checksums = {self.sha256: self._file_xxh3.hexdigest(), self.content_sha256: self._content_xxh3.hexdigest()}
 
     def _write_frame(self, content: bytearray | memoryview) -> None:
         self._content_hash.update(content)
@@ -214,27 +207,31 @@ def choose_compressor(level: int | None, *, token_bytes: int) -> Compress:
     return compress
 
 
-class Frame(NamedTuple):
-    """The place of one frame: half-open byte ranges in the file and in the decompressed content."""
+@dataclass(frozen=True)
+class Frames:
+    """The frames of a tokens file. All hold `FRAME_BYTES` but the last, which may hold less."""
 
-    file_start: int
-    file_stop: int
-    start: int
-    stop: int
+    bounds: list[int]
+    """Where each begins in the file, and where the last one ends."""
+    content_bytes: int
+    """What they hold together."""
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def size(self, number: int) -> int:
+        """Return the bytes of content that a frame holds."""
+        return min(FRAME_BYTES, self.content_bytes - number * FRAME_BYTES)
 
 
-Frames = tuple[Frame, ...]
-"""Frames of a tokens file, in order. All hold `FRAME_BYTES` but the file's last, which may hold less."""
-
-
-def read_seek_table(file: StoredFile, *, size: int, content_bytes: int | None = None) -> Frames:
+def read_seek_table(file: StoredFile, *, size: int, content_bytes: int) -> Frames:
     """Read the frames of a tokens file from its seek table, with one read if the table is of a usual size.
 
     Args:
         file: the tokens file.
         size: its size in bytes.
-        content_bytes: how many decompressed bytes the file must hold, if the caller knows. A table of another length is
-            refused before its entries are read, so that a false table costs neither time nor memory.
+        content_bytes: how many decompressed bytes the file must hold. A table of another length is refused before its
+            entries are read, so that a false table costs neither time nor memory.
 
     Raises:
         CodecError: the table is absent, malformed, or does not add up to the file's size.
@@ -252,7 +249,7 @@ def read_seek_table(file: StoredFile, *, size: int, content_bytes: int | None = 
     data_bytes = size - _FOOTER.size - table_size - _HEADER.size
     if data_bytes < 0:
         raise CodecError(f"declares {plural(count, 'frame')}, more than a file of {size} bytes can list")
-    if content_bytes is not None and count != (needed := -(-content_bytes // FRAME_BYTES)):
+    if count != (needed := -(-content_bytes // FRAME_BYTES)):
         raise CodecError(f"declares {plural(count, 'frame')}; expected {needed} for {content_bytes} bytes of tokens")
     if len(tail) < size - data_bytes:
         tail = file.read_range(data_bytes, size)
@@ -261,34 +258,21 @@ def read_seek_table(file: StoredFile, *, size: int, content_bytes: int | None = 
     expected = (SKIPPABLE_MAGIC, table_size + _FOOTER.size)
     if header != expected:
         raise CodecError(f"skippable frame header {header}; expected {expected}")
-    frames = _parse_entries(table, data_bytes=data_bytes)
-    held = frames[-1].stop if frames else 0
-    if content_bytes is not None and held != content_bytes:
-        raise CodecError(f"holds {held} bytes of tokens; expected {content_bytes}")
+    frames = Frames([0], content_bytes)
+    for number, (compressed, content) in enumerate(_ENTRY.iter_unpack(table)):
+        if content != frames.size(number) or not 0 < compressed <= MAX_COMPRESSED_FRAME_BYTES:
+            raise CodecError(
+                f"frame {number} declares {compressed} bytes holding {content}; expected {frames.size(number)}, "
+                f"compressed to at most {MAX_COMPRESSED_FRAME_BYTES}"
+            )
+        frames.bounds.append(frames.bounds[-1] + compressed)
+    if frames.bounds[-1] != data_bytes:
+        raise CodecError(f"frames add up to {frames.bounds[-1]} bytes, the file holds {data_bytes} before the table")
     return frames
 
 
-def _parse_entries(table: bytes, *, data_bytes: int) -> Frames:
-    frames: list[Frame] = []
-    file_start = start = 0
-    last = len(table) // _ENTRY.size - 1
-    for index, (compressed, content) in enumerate(_ENTRY.iter_unpack(table)):
-        full = content == FRAME_BYTES or (index == last and 0 < content < FRAME_BYTES)
-        if not full or not 0 < compressed <= MAX_COMPRESSED_FRAME_BYTES:
-            raise CodecError(
-                f"frame {index} declares {compressed} bytes holding {content}; expected {FRAME_BYTES} in every frame "
-                f"but the last, which may hold less, compressed to at most {MAX_COMPRESSED_FRAME_BYTES}",
-            )
-        frames.append(Frame(file_start, file_start + compressed, start, start + content))
-        file_start += compressed
-        start += content
-    if file_start != data_bytes:
-        raise CodecError(f"frames add up to {file_start} bytes, the file holds {data_bytes} before the table")
-    return tuple(frames)
-
-
-def iter_frames(file: StoredFile, frames: Frames) -> Iterator[bytes]:
-    """Decompress consecutive frames of a tokens file; yield the content of each.
+def iter_frames(file: StoredFile, frames: Frames, numbers: range) -> Iterator[bytes]:
+    """Decompress consecutive frames of a tokens file, given by their numbers; yield the content of each.
 
     Memory: one frame of content, and the compressed frames of one request (`request_bytes` of the store).
 
@@ -297,32 +281,34 @@ def iter_frames(file: StoredFile, frames: Frames) -> Iterator[bytes]:
         OSError: the file cannot be read.
     """
     decompressor = zstandard.ZstdDecompressor()
-    for frame, data in iter_compressed(file, frames):
-        yield decompress_frame(decompressor, data, frame)
+    for number, data in iter_compressed(file, frames, numbers):
+        yield decompress_frame(decompressor, data, frames, number)
 
 
-def iter_compressed(file: StoredFile, frames: Frames) -> Iterator[tuple[Frame, memoryview]]:
-    """Yield consecutive frames of a tokens file, compressed and not checked. Memory: one request's bytes.
+def iter_compressed(file: StoredFile, frames: Frames, numbers: range) -> Iterator[tuple[int, memoryview]]:
+    """Yield consecutive frames of a tokens file, compressed and not checked, with the number of each.
+
+    Memory: one request's bytes.
 
     Raises:
         OSError: the file cannot be read.
     """
-    for group in group_frames(frames, file.store.request_bytes):
-        first = group[0].file_start
-        data = memoryview(file.read_range(first, group[-1].file_stop))
-        for frame in group:
-            yield frame, data[frame.file_start - first : frame.file_stop - first]
+    for group in group_frames(frames, numbers, file.store.request_bytes):
+        begin = frames.bounds[group.start]
+        data = memoryview(file.read_range(begin, frames.bounds[group.stop]))
+        for number in group:
+            yield number, data[frames.bounds[number] - begin : frames.bounds[number + 1] - begin]
 
 
-def group_frames(frames: Frames, request_bytes: int) -> Iterator[Frames]:
+def group_frames(frames: Frames, numbers: range, request_bytes: int) -> Iterator[range]:
     """Yield groups of consecutive frames of a tokens file, one for each request: what fits, at least one."""
-    first = 0
-    for index, frame in enumerate(frames):
-        if index > first and frame.file_stop - frames[first].file_start > request_bytes:
-            yield frames[first:index]
-            first = index
-    if first < len(frames):
-        yield frames[first:]
+    first = numbers.start
+    for number in numbers:
+        if number > first and frames.bounds[number + 1] - frames.bounds[first] > request_bytes:
+            yield range(first, number)
+            first = number
+    if first < numbers.stop:
+        yield range(first, numbers.stop)
 
 
 def read_content(file: StoredFile, frames: Frames, start: int, target: memoryview) -> None:
@@ -338,30 +324,33 @@ def read_content(file: StoredFile, frames: Frames, start: int, target: memoryvie
         CodecError: a frame is corrupt.
     """
     stop = start + len(target)
-    # Every frame but the last holds FRAME_BYTES (checked when the table was read).
-    needed = frames[start // FRAME_BYTES : (stop - 1) // FRAME_BYTES + 1] if start < stop else ()
-    for frame, content in zip(needed, iter_frames(file, needed), strict=True):
-        first, last = max(start, frame.start), min(stop, frame.stop)
-        target[first - start : last - start] = memoryview(content)[first - frame.start : last - frame.start]
+    begin = start // FRAME_BYTES * FRAME_BYTES
+    numbers = range(start // FRAME_BYTES, -(-stop // FRAME_BYTES) if len(target) else 0)
+    for content in iter_frames(file, frames, numbers):
+        first, last = max(start, begin), min(stop, begin + len(content))
+        target[first - start : last - start] = memoryview(content)[first - begin : last - begin]
+        begin += FRAME_BYTES
 
 
-def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, frame: Frame) -> bytes:
+def decompress_frame(
+    decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, frames: Frames, number: int
+) -> bytes:
     """Decompress one frame of a tokens file and verify its checksum. Allocates no more than the seek table says.
 
     Raises:
         CodecError: it does not hold exactly what the seek table says.
     """
-    size = frame.stop - frame.start
+    size = frames.size(number)
     expected = f"expected {size} bytes by the seek table"
     try:
         # A false size in the frame's own header must not make us allocate.
         declared = zstandard.frame_content_size(data)
         if declared != size:
-            raise CodecError(f"frame at byte {frame.file_start} declares {declared} bytes; {expected}")
+            raise CodecError(f"frame at byte {frames.bounds[number]} declares {declared} bytes; {expected}")
         if not zstandard.get_frame_parameters(data).has_checksum:
-            raise CodecError(f"frame at byte {frame.file_start} has no checksum; expected one")
+            raise CodecError(f"frame at byte {frames.bounds[number]} has no checksum; expected one")
         return decompressor.decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
         if lacks_memory(error):
             raise
-        raise CodecError(f"frame at byte {frame.file_start} does not decompress: {error}; {expected}") from error
+        raise CodecError(f"frame at byte {frames.bounds[number]} does not decompress: {error}; {expected}") from error

@@ -121,11 +121,7 @@ def count_sources(documents: pa.Table) -> dict[str, SourceCounts]:
     sums: dict[str, list[int]] = {}
     for batch in documents.select(["source", "length"]).to_batches():
         add_source_counts(batch, sums)
-    return {
-        source: SourceCounts(tokens=tokens, documents=rows)
-        for source, (tokens, rows, _) in sorted(sums.items())
-        if rows
-    }
+    return {source: SourceCounts(tokens=tokens, documents=rows) for source, (tokens, rows, _) in sorted(sums.items())}
 
 
 def add_source_counts(batch: pa.RecordBatch, sums: dict[str, list[int]]) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from shards.errors import InputError, Problem, ProblemKind, ShardSetError, plural, remedy_of, set_error
+from shards.errors import Problem, ProblemKind, ShardSetError, plural, remedy_of, set_error
 from shards.format import codec
 from shards.format.arrays import TokenDtype, Tokens
 from shards.format.manifest import FileEntry, Manifest, ShardEntry
@@ -131,7 +131,7 @@ class Shard:
         # The file is compared, and its table read, before the first frame is.
         frames = self.frames
         with self._tell_damage(self.entry.files.tokens, "frame_corrupt"):
-            for content in codec.iter_frames(self.tokens_file, frames):
+            for content in codec.iter_frames(self.tokens_file, frames, range(len(frames))):
                 tokens = np.frombuffer(content, self.dtype)
                 self._check_ids(tokens)
                 yield tokens
@@ -153,20 +153,7 @@ class Shard:
 
         schema = document_schema()
         own: list[Any] = [schema.field(name) for name in (schema.names if columns is None else columns)]
-        # One batch of a row group: each has the names of all its sources and units.
-        return pa.Table.from_batches(list(iter_documents(self, columns, batch_size=self.num_documents)), pa.schema(own))
-
-    @contextlib.contextmanager
-    def table_errors(self, found: str) -> Generator[None]:
-        """Turn errors of Arrow in the body into those of the shard's damaged table, unless they have a remedy."""
-        import pyarrow as pa
-
-        try:
-            yield
-        except (pa.ArrowException, OSError, ValueError) as error:
-            if isinstance(error, ShardSetError) or remedy_of(error):
-                raise
-            raise self.wrong_table(f"{found}: {error}") from error
+        return pa.Table.from_batches(list(iter_documents(self, columns)), pa.schema(own))
 
     def documents_source(self) -> Path | io.BytesIO:
         """Return the document table, compared with the manifest: its path, else its bytes.
@@ -197,8 +184,8 @@ class Shard:
         # the manifest's size.
         if self.cached or self.store.request_bytes:
             return
-        if (problem := compare_size(self.store, file, find_size(self.store, file.path))) is not None:
-            raise ShardSetError([problem])
+        if problems := compare_size(self.store, file, find_size(self.store, file.path)):
+            raise ShardSetError(problems)
 
     @contextlib.contextmanager
     def _tell_damage(self, file: FileEntry, kind: ProblemKind) -> Generator[None]:
@@ -206,25 +193,17 @@ class Shard:
         try:
             yield
         except codec.CodecError as error:
-            raise self._damaged(kind, file, str(error)) from error
+            raise set_error(kind, file.path, f"{error}. {say_remedy(self.store)}") from error
         except FileNotFoundError as error:
             # The cache hides the set; ask where the set is.
             place = self.store.remote if isinstance(self.store, CacheStore) else self.store
-            if (problem := compare_size(place, file, find_size(place, file.path))) is None:
+            if not (problems := compare_size(place, file, find_size(place, file.path))):
                 raise  # of the cache's own folder
-            raise ShardSetError([problem]) from error
+            raise ShardSetError(problems) from error
 
     def wrong_table(self, found: str) -> ShardSetError:
         """Return the error of a document table that is not what the manifest says."""
-        return self._damaged("document_table", self.entry.files.documents, found)
-
-    def _damaged(self, kind: ProblemKind, file: FileEntry, found: str) -> ShardSetError:
-        """Return the error of a file that is not what the manifest says: what was found, and what was expected."""
-        # Another size than the manifest's says more than what a decoder found.
-        with contextlib.suppress(OSError, InputError):  # a store that does not answer now
-            if (size := self.store.size(file.path)) != file.bytes:
-                found += f"; the file has {size} bytes; expected {file.bytes} by the manifest"
-        return set_error(kind, file.path, f"{found}. {say_remedy(self.store)}")
+        return set_error("document_table", self.entry.files.documents.path, f"{found}. {say_remedy(self.store)}")
 
 
 class Shards(tuple[Shard, ...]):
@@ -266,7 +245,7 @@ def document_schema() -> pa.Schema:
 
 
 def iter_documents(
-    shard: Shard, columns: list[str] | None = None, content: bytes | None = None, batch_size: int = BATCH_DOCUMENTS
+    shard: Shard, columns: list[str] | None = None, *, batch_size: int = BATCH_DOCUMENTS
 ) -> Iterator[DocumentBatch]:
     """Yield a shard's document table, or some columns of it, in record batches, in shard order.
 
@@ -275,32 +254,35 @@ def iter_documents(
     Args:
         shard: the shard.
         columns: only these columns, or all when None.
-        content: the table's file, if the caller has read it.
         batch_size: the most rows of a batch.
 
     Raises:
         ShardSetError: kind `document_table`.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    source = shard.documents_source() if content is None else io.BytesIO(content)
-    with shard.table_errors("not a readable Parquet file"):
-        file = pq.ParquetFile(source)
-    with file, shard.table_errors("cannot be decoded"):
-        # Columns and rows are known from the footer alone.
-        rows, expected = file.metadata.num_rows, document_schema()
-        if not file.schema_arrow.equals(expected, check_metadata=False):
-            raise shard.wrong_table(f"columns {_show_schema(file.schema_arrow)}; expected {_show_schema(expected)}")
-        if rows != shard.num_documents:
-            expected_rows = plural(shard.num_documents, "document")
-            raise shard.wrong_table(f"{plural(rows, 'row')}; expected {expected_rows} by the manifest")
-        if found := _find_large_names(file.metadata):
-            raise shard.wrong_table(found)
-        # Threads of Arrow would compete with those of the caller.
-        for batch in file.iter_batches(batch_size=max(1, batch_size), columns=columns, use_threads=False):
-            if found := _find_long_name(batch):
+    source = shard.documents_source()
+    try:
+        with pq.ParquetFile(source) as file:
+            # Columns and rows are known from the footer alone.
+            rows, expected = file.metadata.num_rows, document_schema()
+            if not file.schema_arrow.equals(expected, check_metadata=False):
+                raise shard.wrong_table(f"columns {_show_schema(file.schema_arrow)}; expected {_show_schema(expected)}")
+            if rows != shard.num_documents:
+                expected_rows = plural(shard.num_documents, "document")
+                raise shard.wrong_table(f"{plural(rows, 'row')}; expected {expected_rows} by the manifest")
+            if found := _find_large_names(file.metadata):
                 raise shard.wrong_table(found)
-            yield batch
+            # Threads of Arrow would compete with those of the caller.
+            for batch in file.iter_batches(batch_size=batch_size, columns=columns, use_threads=False):
+                if found := _find_long_name(batch):
+                    raise shard.wrong_table(found)
+                yield batch
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, ShardSetError) or remedy_of(error):
+            raise
+        raise shard.wrong_table(f"not a readable Parquet file: {error}") from error
 
 
 def _show_schema(schema: pa.Schema) -> str:
@@ -348,8 +330,9 @@ def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
         sizes = {name: size for name in manifest.digests if (size := find_size(store, name)) is not None}
     unsized = (manifest.tokenizer.file, manifest.recipe.file)  # these have only a digest in the manifest
     problems = [_missing(store, name) for name in unsized if name not in sizes]
-    found = (compare_size(store, file, sizes.get(file.path)) for file in manifest.files)
-    return problems + [problem for problem in found if problem is not None]
+    for file in manifest.files:
+        problems += compare_size(store, file, sizes.get(file.path))
+    return problems
 
 
 def find_size(store: Store, name: str) -> int | None:
@@ -360,14 +343,12 @@ def find_size(store: Store, name: str) -> int | None:
         return None
 
 
-def compare_size(store: Store, file: FileEntry, size: int | None) -> Problem | None:
-    """Return the problem of a file of this size, None if missing; none if the manifest says the same."""
+def compare_size(store: Store, file: FileEntry, size: int | None) -> list[Problem]:
+    """Return the problem of a listed file of another size than the manifest's, or of one that is missing (None)."""
     if size is None:
-        return _missing(store, file.path)
-    if size != file.bytes:
-        found = f"{size:,} bytes in {store}; expected {file.bytes:,} by the manifest"
-        return Problem("file_size", file.path, f"{found}. {say_remedy(store)}")
-    return None
+        return [_missing(store, file.path)]
+    found = f"{size:,} bytes in {store}; expected {file.bytes:,} by the manifest"
+    return [] if size == file.bytes else [Problem("file_size", file.path, f"{found}. {say_remedy(store)}")]
 
 
 def check_most(name: str, size: int, most: int, *, kind: ProblemKind = "file_size") -> list[Problem]:

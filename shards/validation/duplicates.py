@@ -7,7 +7,7 @@ and is in one or two ranges. Costs about 0.15 s for a million documents.
 
 # pyright: reportUnknownMemberType=false
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -30,20 +30,14 @@ MAX_REPORTED = 20
 MAX_MEMBERS = 8
 """Maximum places named for each of these documents."""
 
-_KINDS: dict[ProblemKind, str] = {"split_leak": "are in both splits", "document_repeated": "are repeated"}
-"""Each kind of fault, and what many documents with it are said to be."""
 
-
-def check_duplicates(
-    shards: Sequence[Shard], epochs: Mapping[str, int], extents: Sequence[tuple[int, int]]
-) -> list[Problem]:
+def check_duplicates(shards: Sequence[tuple[Shard, tuple[int, int]]], epochs: Mapping[str, int]) -> list[Problem]:
     """Check how often each document occurs, one range of hashes after the other.
 
     Args:
-        shards: shards whose document tables are sound.
+        shards: shards whose document tables are sound, with the first halves of each one's lowest and highest hash: a
+            range reads only the shards that may have documents in it.
         epochs: how often a training document of each source may occur; 1 for a source that is not listed.
-        extents: the first halves of each shard's lowest and highest hash: a range reads only
-            the shards that may have documents in it.
 
     Returns:
         `split_leak` for a document in train and val; `document_repeated` for a document that occurs twice in val, or
@@ -51,23 +45,18 @@ def check_duplicates(
     """
     problems: list[Problem] = []
     counts: Counter[ProblemKind] = Counter()
-    for hashes in divide_hashes(sum(shard.num_documents for shard in shards), PARTITION_DOCUMENTS):
-        own = [shard for shard, extent in zip(shards, extents, strict=True) if hashes.meets(*extent)]
+    for hashes in divide_hashes(sum(shard.num_documents for shard, _ in shards), PARTITION_DOCUMENTS):
+        own = [shard for shard, extent in shards if hashes.meets(*extent)]
         # Val first: of equal documents, those of val are then named first.
         ordered = sorted(own, key=lambda shard: shard.entry.split != "val")
         try:
             documents = _read_documents(ordered, epochs, hashes)
         except ShardSetError as error:
             return error.problems
-        found, describe = _find_repeated(documents, ordered, hashes)
-        # A set that is all copies would have millions of problems: the first are described.
-        for kind, groups in found.items():
-            room = max(0, MAX_REPORTED - counts[kind])
-            problems += [describe(kind, group) for group in groups[:room].tolist()]
-            counts[kind] += len(groups)
-    for kind, what in _KINDS.items():
-        if counts[kind] > MAX_REPORTED:
-            message = f"{plural(counts[kind], 'document')} in all {what}; the first {MAX_REPORTED} are listed"
+        problems += _find_repeated(documents, ordered, hashes, counts)
+    for kind, count in counts.items():
+        if count > MAX_REPORTED:
+            message = f"{count:,} such documents in all; the first {MAX_REPORTED} are listed"
             problems.append(Problem(kind, "all shards", message))
     return problems
 
@@ -107,9 +96,12 @@ def _read_documents(shards: Sequence[Shard], epochs: Mapping[str, int], hashes: 
 
 
 def _find_repeated(
-    documents: _Documents, shards: Sequence[Shard], hashes: HashRange
-) -> tuple[dict[ProblemKind, Int64s], Callable[[ProblemKind, int], Problem]]:
-    """Return the groups of equal documents that occur too often, by kind of fault, and what describes a group."""
+    documents: _Documents, shards: Sequence[Shard], hashes: HashRange, counts: Counter[ProblemKind]
+) -> Iterator[Problem]:
+    """Count the groups of equal documents that occur too often, by kind of fault, and yield the first problems.
+
+    A set that is all copies would have millions.
+    """
     order, shared = sort_hashes(documents.high, documents.low, bits=hashes.bits)
     order = order[shared]  # the others equal no other
     high, low = documents.high[order], documents.low[order]
@@ -125,16 +117,17 @@ def _find_repeated(
         "document_repeated": np.flatnonzero((in_val > 1) | (in_train > allowed)),
     }
 
-    def describe(kind: ProblemKind, group: int) -> Problem:
-        begin, count = int(groups[group]), int(in_val[group] + in_train[group])
-        members = order[begin : begin + min(count, MAX_MEMBERS)].tolist()
-        places = [f"{shards[int(documents.shard[member])].name} document {documents.row[member]}" for member in members]
-        expected = "it in one of the two" if kind == "split_leak" else f"at most 1 and {allowed[group]}"
-        message = (
-            f"document {int(high[begin]):016x}{int(low[begin]):016x} occurs {plural(in_val[group], 'time')} in val "
-            f"and {in_train[group]} in train ({', '.join(places)}{', ...' if count > MAX_MEMBERS else ''}); expected "
-            f"{expected}"
-        )
-        return Problem(kind, places[-1], message)
-
-    return found, describe
+    for kind, wrong in found.items():
+        for group in wrong[: max(0, MAX_REPORTED - counts[kind])].tolist():
+            begin, val, train = int(groups[group]), int(in_val[group]), int(in_train[group])
+            members = order[begin : begin + min(val + train, MAX_MEMBERS)].tolist()
+            places = [
+                f"{shards[int(documents.shard[member])].name} document {documents.row[member]}" for member in members
+            ]
+            message = (
+                f"document {int(high[begin]):016x}{int(low[begin]):016x} occurs {plural(val, 'time')} in val "
+                f"and {train} in train ({', '.join(places)}{', ...' if val + train > MAX_MEMBERS else ''}); "
+                f"expected it in one of the two, and there at most 1 and {allowed[group]}"
+            )
+            yield Problem(kind, places[-1], message)
+        counts[kind] += len(wrong)

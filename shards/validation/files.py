@@ -7,10 +7,11 @@ none of its numbers decides how much is allocated. `check_set_files` and `check_
 once, `check_shard_files` one shard; `check_files` all of it.
 """
 
+import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -92,13 +93,10 @@ def check_set_files(store: Store) -> tuple[ShardSet | None, list[Problem], Listi
     if problems := _check_file(MANIFEST_FILE, listing):
         return None, problems, listing
     shard_set = ShardSet(store)
-    try:
+    with collect(problems, MANIFEST_FILE):
         manifest = shard_set.manifest
-    except ShardSetError as error:
-        return None, error.problems, listing
-    except OSError as error:
-        return None, [unreadable(MANIFEST_FILE, error)], listing
-    return shard_set, [*_check_foreign(manifest, listing), *totals.check_manifest_totals(manifest)], listing
+        return shard_set, [*_check_foreign(manifest, listing), *totals.check_manifest_totals(manifest)], listing
+    return None, problems, listing
 
 
 def check_single_files(shard_set: ShardSet, listing: Listing) -> list[Problem]:
@@ -138,9 +136,7 @@ def check_shard_files(shard: Shard, manifest: Manifest, listing: Listing) -> tup
     problems: list[Problem] = []
     sound: set[str] = set()
     for file in files.entries:
-        faults = _check_file(file.path, listing)
-        if not faults and (fault := compare_size(shard.store, file, listing[file.path][0])) is not None:
-            faults = [fault]
+        faults = _check_file(file.path, listing) or compare_size(shard.store, file, listing[file.path][0])
         if not faults:
             sound.add(file.path)
         problems += faults
@@ -150,7 +146,8 @@ def check_shard_files(shard: Shard, manifest: Manifest, listing: Listing) -> tup
         sound.discard(tokens)
         problems += faults
     if files.metadata.path in sound:
-        problems += _check_sidecar(shard, manifest)
+        with collect(problems, files.metadata.path):
+            problems.extend(_check_sidecar(shard, manifest))
     return problems, sound
 
 
@@ -195,42 +192,29 @@ def _check_file(name: str, listing: Listing) -> list[Problem]:
 def _check_foreign(manifest: Manifest, listing: Listing) -> list[Problem]:
     """Return a problem for each file of the set's folder that neither the manifest nor FORMAT.md allows."""
     # Hidden files of other tools may be there; leftovers of a build may not.
-    known = {MANIFEST_FILE, *COMPANION_FILES, *manifest.digests}
-    problems: list[Problem] = []
-    for name in sorted(listing.keys() - known):
-        if name.startswith("."):
-            if not name.endswith(TMP_SUFFIX):
-                continue
-            why = "a temporary file left by an interrupted build"
-        else:
-            why = "the manifest does not name it"
-        problems.append(Problem("file_foreign", name, f"{why}. Remove it, or keep it outside the set's folder."))
-    return problems
+    others = listing.keys() - {MANIFEST_FILE, *COMPANION_FILES, *manifest.digests}
+    foreign = sorted(name for name in others if name.endswith(TMP_SUFFIX) or not name.startswith("."))
+    why = "the manifest does not name it. Remove it, or keep it outside the set's folder."
+    return [Problem("file_foreign", name, why) for name in foreign]
 
 
 def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
-    file = shard.tokens_file
-    try:
-        codec.read_seek_table(file, size=size, content_bytes=shard.num_tokens * shard.dtype.itemsize)
-    except codec.CodecError as error:
-        return [Problem("seek_table", file.name, f"{error}. Copy or build it again.")]
-    except OSError as error:
-        return [unreadable(file.name, error)]
-    return []
+    file, problems = shard.tokens_file, list[Problem]()
+    with collect(problems, file.name):
+        try:
+            codec.read_seek_table(file, size=size, content_bytes=shard.num_tokens * shard.dtype.itemsize)
+        except codec.CodecError as error:
+            problems.append(Problem("seek_table", file.name, f"{error}. Copy or build it again."))
+    return problems
 
 
-def _check_sidecar(shard: Shard, manifest: Manifest) -> list[Problem]:
+def _check_sidecar(shard: Shard, manifest: Manifest) -> Iterator[Problem]:
     entry, file = shard.entry, shard.entry.files.metadata
     if problems := check_most(file.path, file.bytes, MAX_SIDECAR_BYTES, kind="manifest_invalid"):
-        return problems
-    try:
-        content = shard.store.read(file.path)
-        problems += compare_digest(file.path, file.sha256, hashlib.sha256(content).hexdigest())
-        sidecar = parse_json(Sidecar, content, where=file.path)
-    except ShardSetError as error:
-        return problems + error.problems
-    except OSError as error:
-        return [unreadable(file.path, error)]
+        raise ShardSetError(problems)
+    content = shard.store.read(file.path)
+    yield from compare_digest(file.path, file.sha256, hashlib.sha256(content).hexdigest())
+    sidecar = parse_json(Sidecar, content, where=file.path)
     # The sidecar must be what the writer makes of the entry in the manifest.
     held = SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents)
     facts = {key: getattr(entry, key) for key in ShardEntry.model_fields if key != "files"}
@@ -241,8 +225,7 @@ def _check_sidecar(shard: Shard, manifest: Manifest) -> list[Problem]:
             f"{key}: {getattr(sidecar, key)!s:.80}, not {getattr(expected, key)!s:.80}" for key in different
         )
         message = f"disagrees with the manifest on {values}. One of the two was changed after the build."
-        problems.append(Problem("sidecar_mismatch", file.path, message))
-    return problems
+        yield Problem("sidecar_mismatch", file.path, message)
 
 
 def _check_whole(listing: Listing, name: str, most: int) -> list[Problem]:
@@ -250,6 +233,13 @@ def _check_whole(listing: Listing, name: str, most: int) -> list[Problem]:
     return _check_file(name, listing) or check_most(name, listing[name][0], most)
 
 
-def unreadable(name: str, error: OSError) -> Problem:
-    """Return the problem of a set's file that cannot be read."""
-    return Problem("file_unreadable", name, f"cannot be read: {error.strerror or error}{remedy_of(error)}")
+@contextlib.contextmanager
+def collect(problems: list[Problem], name: str) -> Generator[None]:
+    """Add what reading a set's file in the body raises to the problems."""
+    try:
+        yield
+    except ShardSetError as error:
+        problems += error.problems
+    except OSError as error:
+        found = f"cannot be read: {error.strerror or error}{remedy_of(error)}"
+        problems.append(Problem("file_unreadable", name, found))

@@ -27,11 +27,8 @@ def check_manifest_totals(manifest: Manifest) -> list[Problem]:
 def _check_properties(manifest: Manifest) -> Faults:
     if manifest.dtype != (expected := dtype_for(manifest.vocab_size)):
         yield "dtype_mismatch", f"dtype {manifest.dtype} for a vocabulary of {manifest.vocab_size}; expected {expected}"
-    # Every id that a reader is told must be in the vocabulary.
-    ids = {"eos_id": manifest.tokenizer.eos_id, **manifest.tokenizer.special_tokens}
-    if manifest.tokenizer.bos_id is not None:
-        ids["bos_id"] = manifest.tokenizer.bos_id
-    for name, token in ids.items():
+    # Every id that a reader is told must be in the vocabulary; EOS and BOS are special tokens (`check_tokenizer`).
+    for name, token in manifest.tokenizer.special_tokens.items():
         if token >= manifest.vocab_size:
             yield "tokenizer_mismatch", f"{name!r} is {token}; expected less than vocab_size {manifest.vocab_size}"
     # A set has a format of conversations if it has sources of them.

@@ -1,8 +1,9 @@
 """The full level for one shard: check its document table and every token.
 
 Tokens are streamed: one frame is read, hashed, decompressed, hashed again and compared while it is in the cache. The
-document table is read in batches. Memory: a few MiB, and 8 bytes per document of the shard. Faults of one kind in one
-shard make one problem, which says how many there are and where the first one is.
+document table is read in batches. Memory: a few MiB, and 8 bytes per document of the shard. Faults of one kind among a
+shard's tokens make one problem, which says how many there are and where the first one is; of a document table the first
+wrong row is told.
 
 SHA-256 of the file and of its content is as much work as decompressing it. A build knows a checksum that costs a tenth:
 the XXH3-128 of the bytes that have a SHA-256, computed when they were written. Then that one is compared. If it is
@@ -13,24 +14,22 @@ another one, the file is read again for its SHA-256, so that the problem is the 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 import xxhash
 import zstandard
 
-from shards.errors import Problem, ProblemKind, ShardSetError, plural
+from shards.errors import Problem, ProblemKind
 from shards.format import codec
 from shards.format.arrays import Int64s, Rows
 from shards.format.content_hash import split_column
-from shards.format.document_table import add_source_counts
+from shards.format.document_table import add_source_counts, iter_checked_documents, number_sources
 from shards.format.manifest import Manifest, SourceCounts
-from shards.format.shard import Shard, compare_digest, iter_documents
+from shards.format.shard import Shard, compare_digest
 from shards.stores.files import hash_file
-from shards.stores.store import require_folder
 from shards.terminal.reporter import Advance
 from shards.validation.conversations import ConversationChecker
-from shards.validation.files import Listing, check_shard_files, unreadable
+from shards.validation.files import Listing, check_shard_files, collect
 
 
 @dataclass
@@ -43,16 +42,11 @@ class ShardFindings:
     tokens: int = 0
     """Tokens that were read and checked."""
     documents: int = 0
-    sources: Int64s | None = None
-    """The place of each document's source among those of conversations, -1 for text, `(documents,)`; None in a set
-    without."""
     targets: Int64s | None = None
     """The targets of each source of conversations, `(sources,)`."""
-    table_sound: bool = False
-    """Whether the document table can be trusted: it has the number of rows in the manifest, the right types, and no gap
-    between documents."""
-    hashes: tuple[int, int] = (0, 0)
-    """The first halves of the lowest and the highest content hash."""
+    hashes: tuple[int, int] | None = None
+    """The first halves of the lowest and the highest content hash; None if the document table cannot be trusted: it
+    lacks rows, types are wrong, or there is a gap between documents."""
 
 
 @dataclass
@@ -91,17 +85,15 @@ def find_shard_problems(
     found = ShardFindings(problems)
     # The table first: its documents say where EOS must be among the tokens.
     documents, tokens = (file.path for file in (shard.entry.files.documents, shard.entry.files.tokens))
-    ends: Int64s | None = None
+    ends = sources = None
     if documents in sound:
-        try:
-            ends = _check_documents(shard, manifest, found)
-        except OSError as error:
-            found.problems.append(unreadable(documents, error))
+        with collect(found.problems, documents):
+            ends, sources = _check_documents(shard, manifest, found)
     if tokens in sound:
-        try:
+        with collect(found.problems, tokens):
             chats = None
-            if manifest.chat is not None and ends is not None and found.sources is not None:
-                chats = ConversationChecker(manifest, manifest.chat, ends, found.sources)
+            if manifest.chat is not None and ends is not None and sources is not None:
+                chats = ConversationChecker(manifest, manifest.chat, ends, sources)
             problems = _check_tokens(shard, ends, manifest, advance, checksums, chats)
             found.tokens = shard.num_tokens
             found.problems += problems
@@ -109,78 +101,44 @@ def find_shard_problems(
                 wrong = _Fault("conversation", chats.count, chats.first)
                 found.problems += _to_problems([wrong], tokens, "Build the shard again.")
                 found.targets = chats.targets
-        except OSError as error:
-            found.problems.append(unreadable(tokens, error))
     return found
 
 
-def _check_documents(shard: Shard, manifest: Manifest, found: ShardFindings) -> Int64s | None:
-    """Check one shard's document table, digest and rows; return the ends of documents if it can be trusted.
+def _check_documents(shard: Shard, manifest: Manifest, found: ShardFindings) -> tuple[Int64s, Int64s]:
+    """Check one shard's document table, digest and rows.
 
-    A table on another machine is read once, whole.
+    Returns:
+        The last token of each document, and the place of its source among those of conversations, -1 for text (of a
+        set without, nothing); `(documents,)`.
+
+    Raises:
+        ShardSetError: the table cannot be trusted.
+        OSError: it cannot be read.
     """
-    file = shard.entry.files.documents
-    content = None if shard.store.folder is not None else shard.store.read(file.path)
-    digest = hash_file(require_folder(shard.store) / file.path) if content is None else sha256(content).hexdigest()
-    found.problems += compare_digest(file.path, file.sha256, digest)
-    wrong = _Fault("document_table")
+    file, folder = shard.entry.files.documents, shard.store.folder
+    if folder is not None:  # from another place, it is compared when it is read
+        found.problems += compare_digest(file.path, file.sha256, hash_file(folder / file.path))
     ends, sources = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     conversations = {name: number for number, name in enumerate(manifest.conversations)}
     sums: dict[str, list[int]] = {}
-    position, row, low, high = 0, 0, 1 << 64, 0
-    try:
-        for batch in iter_documents(shard, content=content):
-            start: Int64s = np.from_dlpack(batch.column("start")).view(np.int64)
-            length: Int64s = np.from_dlpack(batch.column("length")).astype(np.int64)
-            stop = np.cumsum(length) + position
-            # Each document begins where the one before it ended, and has a token.
-            places = np.flatnonzero((start != stop - length) | (length == 0))
-            if len(places):
-                at = int(places[0])
-                held = f"document {row + at} has {plural(length[at], 'token')} from {start[at]}"
-                wrong.add(len(places), f"{held}; expected at least 1 from {stop[at] - length[at]}")
-            if not wrong.count:  # a broken table is not kept: the shard's tokens do not bound its memory
-                ends.append(stop - 1)
-                if manifest.chat is not None:
-                    column: Any = batch.column("source")
-                    numbers = np.array([conversations.get(name, -1) for name in column.dictionary.to_pylist()])
-                    codes: Any = np.from_dlpack(column.indices)
-                    sources.append(numbers[codes])
-            add_source_counts(batch, sums)
-            if len(start):
-                hashes = split_column(batch.column("hash"))[:, 0]
-                low, high = min(low, int(hashes.min())), max(high, int(hashes.max()))
-            position, row = int(stop[-1]) if len(stop) else position, row + len(stop)
-    except ShardSetError as error:
-        found.problems += error.problems
-        return None
-    # What was seen over all batches.
-    found.problems += _to_problems([wrong], file.path, "The table and the tokens come from different builds.")
-    found.problems += _check_sums(shard, position, sums)
-    if wrong.count or position != shard.num_tokens:
-        return None
+    low, high = (1 << 64) - 1, 0
+    for batch, _, stops in iter_checked_documents(shard, ["source", "unit", "row", "hash"]):
+        ends.append(stops - 1)
+        if manifest.chat is not None:
+            sources.append(number_sources(shard, batch, conversations, default=-1))
+        add_source_counts(batch, sums)
+        hashes = split_column(batch.column("hash"))[:, 0]
+        low, high = int(hashes.min(initial=low)), int(hashes.max(initial=high))
     # From here on others may rely on the table.
-    found.documents, found.table_sound = row, True
+    found.documents, found.hashes = shard.num_documents, (low, high)
     found.longest = {source: most for source, (_, _, most) in sums.items()}
-    found.hashes = low, high
-    found.sources = None if manifest.chat is None else np.concatenate(sources)
-    return np.concatenate(ends)
-
-
-def _check_sums(shard: Shard, tokens: int, sums: Mapping[str, list[int]]) -> list[Problem]:
-    """Check the sums over a shard's document table, of all documents and of each source, against the manifest."""
-    name = shard.entry.files.documents.path
-    problems: list[Problem] = []
-    if tokens != shard.num_tokens:
-        message = f"lengths add up to {tokens}; expected {plural(shard.num_tokens, 'token')} by the manifest"
-        problems.append(Problem("document_table", name, message))
     held = {source: SourceCounts(tokens=own, documents=rows) for source, (own, rows, _) in sums.items()}
     for source in sorted(held.keys() | shard.entry.sources.keys()):
-        found, said = held.get(source, "nothing"), shard.entry.sources.get(source, "nothing")
-        if found != said:
-            message = f"source {source!r}: {found} in the table; expected {said} by the manifest"
-            problems.append(Problem("source_sum", name, message))
-    return problems
+        there, said = held.get(source, "nothing"), shard.entry.sources.get(source, "nothing")
+        if there != said:
+            message = f"source {source!r}: {there} in the table; expected {said} by the manifest"
+            found.problems.append(Problem("source_sum", file.path, message))
+    return np.concatenate(ends), np.concatenate(sources)
 
 
 def _check_tokens(
@@ -192,11 +150,7 @@ def _check_tokens(
     chats: ConversationChecker | None = None,
 ) -> list[Problem]:
     """Check a shard's tokens, read once: both digests, frame checksums, the range of ids, the places of EOS and BOS."""
-    file, dtype, entry = shard.tokens_file, shard.dtype, shard.entry
-    try:
-        frames = shard.frames
-    except ShardSetError as error:
-        return error.problems
+    file, dtype, entry, frames = shard.tokens_file, shard.dtype, shard.entry, shard.frames
     corrupt, beyond = _Fault("frame_corrupt"), _Fault("token_out_of_range")
     eos, bos = _Fault("eos_misplaced"), _Fault("bos_misplaced")
     eos_id, bos_id, vocab_size = manifest.tokenizer.eos_id, manifest.tokenizer.bos_id, manifest.vocab_size
@@ -204,17 +158,17 @@ def _check_tokens(
     known = [checksums.get(digest) for digest in (entry.files.tokens.sha256, entry.tokens_sha256)]
     file_hash, content_hash = (sha256() if checksum is None else xxhash.xxh3_128() for checksum in known)
     decompressor = zstandard.ZstdDecompressor()
-    for frame, data in codec.iter_compressed(file, frames):
+    for number, data in codec.iter_compressed(file, frames, range(len(frames))):
         file_hash.update(data)
         try:
-            content = codec.decompress_frame(decompressor, data, frame)
+            content = codec.decompress_frame(decompressor, data, frames, number)
         except codec.CodecError as error:
             corrupt.add(1, str(error))
             continue
         content_hash.update(content)
         # A frame that decompresses: its ids, and where EOS and BOS are in it.
         tokens = np.frombuffer(content, dtype)
-        first = frame.start // dtype.itemsize
+        first = number * codec.FRAME_BYTES // dtype.itemsize
         if int(tokens.max()) >= vocab_size:
             wrong = np.flatnonzero(tokens >= vocab_size)
             at = int(wrong[0])
@@ -227,9 +181,7 @@ def _check_tokens(
             chats.add(tokens)
         if advance is not None:
             advance(len(tokens))
-    size = entry.files.tokens.bytes  # a sound file has it; what follows the frames is the seek table
-    for start in range(frames[-1].file_stop if frames else 0, size, codec.FRAME_BYTES):
-        file_hash.update(file.read_range(start, min(start + codec.FRAME_BYTES, size)))
+    file_hash.update(file.read_range(frames.bounds[-1], entry.files.tokens.bytes))  # the seek table
     problems = compare_digest(file.name, known[0] or entry.files.tokens.sha256, file_hash.hexdigest())
     expected = known[1] or entry.tokens_sha256
     if not corrupt.count and (digest := content_hash.hexdigest()) != expected:

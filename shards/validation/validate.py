@@ -11,7 +11,7 @@ partitions; for a set in a store also one request (8 MiB) and one document table
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -48,7 +48,7 @@ class ValidationResult:
 
     path: Path | str
     level: Level
-    problems: list[Problem] = field(default_factory=list[Problem])
+    problems: list[Problem]
     shards: int = 0
     tokens: int = 0
     documents: int = 0
@@ -61,16 +61,8 @@ class ValidationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object that `validate --json` prints."""
-        return {
-            "path": str(self.path),
-            "level": self.level,
-            "ok": self.ok,
-            "shards": self.shards,
-            "tokens": self.tokens,
-            "documents": self.documents,
-            "seconds": round(self.seconds, 3),
-            "problems": [problem.to_dict() for problem in first_of(self.problems)],
-        }
+        told = {"path": str(self.path), "ok": self.ok, "seconds": round(self.seconds, 3)}
+        return asdict(replace(self, problems=first_of(self.problems))) | told
 
 
 def validate(
@@ -130,7 +122,7 @@ def validate(
 def _check_whole_set(shards: Shards, findings: Sequence[ShardFindings], manifest: Manifest) -> list[Problem]:
     """Validate what only all shards together can tell: the mix, and documents that occur too often."""
     problems: list[Problem] = []
-    trusted = [(shard, found) for shard, found in zip(shards, findings, strict=True) if found.table_sound]
+    trusted = [(shard, found.hashes) for shard, found in zip(shards, findings, strict=True) if found.hashes is not None]
     # If a table is missing, the longest document is unknown, and every share would look wrong.
     if len(trusted) == len(shards):
         longest: Counter[str] = Counter()
@@ -147,8 +139,7 @@ def _check_whole_set(shards: Shards, findings: Sequence[ShardFindings], manifest
             if own != trained[name]:
                 message = f"source {name!r}: trained_tokens {trained[name]}; its documents have {own}"
                 problems.append(Problem("source_sum", MANIFEST_FILE, message))
-    extents = [found.hashes for _, found in trusted]
-    return problems + check_duplicates([shard for shard, _ in trusted], manifest.epochs, extents)
+    return problems + check_duplicates(trusted, manifest.epochs)
 
 
 def check_mix_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Problem]:

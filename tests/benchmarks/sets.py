@@ -25,7 +25,7 @@ def bench_validate(work: Path, quick: bool) -> Figures:
 
     def decompress() -> None:
         for shard in shard_set.shards:
-            for _ in codec.iter_frames(shard.tokens_file, shard.frames):
+            for _ in codec.iter_frames(shard.tokens_file, shard.frames, range(len(shard.frames))):
                 pass
 
     def check() -> None:

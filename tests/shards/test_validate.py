@@ -115,7 +115,7 @@ def test_duplicates_are_found_in_partitions_too(good_set, plan, tmp_path, monkey
         found = validate(tmp_path / "set", level="full").problems
         assert {problem.kind for problem in found} == {"split_leak"}
         assert len(found) == duplicates.MAX_REPORTED + 1
-        assert "30 documents in all" in found[-1].message
+        assert "30 such documents in all" in found[-1].message
 
 
 @pytest.mark.parametrize("off", [11, -11, 500])

@@ -177,14 +177,10 @@ class WindowOrder:
 
     def describe_short_shards(self, shards: Sequence[Shard]) -> str:
         """Return what is said of shards that are too short for a window; nothing if there are none."""
-        if not self.short_shards:
-            return ""
-        verb = "is" if len(self.short_shards) == 1 else "are"
         names = ", ".join(shards[index].name for index in self.short_shards[:5])
-        return (
-            f"{len(self.short_shards)} of {plural(len(shards), 'shard')} {verb} shorter than one window of "
-            f"{self.seq_len} + 1 tokens: not read ({names})"
-        )
+        count = f"{len(self.short_shards)} of {plural(len(shards), 'shard')}"
+        found = f"shorter than one window of {self.seq_len} + 1 tokens, and not read: {count} ({names})"
+        return found if names else ""
 
     def visit(self, window: int) -> Visit:
         """Return the visit of a shard in the order that contains a window."""

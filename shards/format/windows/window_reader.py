@@ -14,7 +14,7 @@ import mmap
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -164,7 +164,7 @@ class _DecodedShard:
         """Reserve room for a shard of windows; no memory is used before tokens are needed."""
         self._shard = shard
         self._size = shard.dtype.itemsize
-        self._tokens = _reserve(0 if shard.cached else shard.num_tokens, shard.dtype)
+        self._tokens = _reserve(shard.num_tokens, shard.dtype)
         self._decoded = np.zeros(-(-shard.num_tokens * self._size // codec.FRAME_BYTES), bool)
         self._ahead: Future[None] | None = None
         self._stopped = threading.Event()
@@ -194,16 +194,17 @@ class _DecodedShard:
         if ahead is not None and (ahead.done() or self._shard.cached):
             self._ahead = None
             ahead.result()
-        if self._shard.cached:
-            self._decode_whole()
-        elif not self._decoded.all():
+        if not self._decoded.all():
             # The frames that hold tokens of the windows, in order.
             first = starts * self._size // codec.FRAME_BYTES
             last = (stops * self._size - 1) // codec.FRAME_BYTES
             needed = np.zeros_like(self._decoded)
             for step in range(int((last - first).max(initial=-1)) + 1):
                 needed[np.minimum(first + step, last)] = True
-            self._decode(np.flatnonzero(needed))
+            missing = np.flatnonzero((needed | self._shard.cached) & ~self._decoded)
+            runs = np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1) if len(missing) else []
+            groups = [group for run in runs for group in self._group(range(run[0], run[-1] + 1))]
+            map_in_threads(self._decode, groups, min(MOST_THREADS, os.cpu_count() or 1))
 
     def decode_ahead(self, pool: ThreadPoolExecutor) -> None:
         """Let a thread decode for later windows what is missing, once; what it raises, the next `take` raises."""
@@ -217,32 +218,23 @@ class _DecodedShard:
             self._ahead.cancel()
 
     def _decode_rest(self) -> None:
-        if self._shard.cached:
-            self._decode_whole()
-            return
-        for group in codec.group_frames(self._shard.frames, self._shard.store.request_bytes):
+        for group in self._group(range(len(self._decoded))):
             if self._stopped.is_set():
                 return
-            self._decode(_numbers(group))
+            self._decode(group)
 
-    def _decode(self, frames: Int64s) -> None:
-        """Decode the missing frames of windows: each thread those of one request, or one frame from a disk."""
+    def _group(self, frames: range) -> Iterable[range]:
+        """Return the frames of windows in groups to decode at once: those of one request, or one frame from a disk."""
+        if self._shard.cached:
+            return [range(len(self._decoded))]
+        return codec.group_frames(self._shard.frames, frames, self._shard.store.request_bytes)
 
-        def decode(group: codec.Frames) -> None:
-            start, stop = group[0].start // self._size, group[-1].stop // self._size
+    def _decode(self, frames: range) -> None:
+        """Decode consecutive frames of windows, unless they are decoded."""
+        if not self._decoded[frames.start : frames.stop].all():
+            start, stop = (number * codec.FRAME_BYTES // self._size for number in (frames.start, frames.stop))
             self._shard.read_into(self._tokens[start:stop], start)
-            self._decoded[_numbers(group)] = True
-
-        missing = frames[~self._decoded[frames]]
-        runs = np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1) if len(missing) else []
-        rows = (self._shard.frames[run[0] : run[-1] + 1] for run in runs)
-        groups = [group for row in rows for group in codec.group_frames(row, self._shard.store.request_bytes)]
-        map_in_threads(decode, groups, min(MOST_THREADS, os.cpu_count() or 1))
-
-    def _decode_whole(self) -> None:
-        if not self._decoded.all():
-            self._tokens = self._shard.read()
-            self._decoded[:] = True
+            self._decoded[frames.start : frames.stop] = True
 
 
 def _reserve(tokens: int, dtype: np.dtype[Any]) -> Tokens:
@@ -251,15 +243,8 @@ def _reserve(tokens: int, dtype: np.dtype[Any]) -> Tokens:
     numpy's own asks the system for pages of 2 MiB. If memory is fragmented, it moves others' pages to make them: 52
     frames in a shard of 191 then took 90 to 340 ms of system time, and 30 to 55 this way.
     """
-    if not tokens:
-        return np.empty(0, dtype)
     room = mmap.mmap(-1, tokens * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return np.frombuffer(room, dtype)
-
-
-def _numbers(frames: codec.Frames) -> Int64s:
-    """Return the numbers of frames in a row that windows need."""
-    return np.arange(frames[0].start // codec.FRAME_BYTES, frames[-1].start // codec.FRAME_BYTES + 1)
 
 
 def _label(shard: Shard, order: RowOrder, pieces: Pieces, told: Tokens) -> Int64s:
@@ -304,24 +289,22 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
                 pieces = order.find_pieces(*last[index])
                 part = np.bincount(sources[pieces.documents], pieces.slots, len(names))
             return np.array([epochs * whole + part, whole if epochs else part]).T.astype(np.int64)
-        # A whole epoch's targets are one range, which begins after the first token of its first window.
-        begins = np.array(order.find_offsets(index, range(epochs)), np.int64) + 1
-        ends = begins + int(order.windows[index]) * order.seq_len
-        own = (last[index][1] if index in last else np.empty(0, np.int64)) + 1
-        edges = np.array([own, own + order.seq_len])
-        used = np.concatenate(([begins, ends], edges), axis=1)
-        # Those ranges overlap, so together they are one; a window of the last epoch may reach over its edges.
-        low, high = (begins.min(), ends.max()) if epochs else (0, 0)
-        once = np.concatenate(([[low], [high]], np.minimum(edges, low), np.maximum(edges, high)), axis=1)
+        # A whole epoch's targets are one range, which begins after the first token of its first window; of the last
+        # epoch, each window is one. How many ranges lie over each other changes where one begins or ends.
+        own = last[index][1] if index in last else np.empty(0, np.int64)
+        begins = np.append(order.find_offsets(index, range(epochs)), own).astype(np.int64) + 1
+        sizes = np.append(np.repeat(int(order.windows[index]), epochs), np.ones_like(own)) * order.seq_len
+        places = np.append(begins, begins + sizes)
+        order_of_places = np.argsort(places)
+        depths = np.cumsum(np.repeat([1, -1], len(begins))[order_of_places])[:-1]
 
         counts = np.zeros((len(names), 2), np.int64)
         bounds = np.append(0, np.cumsum(lengths))
         for source in range(len(names)):
             # Between the ends of two documents the count grows by 1 or 0 for each token, so interpolation is exact.
             counted = np.append(0, np.cumsum(lengths * (sources == source)))
-            for column, ranges in enumerate((used, once)):
-                before: Float64s = np.interp(ranges, bounds, counted)
-                counts[source, column] = np.rint(np.diff(before, axis=0)).sum()
+            between: Float64s = np.diff(np.interp(places[order_of_places], bounds, counted))
+            counts[source] = np.rint([between @ depths, between[depths > 0].sum()])
         return counts
 
     threads = reads_at_once(shards[visited[0]].store) if visited else 1
