@@ -9,6 +9,8 @@ import tomllib
 from collections import Counter
 from typing import Any, cast
 
+from shards.errors import InputError
+
 MOST_DEPTH = 100
 """How deep tables and lists may be in each other. Python's parser takes memory by the square of the parts of a key."""
 _MOST_CHARACTERS = 4_000
@@ -45,9 +47,9 @@ def load_json(text: bytes | str) -> Any:
 
 
 def make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON from its keys and values; raise a ValueError if it has a key twice."""
+    """Return an object of JSON from its keys and values; raise an InputError if it has a key twice."""
     made = dict(pairs)
     if len(made) != len(pairs):
         (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the key {twice[:80]!r} occurs twice; expected once")
+        raise InputError(f"the key {twice[:80]!r} occurs twice; expected once")
     return made
