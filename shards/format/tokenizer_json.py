@@ -83,11 +83,11 @@ class Spelling:
         unknown: the id of all that the vocabulary does not have; None if it has everything.
     """
 
-    space: str = ""
-    byte_fallback: bool = False
-    prefix: bytes = b""
-    keeps: Keeps = "bytes"
-    unknown: int | None = None
+    space: str
+    byte_fallback: bool
+    prefix: bytes
+    keeps: Keeps
+    unknown: int | None
 
     def decode_entry(self, text: str) -> bytes:
         """Return the bytes of an entry of a `tokenizer.json`, by its spelling.
@@ -132,10 +132,14 @@ class TokenizerFile:
         return max([*self.vocabulary.values(), *self.added.values()], default=-1) + 1
 
 
+def list_added(tokenizer: Part) -> list[Part]:
+    """Return the added tokens of a parsed tokenizer.json, special and others."""
+    return tokenizer.get("added_tokens") or []
+
+
 def find_special(tokenizer: Part) -> dict[str, int]:
     """Return the special tokens of a parsed tokenizer.json, text to id."""
-    added: list[Part] = tokenizer.get("added_tokens") or []
-    return {entry["content"]: entry["id"] for entry in added if entry.get("special")}
+    return {token["content"]: token["id"] for token in list_added(tokenizer) if token.get("special")}
 
 
 def find_entries(tokenizer: Part) -> dict[str, int]:
@@ -157,9 +161,8 @@ def find_twins(entries: dict[str, int]) -> str:
 
 def find_without_bytes(tokenizer: Part) -> dict[str, int]:
     """Return the added tokens, text to id, that are entries of a byte-level model and spell no bytes."""
-    tokens: list[Part] = tokenizer.get("added_tokens") or []
     entries, alphabet = find_entries(tokenizer), set(byte_characters()) if is_byte_level(tokenizer) else None
-    texts = [token["content"] for token in tokens]
+    texts = [token["content"] for token in list_added(tokenizer)]
     return {text: entries[text] for text in texts if alphabet and text in entries and set(text) - alphabet}
 
 
@@ -198,17 +201,16 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
         # Everything that a hostile file can lack is inside the try.
         kind = root["model"].get("type", "BPE")  # files of the first versions have no type
         vocabulary: Any = find_entries(root) if kind in ("BPE", "Unigram") else None
-        entries: list[Any] = root.get("added_tokens") or []
-        added: Any = {entry["content"]: entry["id"] for entry in entries}
+        if not isinstance(vocabulary, dict):
+            raise ValueError(
+                f"model.type {kind!r} with a vocab that is a {type(root['model'].get('vocab')).__name__}; expected a "
+                "'BPE' with an object of texts and ids, or a 'Unigram'"
+            )
+        added: Any = {token["content"]: token["id"] for token in list_added(root)}
         special = find_special(root)
-        spelling = find_spelling(root) if isinstance(vocabulary, dict) else Spelling()
+        spelling = find_spelling(root)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a tokenizer file: {describe_error(error)}") from error
-    if not isinstance(vocabulary, dict):
-        raise ValueError(
-            f"model.type {kind!r} with a vocab that is a {type(root['model'].get('vocab')).__name__}; expected a "
-            "'BPE' with an object of texts and ids, or a 'Unigram'"
-        )
     # Ids become places in a table: none may be negative, or a float.
     for mapping in cast("tuple[dict[Any, Any], ...]", (vocabulary, added)):
         for text, token in mapping.items():
@@ -372,8 +374,7 @@ def make_set_tokenizer(tokenizer: Part, bos: str | None) -> Part:
     """
     entries, without_bytes = find_entries(tokenizer), find_without_bytes(tokenizer)
     added, names = list[Part](), dict[str, str]()
-    tokens: list[Part] = tokenizer.get("added_tokens") or []
-    for token in tokens:
+    for token in list_added(tokenizer):
         text, unused = token["content"], f"<|unused_{token['id']}|>"
         if token.get("special"):
             added.append(token)
