@@ -256,14 +256,9 @@ def _check(rank: int | None, world_size: int | None, batch_size: int | None, une
                 "would all read the same. Give both, or 0 and 1 if something else deals samples out to ranks, as "
                 "Accelerate does."
             )
-    elif rank is None or world_size is None:
-        problems.append(f"rank = {rank} and world_size = {world_size}: expected both.")
-    elif not (is_integer(rank) and is_integer(world_size)):
-        problems.append(f"rank = {rank!r} and world_size = {world_size!r}: expected integers.")
-    elif world_size < 1:
-        problems.append(f"world_size = {world_size}: expected 1 or more.")
-    elif not 0 <= rank < world_size:
-        problems.append(f"rank = {rank}: expected one from 0 to world_size - 1 = {world_size - 1}.")
+    elif not (is_integer(rank) and is_integer(world_size) and 0 <= rank < world_size):
+        found = f"rank = {rank!r} and world_size = {world_size!r}"
+        problems.append(f"{found}: expected two integers, 0 <= rank < world_size.")
     if batch_size is not None and (not is_integer(batch_size) or batch_size < 1):
         problems.append(f"batch_size = {batch_size!r}: expected 1 or more, an integer, or None for single samples.")
     if uneven_end not in get_args(UnevenEnd):

@@ -16,7 +16,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, SupportsIndex, get_args
+from typing import Any, Literal, Self, SupportsIndex, TypeGuard, get_args
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from shards.format.arrays import Int64s
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet, open_set
 from shards.format.windows.order import ORDER_VERSION
-from shards.format.windows.packed import ROW_ORDER_VERSION, RowCounts, RowKind, RowOrder, order_split
+from shards.format.windows.packed import ROW_ORDER_VERSION, RowKind, RowOrder, order_split
 from shards.format.windows.window_reader import WindowReader
 from shards.stores.cache import Cache
 from shards.stores.open import AnyPath, scheme_of
@@ -115,7 +115,6 @@ class TokenWindows(Dataset[Sample]):
         self.split: Split = split
         self.labels: Labels = labels
         self.rows: RowKind = rows
-        self._counts: RowCounts | None = None
         self.fields: tuple[FieldName, ...] = tuple(fields)
         self._epochs, self._samples = epochs, samples
         self._check()
@@ -181,9 +180,7 @@ class TokenWindows(Dataset[Sample]):
         self._plan()
 
     def _plan(self) -> None:
-        sizes = {"seq_len": self.seq_len, "seed": self.seed}
-        self.order = order_split(self.shard_set, self.split, rows=self.rows, counts=self._counts, **sizes)
-        self._counts = self.order.counts if isinstance(self.order, RowOrder) else None  # for a pickle
+        self.order = order_split(self.shard_set, self.split, rows=self.rows, seq_len=self.seq_len, seed=self.seed)
         self._reader = self._make_reader()
 
     def _number(self, index: SupportsIndex) -> int:
@@ -223,8 +220,10 @@ class TokenWindows(Dataset[Sample]):
         # Fields that are asked for are computed for the whole batch at once.
         if self.fields:
             documents = number_documents(ids, self.shard_set.eos_id) if documents is None else documents
-            made = {"document_ids": lambda: documents, "position_ids": lambda: positions_in_documents(documents)}
-            batch |= {name: made[name]() for name in self.fields if name in made}
+            if "document_ids" in self.fields:
+                batch["document_ids"] = documents
+            if "position_ids" in self.fields:
+                batch["position_ids"] = positions_in_documents(documents)
         return WindowBatch(batch, documents=documents if "cu_seqlens" in self.fields else None)
 
     def _make_reader(self) -> WindowReader:
@@ -247,17 +246,15 @@ class TokenWindows(Dataset[Sample]):
         if self.split not in self.shard_set.splits:
             has = ", ".join(self.shard_set.splits)
             problems.append(f"split = {self.split!r}: {self.shard_set.store} has no such split. It has: {has}.")
-        if self.labels not in get_args(Labels):
-            problems.append(f"labels = {self.labels!r}: unknown.{nearest(self.labels, list(get_args(Labels)))}")
-        if self.rows not in get_args(RowKind):
-            problems.append(f"rows = {self.rows!r}: unknown.{nearest(self.rows, list(get_args(RowKind)))}")
-        elif self.rows == "packed" and self.labels == "same":
+        named = [("labels", self.labels, Labels), ("rows", self.rows, RowKind)]
+        for name, value, choices in [*named, *(("fields", field, FieldName) for field in self.fields)]:
+            if value not in get_args(choices):
+                problems.append(f"{name} = {value!r}: unknown.{nearest(value, get_args(choices))}")
+        if self.rows == "packed" and self.labels == "same":
             problems.append(
                 'rows = "packed" with labels = "same": a model that shifts labels would learn to predict the next '
                 'document. Use "next", and a loss over what they say.'
             )
-        known = list(get_args(FieldName))
-        problems += [f"fields: {name!r} is unknown.{nearest(name, known)}" for name in self.fields if name not in known]
         if problems:
             raise InputError(problems)
 
@@ -292,6 +289,6 @@ def _open_with_cache(
     return open_set(place, cache=Cache(Path(cache) if cache is not None else None, cache_limit))
 
 
-def is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     """Return whether a value, of a dataset's state or argument, is an integer of Python or numpy, and no bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -87,12 +87,11 @@ def test_every_document_is_read_once_an_epoch_from_what_stands_before_it(tmp_pat
 
 
 def test_seed_and_process_change_no_count_of_rows_and_lengths_are_read_once(texts, monkeypatch):
-    """What is known of lengths is kept in the user's cache, and travels in a pickle."""
+    """What is known of lengths is kept in the user's cache."""
     first = TokenWindows(texts, seq_len=SEQ_LEN, rows="packed", fields=FIELDS)
     with monkeypatch.context() as patch:
         patch.setattr("shards.format.windows.packed._read_lengths", None)
         other = TokenWindows(texts, seq_len=SEQ_LEN, rows="packed", seed=5)
-        patch.setenv("XDG_CACHE_HOME", "/dev/null")
         again = pickle.loads(pickle.dumps(first))
     assert len(pickle.dumps(first)) < 1_200
     assert len(first) == len(other) == len(again)
@@ -167,9 +166,9 @@ def test_a_table_that_lies_is_found(tmp_path, monkeypatch, lengths, more, messag
         collate_windows([*TokenWindows(shard_set, seq_len=SEQ_LEN, rows="packed")])
 
 
-@pytest.mark.parametrize(("lengths", "remedy"), [([20] * 300, "Longer rows waste less"), ([8] * 9, "at the ends of")])
-def test_much_padding_is_said_with_what_helps(lengths: list[int], remedy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lengths", [[20] * 300, [8] * 9])
+def test_much_padding_is_said_with_what_helps(lengths: list[int], tmp_path: Path) -> None:
     shard_set = write_documents(tmp_path / "set", [make_documents(1, lengths)])
     order = order_split(shard_set, seq_len=32, seed=0, rows="packed")
     assert isinstance(order, RowOrder)
-    assert remedy in order.describe(2)
+    assert "Longer rows or longer shards waste less" in order.describe(2)

@@ -37,8 +37,6 @@ ROW_ORDER_VERSION = 3
 """The version of the order of packed rows, which states name."""
 KEPT_PLANS = 8
 """Plans of recent visits that are kept, 48 bytes a document: to make one reads the document table."""
-_UNFILLED = 3
-"""About so many rows at the end of a shard have room that no document fits in."""
 CACHE_BYTES = 1 << 26
 """What the counts of rows of all sets may take in the user's cache."""
 
@@ -127,10 +125,9 @@ class RowOrder(WindowOrder):
         self.slots = sum(tokens) - self.before * sum(shard.num_documents for shard in self.shards)
         """Slots that an epoch fills; the others are padding."""
         self.cropped, self.targets = 0, self.slots
-        held = self.manifest.splits[split].sources if split in self.manifest.splits else {}
         for source in self.manifest.sources:
             if split == "train" and source.trained_tokens is not None:
-                own = held[source.name]
+                own = self.manifest.count(split, source.name)
                 self.targets += source.trained_tokens - own.tokens + self.before * own.documents
         self._plan = functools.lru_cache(KEPT_PLANS)(self._make_plan)
 
@@ -142,13 +139,11 @@ class RowOrder(WindowOrder):
     def describe(self, batch: int) -> str:
         """Return what an epoch of packed rows has, in words, for steps of so many rows."""
         cut = f"; {plural(self.counts.cut, 'text')} longer than a row are cut" if self.counts.cut else ""
-        # Few documents of a shard are left when its rows are nearly full: the last ones stay unfilled.
-        is_end = self.waste * self.per_epoch < _UNFILLED * len(self.shards)
-        remedy = ". It is at the ends of shards: build longer shards" if is_end else ". Longer rows waste less"
+        remedy = ". Longer rows or longer shards waste less" if self.waste > 0.05 else ""
         return (
             f"{plural(self.per_epoch, 'row')} of {self.seq_len}, {self.waste:.2%} of them padding; "
             f"{plural(self.targets, 'target')} and {self.per_epoch / batch:,.2f} steps an epoch{cut}"
-            f"{remedy if self.waste > 0.05 else ''}"
+            f"{remedy}"
         )
 
     def find_pieces(self, visit: Visit, places: Int64s) -> Pieces:
@@ -241,7 +236,6 @@ def order_split(
     seq_len: int,
     seed: int,
     rows: RowKind = "windows",
-    counts: RowCounts | None = None,
 ) -> WindowOrder:
     """Return the order of a split's windows or packed rows; of none if the set does not have the split.
 
@@ -252,15 +246,14 @@ def order_split(
         split: the split.
         seq_len: tokens that a sample predicts at most.
         seed: decides the permutations.
-        rows: which samples.
-        counts: those of the packed rows, if they are known; otherwise document tables are read.
+        rows: which samples. For packed rows all document tables are read, unless the user's cache knows their rows.
 
     Raises:
         InputError: the set has conversations, and windows are asked for, or one is longer than a row.
         ShardSetError: a document table is not what the manifest says.
     """
     if rows == "packed":
-        counts = counts or count_rows(shard_set, split, seq_len)
+        counts = count_rows(shard_set, split, seq_len)
         if counts.longest > seq_len:
             before = count_before(shard_set)
             raise InputError(
