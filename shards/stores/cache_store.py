@@ -24,9 +24,6 @@ from shards.terminal.reporter import Progress, count_up, no_progress
 CONNECTIONS = 4
 """Ranged requests of a file at once: one connection seldom uses the full bandwidth. Each holds one range in memory."""
 
-REQUEST_BYTES = 8 << 20
-"""Bytes of a request if the store does not prefer another size."""
-
 
 class CacheStore:
     """A remote set's files, kept by a cache. Files that the set does not list are read from the remote store."""
@@ -58,14 +55,11 @@ class CacheStore:
         self.remote, self.cache, self.set_id, self.files, self.metadata = remote, cache, set_id, files, metadata
         self._fetches: set[Event] = set()
         self._lock = threading.Lock()
-        largest = sorted(((size, name) for name, (size, _) in files.items()), reverse=True)[:2]
-        needed = sum(size for size, _ in largest)
+        needed = sum(sorted(size for size, _ in files.values())[-2:])
         if needed > cache.limit:
-            names = " and ".join(f"{name} ({size:,} bytes)" for size, name in largest)
             raise InputError(
                 f"{cache.folder}: the cache's limit is {cache.limit:,} bytes, less than two shards of {remote}; "
-                f"expected at least {needed:,} bytes for {names}. Raise --cache-limit, or choose a larger disk with "
-                "--cache."
+                f"expected at least {needed:,} bytes. Raise --cache-limit, or choose a larger disk with --cache."
             )
 
     def __reduce__(self) -> tuple[Callable[..., CacheStore], tuple[Store, Cache]]:
@@ -127,7 +121,7 @@ class CacheStore:
 
     def _fetch(self, name: str, size: int, stop: Event, progress: Progress, descriptor: int) -> None:
         """Write the bytes of a remote set's file to a descriptor, for the cache."""
-        step = self.remote.request_bytes or REQUEST_BYTES
+        step = self.remote.request_bytes
 
         def fetch_range(start: int) -> int:
             with stop_on(stop):

@@ -53,51 +53,20 @@ _WRITER = "tokenmillwriter"
 
 
 @dataclass(frozen=True)
-class ObjectAddress:
-    """A folder in a bucket: `s3://BUCKET/PREFIX`; `gs` and `az` (a container) likewise."""
+class ObjectStore:
+    """A folder in a bucket: `s3://BUCKET/PREFIX`; `gs` and `az` (a container) likewise.
+
+    Use `open_objects`, or `shards.stores.open.open_store`.
+    """
 
     scheme: str
     bucket: str
-    prefix: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
-
-    def object_key(self, name: str) -> str:
-        """Return the key of an object in this folder."""
-        return f"{self.prefix}/{name}" if self.prefix else name
-
-
-def parse_object_address(text: str) -> ObjectAddress:
-    """Parse `s3://BUCKET/PREFIX`, or the same with `gs` or `az`.
-
-    Raises:
-        InputError: the text is not such an address. The message does not repeat what may be a secret.
-    """
-    found = _OBJECT_ADDRESS.fullmatch(text)
-    if found is None:
-        scheme = text.partition("://")[0]
-        shown = f"an address that begins with {scheme}://" if "@" in text else repr(text)
-        raise InputError(
-            f"{shown} is not the address of a folder in a bucket; expected {scheme}://BUCKET/PREFIX, without "
-            'credentials, spaces or any of \\ { ^ } % ` ] " > [ ~ < # | * ?. Credentials come from the environment.'
-        )
-    prefix = (found["prefix"] or "").strip("/")
-    if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
-        raise InputError(f"{text!r} has an empty part, `.` or `..` in its path. Correct the address.")
-    return ObjectAddress(found["scheme"], found["bucket"], prefix)
-
-
-@dataclass(frozen=True)
-class ObjectStore:
-    """A folder in a bucket. Use `open_objects`, or `shards.stores.open.open_store`."""
-
-    address: ObjectAddress
+    prefix: str
     folder = None
     request_bytes = REQUEST_BYTES
 
     def size(self, name: str) -> int:
-        key = self.address.object_key(name)
+        key = self._key(name)
         try:
             return self._ask(name, "read", lambda at: at.single.head(key)["size"])
         except FileNotFoundError:
@@ -106,13 +75,13 @@ class ObjectStore:
 
     def read(self, name: str) -> bytes:
         def attempt(at: Connection) -> bytes:
-            answer = at.single.get(self.address.object_key(name))
+            answer = at.single.get(self._key(name))
             return self._check_length(name, bytes(answer.bytes()), answer.meta["size"])
 
         return self._ask(name, "read", attempt)
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
-        key = self.address.object_key(name)
+        key = self._key(name)
         if start >= stop:
             self.size(name)
             return b""
@@ -127,25 +96,24 @@ class ObjectStore:
         return self._ask(name, "read", attempt)
 
     def child(self, name: str) -> ObjectStore:
-        return ObjectStore(parse_object_address(f"{self}/{name}"))
+        return _parse_address(f"{self}/{name}")
 
     def find(self, name: str) -> ListedFile | None:
         try:
-            entry = self._ask(name, "read", lambda at: at.single.head(self.address.object_key(name)))
+            entry = self._ask(name, "read", lambda at: at.single.head(self._key(name)))
         except FileNotFoundError:
             return None
         return ListedFile(name, entry["size"], _version(entry))
 
     def list(self) -> Iterator[ListedFile]:
-        prefix = self.address.prefix
-        start = len(prefix) + 1 if prefix else 0
+        start = len(self._key(""))
         pages: Iterator[Sequence[ObjectMeta]] | None = None
         last: str | None = None
 
         def attempt(at: Connection) -> Sequence[ObjectMeta] | None:
             nonlocal pages
             if pages is None:
-                pages = iter(at.single.list(prefix or None, offset=last, chunk_size=1000))
+                pages = iter(at.single.list(self.prefix or None, offset=last, chunk_size=1000))
             try:
                 return next(pages, None)
             except BaseException:
@@ -166,7 +134,7 @@ class ObjectStore:
         Raises:
             OSError: the file on this machine cannot be read, or changes meanwhile.
         """
-        key = self.address.object_key(name)
+        key = self._key(name)
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         if size <= WHOLE_BYTES:
             whole = content if isinstance(content, bytes) else content.read_bytes()
@@ -189,7 +157,7 @@ class ObjectStore:
         """Write a whole object unless one of that name exists; `require_abilities` finds stores that cannot."""
         from obstore import exceptions
 
-        key, writer = self.address.object_key(name), uuid.uuid4().hex
+        key, writer = self._key(name), uuid.uuid4().hex
         lost = False
 
         def attempt(at: Connection) -> bool:
@@ -211,7 +179,7 @@ class ObjectStore:
 
     def delete(self, name: str) -> None:
         try:
-            self._ask(name, "delete", lambda at: at.single.delete(self.address.object_key(name)))
+            self._ask(name, "delete", lambda at: at.single.delete(self._key(name)))
         except FileNotFoundError:  # S3 does not say so, others do
             return
 
@@ -221,9 +189,9 @@ class ObjectStore:
         Raises:
             InputError: the store is a whole bucket.
         """
-        if not self.address.prefix:
+        if not self.prefix:
             raise InputError(f"{self}: is a whole bucket, which is never emptied. Give a folder in it.")
-        keys = [self.address.object_key(file.name) for file in self.list()]
+        keys = [self._key(file.name) for file in self.list()]
         for first in range(0, len(keys), DELETED_AT_ONCE):
             batch = keys[first : first + DELETED_AT_ONCE]
             self._ask("", "delete", lambda at, batch=batch: at.single.delete(batch))
@@ -245,8 +213,7 @@ class ObjectStore:
         from obstore import exceptions
 
         what = f"{self}/{name}" if name else str(self)
-        bucket = self.address.scheme, self.address.bucket
-        at = connect(*bucket)
+        at = connect(self.scheme, self.bucket)
 
         def attempt() -> Result:
             try:
@@ -255,14 +222,20 @@ class ObjectStore:
                 if isinstance(error, FileNotFoundError) and error.filename is not None:
                     raise  # a file on this machine
                 # obstore's own text may quote the account's keys.
-                raise to_store_error(error, what=what, doing=doing, scheme=bucket[0], bucket=bucket[1], at=at) from None
+                raise to_store_error(
+                    error, what=what, doing=doing, scheme=self.scheme, bucket=self.bucket, at=at
+                ) from None
             note_reached(at.endpoint)
             return result
 
         return retry(what, attempt)
 
+    def _key(self, name: str) -> str:
+        """Return the key of an object in this folder."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
     def __str__(self) -> str:
-        return str(self.address)
+        return f"{self.scheme}://{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
 
 
 def _version(entry: ObjectMeta) -> str:
@@ -280,9 +253,29 @@ def open_objects(place: str) -> ObjectStore:
     Raises:
         InputError: the place is not such an address, or the environment cannot be used.
     """
-    store = ObjectStore(parse_object_address(place))
-    connect(store.address.scheme, store.address.bucket)
+    store = _parse_address(place)
+    connect(store.scheme, store.bucket)
     return store
+
+
+def _parse_address(text: str) -> ObjectStore:
+    """Return the store at an address.
+
+    Raises:
+        InputError: the text is not such an address. The message does not repeat what may be a secret.
+    """
+    found = _OBJECT_ADDRESS.fullmatch(text)
+    if found is None:
+        scheme = text.partition("://")[0]
+        shown = f"an address that begins with {scheme}://" if "@" in text else repr(text)
+        raise InputError(
+            f"{shown} is not the address of a folder in a bucket; expected {scheme}://BUCKET/PREFIX, without "
+            'credentials, spaces or any of \\ { ^ } % ` ] " > [ ~ < # | * ?. Credentials come from the environment.'
+        )
+    prefix = (found["prefix"] or "").strip("/")
+    if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
+        raise InputError(f"{text!r} has an empty part, `.` or `..` in its path. Correct the address.")
+    return ObjectStore(found["scheme"], found["bucket"], prefix)
 
 
 def require_abilities(store: WritableStore) -> None:

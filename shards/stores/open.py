@@ -63,7 +63,7 @@ def absolute_place(place: AnyPath) -> str:
     """
     store = open_writable_store(place)
     address = str(store if store.folder is None else store.folder.absolute())
-    if isinstance(store, ObjectStore) and not store.address.prefix:
+    if isinstance(store, ObjectStore) and not store.prefix:
         raise InputError(
             f"{address}: a whole bucket; a build also writes next to its folders. Give a folder in it: {address}/NAME."
         )
