@@ -57,8 +57,9 @@ def test_losses_of_documents_equal_a_naive_computation(evaluated, shard_set, doc
     ids += [[7, evaluated.eos_id], list(range(10, 10 + SEQ_LEN)), list(range(10, 11 + SEQ_LEN))]
     bounds = np.cumsum([0, *map(len, ids)])
     tokens = np.concatenate(ids).astype("<u2")
+    documents = replace(documents, tokens=tokens, bounds=bounds, targets=np.ones(len(tokens), np.bool_))
     with torch.no_grad():
-        found = measure_document_losses(evaluated, tokens, bounds, no_progress)
+        found = measure_document_losses(evaluated, documents, no_progress)
     assert max(map(len, ids)) > 2 * SEQ_LEN
     assert found == pytest.approx([loss_naively(evaluated, own) for own in ids], rel=1e-5)
 
@@ -69,7 +70,7 @@ def test_documents_that_training_holds_are_left_out_and_text_is_encoded_once(eva
     said: list[str] = []
     eval_set, again = (open_eval_set(text_set(path), evaluated, said.append) for _ in range(2))
     assert [line.split(": ")[1][:8] for line in said] == ["encoding", "20 docum", "20 docum"]
-    assert said[-1].endswith("10 documents not scored (in the training text)")
+    assert said[-1].endswith(", 10 in the training text")
     assert again.documents.tokens.tolist() == eval_set.documents.tokens.tolist()
     vocabulary = read_vocabulary(evaluated.tokenizer_json)
     tokens, bounds = eval_set.documents.tokens, eval_set.documents.bounds
@@ -138,9 +139,9 @@ def test_all_documents_of_text_are_in_a_count_and_dropped_records_too(evaluated,
     counts = [notes[key] for key in ("documents", "held_by_training", "past_max_tokens", "unread_bytes")]
     assert sum(counts) == len(texts) + len(own) == 40
     assert min(counts[:3]) > 0
-    assert f"{counts[2]} documents not scored (max_tokens reached)" in said[-1]
+    assert f"{counts[2]} not scored, as max_tokens is reached" in said[-1]
     assert notes["dropped"] == {"duplicate": 1, "malformed record": 1}
-    assert said[-1].endswith(", 2 records dropped (duplicate: 1, malformed record: 1)")
+    assert said[-1].endswith(", 1 dropped: duplicate, 1 dropped: malformed record")
 
 
 def test_paths_begin_at_the_recipes_folder_and_those_of_overrides_at_the_working_directory(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 from shards.terminal.reporter import no_progress
 from shards.torch.batch import number_documents
 from tests.trainer.conftest import make_config
-from trainer.evaluation.eval_sets import measure_document_losses
+from trainer.evaluation.eval_sets import Documents, measure_document_losses
 from trainer.evaluation.eval_tasks import Text, measure_likelihoods
 from trainer.model import decoder
 from trainer.model.attention import KeyValueCache, attend, document_mask
@@ -146,7 +147,9 @@ def test_every_reader_of_a_model_sees_what_training_shows(evaluated, bos_id):
         continued = torch.cat([trained.model(torch.tensor([[token]]), cache=cache)[0] for token in prompt])
         nats = shown.double().log_softmax(-1)[range(len(prompt)), [*text, eos_id]]
         ((likelihood, _),) = measure_likelihoods(trained, [[Text(prompt, len(text))]])
-        losses = measure_document_losses(trained, np.array(second), np.array([0, len(second)]), no_progress)
+        bounds, targets = np.array([0, len(second)]), np.ones(len(second), np.bool_)
+        document = Documents(np.array(second), bounds, targets, np.ones(1), pa.table({}))
+        losses = measure_document_losses(trained, document, no_progress)
     torch.testing.assert_close(continued, shown, rtol=1e-4, atol=1e-4)
     assert likelihood == pytest.approx([nats[:-1].sum().item()], rel=1e-5)
     assert losses == pytest.approx([-nats.sum().item()], rel=1e-5)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -21,7 +22,7 @@ from tests.support.shard_sets import Document
 from tests.trainer import conftest
 from tests.trainer.conftest import make_config, make_text, read_lines, train_tokenizer
 from trainer.commands.trace import find_step_documents
-from trainer.evaluation.eval_sets import measure_document_losses, measure_labels, read_documents
+from trainer.evaluation.eval_sets import Documents, measure_document_losses, measure_labels, read_documents
 from trainer.evaluation.evaluate import evaluate
 from trainer.model.decoder import build_model
 from trainer.session import Session
@@ -140,7 +141,8 @@ def test_a_document_in_a_row_has_the_loss_that_eval_measures(evaluated, tmp_path
     tokens = np.array([token for document in documents for token in document])
     bounds = np.append(0, np.cumsum([len(document) for document in documents]))
     targets = find_targets(shard_set.manifest, tokens, bounds)
-    whole = measure_document_losses(trained, tokens, bounds, lambda done, total: None, targets)
+    scored = Documents(tokens, bounds, targets, np.ones(len(documents)), pa.table({}))
+    whole = measure_document_losses(trained, scored, lambda done, total: None)
     windows = TokenWindows(shard_set, seq_len=24, rows="packed", fields=["document_ids"])
     batch = windows.read(range(len(windows)))
     ids, numbers = batch["input_ids"], batch["document_ids"]

@@ -123,13 +123,12 @@ def _load(options: argparse.Namespace) -> tuple[TrainedModel, EvalConfig]:
 def _print(data: JsonObject) -> Iterator[Part]:
     """Yield what `eval` prints: a table of losses and scores, then the worst documents, with the beginning of each."""
     from trainer.evaluation.eval_sets import describe_origin
-    from trainer.evaluation.evaluate import describe_counts
-    from trainer.evaluation.scores import VALIDATION_SCORES, read_score
+    from trainer.evaluation.scores import VALIDATION_SCORES, describe_counts, read_score
 
     yield f"{data['model']}, step {data['step']}"
     scores = {name: read_score(data, name) for name in (*VALIDATION_SCORES, *data.get("scores", {}))}
     yield [{"score": name, **score} for name, score in scores.items() if score["value"] is not None]
-    yield from describe_counts(data.get("score_notes", {}))
+    yield from (f"{name}: {describe_counts(notes)}" for name, notes in data.get("score_notes", {}).items())
     for document in data.get("worst", []):
         yield (
             f"# {document['set']}: {document['bits_per_byte']:.3f} bits per byte ({document['bytes']:,} bytes): "

@@ -135,7 +135,7 @@ def wait_without_spinning() -> None:
 
 def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outcome:
     """Return how `train` ended; at an off-ramp with the ledger and the samples, and the reason in the last line."""
-    from trainer.evaluation.evaluate import describe_counts
+    from trainer.evaluation.scores import describe_counts
     from trainer.ledger import show_bill
     from trainer.run_folder import read_run_record, read_samples
 
@@ -145,7 +145,6 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
     )
     amount = f"{figures['tokens_used']:,} tokens of the set ({figures['epochs']:.2f} epochs)"
     cost = f" for ${figures['usd']:,.2f}" if figures["usd"] else ""
-    notes = figures.get("score_notes", {}).items()
     stopped: list[Part] = []
     if figures["off_ramp"]:
         samples = read_samples(Path(figures["run"])).get(result.step, [])
@@ -159,7 +158,7 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
     shown: list[Part] = [
         f"{name}: {result.status} after {plural(result.step, 'step')}, {amount} in "
         f"{format_duration(figures['seconds'])}{cost}",
-        *describe_counts({task: note for task, note in notes if "held_by_training" in note}),
+        *(f"{scored}: {describe_counts(notes)}" for scored, notes in figures.get("score_notes", {}).items()),
         f"checkpoint: {result.checkpoint}",
         "Next:",
         *[f"  {shell_command('tokenmill', *sys.argv[1:])}    resumes it"] * (result.status == "interrupted"),

@@ -50,7 +50,7 @@ from shards.terminal.display import JsonObject
 from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note, Progress
 from trainer.device import add_over_ranks, find_rank, score_eagerly, share_batches
-from trainer.evaluation.scores import Score, check_finite, estimate_ratio
+from trainer.evaluation.scores import Score, check_finite, describe_counts, estimate_ratio
 from trainer.model.generate import TrainedModel
 from trainer.recipe.eval_config import EvalSetConfig
 
@@ -76,10 +76,6 @@ class Documents:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def measure(self, trained: TrainedModel, progress: Progress) -> Float64s:
-        """Return the loss of each document's targets in nats, float64 `(documents,)`; see `measure_document_losses`."""
-        return measure_document_losses(trained, self.tokens, self.bounds, progress, self.targets)
 
     def row(self, at: int) -> JsonObject:
         """Return a document's row, with its hash in hex."""
@@ -116,7 +112,7 @@ class EvalSet:
     def score(self, trained: TrainedModel, progress: Progress) -> dict[str, Score]:
         """Return its bits per byte; see `trainer.evaluation.evaluate.Scorer`."""
         documents, name = self.documents, f"{self.name}_bpb"
-        nats = documents.measure(trained, progress)
+        nats = measure_document_losses(trained, documents, progress)
         broken: list[int] = np.flatnonzero(~np.isfinite(nats)).tolist()
         check_finite(name, {describe_origin(documents.row(at)): nats[at] for at in broken})
         return {name: estimate_ratio(nats / math.log(2), documents.text_bytes)}
@@ -141,7 +137,7 @@ def open_eval_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> Ev
         in_split = sum(shard.num_documents for shard in shard_set.splits.get(split, ()))
     held = np.zeros(len(documents), np.bool_)
     if trained.trained_on is not None:
-        held = find_held_documents(trained.trained_on, documents, config.name, show=find_rank()[0] == 0)
+        held = find_held_documents(trained.trained_on, documents, config.name)
     kept = documents.only(~held)
     if not len(kept):
         raise InputError(
@@ -158,7 +154,7 @@ def open_eval_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> Ev
     }
     if built:
         notes |= {"unread_bytes": built.unread_bytes, "dropped": built.dropped}
-    say(f"eval set {config.name}: {describe_notes(notes)}")
+    say(f"eval set {config.name}: {describe_counts(notes)}")
     return EvalSet(config.name, kept, notes)
 
 
@@ -170,24 +166,6 @@ def check_set_tokenizer(shard_set: ShardSet, trained: TrainedModel, place: str) 
             f"{place}: {shard_set.store} has a tokenizer with the sha256 {found}; expected the model's, {expected}. "
             "Build it with `tokenizer.file` = the model's tokenizer.json, or give an eval set its text as paths."
         )
-
-
-def describe_notes(notes: JsonObject) -> str:
-    """Return in words what an eval set counts."""
-    size = f"{plural(notes['bytes'], 'byte')}, {plural(notes['tokens'], 'token')}"
-    parts = [f"{plural(notes['documents'], 'document')} ({size})"]
-    if notes["held_by_training"] is None:
-        parts.append("not known whether they are in the training text")
-    elif notes["held_by_training"]:
-        parts.append(f"{plural(notes['held_by_training'], 'document')} not scored (in the training text)")
-    if notes["past_max_tokens"]:
-        parts.append(f"{plural(notes['past_max_tokens'], 'document')} not scored (max_tokens reached)")
-    if notes.get("unread_bytes"):
-        parts.append(f"{plural(notes['unread_bytes'], 'stored byte')} not read (max_tokens reached)")
-    if dropped := notes.get("dropped"):
-        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
-        parts.append(f"{plural(sum(dropped.values()), 'record')} dropped ({reasons})")
-    return ", ".join(parts)
 
 
 def read_documents(shard_set: ShardSet, split: Split, max_tokens: int, place: str) -> Documents:
@@ -305,14 +283,13 @@ def _run_build(name: str, folder: Path) -> None:
     raise InputError([*others, f"{last} Or leave the eval sets out: --set 'eval.sets=[]'."])
 
 
-def find_held_documents(shard_set: ShardSet, documents: Documents, name: str, *, show: bool) -> Bools:
+def find_held_documents(shard_set: ShardSet, documents: Documents, name: str) -> Bools:
     """Return which of an eval set's documents the training split of a set holds, bool `(documents,)`.
 
     Args:
         shard_set: the training set.
         documents: the documents.
         name: the eval set, for the progress.
-        show: whether this process shows progress.
 
     Raises:
         ShardSetError: a document table is not what the manifest says.
@@ -322,7 +299,8 @@ def find_held_documents(shard_set: ShardSet, documents: Documents, name: str, *,
     hashes = documents.rows["hash"].combine_chunks()
     held = np.zeros(len(hashes), np.bool_)
     shards = shard_set.splits.get("train", ())
-    with show_progress(f"eval set {name}: documents in the training text", unit="documents", show=show) as progress:
+    words, show = f"eval set {name}: documents in the training text", find_rank()[0] == 0
+    with show_progress(words, unit="documents", show=show) as progress:
         done, total = 0, sum(shard.num_documents for shard in shards)
         for shard in shards:
             for batch in iter_documents(shard, ["hash"]):
@@ -351,9 +329,9 @@ def find_worst_documents(
         For each its `set` (the group), `bits_per_byte`, `bytes` of its text, `source`, `unit` and `row`, `hash` in hex,
         and an `excerpt`, the beginning of its text; bytes that are not UTF-8 are lone surrogates.
     """
-    nats = documents.measure(trained, progress)
-    bits = np.full(len(documents), np.inf)
-    np.divide(nats / math.log(2), documents.text_bytes, out=bits, where=documents.text_bytes > 0)
+    nats = measure_document_losses(trained, documents, progress)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = nats / math.log(2) / documents.text_bytes
     bits[~np.isfinite(bits)] = np.inf
     vocabulary = replace(read_vocabulary(trained.tokenizer_json), bos=trained.bos_id)
     found: list[JsonObject] = []
@@ -388,24 +366,17 @@ class _Window(NamedTuple):
     """Targets at the start that an earlier window has predicted."""
 
 
-def measure_document_losses(
-    trained: TrainedModel,
-    tokens: Tokens,
-    bounds: Int64s,
-    progress: Progress,
-    targets: Bools | None = None,
-) -> Float64s:
-    """Return the loss of each document in nats, float64 `(documents,)`.
+def measure_document_losses(trained: TrainedModel, documents: Documents, progress: Progress) -> Float64s:
+    """Return the loss of each document's targets in nats, float64 `(documents,)`.
 
     Ranks take turns at the forward passes, and all of them have the same sums.
 
     Args:
         trained: the model, in evaluation mode, without gradients.
-        tokens: documents one after the other, each with its boundary tokens as in a shard.
-        bounds: where each document begins in `tokens`, and where the last one ends, `(documents + 1,)`.
+        documents: the documents.
         progress: told how many documents are done, and of how many.
-        targets: the tokens whose loss counts; all when None.
     """
+    tokens, bounds = documents.tokens, documents.bounds
     before = 1 if trained.bos_id is None else 0  # an EOS is put before documents without BOS
     lengths = np.diff(bounds) - 1 + before
     seq_len, device = trained.train.seq_len, trained.device
@@ -422,7 +393,7 @@ def measure_document_losses(
             begin = bounds[document] + start - before
             own = tokens[max(begin, bounds[document]) : begin + length + 1]
             content[row, length + 1 - len(own) : length + 1] = own
-            counted[row, skipped:length] = True if targets is None else targets[begin + 1 :][skipped:length]
+            counted[row, skipped:length] = documents.targets[begin + 1 :][skipped:length]
         losses = measure_losses(trained, torch.from_numpy(content)).mul(torch.from_numpy(counted).to(device))
         if counts:
             numbers = torch.tensor([window.document for window in batch], device=device)

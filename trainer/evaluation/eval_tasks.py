@@ -29,7 +29,7 @@ from shards.format.arrays import Float64s
 from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Note, Progress, no_progress
 from trainer.device import add_over_ranks, score_eagerly, share_batches
-from trainer.evaluation.scores import Score, check_finite, estimate_ratio
+from trainer.evaluation.scores import Score, check_finite, describe_counts, estimate_ratio
 from trainer.model.generate import TrainedModel
 from trainer.recipe.eval_config import EvalTaskConfig
 
@@ -94,8 +94,10 @@ def open_eval_task(config: EvalTaskConfig, trained: TrainedModel, say: Note) -> 
     notes: JsonObject = {"place": read.place, "sha256": hashlib.sha256(texts.encode()).hexdigest()}
     notes |= counts | _count_held(read, scored, trained)
     if not scored:
-        raise InputError(f"eval task {config.name}: no item can be scored: {describe_task(notes)}. Choose other items.")
-    say(f"eval task {config.name}: {describe_task(notes)}")
+        raise InputError(
+            f"eval task {config.name}: no item can be scored: {describe_counts(notes)}. Choose other items."
+        )
+    say(f"eval task {config.name}: {describe_counts(notes)}")
     return OpenTask(config, scored, groups, notes)
 
 
@@ -123,28 +125,6 @@ def _count_held(read: TaskItems, scored: list[Item], trained: TrainedModel) -> J
         "held_by_training": sum(one in held for one in hashes),
         "not_searched_for": sum(one in too_short for one in hashes),
     }
-
-
-def describe_task(notes: JsonObject) -> str:
-    """Return in words what an eval task counts."""
-    parts = [f"{plural(notes['items'], 'item')} of {notes['place']}"]
-    if (held := notes["held_by_training"]) is not None:
-        scored = notes["items"] - notes["too_long"] - notes["empty"]
-        parts.append(f"in the training text: {held:,} of {plural(scored, 'item')}")
-    else:
-        parts.append("in the training text: not known, because the training set's build did not search for these items")
-    parts += [f"{notes[key]:,} {words}" for key, words in COUNTED.items() if notes.get(key)]
-    return ", ".join(parts)
-
-
-COUNTED = {
-    "cut": "cut at their beginning, longer than the model's context",
-    "too_long": "left out, with a choice longer than the model's context",
-    "empty": "left out, with a choice that has no text or no token",
-    "rewritten": "whose text the tokenizer changes",
-    "not_searched_for": "too short to be searched for in the training text",
-}
-"""What is counted of the items of an eval task, in words."""
 
 
 FEWSHOT_DELIMITER = "\n\n"

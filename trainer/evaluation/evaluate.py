@@ -29,16 +29,16 @@ from shards import ShardSet
 from shards.format.arrays import Float64s, Int64s, Rows
 from shards.format.document_table import number_token_sources
 from shards.terminal.display import JsonObject
-from shards.terminal.reporter import Note, Progress
+from shards.terminal.reporter import Note, Progress, no_progress
 from trainer.evaluation.eval_sets import (
     EvalSet,
-    describe_notes,
     find_text_scales,
+    measure_document_losses,
     measure_losses,
     open_eval_set,
     read_documents,
 )
-from trainer.evaluation.eval_tasks import OpenTask, describe_task, open_eval_task
+from trainer.evaluation.eval_tasks import OpenTask, open_eval_task
 from trainer.evaluation.scores import PERPLEXITY, find_perplexity
 from trainer.model.generate import TrainedModel
 from trainer.recipe.eval_config import EvalConfig
@@ -157,14 +157,9 @@ def _measure_documents(trained: TrainedModel, shard_set: ShardSet, max_tokens: i
     documents = read_documents(shard_set, "val", max_tokens, "validation")
     numbers = [shard_set.source_numbers[str(name)] for name in documents.rows["source"].to_pylist()]
     counts = np.add.reduceat(documents.targets, documents.bounds[:-1], dtype=np.float64)
-    nats = documents.measure(trained, lambda done, total: None)
+    nats = measure_document_losses(trained, documents, no_progress)
     yield np.array(numbers), (nats, counts, documents.text_bytes)
 
 
 def _bits(row: Float64s) -> float | None:
     return float(row[0] / math.log(2) / row[2]) if row[2] else None
-
-
-def describe_counts(notes: dict[str, JsonObject]) -> list[str]:
-    """Return a line for each eval set and eval task, by the notes of its scores: what was counted of it."""
-    return [f"{name}: {(describe_task if 'place' in own else describe_notes)(own)}" for name, own in notes.items()]

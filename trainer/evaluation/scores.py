@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shards.errors import RunError
+from shards.errors import RunError, plural
 from shards.format.arrays import Float64s
 from shards.terminal.display import JsonObject
 
@@ -19,6 +19,33 @@ LOSS_UNITS = ("nats per token", "per token", "bits per byte")
 Score = dict[str, Any]
 """A number that says how good a model is on an eval set or an eval task: its `value`, and its standard error `stderr`,
 which is None if it is not known, as of a single document."""
+
+
+COUNTED = {
+    "held_by_training": "in the training text",
+    "not_searched_for": "too short to be searched for in the training text",
+    "past_max_tokens": "not scored, as max_tokens is reached",
+    "cut": "cut at their beginning, longer than the model's context",
+    "too_long": "left out, with a choice longer than the model's context",
+    "empty": "left out, with a choice that has no text or no token",
+    "rewritten": "whose text the tokenizer changes",
+    "unread_bytes": "stored bytes not read, as max_tokens is reached",
+}
+"""What is counted of the documents of an eval set, or the items of an eval task, in words."""
+
+
+def describe_counts(notes: JsonObject) -> str:
+    """Return in words what was counted of an eval set or an eval task, by the notes of its scores."""
+    if "place" in notes:
+        parts = [f"{plural(notes['items'], 'item')} of {notes['place']}"]
+    else:
+        size = f"{plural(notes['bytes'], 'byte')}, {plural(notes['tokens'], 'token')}"
+        parts = [f"{plural(notes['documents'], 'document')} scored ({size})"]
+    if notes["held_by_training"] is None:
+        parts.append("not known whether they are in the training text")
+    parts += [f"{notes[key]:,} {words}" for key, words in COUNTED.items() if notes.get(key)]
+    parts += [f"{count:,} dropped: {reason}" for reason, count in notes.get("dropped", {}).items()]
+    return ", ".join(parts)
 
 
 def read_score(line: JsonObject, name: str) -> Score:
