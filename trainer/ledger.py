@@ -47,9 +47,9 @@ def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[J
         loss = _loss(inside, "val_loss")
         loss_drop = (_loss(before, "val_loss") if before else steps[0]["loss"]) - loss
         tokens, seconds, usd = (last_amount(inside, key) - last_amount(before, key) for key in _AMOUNTS)
-        points = [(0.0, next(record["loss"] for record in records if "loss" in record))]
+        points = [(0.0, next(record["loss"] for record in records if "loss" in record))] * 2
         points += [(one.get("usd", 0.0), one["val_loss"]) for one in [*before, *inside] if "val_loss" in one]
-        (usd_before, loss_before), (usd_after, loss_after) = points[-2:] if len(points) > 1 else points * 2
+        (usd_before, loss_before), (usd_after, loss_after) = points[-2:]
         row: JsonObject = {
             "phase": phase.name,
             "steps": last_step - began,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from shards.config import check_settings
 from shards.errors import InputError
@@ -31,11 +31,13 @@ Known = float | None
 """A number that may not be known."""
 
 
-def _check_score(score: dict[str, Known]) -> dict[str, Known]:
-    """Refuse a score of a line of metrics without a value, or without the key of its standard error."""
-    if score.keys() != {"value", "stderr"} or score["value"] is None:
-        raise ValueError("expected a value, a number, and its stderr")
-    return score
+class _Score(BaseModel):
+    """A score of a line."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    value: float
+    stderr: Known
 
 
 class _Line(BaseModel):
@@ -58,7 +60,7 @@ class _Line(BaseModel):
     val_bits_per_byte: Known = None
     val_loss_by_source: dict[str, Known] = {}
     val_bits_per_byte_by_source: dict[str, Known] = {}
-    scores: dict[str, Annotated[dict[str, Known], AfterValidator(_check_score)]] = {}
+    scores: dict[str, _Score] = {}
     score_notes: dict[str, Record] = {}
     phase: Record = {}
 
@@ -76,18 +78,17 @@ class MetricsLog:
 
     def __init__(self, run: Path, *, step: int, write: bool = True):
         """Open the metrics of a run that continues after `step`; without `write` (other ranks) they are only read."""
-        path = run / METRICS_FILE
-        found, others = read_lines(run)
+        found, is_cut = read_lines(run)
         # A resumed run forgets the steps that its checkpoint has not seen.
         self.records = [record for record in found if record["step"] <= step]
-        self.removed = others + len(found) - len(self.records)
+        self.removed = is_cut + len(found) - len(self.records)
         self.seconds, self.usd = (
             max((record.get(key, 0.0) for record in found), default=0.0) for key in ("seconds", "usd")
         )
         # The file is rewritten before a line is added.
         if self.removed and write:
-            write_text(path, "".join(json.dumps(record) + "\n" for record in self.records))
-        self._file = open(path, "a", encoding="utf-8", opener=no_follow) if write else None  # noqa: SIM115
+            _write_lines(run, self.records)
+        self._file = open(run / METRICS_FILE, "a", encoding="utf-8", opener=no_follow) if write else None  # noqa: SIM115
         self.trackers: list[Callable[[Record], None]] = []
 
     def close(self) -> None:
@@ -124,8 +125,8 @@ def read_metrics(run: Path) -> list[Record]:
     return read_lines(run)[0]
 
 
-def read_lines(run: Path) -> tuple[list[Record], int]:
-    """Return every whole line of a run's metrics, in order, and whether another follows (1 or 0): a crash may cut one.
+def read_lines(run: Path) -> tuple[list[Record], bool]:
+    """Return every whole line of a run's metrics, in order, and whether part of another follows: a crash may cut one.
 
     There are none without the file.
 
@@ -137,35 +138,32 @@ def read_lines(run: Path) -> tuple[list[Record], int]:
     records: list[Record] = []
     lines = read_file(path, MAX_METRICS_BYTES).splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, 1):
-        record: Any = None
+        place = f"{path}: line {number}"
         try:
-            # A crash may have cut the last line; a whole line must be metrics.
             record = load_json(line)
-            _Line.model_validate(record)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            if number == len(lines):
-                continue  # cut off by a crash
-            raise InputError(f"{path}: line {number}: {error}. Repair or delete it.") from error
-        except ValidationError:
-            check_settings(_Line, record, where=f"{path}: line {number}")  # the same, in our words
-            raise
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: line {number}: {error}. Repair or delete it.") from error
+            if number == len(lines) and isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+                continue  # cut off by a crash
+            raise InputError(f"{place}: {error}. Repair or delete it.") from error
+        check_settings(_Line, record, where=place)
         if records and record["step"] < records[-1]["step"]:
             raise InputError(
-                f"{path}: line {number}: step {record['step']} after step {records[-1]['step']}. Expected steps in "
-                "their order. Repair or delete it."
+                f"{place}: step {record['step']} after step {records[-1]['step']}. Expected steps in their order. "
+                "Repair or delete it."
             )
         if line.endswith(b"\n"):
             records.append(record)
-    return records, number - len(records)
+    return records, number > len(records)
 
 
 def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:
     """Begin a run's metrics with another run's lines up to a step; nothing is done if the run has metrics already."""
     if not (run / METRICS_FILE).exists():
-        kept = (record for record in read_metrics(source) if record["step"] <= until_step)
-        write_text(run / METRICS_FILE, "".join(json.dumps(record) + "\n" for record in kept))
+        _write_lines(run, [record for record in read_metrics(source) if record["step"] <= until_step])
+
+
+def _write_lines(run: Path, records: list[Record]) -> None:
+    write_text(run / METRICS_FILE, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def last_record(records: list[Record], key: str) -> Record:

@@ -50,9 +50,9 @@ class Muon(torch.optim.Muon):
         for weight in weights:
             if "momentum_buffer" not in self.state[weight]:
                 self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
-        own = [_own_part(weight) for weight in weights]
-        gradients = [_own_part(weight.grad) for weight in weights]
-        momenta = [_own_part(self.state[weight]["momentum_buffer"]) for weight in weights]
+        own = [own_part(weight) for weight in weights]
+        gradients = [own_part(weight.grad) for weight in weights]
+        momenta = [own_part(self.state[weight]["momentum_buffer"]) for weight in weights]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         update = torch.stack(torch._foreach_lerp(gradients, momenta, group["momentum"]))
         update = _orthogonalise(update, weights[0], group, self._dtype).to(update.dtype)
@@ -62,7 +62,7 @@ class Muon(torch.optim.Muon):
         torch._foreach_add_(own, update.unbind(), alpha=-rate)
 
 
-def _own_part(tensor: Any) -> Tensor:
+def own_part(tensor: Any) -> Tensor:
     """Return the part of a tensor to optimize that this rank holds; a change of it is one of the tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 

@@ -54,12 +54,10 @@ def find_resume_start(run: Path, start: Path | None, given: GivenWeights | None,
                 "out to resume it."
             )
         if weights != (given.sha256 if given else None) and (given or (newest is None and start is None)):
+            had = f"the weights of {record.weights} ({weights})" if record and weights else "no weights of another"
             asked = f"those of {given.place} ({given.sha256})" if given else "none"
             raise InputError(
-                f"{run}: began with the weights of {record.weights} ({weights}); --weights gives {asked}. Choose "
-                "another run folder, or give the same weights."
-                if record and weights
-                else f"{run}: began without the weights of another. Choose another run folder, or leave --weights out."
+                f"{run}: began with {had}; --weights gives {asked}. Choose another run folder, or begin as it began."
             )
     return newest or (read_checkpoint(start) if start else None)
 
@@ -80,19 +78,11 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
         )
     # Other data or another model cannot go on.
     problems: list[str] = []
-    for key, own in {
-        "manifest_sha256": shard_set.manifest_sha256,
-        "tokenizer_sha256": shard_set.manifest.tokenizer.sha256,
-        "vocab_size": found.recipe.model.vocab_size or shard_set.vocab_size,
-        "eos_id": shard_set.eos_id,
-        "bos_id": shard_set.bos_id,
-    }.items():
-        if (given := getattr(found.state, key)) != own:
-            named = key.replace("_", " ")
-            problems.append(
-                f"{found.path}: {named} {given}; {shard_set.store} has {own}. Use the set it was trained on."
-            )
-            break  # another set differs in all of them
+    if (given := found.state.manifest_sha256) != shard_set.manifest_sha256:
+        problems.append(
+            f"{found.path}: manifest sha256 {given}; {shard_set.store} has {shard_set.manifest_sha256}. Use the set it "
+            "was trained on."
+        )
     earlier, step = found.recipe, found.state.step
     changes, remedy = find_changes(earlier, recipe), "Keep it, or start a new run."
     finished = step >= max(earlier.train.steps, recipe.train.steps)

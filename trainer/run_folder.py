@@ -9,7 +9,7 @@ RUN/samples/         JSON lines of texts drawn at milestones and the ends of pha
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -25,7 +25,6 @@ RUN_FILE = "run.json"
 
 Gate = Literal["goal", "budget", "pause"]
 """What may stop a run in a phase: a missed goal, a spent budget, a pause."""
-GATES: tuple[Gate, ...] = get_args(Gate)
 PassedGate = Annotated[tuple[str, Gate], Field(strict=False)]
 ProcessStart = Annotated[tuple[float, float], Field(strict=False)]
 

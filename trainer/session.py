@@ -320,7 +320,7 @@ def plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Note
 
 def _prepare_run(session: Session, found: Checkpoint | None, weights: GivenWeights | None, say: Note) -> None:
     run, recipe, shard_set = session.run, session.recipe, session.shard_set
-    for path in clear_leftovers(run, after_step=found.state.step if found else None):
+    for path in clear_leftovers(run, after_step=session.step):
         say(f"{path}: corrupt, kept under this name; delete it when you do not need it")
     # Weights and two moments in fp32: find out now, not after an hour, whether the disk can hold a checkpoint.
     parameters = count_parameters(recipe.model, session.model.vocab_size)

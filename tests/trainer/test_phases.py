@@ -160,7 +160,7 @@ def test_the_same_command_passes_no_second_gate_and_a_changed_phase_is_not_passe
     assert "ended at step 12 with val_loss" in done.stdout
     assert done.stdout.endswith("To go on, add --go-on to the command.\n")
     done = train(tmp_path, *changes, more=go_on, status=3)  # as a loop of restarts would
-    assert "passed already once; --go-on without a name passes what stops it now" in done.stderr
+    assert "passed already; without a name it passes what stops now" in done.stderr
     assert "passed by --go-on: phase 'dear one' ended" in train(tmp_path, *changes, more=["--go-on"]).stderr
     changed = (f"phases=[{phase % 18}]", *changes[1:], "train.steps=20")
     for asked, status, said in (

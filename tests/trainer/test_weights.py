@@ -155,9 +155,9 @@ def test_new_tokens_begin_as_the_mean_and_the_same_command_resumes(
     # Without them the run resumes, too; with others, or where there were none, it does not.
     assert "complete" in train(tmp_path / "late", "train.steps=12", "checkpoint.keep_last=9", shards=longer_set).stdout
     other = go(tmp_path / "late", "--weights", tmp_path / "whole", status=2)
-    assert "Choose another run folder, or give the same weights" in other.stderr
+    assert "Choose another run folder, or begin as it began" in other.stderr
     plain = train(run, "train.steps=40", more=("--weights", tmp_path / "whole"), status=2)
-    assert "began without the weights of another" in plain.stderr
+    assert "began with no weights of another" in plain.stderr
 
 
 def test_the_rows_of_new_tokens_are_the_mean(run, longer_set, make_folder, trainer, recipe_without_model, tmp_path):

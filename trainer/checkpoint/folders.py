@@ -140,11 +140,6 @@ def read_state(path: Path) -> CheckpointState:
     state = check_settings(CheckpointState, content, where=f"{file}: not the state of a checkpoint")
     if _NAME.fullmatch(path.name) and step_of_checkpoint(path) != state.step:
         raise InputError(f"{file}: step {state.step}; expected that of the folder's name")
-    for key in ("eos_id", "bos_id"):
-        if (getattr(state, key) or 0) >= state.vocab_size:
-            raise InputError(
-                f"{file}: {key} = {getattr(state, key)}; expected an id below vocab_size = {state.vocab_size}"
-            )
     return state
 
 
@@ -190,12 +185,12 @@ def delete_older(run: Path, *, keep_last: int, keep_steps: Collection[int]) -> N
             shutil.rmtree(old.rename(old.with_name(f".{old.name}.deleted")))
 
 
-def clear_leftovers(run: Path, *, after_step: int | None) -> list[Path]:
+def clear_leftovers(run: Path, *, after_step: int) -> list[Path]:
     """Delete the folders of crashed saves, and rename corrupt checkpoints to `corrupt-step-...`.
 
     Args:
         run: the run folder.
-        after_step: every checkpoint after this step is corrupt; None if there are no checkpoints.
+        after_step: every checkpoint after this step is corrupt.
 
     Returns:
         The new names of the corrupt ones.
@@ -205,7 +200,7 @@ def clear_leftovers(run: Path, *, after_step: int | None) -> list[Path]:
         delete_path(left)
     moved: list[Path] = []
     for path in list_checkpoints(run):
-        if after_step is not None and step_of_checkpoint(path) > after_step:
+        if step_of_checkpoint(path) > after_step:
             # Kept under another name: someone may want to look.
             target = path.with_name(f"corrupt-{path.name}")
             delete_path(target)

@@ -65,14 +65,14 @@ def utf8(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Run `sample`: print prompts with continuations, a single one as it is generated; a line each with `--json`."""
+    if not options.prompts and not options.chat:
+        raise InputError("--prompt: missing. Give the beginning of a text, or --chat to talk.")
     from shards.terminal.display import printable, say
     from trainer.model.generate import generate_texts
     from trainer.recipe.eval_config import SamplingOptions
     from trainer.weights.trained_model import load_model
 
     chosen = SamplingOptions(**{name: getattr(options, name) for name in SamplingOptions.model_fields})
-    if not options.prompts and not options.chat:
-        raise InputError("--prompt: missing. Give the beginning of a text, or --chat to talk.")
     trained = load_model(options.run, say, options.checkpoint)
 
     def show(text: str) -> None:

@@ -2,11 +2,8 @@
 
 A prompt is plain text: `<|endoftext|>` in it is encoded as these characters. It is the beginning of a document, and so
 follows an end-of-document token, as in training. Several prompts are continued in one batch, each with a separate
-random generator, so that each text is the same as if its prompt were alone. Torch is imported when a token is chosen,
-because the command line needs only the options.
+random generator, so that each text is the same as if its prompt were alone.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -14,21 +11,21 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import torch
+from tokenizers import Tokenizer
+
+from shards import ShardSet
 from shards.errors import InputError, RunError, plural
 from shards.format.chat import ChatIds, make_chat_ids
 from shards.format.manifest import ChatEntry
 from shards.format.tokenizer_json import make_plain, parse_tokenizer, without_prefix
+from shards.torch.batch import number_documents
+from trainer.model.attention import KeyValueCache
+from trainer.model.decoder import LanguageModel
 from trainer.recipe.eval_config import SamplingOptions
 from trainer.recipe.schema import TrainConfig
-
-if TYPE_CHECKING:
-    import tokenizers
-    import torch
-
-    from shards import ShardSet
-    from trainer.model.decoder import LanguageModel
 
 
 @dataclass(slots=True)
@@ -73,10 +70,8 @@ class TrainedModel:
     """The files that its weights were read from."""
 
     @cached_property
-    def tokenizer(self) -> tokenizers.Tokenizer:
+    def tokenizer(self) -> Tokenizer:
         """Encodes text alone: what spells a special token is encoded as these characters, whole and unpadded."""
-        from tokenizers import Tokenizer
-
         tokenizer = Tokenizer.from_buffer(self.tokenizer_json)
         tokenizer.encode_special_tokens = True
         tokenizer.no_truncation()
@@ -109,8 +104,6 @@ class TrainedModel:
     @cached_property
     def encode_piece(self) -> Callable[[str], list[int]]:
         """Returns the ids of a piece of a conversation, before which no space is put."""
-        from tokenizers import Tokenizer
-
         pieces = Tokenizer.from_str(json.dumps(make_plain(without_prefix(json.loads(self.tokenizer_json)))))
         return lambda text: pieces.encode(text, add_special_tokens=False).ids
 
@@ -135,8 +128,6 @@ class TrainedModel:
         What comes before a text, `begin_id`, is of the document that it begins: training, scores, continued texts and
         exports see the same there.
         """
-        from shards.torch.batch import number_documents
-
         eos = "begins" if self.bos_id is None else "ends"
         return number_documents(ids, self.eos_id, eos=eos) if self.train.document_mask else None
 
@@ -238,10 +229,6 @@ def iter_tokens(
     after another: the remaining ids of the longer prompts and the chosen ids of the shorter ones, so that nothing is
     padded.
     """
-    import torch
-
-    from trainer.model.attention import KeyValueCache
-
     device = next(model.parameters()).device
     cache = KeyValueCache()
     generators = [torch.Generator().manual_seed(options.seed) for _ in prompts]
@@ -277,8 +264,6 @@ def choose_token(logits: torch.Tensor, seen: list[int], options: SamplingOptions
         options: how to choose.
         generator: a CPU generator.
     """
-    import torch
-
     if seen and options.repetition_penalty != 1:
         logits = logits.clone()
         index = torch.tensor(sorted(set(seen)))

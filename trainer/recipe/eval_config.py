@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, PositiveInt, ValidationInfo
 
-from shards.config import Document, Settings, TypedText, in_form, shared_names
+from shards.config import Document, Settings, TypedText, in_form, shared_names, table_of
 from shards.eval_tasks.known import (
     KNOWN_TASKS,
     EvalTask,
@@ -131,9 +130,11 @@ class EvalTaskConfig(Settings):
 
     def describe(self) -> EvalTask:
         """Return the eval task whose rows have these columns."""
-        return EvalTask(self.name, partial(self._ask, f"eval.tasks.{self.name}"))
+        return EvalTask(self.name, self._ask)
 
-    def _ask(self, place: str, row: Row) -> Item:
+    def _ask(self, row: Row) -> Item:
+        place = f"eval.tasks.{self.name}"
+
         def read(key: str, check: Callable[[Any, str], Any] = lambda value, _: value) -> Any:
             column = getattr(self, key)
             try:
@@ -230,15 +231,12 @@ def find_value(row: Row, column: str) -> Any:
     """Return the value of a column that a key of `[eval]` names; dots descend into structs.
 
     Raises:
-        ValueError: the row has no such column, or it is a struct.
+        ValueError: the row has no such column.
     """
     value: Any = row
     for part in column.split("."):
-        columns = cast("Row", value) if isinstance(value, dict) else Row()
+        columns = table_of(value)
         if part not in columns:
-            raise ValueError(f"no column {column!r}; found {shorten(list(columns)) if columns else 'no struct'}")
+            raise ValueError(f"no column {column!r}; found {shorten([*columns])}")
         value = columns[part]
-    if isinstance(value, dict):
-        inner = shorten([f"{column}.{name}" for name in cast("Row", value)])
-        raise ValueError(f"column {column!r} holds a struct; expected one of its columns: {inner}")
     return value

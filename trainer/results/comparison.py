@@ -239,7 +239,6 @@ def write_comparison(
         shown: another `title` and `notes`, and tables that come first, `answers` by their titles.
 
     Raises:
-        InputError: no run has a number to draw.
         OSError: a file cannot be written.
     """
     axes, names = choose_axes(runs), [run.name for run in runs]

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.errors import InputError, plural
+from shards.errors import plural
 from shards.format.arrays import Float64s
 from shards.terminal.display import format_value, printable
 from trainer.evaluation.scores import PERPLEXITY, VALIDATION_SCORES, list_scores, read_score, show_score, unit_of
 from trainer.ledger import show_bill
-from trainer.metrics import METRICS_FILE, Record, last_record
+from trainer.metrics import Record, last_record
 from trainer.results.runs import TrainingRun
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ STEPS: Against = ("step", 1, "steps")
 Curve = list[tuple[float, float, float | None]]
 """A number of a run over another, such as steps or dollars: that one, the number, its standard error if it is known."""
 Panel = tuple[str, str, dict[str, tuple[list[Record], str]]]
-"""The words at a panel's axis, its unit, and by name the lines of the metrics and the key of each curve."""
+"""The words at a panel's axis, its unit or "", and by name the lines of the metrics and the key of each curve."""
 
 
 def read_curve(records: Iterable[Record], key: str, against: str = "step") -> Curve:
@@ -77,12 +77,8 @@ def smooth(values: Sequence[float] | Float64s, width: int) -> Float64s:
 
 
 def draw_run(run: TrainingRun) -> Figure:
-    """Draw the picture of all numbers of a run over its steps, with where its phases end and its recipe changed.
-
-    Raises:
-        InputError: there are none.
-    """
-    figure = draw_panels([run], [*_list_numbers(run.records)], [STEPS])
+    """Draw the picture of all numbers of a run over its steps, with where its phases end and its recipe changed."""
+    figure = draw_panels([*_list_numbers(run.records)], [STEPS])
     for phase in run.recipe.phases:
         if phase.until_step <= run.records[-1]["step"]:
             for axis in figure.axes:
@@ -110,34 +106,30 @@ def _list_numbers(records: list[Record]) -> Iterator[Panel]:
     names = dict(NAMES)
     if perplexity := last_record(records, PERPLEXITY).get(PERPLEXITY):
         names["val_loss"] += f", perplexity {perplexity:.2f}"
-    yield ("loss\nnats per token", "nats per token", {names[key]: (records, key) for key in losses})
+    yield ("loss", "nats per token", {names[key]: (records, key) for key in losses})
     for key in ("val_loss", "val_bits_per_byte"):
         found = [(record["step"], record[f"{key}_by_source"]) for record in records if f"{key}_by_source" in record]
         names = dict.fromkeys(name for _, losses in found for name in losses)
         lines = {
             name: ([{"step": step, "value": losses.get(name)} for step, losses in found], "value") for name in names
         }
-        yield (f"{NAMES[key]} by source\n{unit_of(key)}", unit_of(key), lines if len(names) > 1 else {})
+        yield (f"{NAMES[key]} by source", unit_of(key), lines if len(names) > 1 else {})
     scores = [name for name in list_scores(records) if name not in VALIDATION_SCORES]
     for unit in ("bits per byte", "accuracy"):
         lines = {name: (records, name) for name in scores if unit_of(name) == unit}
-        yield (f"eval sets and tasks\n{unit}", unit, lines)
+        yield ("eval sets and tasks", unit, lines)
     for key, label in SIZES.items():
         yield (label, "", {label: (records, key)} if any(record.get(key) for record in records) else {})
 
 
 def draw_runs(runs: Sequence[TrainingRun], axes: Sequence[Against]) -> Figure:
-    """Draw the picture of the training loss and every score of several runs, each with a colour for each run.
-
-    Raises:
-        InputError: there are none.
-    """
+    """Draw the picture of the training loss and every score of several runs, each with a colour for each run."""
     panels = [
-        (f"{NAMES.get(key, key)}\n{unit_of(key)}", unit_of(key), {run.name: (run.records, key) for run in runs})
+        (NAMES.get(key, key), unit_of(key), {run.name: (run.records, key) for run in runs})
         for key in dict.fromkeys(["loss", *(score for run in runs for score in run.scores)])
         if key != PERPLEXITY  # the loss again
     ]
-    return draw_panels(runs, panels, axes)
+    return draw_panels(panels, axes)
 
 
 def choose_axes(runs: Sequence[TrainingRun]) -> dict[str, Against]:
@@ -151,16 +143,9 @@ def choose_axes(runs: Sequence[TrainingRun]) -> dict[str, Against]:
     return {"steps": STEPS} | {name: axis for name, axis in axes.items() if any(run.last(axis[0]) for run in runs)}
 
 
-def draw_panels(runs: Sequence[TrainingRun], panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
-    """Return a picture of runs with a row for each panel and a column for each thing that it is drawn over.
-
-    Raises:
-        InputError: no panel has a number.
-    """
+def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
+    """Return a picture of runs with a row for each panel that has a number, and a column for each of the axes."""
     panels = [panel for panel in panels if any(itertools.starmap(read_curve, panel[2].values()))]
-    if not panels:
-        files = ", ".join(str(run.folder / METRICS_FILE) for run in runs)
-        raise InputError(f"{files}: no line has a number to draw. Expected losses.")
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, StrMethodFormatter
@@ -184,7 +169,7 @@ def draw_panels(runs: Sequence[TrainingRun], panels: Sequence[Panel], axes: Sequ
                 axis.xaxis.set_major_formatter(
                     EngFormatter(sep=" ") if key == "tokens" else StrMethodFormatter("{x:,g}")
                 )
-            row[0].set_ylabel(words)
+            row[0].set_ylabel(f"{words}\n{unit}".strip())
             # Every curve is drawn over steps; a run may lack what the last column is over.
             curves = row[0].get_legend_handles_labels()
             row[-1].legend(*curves, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small")

@@ -31,7 +31,7 @@ class TrainingRun:
         record: the set that it is trained on, where it began, which keys changed in the middle.
         records: the lines of metrics.jsonl; each has `tokens`, those of the last step before it.
         tokenizer_sha256: of the tokenizer's file in the folder.
-        unreadable: lines of metrics.jsonl that are not whole; a crash, or a run at work, leaves one at the end.
+        is_cut: whether the last line of metrics.jsonl is cut off, by a crash or as the run is at work.
     """
 
     name: str
@@ -40,7 +40,7 @@ class TrainingRun:
     record: RunRecord
     records: list[Record]
     tokenizer_sha256: str
-    unreadable: int
+    is_cut: bool
 
     @cached_property
     def scores(self) -> list[str]:
@@ -89,11 +89,8 @@ class TrainingRun:
             usd = self.recipe.cost.gpu_usd_per_hour * idle / 3600
             cost = f": ${usd:,.2f} for each GPU that was paid for meanwhile" if usd else ""
             notes.append(f"spent {format_duration(idle)} starting and between its processes, not in its cost{cost}")
-        if self.unreadable:
-            lines = plural(self.unreadable, "line")
-            notes.append(
-                f"has {lines} of {METRICS_FILE} that {'is' if self.unreadable == 1 else 'are'} cut off, and left out"
-            )
+        if self.is_cut:
+            notes.append(f"has a last line of {METRICS_FILE} that is cut off, and left out")
         return notes
 
 
@@ -107,9 +104,9 @@ def read_run(folder: Path) -> TrainingRun:
         if not (folder / name).is_file():
             found = "is no regular file" if os.path.lexists(folder / name) else "is missing"
             raise InputError(f"{folder / name}: {found}. Expected the folder of a training run.")
-    records, unreadable = read_lines(folder)
+    records, is_cut = read_lines(folder)
     recipe = load_train_recipe(folder / RECIPE_FILE)
-    if not records:
+    if not any(record.keys() & {"loss", "val_loss"} for record in records):
         raise InputError(f"{folder / METRICS_FILE}: no step is logged yet; nothing to draw or to compare")
     # A validation line does not say its tokens: they are those of the step before it.
     tokens = 0
@@ -122,7 +119,7 @@ def read_run(folder: Path) -> TrainingRun:
         record=read_run_record(folder),
         records=records,
         tokenizer_sha256=hashlib.sha256(read_file(folder / TOKENIZER_FILE, MAX_TOKENIZER_BYTES)).hexdigest(),
-        unreadable=unreadable,
+        is_cut=is_cut,
     )
 
 

@@ -42,7 +42,7 @@ from trainer.evaluation.scores import PERPLEXITY, show_score
 from trainer.ledger import last_amount, summarise_phases
 from trainer.metrics import MetricsLog, Record, describe_step
 from trainer.model.generate import generate_texts
-from trainer.run_folder import GATES, Gate, read_run_record, sample_file, update_run_record
+from trainer.run_folder import Gate, read_run_record, sample_file, update_run_record
 from trainer.session import Session
 from trainer.train.faults import check_weights, find_loss_fault, stop_for_fault
 from trainer.train.step import fetch_losses, take_step
@@ -98,12 +98,6 @@ class TrainingLoop:
     def seconds(self) -> float:
         """The time so far, over all the run's processes."""
         return self.session.seconds + time.perf_counter() - self.began
-
-    @property
-    def usd(self) -> float:
-        """The cost so far."""
-        hours = (self.seconds - self.log.seconds) / 3600
-        return self.log.usd + hours * self.session.recipe.cost.gpu_usd_per_hour * self.session.ranks
 
     def take_steps(self) -> None:
         """Take steps until the end, a signal, or an off-ramp.
@@ -172,7 +166,11 @@ class TrainingLoop:
         self.meter(session.step, train.steps, describe_step(self.log.records[-1]))
 
     def _timing(self) -> Record:
-        return {"seconds": round(self.seconds, 3), "usd": round(self.usd, 6)}
+        """Return the time and the cost so far, by the slowest rank: all ranks find the same budgets spent."""
+        session, log = self.session, self.log
+        seconds = largest_of_ranks(round(1000 * self.seconds), session.device) / 1000
+        usd = log.usd + (seconds - log.seconds) / 3600 * session.recipe.cost.gpu_usd_per_hour * session.ranks
+        return {"seconds": seconds, "usd": round(usd, 6)}
 
     def _validate(self) -> bool:
         """Validate, log and print the result, unless that is done; return whether it is the best so far."""
@@ -209,13 +207,8 @@ class TrainingLoop:
         index = next((i for i, phase in enumerate(phases) if session.step <= phase.until_step), None)
         name, gates = "", dict[Gate, str]()
         if index is not None and session.step:
-            name, own = phases[index].name, self._find_gates(index)
-            # Clocks differ between ranks: all stop if one finds the phase too expensive.
-            agreed = largest_of_ranks(sum(1 << GATES.index(gate) for gate in own), session.device)
-            for bit, gate in enumerate(GATES):
-                if not agreed >> bit & 1:
-                    continue
-                reason = own.get(gate, f"phase {name!r}: another rank found its {gate} missed")
+            name = phases[index].name
+            for gate, reason in self._find_gates(index).items():
                 if (name, gate) not in self.passed:
                     gates[gate] = reason
                 elif gate != "budget":  # of which each report asks
@@ -245,8 +238,9 @@ class TrainingLoop:
         if not go_on:
             self.say("--go-on passes nothing: no phase has stopped the run here")
         elif go_on in over | before:
-            now = " once; --go-on without a name passes what stops it now" if gates and go_on == name else ""
-            self.say(f"--go-on passes nothing: phase {go_on!r} is passed already{now}")
+            self.say(
+                f"--go-on passes nothing: phase {go_on!r} is passed already; without a name it passes what stops now"
+            )
         else:
             waits = f"waits at phase {name!r}" if gates else "waits at no phase"
             raise InputError(
@@ -266,7 +260,7 @@ class TrainingLoop:
             if row and log.last("phase").get("step") != session.step:  # else an earlier process reported it
                 log.write({"step": session.step, "phase": row})
                 costs = ("usd", "usd_per_loss", "marginal_usd_per_loss", "over_budget")
-                hidden = ("phase", *(() if self.usd else costs))
+                hidden = ("phase", *(() if row["usd"] else costs))
                 shown = {key: value for key, value in row.items() if value is not None and key not in hidden}
                 self.say(f"phase {row['phase']!r}: {format_value(shown)}")
             if row.get("goal_met") is False:
@@ -282,7 +276,7 @@ class TrainingLoop:
             # Asked at every report: a long log is not searched from its beginning.
             began = phases[index - 1].until_step if index else 0
             before = log.records[: bisect.bisect_right(log.records, began, key=itemgetter("step"))]
-            usd = self.usd - last_amount(before, "usd")
+            usd = max(log.usd, last_amount(log.records, "usd")) - last_amount(before, "usd")
             if usd > phase.budget_usd:
                 gates["budget"] = f"phase {phase.name!r} has cost ${usd:,.2f}; its budget is ${phase.budget_usd:,.2f}"
         return gates

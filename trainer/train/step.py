@@ -16,7 +16,7 @@ from shards.torch import TokenWindows
 from shards.torch.windows import Sample
 from trainer.device import add_over_ranks, autocast
 from trainer.metrics import Record
-from trainer.optim import set_learning_rates
+from trainer.optim import own_part, set_learning_rates
 from trainer.recipe import TrainConfig
 from trainer.session import Session
 
@@ -125,8 +125,7 @@ def accumulate_gradients(session: Session, batch: Sample, rounds: int) -> torch.
 
 def _scale_gradients(model: nn.Module, scale: torch.Tensor) -> None:
     """Multiply the step's gradients by a number on the device."""
-    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-    own = [one.to_local() if isinstance(one, DTensor) else one for one in gradients]
+    own = [own_part(weight.grad) for weight in model.parameters() if weight.grad is not None]
     torch._foreach_mul_(own, scale)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 import torch
@@ -59,11 +58,18 @@ def read_model(run: Path, say: Note, path: str | Path | None = None) -> TrainedM
         model = LanguageModel(found.recipe.model, found.state.vocab_size)
     load_weights(found, model)
     model.eval()
-    state, content = found.state, _read_tokenizer(run / TOKENIZER_FILE, found)
-    ids = state.eos_id, state.bos_id
-    about: dict[str, Any] = {"chat": state.chat, "untrained": frozenset(state.untrained)}
-    about |= {"files": (found.path / MODEL_FILE,)}
-    return TrainedModel(model, found.recipe.train, content, *ids, state.step, **about)
+    state = found.state
+    return TrainedModel(
+        model,
+        found.recipe.train,
+        _read_tokenizer(run / TOKENIZER_FILE, found),
+        state.eos_id,
+        state.bos_id,
+        state.step,
+        chat=state.chat,
+        untrained=frozenset(state.untrained),
+        files=(found.path / MODEL_FILE,),
+    )
 
 
 def _read_tokenizer(file: Path, found: Checkpoint) -> bytes:

@@ -8,7 +8,6 @@ in one file or in those that an index names. Pickled weights are never loaded.
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -105,7 +104,7 @@ def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: in
             state[name] = state[name][:vocab_size]
     if config.kind == "llama":
         # The rotation of halves is transformers' own, and so are the names, but for Apertus.
-        names = APERTUS_NAMES if CLASSES[config.hidden_act, config.use_qk_norm] == "Apertus" else {}
+        names = APERTUS_NAMES if find_class(config) == "ApertusForCausalLM" else {}
         return {_rename(name, names): tensor for name, tensor in state.items()}
     out: dict[str, Tensor] = {}
     for name, tensor in state.items():
@@ -236,9 +235,10 @@ def read_folder(folder: Path) -> TrainedModel:
     train = TrainConfig(
         seq_len=min(LENGTH, model.max_position_embeddings), global_batch=BATCH, micro_batch=BATCH, steps=1
     )
-    about: dict[str, Any] = {"chat": seen.chat, "files": files}
-    about["untrained"] = frozenset(seen.untrained) & {*parsed.special.values()}
-    return TrainedModel(decoder.eval(), train, content, eos_id, bos_id, seen.step, **about)
+    untrained = frozenset(seen.untrained) & {*parsed.special.values()}
+    return TrainedModel(
+        decoder.eval(), train, content, eos_id, bos_id, seen.step, chat=seen.chat, untrained=untrained, files=files
+    )
 
 
 def parse_config(config: Document, file: Path) -> ModelConfig:
@@ -307,11 +307,10 @@ def read_weights(folder: Path, config: ModelConfig) -> tuple[LanguageModel, tupl
 
 
 def _read_json(file: Path) -> Document:
+    content = _read(file, MAX_JSON_BYTES)
     try:
-        return table_of(load_json(_read(file, MAX_JSON_BYTES)))
+        return table_of(load_json(content))
     except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{file}: is damaged: {error}. Get it again.") from error
 
 
