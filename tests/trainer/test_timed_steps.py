@@ -41,7 +41,7 @@ def test_the_figures_agree_with_each_other(trainer, recipe_file, recipe, monkeyp
     assert (found["recipe"], row["device"][:5], row["precision"]) == ("tiny", "CPU, ", "fp32")
     flops = row["tokens_per_s"] * flops_per_token(recipe.model, VOCAB_SIZE, recipe.train.seq_len)
     assert row["mfu"] == pytest.approx(flops / 0.5e12, rel=0.01)
-    assert row["peak_gb"] > 0
+    assert row["peak_gb"] is None
     assert cost["tokens_per_s"] == row["tokens_per_s"]
     assert cost["usd"] == pytest.approx(24 * 8 * 32 / row["tokens_per_s"] / 1000)
 

@@ -23,8 +23,7 @@ is 5% of the card, and 0.75 GB for the CUDA context and cuBLAS. Fragmentation gr
 
 `--measure` takes real steps on this machine, on one GPU or the CPU, and made-up tokens. MFU counts 6 * weights in
 multiplications + 12 * layers * hidden_size * seq_len FLOP per token, without recomputation. Peak memory is what torch
-reserved after the warm-up, on a CPU the growth of the process's resident memory. No figure includes validation
-and saving.
+reserved after the warm-up, on a GPU. No figure includes validation and saving.
 
 With `--measure`, dollars are at the price of this machine: `--usd-per-hour`, else that of its card, else the recipe's
 `cost.gpu_usd_per_hour`.

@@ -5,12 +5,11 @@ recomputation, fed from the compressed shards of a small set of made-up tokens, 
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-import ctypes
 import math
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> JsonObject:
     """Take `WARMUP` steps on a set's first windows, then time `steps`. Call it once per process.
 
     The clock is CUDA's events, for which nothing waits, or the host's. Peak memory is what torch reserved after the
-    warm-up; without a GPU, what the process's resident memory grew by at its peak (Linux).
+    warm-up; it is not measured without a GPU.
 
     Args:
         recipe: what to train; it has a vocabulary's size.
@@ -68,23 +67,18 @@ def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> JsonObject:
 
     Returns:
         `device`, `precision`, `tokens_per_s`, `mfu` (None if the device's peak is not known), `loss` (mean of all
-        steps, in nats), `peak_gb`.
+        steps, in nats), `peak_gb` (None without a GPU).
 
     Raises:
         InputError: the recipe cannot run here, as with `train`.
         RunError: the loss is not finite.
         torch.OutOfMemoryError: the GPU's memory is too small.
     """
-    # The made-up text is scored by nothing. Prepare the clock and the counters of memory.
+    # The made-up text is scored by nothing.
     recipe = recipe.with_values(eval=recipe.eval.with_values(sets=[], tasks=[], prompts=[]))
     train, device = recipe.train, choose_device(recipe.train.device)
     steps_in_all = WARMUP + steps
     cuda, marks = torch.cuda if device.type == "cuda" else None, list[Any]()
-    # What earlier work has left must not hold the steps, nor be their peak.
-    getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew; see proc_pid_clear_refs(5)
-    resident = _resident("VmRSS")
 
     def mark() -> None:
         marks.append(cuda.Event(enable_timing=True) if cuda else time.perf_counter())
@@ -117,13 +111,8 @@ def time_steps(recipe: TrainRecipe, shards: Path, steps: int) -> JsonObject:
         "tokens_per_s": round(speed),
         "mfu": speed / peak if peak else None,
         "loss": loss,
-        "peak_gb": (cuda.max_memory_reserved() if cuda else _resident("VmHWM") - resident) / 1e9,
+        "peak_gb": cuda.max_memory_reserved() / 1e9 if cuda else None,
     }
-
-
-def _resident(field: str) -> int:
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(f"{field}:"))
 
 
 def take_our_steps(session: Session, windows: TokenWindows, steps: int, mark: Callable[[], None]) -> list[JsonObject]:
