@@ -60,7 +60,6 @@ DOUBLE, OTHER = of_first(torch.Tensor.double), of_first(torch.zeros_like, name="
         ),
         ("model.safetensors", "sample", [NAN, DOUBLE, OTHER, of_first(lambda tensor: tensor[:3])]),
         ("optimizer.safetensors", "train", [NAN, OTHER]),
-        ("rng.safetensors", "train", [DOUBLE, of_first(lambda tensor: tensor[:0])]),
     ],
 )
 def test_a_file_of_a_strangers_run_is_refused_by_name(

@@ -24,7 +24,6 @@ from trainer.recipe.schema import Size
 FOLDER = "checkpoints"
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
-RNG_FILE = "rng.safetensors"
 STATE_FILE = "state.json"
 CHECKSUMS_FILE = "checksums.json"
 VERSION = 3
@@ -211,7 +210,7 @@ def clear_leftovers(run: Path, *, after_step: int) -> list[Path]:
 def hash_files(folder: Path) -> dict[str, str]:
     """Return the hex xxh3-128 of each file of a checkpoint by name, without the file of checksums."""
     digests: dict[str, str] = {}
-    for name in (MODEL_FILE, OPTIMIZER_FILE, RNG_FILE, STATE_FILE):
+    for name in (MODEL_FILE, OPTIMIZER_FILE, STATE_FILE):
         with open(folder / name, "rb", opener=no_pipe) as file:
             digests[name] = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
     return digests

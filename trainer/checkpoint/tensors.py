@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint: weights, optimizer state, torch's random generators, saved whole or not at all."""
+"""The tensors of a checkpoint: weights and optimizer state, saved whole or not at all."""
 
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 import errno
@@ -22,7 +22,6 @@ from trainer.checkpoint.folders import (
     CHECKSUMS_FILE,
     MODEL_FILE,
     OPTIMIZER_FILE,
-    RNG_FILE,
     STATE_FILE,
     Checkpoint,
     CheckpointState,
@@ -63,7 +62,6 @@ def save_checkpoint(
     with write_folder(path) as folder:
         write_tensors(folder / MODEL_FILE, weights)
         write_tensors(folder / OPTIMIZER_FILE, moments)
-        write_tensors(folder / RNG_FILE, _rng_tensors())
         write_text(folder / STATE_FILE, state.model_dump_json(indent=2) + "\n")
         write_text(folder / CHECKSUMS_FILE, json.dumps(hash_files(folder), indent=2))
     return path
@@ -97,13 +95,6 @@ def check_disk(folder: Path, needed: int, what: Path | str) -> None:
 
 def _gather(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
-
-
-def _rng_tensors() -> dict[str, torch.Tensor]:
-    tensors = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        tensors["cuda"] = torch.cuda.get_rng_state()
-    return tensors
 
 
 def load_tensors(
@@ -166,7 +157,7 @@ def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
 
 
 def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizers: Optimizers) -> None:
-    """Load the optimizers' state of a checkpoint, and torch's random generators.
+    """Load the optimizers' state of a checkpoint.
 
     Raises:
         InputError: they are not those of this model and these optimizers, or are not finite.
@@ -189,12 +180,3 @@ def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizers: Op
         if isinstance(parameter, DTensor) and tensor.shape == parameter.shape:
             tensor = distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
         optimizer.state[parameter][key] = tensor
-
-    file = checkpoint.path / RNG_FILE
-    generators = load_tensors(file, _rng_tensors(), optional={"cuda"})
-    try:
-        torch.set_rng_state(generators["cpu"])
-        if "cuda" in generators:
-            torch.cuda.set_rng_state(generators["cuda"])
-    except RuntimeError as error:
-        raise InputError(f"{file}: not the state of a generator: {error}. {_REMEDY}") from error
