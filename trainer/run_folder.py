@@ -13,10 +13,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from shards import ShardSet, open_set
 from shards.config import Settings, in_form, load_settings
 from shards.errors import InputError
 from shards.stores.files import read_file, write_text
+from shards.stores.open import Place
 from shards.stores.parse import load_json
+from shards.terminal.arguments import parse_place
 
 RECIPE_FILE = "recipe.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -131,3 +134,30 @@ def read_run_record(run: Path) -> RunRecord:
     if not (run / RUN_FILE).is_file():
         raise InputError(f"{run / RUN_FILE}: is missing. Expected the whole folder of a training run.")
     return load_settings(RunRecord, run / RUN_FILE)
+
+
+def find_training_set(run: Path) -> Place:
+    """Return the place of the set that a run was trained on.
+
+    Raises:
+        InputError: the run does not say, or the set is no longer there.
+    """
+    place = parse_place(read_run_record(run).shards)
+    if isinstance(place, Path) and not place.is_dir():
+        raise InputError(f"{run}: was trained on {place}, which is not there. Add --shards SET.")
+    return place
+
+
+def open_training_set(run: Path, place: Place) -> ShardSet:
+    """Open the set that a run was trained on, at its current place.
+
+    Raises:
+        InputError: the set cannot be read, or is another one.
+    """
+    shard_set, sha256 = open_set(place), read_run_record(run).manifest_sha256
+    if sha256 != shard_set.manifest_sha256:
+        raise InputError(
+            f"{place}: has the manifest sha256 {shard_set.manifest_sha256}; the run was trained on {sha256}. Give the "
+            "set it was trained on with --shards."
+        )
+    return shard_set

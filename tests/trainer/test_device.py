@@ -108,13 +108,13 @@ def test_a_card_is_found_by_whole_words(name, expected):
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.toml")))
 def test_what_is_estimated_of_a_card_agrees_with_its_data_sheet(name):
-    """A card that is no slower in anything is no slower, measured or not; a step takes the time to start it."""
+    """A card that is no slower in anything is no slower; a step takes the time to start it."""
     prices = f"cost.cards={to_toml(dict.fromkeys(CARDS, 2))}"
     recipe = load_train_recipe(Path(name), ["model.vocab_size=32_005", prices])
     rows = {row["card"]: row for row in list_cards(recipe, {"none": [0.0, 0.0, 0.0, 0.0]}) if row["tokens_per_s"]}
     for card, row in rows.items():
         digits = f"{row['tokens_per_s']:.0f}".rstrip("0")
-        assert len(digits) <= 2 or row["basis"] == "measured"
+        assert len(digits) <= 2
         assert row["micro_batch"] * recipe.train.seq_len / row["tokens_per_s"] > 0.95 * LAUNCHES_S
         assert row["usd"] == pytest.approx(2 * row["hours"], rel=0.06)
         peak, _, bandwidth = CARDS[card]

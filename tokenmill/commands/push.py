@@ -86,11 +86,10 @@ def gather_facts(options: argparse.Namespace, step: int) -> JsonObject:
         InputError: a fact is missing, and no card is given; each is named.
     """
     from shards.report.render import describe_sources
-    from trainer.commands.trace import find_training_set, open_training_set
     from trainer.evaluation.scores import list_scores, read_score, show_score
     from trainer.ledger import show_bill
     from trainer.results.runs import read_run
-    from trainer.run_folder import read_samples
+    from trainer.run_folder import find_training_set, open_training_set, read_samples
 
     whole = read_run(options.set)
     run = replace(whole, records=[record for record in whole.records if record["step"] <= step])

@@ -92,10 +92,9 @@ def _load(options: argparse.Namespace) -> tuple[TrainedModel, EvalConfig]:
         InputError: there is no model, the recipe cannot be used, or a set that was given cannot, or is not the run's.
     """
     from shards import open_set
-    from trainer.commands.trace import find_training_set, open_training_set
     from trainer.evaluation.eval_sets import check_set_tokenizer
     from trainer.recipe import load_train_recipe
-    from trainer.run_folder import RECIPE_FILE, RUN_FILE
+    from trainer.run_folder import RECIPE_FILE, RUN_FILE, find_training_set, open_training_set
     from trainer.weights.trained_model import load_model
 
     run: Path = options.run

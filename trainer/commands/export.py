@@ -66,8 +66,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.convert.export import EXPORT_FILE
     from shards.stores.files import write_folder, write_text
     from trainer.checkpoint.tensors import check_disk
-    from trainer.commands.trace import find_training_set, open_training_set
-    from trainer.run_folder import RUN_FILE, TOKENIZER_FILE
+    from trainer.run_folder import RUN_FILE, TOKENIZER_FILE, find_training_set, open_training_set
     from trainer.weights.trained_model import read_model
     from trainer.weights.transformers_folder import describe_export_files, export_weights, find_class, list_servers
 

@@ -1,7 +1,7 @@
 """Estimate what a recipe takes on each common GPU: the micro-batch that fits, tokens per second, hours and dollars.
 
-The speed is what was measured with the recipe on an H200. Otherwise it is an estimate of two digits, from the measured
-recipe whose tokens take about as many operations: a card needs longer for matrix products by the ratio of its peak, for
+The speed is an estimate of two digits, from the recipe measured on an H200 whose tokens take about as many operations:
+a card needs longer for matrix products by the ratio of its peak, for
 the rest of a step by the ratio of its memory's bandwidth, and 4 ms at least for a micro-batch. This gives 28,000
 tokens/s for gpuburnout-1b on an A100; its author saw 28,300. Without bf16 (T4), fp32 is assumed.
 
@@ -216,9 +216,6 @@ def list_cards(recipe: TrainRecipe, points: Points) -> list[JsonObject]:
         return abs(math.log(needed * speed / (share * peak * 1e12)))
 
     _, share = min(MEASURED.values(), key=distance)
-    # A changed model is not the one that was measured.
-    measured = MEASURED.get(recipe.name, (0, 0.0))
-    known = measured[0] > 0 and distance(measured) < 0.02
     products, rows = share / PRODUCTS, list[JsonObject]()
     for card, (tflops, memory, tb_per_s) in CARDS.items():
         # Activations in fp32 take at most twice the memory of those in bf16.
@@ -227,7 +224,7 @@ def list_cards(recipe: TrainRecipe, points: Points) -> list[JsonObject]:
         best: JsonObject = estimate_memory(recipe, memory * 10**9, taken)["recommended"] or {}
         row: JsonObject = {"card": card, "gb": memory}
         row |= {key: best.get(key) for key in ("micro_batch", "activation_checkpointing")}
-        cost, digits, basis = JsonObject(), 2, "does not fit"
+        cost, basis = JsonObject(), "does not fit"
         if best:
             # Of a step, products wait for arithmetic, and the rest for memory.
             slower = products * peak / tflops + (1 - products) * bandwidth / tb_per_s
@@ -235,11 +232,9 @@ def list_cards(recipe: TrainRecipe, points: Points) -> list[JsonObject]:
             speed *= RECOMPUTED if row["activation_checkpointing"] == "full" else 1
             speed = min(speed, row["micro_batch"] * recipe.train.seq_len / LAUNCHES_S)
             basis = "estimate, fp32" if card in FP32_CARDS else "estimate"
-            if known and card == MEASURED_ON:
-                speed, digits, basis = measured[0], 3, "measured"
             cost = price_recipe(recipe, speed, recipe.cost.cards.get(card, 0))
         for key in ("tokens_per_s", "hours", "usd", "usd_per_billion_tokens"):
-            row[key] = float(f"{cost[key]:.{digits}g}") if cost.get(key) else None
+            row[key] = float(f"{cost[key]:.2g}") if cost.get(key) else None
         rows.append(row | {"basis": basis})
     return sorted(rows, key=lambda row: row["usd"] or math.inf)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError, plural, shell_command
@@ -47,7 +46,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.trace.block_list import check_block_list, write_block_list
     from trainer.metrics import read_metrics
     from trainer.recipe import load_train_recipe
-    from trainer.run_folder import RECIPE_FILE
+    from trainer.run_folder import RECIPE_FILE, find_training_set, open_training_set
 
     train = load_train_recipe(options.run / RECIPE_FILE).train
     shards = options.shards or find_training_set(options.run)
@@ -68,38 +67,6 @@ def run(options: argparse.Namespace) -> Outcome:
         listed = np.frombuffer(bytes.fromhex("".join(hashes)), np.uint8).reshape(-1, 16)
         data |= {"out": str(options.out), "hashes": write_block_list(options.out, listed, shard_set, asked=asked)}
     return Outcome(data, _show(data, documents))
-
-
-def find_training_set(run: Path) -> Path | str:
-    """Return for `trace` the place of the set that a run was trained on.
-
-    Raises:
-        InputError: the run does not say, or the set is no longer there.
-    """
-    from trainer.run_folder import read_run_record
-
-    place = parse_place(read_run_record(run).shards)
-    if isinstance(place, Path) and not place.is_dir():
-        raise InputError(f"{run}: was trained on {place}, which is not there. Add --shards SET.")
-    return place
-
-
-def open_training_set(run: Path, place: Path | str) -> ShardSet:
-    """Open for `trace` the set that a run was trained on, at its current place.
-
-    Raises:
-        InputError: the set cannot be read, or is another one.
-    """
-    from shards.format.reader import open_set
-    from trainer.run_folder import read_run_record
-
-    shard_set, sha256 = open_set(place), read_run_record(run).manifest_sha256
-    if sha256 != shard_set.manifest_sha256:
-        raise InputError(
-            f"{place}: has the manifest sha256 {shard_set.manifest_sha256}; the run was trained on {sha256}. Give the "
-            "set it was trained on with --shards."
-        )
-    return shard_set
 
 
 def find_step_documents(

@@ -47,9 +47,8 @@ from shards.stores.cache import default_cache_folder
 from shards.stores.files import atomic_open, lock_folder, write_text
 from shards.terminal.arguments import parse_place
 from shards.terminal.display import JsonObject
-from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note, Progress
-from trainer.device import add_over_ranks, find_rank, score_eagerly, share_batches
+from trainer.device import add_over_ranks, score_eagerly, share_batches
 from trainer.evaluation.scores import Score, check_finite, describe_counts, estimate_ratio
 from trainer.model.generate import TrainedModel
 from trainer.recipe.eval_config import EvalSetConfig
@@ -135,9 +134,7 @@ def open_eval_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> Ev
         # Text is built only until `max_tokens`: what it has beyond is in the counts of the build.
         built = shard_set.manifest.sources[0] if config.shards is None else None
         in_split = sum(shard.num_documents for shard in shard_set.splits.get(split, ()))
-    held = np.zeros(len(documents), np.bool_)
-    if trained.trained_on is not None:
-        held = find_held_documents(trained.trained_on, documents, config.name)
+    held = find_held_documents(trained.trained_on, documents)
     kept = documents.only(~held)
     if not len(kept):
         raise InputError(
@@ -283,13 +280,8 @@ def _run_build(name: str, folder: Path) -> None:
     raise InputError([*others, f"{last} Or leave the eval sets out: --set 'eval.sets=[]'."])
 
 
-def find_held_documents(shard_set: ShardSet, documents: Documents, name: str) -> Bools:
-    """Return which of an eval set's documents the training split of a set holds, bool `(documents,)`.
-
-    Args:
-        shard_set: the training set.
-        documents: the documents.
-        name: the eval set, for the progress.
+def find_held_documents(shard_set: ShardSet | None, documents: Documents) -> Bools:
+    """Return which of an eval set's documents the training split of a set, if it is known, holds: bool `(documents,)`.
 
     Raises:
         ShardSetError: a document table is not what the manifest says.
@@ -298,18 +290,12 @@ def find_held_documents(shard_set: ShardSet, documents: Documents, name: str) ->
 
     hashes = documents.rows["hash"].combine_chunks()
     held = np.zeros(len(hashes), np.bool_)
-    shards = shard_set.splits.get("train", ())
-    words, show = f"eval set {name}: documents in the training text", find_rank()[0] == 0
-    with show_progress(words, unit="documents", show=show) as progress:
-        done, total = 0, sum(shard.num_documents for shard in shards)
-        for shard in shards:
-            for batch in iter_documents(shard, ["hash"]):
-                own = batch.column("hash")
-                found = own.filter(pc.is_in(own, value_set=hashes))
-                if len(found):
-                    held |= pc.is_in(hashes, value_set=pc.unique(found)).to_numpy(zero_copy_only=False)
-                done += len(own)
-                progress(done, total)
+    for shard in shard_set.splits.get("train", ()) if shard_set is not None else ():
+        for batch in iter_documents(shard, ["hash"]):
+            own = batch.column("hash")
+            found = own.filter(pc.is_in(own, value_set=hashes))
+            if len(found):
+                held |= pc.is_in(hashes, value_set=pc.unique(found)).to_numpy(zero_copy_only=False)
     return held
 
 

@@ -188,17 +188,14 @@ class TrainingLoop:
         found = evaluate(session.trained, recipe.eval.max_tokens, session.scorers, show)
         best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in log.records)
         log.write({"step": step, **found, **self._timing()})
-        bits, losses = found["val_bits_per_byte"], found["val_loss_by_source"]
-        perplexity = f" (perplexity {found[PERPLEXITY]:.2f})" if found[PERPLEXITY] is not None else ""
-        per_byte = f"  {bits:.3f} bits per byte" if bits is not None else ""
-        sources = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+        losses, bits = found["val_loss_by_source"], found["val_bits_per_byte"]
+        shown = {"val loss": found["val_loss"], "perplexity": found[PERPLEXITY], "bits per byte": bits}
         held = session.shard_set.manifest.splits["val"].sources
         beyond = ", ".join(name for name, count in held.items() if count.tokens and name not in losses)
         rest = f"  beyond eval.max_tokens: {beyond}" if beyond else ""
-        self.say(f"step {step}  val loss {found['val_loss']:.3f}{perplexity}{per_byte}  {sources}{rest}")
+        self.say(f"step {step}  {format_value(shown)}  by source: {format_value(losses)}{rest}")
         if scores := found.get("scores"):
-            shown = ", ".join(f"{name} {show_score(**score)}" for name, score in scores.items())
-            self.say(f"step {step}  {shown}")
+            self.say(f"step {step}  {format_value({name: show_score(**score) for name, score in scores.items()})}")
         return largest_of_ranks(int(best), session.device) > 0  # all ranks save, or none
 
     def _close_phase(self, go_on: str | None = None) -> str | None:
