@@ -126,11 +126,6 @@ def score_eagerly(asked: Precision, device: torch.device) -> Generator[None]:
         yield
 
 
-def find_rank() -> tuple[int, int]:
-    """Return the number of this process among the ranks of a run, from 0, and how many ranks there are."""
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-
-
 def share_batches(sizes: Sequence[int], most: int, total: int, progress: Progress) -> Iterator[tuple[slice, bool]]:
     """Yield the batches of texts that this rank scores, and for each whether it counts.
 
@@ -147,7 +142,7 @@ def share_batches(sizes: Sequence[int], most: int, total: int, progress: Progres
     while first < len(sizes):
         batches.append(slice(first, first + max(1, most // sizes[first])))
         first = batches[-1].stop
-    rank, ranks = find_rank()
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     for first in range(0, len(batches), ranks):
         yield batches[min(first + rank, len(batches) - 1)], first + rank < len(batches)
         done = min(batches[: first + ranks][-1].stop, len(sizes))

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from shards.terminal.amounts import compact
 from shards.terminal.display import JsonObject
 from trainer.metrics import Record, last_record
-from trainer.recipe import PhaseConfig, TrainRecipe
-from trainer.recipe.schema import USD_GOALS
+from trainer.recipe.schema import USD_GOALS, PhaseConfig, TrainRecipe
 
 MEAN_STEPS = 50
 """Training losses are compared as the mean of this many steps, since the loss of a single batch is noise."""

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from trainer.recipe import OptimizerConfig, TrainRecipe
-from trainer.recipe.schema import ChosenPrecision
+from trainer.recipe.schema import ChosenPrecision, OptimizerConfig, TrainRecipe
 
 STACK = {"cpu": 2**16, "cuda": 2**24}
 """Numbers that Muon orthogonalises at once, or one matrix. On a CPU they fit the cache; more fill no GPU better."""

@@ -44,9 +44,8 @@ from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.model.generate import TrainedModel
 from trainer.optim import Optimizers, build_optimizers
-from trainer.recipe import TrainRecipe
 from trainer.recipe.cards import CARDS, find_card
-from trainer.recipe.schema import ChosenPrecision
+from trainer.recipe.schema import ChosenPrecision, TrainRecipe
 from trainer.resume import check_resume_fits, describe_beginning, find_resume_start
 from trainer.run_folder import RECIPE_FILE, RUN_FILE, TOKENIZER_FILE, RunRecord, check_run_folder
 from trainer.weights.given_weights import GivenWeights, begin_from, find_untrained

@@ -15,8 +15,7 @@ from shards.format.chat import mark_targets
 from shards.format.reader import open_set
 from tests.support.builds import Built
 from tests.support.recipes import to_toml
-from trainer.model.conversation import Conversation
-from trainer.model.generate import TrainedModel
+from trainer.model.generate import Conversation, TrainedModel
 from trainer.recipe.eval_config import SamplingOptions
 from trainer.weights.trained_model import load_model
 

@@ -52,8 +52,7 @@ from shards.terminal.display import JsonObject, say
 from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Part
 
 if TYPE_CHECKING:
-    from trainer.recipe import TrainRecipe
-    from trainer.recipe.schema import Recomputation
+    from trainer.recipe.schema import Recomputation, TrainRecipe
 
 CONTEXT_BYTES = 750_000_000
 MARGIN = 0.05

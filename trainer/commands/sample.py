@@ -107,7 +107,7 @@ def _answer(
 ) -> Iterator[Completion]:
     """Yield the answers to the prompts, each by itself, or to what a person types, one conversation."""
     from shards.terminal.display import say
-    from trainer.model.conversation import Conversation
+    from trainer.model.generate import Conversation
 
     on_text = None if options.json else show
     for prompt in options.prompts:

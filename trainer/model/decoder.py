@@ -34,8 +34,7 @@ from trainer.model.attention import (
     document_mask,
     rotary_tables,
 )
-from trainer.recipe import ModelConfig
-from trainer.recipe.schema import Recomputation
+from trainer.recipe.schema import ModelConfig, Recomputation
 
 VOCAB_MULTIPLE = 128
 """The embedding's rows are padded to a multiple of this: tensor cores want multiples of 64 (bf16); 128 suits all."""

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shards.config import Changes, Document, apply_changes, check_kind, check_settings, read_document
-from shards.terminal.hints import nearest
 from shards.terminal.shipped_recipes import find_recipe, shipped_folder
 from trainer.recipe.schema import ModelConfig, TrainRecipe
 
@@ -32,14 +31,12 @@ def load_train_recipe(
     file = find_recipe(path, SHIPPED)
     data: Document = read_document(file)
     check_kind(data, "train", str(file))
-    faults: list[str] = []
     if trained is not None:
-        known = list(TrainRecipe.model_fields)
-        faults = [f"{key}: unknown key.{nearest(key, known)}" for key in data if key not in known]
-        data = {**trained, "phases": [], "eval": data.get("eval", {})}
+        unknown = {key: value for key, value in data.items() if key not in TrainRecipe.model_fields}
+        data = unknown | trained | {"eval": data.get("eval", {})}
     if model is not None:
         data.setdefault("model", model.model_dump(exclude={"vocab_size"}))
-    faults += apply_changes(data, changes, overrides)
+    faults = apply_changes(data, changes, overrides)
     # A recipe that was found by its name may be anywhere: its paths begin where they would in a checkout at the working
     # directory.
     folder = file.parent if file == Path(path) else Path("recipes/train")

@@ -299,9 +299,10 @@ class TrainRecipe(Settings):
             begin = end
             # Only a loss, or a score that the recipe takes, can be a goal.
             goal: Any = phase.goal
-            if has_names and isinstance(goal, str) and (score := goal.split()[0]) not in known:
+            score = goal.split()[0] if isinstance(goal, str) else ""
+            if has_names and score and score not in known:
                 yield f"{place}.goal = {goal!r}: no score is named {score!r}.{nearest(score, known)}"
-            elif isinstance(goal, str) and goal.split()[0] in USD_GOALS and self.cost.gpu_usd_per_hour == 0:
+            elif score in USD_GOALS and self.cost.gpu_usd_per_hour == 0:
                 yield f"{place}.goal = {goal!r}: dollars need a price. Set cost.gpu_usd_per_hour."
 
     @property
