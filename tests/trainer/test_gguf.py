@@ -22,7 +22,7 @@ from trainer.model.generate import TrainedModel
 from trainer.recipe import TrainConfig
 from trainer.weights.gguf_file import write_gguf
 from trainer.weights.llama_cpp import prove_gguf, serve
-from trainer.weights.transformers_folder import export_weights, find_class
+from trainer.weights.transformers_folder import export_weights
 
 APERTUS = make_config(use_qk_norm=True, hidden_act="relu2")
 KINDS = {
@@ -52,7 +52,7 @@ def write(tmp_path: Path) -> Write:
         trained = TrainedModel(model, train, content, 2, None, 7)
         weights = export_weights(model.state_dict(), model.config, model.vocab_size)
         weights = {name: tensor.to(getattr(torch, dtype)) for name, tensor in weights.items()}
-        write_gguf(tmp_path / "m.gguf", "m", trained, find_class(model.config), weights, dtype, "")
+        write_gguf(tmp_path / "m.gguf", "m", trained, weights, dtype, "")
         return tmp_path / "m.gguf", trained
 
     return write_model

@@ -68,7 +68,13 @@ def run(options: argparse.Namespace) -> Outcome:
     from trainer.checkpoint.tensors import check_disk
     from trainer.run_folder import RUN_FILE, TOKENIZER_FILE, find_training_set, open_training_set
     from trainer.weights.trained_model import read_model
-    from trainer.weights.transformers_folder import describe_export_files, export_weights, find_class, list_servers
+    from trainer.weights.transformers_folder import (
+        Seen,
+        describe_export_files,
+        export_weights,
+        find_class,
+        list_servers,
+    )
 
     out: Path = options.out
     if out.exists():
@@ -83,6 +89,7 @@ def run(options: argparse.Namespace) -> Outcome:
         raise InputError(f"{large[0]}: has weights that {options.dtype} cannot hold. Choose another --dtype.")
     tokens = {token.content: index for index, token in loaded.tokenizer.get_added_tokens_decoder().items()}
     files = describe_export_files(config, vocab_size, loaded.eos_id, tokens, options.dtype, bos_id=loaded.bos_id)
+    template = ""
     if loaded.chat is not None:
         # A template's own special tokens must be whole, so text that spells one is control, too, unless a call says no.
         template = write_chat_template(loaded.chat, tokens)
@@ -98,12 +105,13 @@ def run(options: argparse.Namespace) -> Outcome:
     with write_folder(out) as folder:
         check_disk(folder, sum(tensor.nbytes for tensor in weights.values()), out)
         (folder / TOKENIZER_FILE).write_bytes(loaded.tokenizer_json)
-        seen: JsonObject = {"step": loaded.step, "untrained": sorted(loaded.untrained)}
-        seen |= {"chat": loaded.chat.model_dump()} if loaded.chat else {}
-        write = _write_gguf if options.to == "gguf" else _write_hf
-        receipt = {"served_by": served_by, "seen": seen}
+        seen = Seen(step=loaded.step, chat=loaded.chat, untrained=tuple(sorted(loaded.untrained)))
+        receipt: JsonObject = {"served_by": served_by, "seen": seen.model_dump(mode="json")}
         receipt |= {"control_tokens": CONTROL_TOKENS} if loaded.chat else {}
-        receipt |= write(folder, options, loaded, shard_set, files, weights)
+        if options.to == "gguf":
+            receipt |= _write_gguf(folder, options, loaded, shard_set, template, weights)
+        else:
+            receipt |= _write_hf(folder, loaded, shard_set, files, weights)
         write_text(folder / EXPORT_FILE, json.dumps(receipt, indent=2) + "\n")
     parameters = sum(tensor.numel() for tensor in weights.values())
     result = {"path": str(out), "step": loaded.step, "parameters": parameters, "dtype": options.dtype}
@@ -113,7 +121,6 @@ def run(options: argparse.Namespace) -> Outcome:
 
 def _write_hf(
     folder: Path,
-    options: argparse.Namespace,
     loaded: TrainedModel,
     shard_set: ShardSet | None,
     files: dict[str, JsonObject],
@@ -148,19 +155,16 @@ def _write_gguf(
     options: argparse.Namespace,
     loaded: TrainedModel,
     shard_set: ShardSet | None,
-    files: dict[str, JsonObject],
+    template: str,
     weights: dict[str, Tensor],
 ) -> JsonObject:
     """Write the file of `--to gguf`; return the proof, which says so if there is none."""
     from trainer.run_folder import TOKENIZER_FILE
     from trainer.weights.gguf_file import write_gguf
     from trainer.weights.llama_cpp import prove_gguf
-    from trainer.weights.transformers_folder import CONFIG_FILE
 
-    (class_name,) = files[CONFIG_FILE]["architectures"]
-    template = files["tokenizer_config.json"].get("chat_template", "")
     file = folder / GGUF_FILE
-    write_gguf(file, options.run.absolute().name, loaded, class_name, weights, options.dtype, template)
+    write_gguf(file, options.run.absolute().name, loaded, weights, options.dtype, template)
     try:
         importlib.import_module("xllamacpp")
     except ImportError as error:

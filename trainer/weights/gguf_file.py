@@ -18,6 +18,7 @@ from shards.errors import InputError
 from shards.format.tokenizer_json import find_pretokenizer, parse_tokenizer
 from trainer.model.generate import TrainedModel
 from trainer.recipe import ModelConfig
+from trainer.weights.transformers_folder import find_class
 
 ARCHITECTURES = {
     "LlamaForCausalLM": gguf.MODEL_ARCH.LLAMA,
@@ -39,7 +40,7 @@ _UNUSED, _CONTROL = gguf.TokenType.UNUSED, gguf.TokenType.CONTROL
 
 
 def write_gguf(
-    file: Path, name: str, trained: TrainedModel, class_name: str, weights: dict[str, Tensor], dtype: str, template: str
+    file: Path, name: str, trained: TrainedModel, weights: dict[str, Tensor], dtype: str, template: str
 ) -> None:
     """Write a model.
 
@@ -47,7 +48,6 @@ def write_gguf(
         file: the new file.
         name: the model's name.
         trained: its settings and its tokenizer.
-        class_name: its class in transformers.
         weights: by transformers' names, on the CPU.
         dtype: of the matrices; vectors and learned positions are float32.
         template: the chat template; empty without one.
@@ -56,13 +56,14 @@ def write_gguf(
         InputError: llama.cpp has no name for the model's class or for its pre-tokenizer.
         OSError: the disk is full or not writable.
     """
-    arch, tokenizer = ARCHITECTURES.get(class_name), json.loads(trained.tokenizer_json)
+    config, tokenizer = trained.model.config, json.loads(trained.tokenizer_json)
+    class_name = find_class(config)
+    arch = ARCHITECTURES.get(class_name)
     pretokenizer = PRETOKENIZERS.get(find_pretokenizer(tokenizer) or "")
     if arch is None or pretokenizer is None:
         what, known = (class_name, ARCHITECTURES) if arch is None else ("the pre-tokenizer", PRETOKENIZERS)
         remedy = "Use --to hf" + (', or train with hidden_act = "silu"' if arch is None else "")
         raise InputError(f"{what}: llama.cpp has no name for it. It has for: {', '.join(known)}. {remedy}.")
-    config = trained.model.config
     writer = gguf.GGUFWriter(file, gguf.MODEL_ARCH_NAMES[arch])
     writer.add_name(name)
     writer.add_file_type(DTYPES[dtype][1])
