@@ -16,7 +16,7 @@ from trainer.checkpoint.folders import (
 from trainer.metrics import METRICS_FILE
 from trainer.optim import learning_rate
 from trainer.recipe import TrainRecipe
-from trainer.run_folder import RecipeChange, find_run_record
+from trainer.run_folder import RecipeChange, RunRecord, find_run_record
 from trainer.weights.given_weights import GivenWeights
 
 FIXED_BY_CHECKPOINT = (
@@ -141,22 +141,25 @@ def describe_changes(changes: Mapping[str, Sequence[Any]]) -> Iterator[str]:
             yield f"{key} = {_show(new)}, not {_show(old)}"
 
 
-def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe) -> Document:
-    """Return what `RunRecord` keeps of the past of a run that goes on from a checkpoint.
+def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe, record: RunRecord) -> RunRecord:
+    """Return a run's record with the past of the run that it goes on from, by a checkpoint.
 
     Steps that were taken after the checkpoint are taken again, so what was changed for them no longer counts.
     """
-    step, earlier = found.state.step, find_run_record(found.run)
-    start = str(found.path.resolve()) if found.run != run.resolve() else earlier and earlier.start
-    changes = [change for change in earlier.changes if change.after_step < step] if earlier else []
+    step, earlier = found.state.step, find_run_record(found.run) or record
+    changes = [change for change in earlier.changes if change.after_step < step]
     keys = {key: list(values) for key, values in find_changes(found.recipe, recipe).items()}
     if step and keys:
         changes.append(RecipeChange(after_step=step, keys=keys))
-    kept = {"passed", "processes", "weights", "weights_sha256"}
-    past: Document = earlier.model_dump(include=kept) if earlier else {"passed": []}
-    # A phase that was changed has other gates.
-    passed = [one for one in past["passed"] if not any(key.startswith(f"phases.{one[0]}.") for key in keys)]
-    return past | {"start": start, "changes": changes, "passed": passed}
+    return record.with_values(
+        start=earlier.start if found.run == run.resolve() else str(found.path.resolve()),
+        weights=earlier.weights,
+        weights_sha256=earlier.weights_sha256,
+        changes=changes,
+        # A phase that was changed has other gates.
+        passed=[one for one in earlier.passed if not any(key.startswith(f"phases.{one[0]}.") for key in keys)],
+        processes=earlier.processes,
+    )
 
 
 def _show(value: Any) -> str:

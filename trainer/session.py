@@ -23,7 +23,6 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
-from shards.config import Document
 from shards.errors import InputError, first_of, plural, remedy_of
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder
@@ -328,10 +327,15 @@ def _prepare_run(session: Session, found: Checkpoint | None, weights: GivenWeigh
         file.write(shard_set.tokenizer_json)
     folder = shard_set.store.folder
     place = str(folder.resolve() if folder else shard_set.store)
-    past: Document = {"weights": str(weights.place), "weights_sha256": weights.sha256} if weights else {}
-    past |= describe_beginning(run, found, recipe) if found else {}
-    known = {"shards": place, "manifest_sha256": shard_set.manifest_sha256, "parameters": parameters}
-    record = RunRecord(**known, **past)
+    record = RunRecord(
+        shards=place,
+        manifest_sha256=shard_set.manifest_sha256,
+        weights=str(weights.place) if weights else None,
+        weights_sha256=weights.sha256 if weights else None,
+        parameters=parameters,
+    )
+    if found is not None:
+        record = describe_beginning(run, found, recipe, record)
     # Before the metrics: a run that has these has begun, and says from where.
     write_text(run / RUN_FILE, record.model_dump_json(indent=2) + "\n")
     if found is not None:

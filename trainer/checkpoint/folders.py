@@ -97,9 +97,7 @@ def step_of_checkpoint(path: Path) -> int:
 def list_checkpoints(run: Path) -> list[Path]:
     """Return a run's checkpoint folders, oldest first. Temporary and corrupt ones have other names."""
     folder = run / FOLDER
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is not a folder; expected one of checkpoints. Give a new run folder.")
-    found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
+    found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.exists() else []
     return sorted(found, key=step_of_checkpoint)
 
 
