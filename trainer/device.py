@@ -34,10 +34,10 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.devic
     cuda = torch.version.cuda
     built = f"torch {torch.__version__} is built {f'for CUDA {cuda}' if cuda else 'without CUDA'}"
     if asked == "auto" and not torch.cuda.is_available() and (found := _find_unseen_gpu()):
-        change = "Update the driver, or install a torch for an older CUDA" if cuda else "Install a torch for CUDA"
         raise InputError(
-            f"torch sees no GPU, but this machine seems to have one: {found}. {built}. {change}. "
-            'To use the CPU, set train.device = "cpu", or start with CUDA_VISIBLE_DEVICES=""'
+            f"torch sees no GPU, but this machine seems to have one: {found}. {built}. Install a torch for a CUDA that "
+            'its driver has, or update the driver. To use the CPU, set train.device = "cpu", or start with '
+            'CUDA_VISIBLE_DEVICES=""'
         )
     if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
         _keep_freed_memory()

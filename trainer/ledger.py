@@ -97,8 +97,7 @@ def draw_up_bill(recipe: TrainRecipe, records: list[Record], parameters: int) ->
     if not phases or phases[-1].until_step < last_step:
         name = "after the phases" if phases else "whole run"
         phases.append(PhaseConfig(name=name, until_step=max(1, last_step)))
-    rows = summarise_phases(phases, records)
-    bill = [JsonObject(item=row["phase"]) | {key: row[key] for key in _BILLED} for row in rows]
+    bill = bill_phases(summarise_phases(phases, records))
     tokens = 0
     for row in bill:
         tokens += row["tokens"]
@@ -107,6 +106,11 @@ def draw_up_bill(recipe: TrainRecipe, records: list[Record], parameters: int) ->
     bill += [{"item": name, **empty, "usd": usd} for name, usd in recipe.cost.other_usd.items()]
     total = {key: sum(row[key] or 0 for row in bill) for key in ("steps", "tokens", "hours", "usd")}
     return [*bill, {"item": "total", **empty, **total}]
+
+
+def bill_phases(rows: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return the rows of a bill of phases, by the ledger's rows of them."""
+    return [JsonObject(item=row["phase"]) | {key: row[key] for key in _BILLED} for row in rows]
 
 
 def show_bill(rows: Sequence[JsonObject]) -> list[JsonObject]:

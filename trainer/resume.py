@@ -107,7 +107,8 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
 
 
 def list_keys(tables: Document, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys of a train recipe as JSON has it, with their values; tables of a list go by their names.
+    """Yield the dotted keys of a train recipe, or of a line of the metrics, with their values; tables of a list go by
+    their names.
 
     Empty lists are left out: a list of tables that is empty has no key.
     """

@@ -136,7 +136,7 @@ def wait_without_spinning() -> None:
 def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outcome:
     """Return how `train` ended; at an off-ramp with the ledger and the samples, and the reason in the last line."""
     from trainer.evaluation.scores import describe_counts
-    from trainer.ledger import show_bill
+    from trainer.ledger import bill_phases, show_bill
     from trainer.run_folder import read_run_record, read_samples
 
     figures = result.figures
@@ -148,8 +148,7 @@ def describe_result(name: str, result: TrainingResult, exit_status: int) -> Outc
     stopped: list[Part] = []
     if figures["off_ramp"]:
         samples = read_samples(Path(figures["run"])).get(result.step, [])
-        keys = ("phase", "steps", "tokens", "hours", "usd", "loss", "usd_per_loss", "marginal_usd_per_loss")
-        stopped = [show_bill([{key: row[key] for key in keys} for row in figures["phases"]])]
+        stopped = [show_bill(bill_phases(figures["phases"]))]
         stopped += [line for one in samples for line in [*(one["prompt"] + one["text"]).splitlines(), ""]]
         passed = {phase for phase, _ in read_run_record(Path(figures["run"])).passed}
         go_on = " ".join(["--go-on", *(shlex.quote(name) for name in {figures["waits_at"]} - passed)])

@@ -84,8 +84,15 @@ def draw_run(run: TrainingRun) -> Figure:
             for axis in figure.axes:
                 axis.axvline(phase.until_step, color="0.5", linestyle="--", linewidth=0.8)
             top = figure.axes[0]
-            place: dict[str, Any] = {"xycoords": top.get_xaxis_transform(), "rotation": 30, "va": "bottom"}
-            top.annotate(printable(phase.name), (phase.until_step, 1.0), fontsize="small", parse_math=False, **place)
+            top.annotate(
+                printable(phase.name),
+                (phase.until_step, 1.0),
+                xycoords=top.get_xaxis_transform(),
+                rotation=30,
+                va="bottom",
+                fontsize="small",
+                parse_math=False,
+            )
     for axis in figure.axes:
         for change in run.record.changes:
             axis.axvline(change.after_step, color="0.5", linestyle=":", linewidth=0.8)
@@ -153,8 +160,7 @@ def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
     # Names come from recipes: `$` must not start a formula.
     with mpl.rc_context({"text.parse_math": False, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(5 + 4 * len(axes), 0.8 + 2.1 * len(panels)), layout="constrained")
-        sharing: dict[str, Any] = {"sharex": "col", "sharey": "row", "squeeze": False}
-        grid = figure.subplots(len(panels), len(axes), **sharing)
+        grid = figure.subplots(len(panels), len(axes), sharex="col", sharey="row", squeeze=False)
         for row, (words, unit, lines) in zip(grid, panels, strict=True):
             for axis, (key, scale, _) in zip(row, axes, strict=True):
                 for (name, (records, number)), (style, colour) in zip(
@@ -162,8 +168,8 @@ def draw_panels(panels: Sequence[Panel], axes: Sequence[Against]) -> Figure:
                 ):
                     curve = [(at / scale, y, error) for at, y, error in read_curve(records, number, key)]
                     shown = printable(name if len(name) <= MOST_NAME else f"...{name[-MOST_NAME:]}")
-                    how: dict[str, Any] = {"smoothed": number in SMOOTHED, "raw": len(lines) < 3}
-                    _draw_curve(axis, curve, shown, **how, color=colour, linestyle=style)
+                    smoothed, raw = number in SMOOTHED, len(lines) < 3
+                    _draw_curve(axis, curve, shown, smoothed=smoothed, raw=raw, color=colour, linestyle=style)
                 _scale(axis, unit)
                 axis.grid(visible=True, alpha=0.25)
                 axis.xaxis.set_major_formatter(
