@@ -25,6 +25,7 @@ FIXED_BY_CHECKPOINT = (
     "train.rows",
     "train.global_batch",
     "train.seed",
+    "train.rehearsal",
     "optimizer.kind",
 )
 """Keys, or prefixes of keys, that decide a checkpoint's weights or the order of the data. A resumed run keeps them."""
@@ -71,11 +72,6 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
     Raises:
         InputError: with every reason.
     """
-    if found.recipe.train.rehearsal != recipe.train.rehearsal:
-        raise InputError(
-            f"{found.path}: is of {'a rehearsal' if found.recipe.train.rehearsal else 'the real run'}, and a rehearsal "
-            "never becomes the real run. Give each a run folder of its own."
-        )
     # Other data or another model cannot go on.
     problems: list[str] = []
     if (given := found.state.manifest_sha256) != shard_set.manifest_sha256:

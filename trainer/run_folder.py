@@ -131,7 +131,7 @@ def read_run_record(run: Path) -> RunRecord:
     Raises:
         InputError: the file is missing, or is not such a record.
     """
-    if not (run / RUN_FILE).is_file():
+    if not (run / RUN_FILE).exists():
         raise InputError(f"{run / RUN_FILE}: is missing. Expected the whole folder of a training run.")
     return load_settings(RunRecord, run / RUN_FILE)
 

@@ -185,7 +185,7 @@ def test_a_rehearsal_does_everything_and_is_never_the_real_run(train, tmp_path):
     assert [line["step"] for line in run.records if "val_loss" in line] == list(range(6, 49, 6))
     assert list(read_samples(tmp_path)) == [12, 24, 36]
     assert (run.recipe.name, run.recipe.train.steps, run.recipe.schedule.warmup_steps) == ("rehearsal of tiny", 48, 1)
-    assert "is of a rehearsal" in train(tmp_path, *changes, status=2).stderr
+    assert "train.rehearsal = true; the recipe has false" in train(tmp_path, *changes, status=2).stderr
 
 
 def test_money_spent_on_steps_that_a_crash_lost_is_counted(train, tmp_path):

@@ -22,23 +22,20 @@ def shrink_recipe(recipe: TrainRecipe) -> TrainRecipe:
 
     # Groups of heads stay groups.
     group = model.num_attention_heads // model.num_key_value_heads
-    heads = group if group > 1 else 2
+    heads = 2 * group
     raw["name"] = f"rehearsal of {recipe.name}"
     raw["model"] |= {
         "hidden_size": 16 * heads,
         "intermediate_size": 64 * heads,
         "num_hidden_layers": 2,
         "num_attention_heads": heads,
-        "num_key_value_heads": heads // group,
+        "num_key_value_heads": 2,
     }
 
     # Where something happens: each such step becomes a multiple of the gap.
     marks = sorted({*recipe.milestones, train.steps})
     places = {mark: GAP * (at + 1) for at, mark in enumerate(marks)}
     steps = places[train.steps]
-
-    def shrink(count: int) -> int:
-        return max(min(1, count), count * steps // train.steps)
 
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     # Packed rows keep their length, or conversations would be longer than a row.
@@ -54,9 +51,9 @@ def shrink_recipe(recipe: TrainRecipe) -> TrainRecipe:
         "rehearsal": True,
         "smoke_steps": min(train.smoke_steps, steps),
     }
-    raw["schedule"]["warmup_steps"] = shrink(schedule.warmup_steps)
+    raw["schedule"]["warmup_steps"] = min(schedule.warmup_steps, 1)
     if schedule.decay_steps is not None:
-        raw["schedule"]["decay_steps"] = shrink(schedule.decay_steps)
+        raw["schedule"]["decay_steps"] = min(schedule.decay_steps, GAP // 2)
     for phase in raw["phases"]:
         phase["until_step"] = places[phase["until_step"]]
         phase["milestones"] = [places[step] for step in phase["milestones"]]

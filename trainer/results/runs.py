@@ -1,7 +1,6 @@
 """Runs as their folders tell them: the recipe, the metrics, which set and tokenizer, and what is odd about the run."""
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from trainer.ledger import draw_up_bill
 from trainer.metrics import METRICS_FILE, Record, last_record, read_lines
 from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.resume import describe_changes, list_keys
-from trainer.run_folder import RECIPE_FILE, RUN_FILE, TOKENIZER_FILE, RunRecord, read_run_record
+from trainer.run_folder import RECIPE_FILE, TOKENIZER_FILE, RunRecord, read_run_record
 
 
 @dataclass(frozen=True)
@@ -99,11 +98,9 @@ def read_run(folder: Path) -> TrainingRun:
 
     Raises:
         InputError: it is not the folder of a run, no step is logged yet, or a file of it is damaged.
+        OSError: a file of it cannot be read.
     """
-    for name in (METRICS_FILE, RUN_FILE, TOKENIZER_FILE):
-        if not (folder / name).is_file():
-            found = "is no regular file" if os.path.lexists(folder / name) else "is missing"
-            raise InputError(f"{folder / name}: {found}. Expected the folder of a training run.")
+    about = read_run_record(folder)
     records, is_cut = read_lines(folder)
     recipe = load_train_recipe(folder / RECIPE_FILE)
     if not any(record.keys() & {"loss", "val_loss"} for record in records):
@@ -116,7 +113,7 @@ def read_run(folder: Path) -> TrainingRun:
         name=folder.resolve().name,
         folder=folder,
         recipe=recipe,
-        record=read_run_record(folder),
+        record=about,
         records=records,
         tokenizer_sha256=hashlib.sha256(read_file(folder / TOKENIZER_FILE, MAX_TOKENIZER_BYTES)).hexdigest(),
         is_cut=is_cut,
