@@ -76,21 +76,20 @@ def compare_runs(runs: Sequence[TrainingRun]) -> JsonObject:
         "runs": [_measure_run(run) for run in runs],
         "scores": scores,
         "bill": [{"run": run.name, **row} for run in runs for row in run.draw_up_bill()],
-        "samples": [{"run": run.name, **sample} for run in runs for sample in _list_samples(run)],
+        "samples": [sample for run in runs for sample in _list_samples(run)],
         "changes": changes,
         "notes": list(_list_notes(runs, points, scores)),
     }
 
 
-def _list_samples(run: TrainingRun) -> Iterator[JsonObject]:
-    """Yield the texts that a run has drawn, so that those of one prompt are side by side."""
-    drawn = [
-        {"prompt": sample["prompt"], "step": step, "text": sample["text"]}
-        for step, samples in read_samples(run.folder).items()
-        for sample in samples
-    ]
-    for prompt in dict.fromkeys(sample["prompt"] for sample in drawn):
-        yield from (sample for sample in drawn if sample["prompt"] == prompt)
+def _list_samples(run: TrainingRun) -> list[JsonObject]:
+    """Return the texts that a run has drawn, so that those of one prompt are side by side."""
+    drawn: dict[str, list[JsonObject]] = {}
+    for step, samples in read_samples(run.folder).items():
+        for one in samples:
+            row = {"run": run.name, "prompt": one["prompt"], "step": step, "text": one["text"]}
+            drawn.setdefault(one["prompt"], []).append(row)
+    return [row for rows in drawn.values() for row in rows]
 
 
 def _measure_run(run: TrainingRun) -> JsonObject:

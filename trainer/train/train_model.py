@@ -158,9 +158,8 @@ def run_training(session: Session, say: Note, *, go_on: str | None = None, progr
         f"{plural(parameters, 'parameter')} on {where} in {session.precision}, "
         f"{plural(torch.get_num_threads(), 'thread')}"
     )
-    if (servers := list_servers(recipe.model)) != SERVERS:
-        only, lack = " and ".join(servers), " or ".join(SERVERS[1:])
-        say(f"an export of this model runs in {only} alone, not in {lack}: see model.hidden_act")
+    if list_servers(recipe.model) != SERVERS:
+        say("an export of this model runs in transformers alone, not in vLLM or llama.cpp: see model.hidden_act")
     for phase in recipe.phases:
         if phase.until_step > recipe.train.steps:
             say(f"phase {phase.name!r} ends at step {phase.until_step:,}, after the last one: its goal is not judged")
