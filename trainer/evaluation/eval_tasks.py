@@ -179,9 +179,8 @@ def encode_items(trained: TrainedModel, items: Sequence[Item]) -> tuple[list[Ite
         # Spaces at the end of a context belong to the first token of the choice.
         contexts = [context.rstrip() for context in item.contexts]
         wholes = [whole + DELIMITER + choice for whole, choice in zip(item.contexts, item.choices, strict=True)]
-        encoded = trained.encode([*dict.fromkeys(contexts), *wholes])
-        sizes = {context: len(own) for context, own in zip(dict.fromkeys(contexts), encoded, strict=False)}
-        ids = encoded[len(sizes) :]
+        begun, ids = [*dict.fromkeys(contexts)], trained.encode(wholes)
+        sizes = dict(zip(begun, map(len, trained.encode(begun)), strict=True))
         texts = [
             Text([trained.begin_id, *own], len(own) - sizes[context])
             for own, context in zip(ids, contexts, strict=True)

@@ -281,6 +281,7 @@ class TrainingLoop:
     def _sample(self) -> None:
         """Continue the prompts of the recipe, into a file of this step."""
         session, config = self.session, self.session.recipe.eval
+        file = sample_file(session.run, session.step)
         if config.prompts and isinstance(session.forward, FSDPModule):
             self.say(
                 f"no samples: the weights are split over ranks. Run {shell_command('tokenmill', 'sample', session.run)}"
@@ -289,8 +290,8 @@ class TrainingLoop:
             session.model.eval()
             completions = generate_texts(session.trained, config.prompts, config.samples)
             lines = [json.dumps(asdict(completion), ensure_ascii=False) + "\n" for completion in completions]
-            make_folder(sample_file(session.run, session.step).parent)
-            write_text(sample_file(session.run, session.step), "".join(lines))
+            make_folder(file.parent)
+            write_text(file, "".join(lines))
 
     def _save(self) -> None:
         """Save weights that can be trained on, unless that is done; of older ones keep milestones and the best."""
