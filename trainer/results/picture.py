@@ -63,17 +63,9 @@ def read_curve(records: Iterable[Record], key: str, against: str = "step") -> Cu
 
 
 def smooth(values: Sequence[float] | Float64s, width: int) -> Float64s:
-    """Smooth a curve's values: return the mean of `width` values around each one, float64 `(len(values),)`.
-
-    Near the beginning, where a loss falls steeply, as few values follow as come before; near the end fewer follow.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):  # a loss may be anything
-        sums = np.append(0.0, np.cumsum(values))
-    index = np.arange(len(values))
-    before = np.minimum(index, width // 2)
-    after = np.minimum(before, len(values) - 1 - index)
-    starts, stops = index - before, index + after + 1
-    return (sums[stops] - sums[starts]) / (stops - starts)
+    """Smooth a curve's values: return the mean of each and those before it, `width` in all, float64 `(values,)`."""
+    sums = np.convolve(values, np.ones(width))[: len(values)]
+    return sums / np.minimum(np.arange(1, len(values) + 1), width)
 
 
 def draw_run(run: TrainingRun) -> Figure:
