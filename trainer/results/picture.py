@@ -125,7 +125,7 @@ def draw_runs(runs: Sequence[TrainingRun], axes: Sequence[Against]) -> Figure:
     """Draw the picture of the training loss and every score of several runs, each with a colour for each run."""
     panels = [
         (NAMES.get(key, key), unit_of(key), {run.name: (run.records, key) for run in runs})
-        for key in dict.fromkeys(["loss", *(score for run in runs for score in run.scores)])
+        for key in ["loss", *list_scores([record for run in runs for record in run.records])]
         if key != PERPLEXITY  # the loss again
     ]
     return draw_panels(panels, axes)

@@ -4,7 +4,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 from shards.errors import InputError, plural
@@ -40,11 +39,6 @@ class TrainingRun:
     records: list[Record]
     tokenizer_sha256: str
     is_cut: bool
-
-    @cached_property
-    def scores(self) -> list[str]:
-        """The names of its scores: of the validation split, then of eval sets and tasks."""
-        return list_scores(self.records)
 
     def last(self, key: str) -> float | None:
         """Return the last value of a number of the metrics; None if no line has it."""
@@ -82,7 +76,7 @@ class TrainingRun:
         step, steps = self.records[-1]["step"], self.recipe.train.steps
         if step < steps:
             notes.append(f"is at step {step:,} of {steps:,}: it stopped, or is still going")
-        if not self.scores:
+        if not list_scores(self.records):
             notes.append("was never validated")
         if (idle := self.record.idle_seconds) >= 60:
             usd = self.recipe.cost.gpu_usd_per_hour * idle / 3600
