@@ -31,7 +31,7 @@ from tests.support.builds import build_here, call_here
 from tests.support.recipes import write_small_recipe
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "refusals.txt"
-SHARED = ("set", "set.work", "run")
+SHARED = ("set", "set.work", "run", "exported")
 """Folders of a case's world that are built once, and copied for a case that changes them."""
 TRAIN = """
 name = "tiny"
@@ -52,9 +52,11 @@ PLACES = {
     "EvalTaskConfig": "trainer.recipe.eval_config",
     "KNOWN_TASKS": "shards.eval_tasks.known",
     "Path": "pathlib",
+    "ROLES": "shards.format.chat",
     "TokenStream": "shards.torch",
     "TokenWindows": "shards.torch",
     "count_up": "tests.support.token_sets",
+    "load_file": "safetensors.torch",
     "load_train_recipe": "trainer.recipe",
     "open_store": "shards.stores.open",
     "parse_hub_address": "shards.stores.hub_store",
@@ -63,6 +65,7 @@ PLACES = {
     "parse_size": "pipeline.recipe.key_values",
     "read_items": "shards.eval_tasks.read",
     "read_vocabulary": "shards.format.vocabulary",
+    "save": "safetensors.torch",
     "utf8": "trainer.commands.sample",
     "reseal": "tests.support.fuzz.damage",
     "write_run": "tests.support.compared_runs",
@@ -71,8 +74,8 @@ PLACES = {
 """The modules of names that Python calls use beside `pipeline`, `shards` and `trainer`."""
 
 
-PROGRESS = re.compile(r"\w+: (\d+%|$|\d+ tasks? in )")
-"""How far a stage is: shown or not by how long it takes."""
+PROGRESS = re.compile(r"\w+: (\d+%|$|\d+ tasks? in )|[\d,]+ parameters on ")
+"""How far a stage is, shown or not by how long it takes; on how many threads a model trains."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +116,14 @@ class World:
         )
 
     def build(self, name: str) -> Path:
-        """Return the folder of the set, of its work folder, or of the run."""
+        """Return the folder of the set, of its work folder, of the run, or of its model for transformers."""
         if not (self.folder / "set").exists():
             build_here(self.folder / "recipe.toml", self.folder / "set")
-        if name == "run" and not (self.folder / "run").exists():
-            train = ["train", "train.toml", "--shards", "set", "--run", "run"]
-            call_here(*train, cwd=self.folder, expect=0)
+        made = {"run": "train train.toml --shards set --run run", "exported": "export-model run --to hf --out exported"}
+        if name in made and not (self.folder / name).exists():
+            if name == "exported":
+                self.build("run")
+            call_here(*made[name].split(), cwd=self.folder, expect=0)
         return self.folder / name
 
     @contextlib.contextmanager
@@ -182,7 +187,7 @@ class Names(dict[str, Any]):
         """Import a name."""
         if name in PLACES:
             return getattr(importlib.import_module(PLACES[name]), name)
-        if name in ("pipeline", "shards", "trainer"):
+        if name in ("pipeline", "shards", "torch", "trainer"):
             return importlib.import_module(name)
         raise KeyError(name)
 

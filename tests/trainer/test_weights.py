@@ -1,7 +1,6 @@
 """Runs that begin with the weights of a run, or of a folder of transformers; such folders scored and sampled."""
 
 import json
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -9,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 import transformers
 
 from shards import ShardSet, open_set
-from shards.format.chat import ROLES
 from shards.torch import TokenWindows
 from tests.support.eval_task_rows import write_lines
 from tests.support.recipes import overrides
@@ -171,102 +168,6 @@ def test_the_rows_of_new_tokens_are_the_mean(run, longer_set, make_folder, train
     done = trainer.run("train", recipe_without_model, *given, "train.steps=2", expect=0)
     assert "the rows of 2 tokens begin as the mean of the trained rows: '<|user|>', '<|assistant|>'" in done.stderr
     assert load_model(tmp_path / "run").model.vocab_size == 322
-
-
-def break_config(**changes: Any) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        file = folder / "config.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-
-    return change
-
-
-def cut(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def pickle(folder: Path) -> None:
-    state = safetensors.torch.load_file(folder / "model.safetensors")
-    torch.save(state, folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-
-
-def untie(folder: Path) -> None:
-    state = safetensors.torch.load_file(folder / "model.safetensors")
-    state["lm_head.weight"] = state["model.embed_tokens.weight"] + 1
-    safetensors.torch.save_file(state, folder / "model.safetensors")
-
-
-def pipe(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    os.mkfifo(folder / "model.safetensors")
-
-
-def other_splitter(folder: Path) -> None:
-    file = folder / "tokenizer.json"
-    tokenizer = json.loads(file.read_text())
-    tokenizer["pre_tokenizer"]["use_regex"] = False
-    file.write_text(json.dumps(tokenizer))
-
-
-def other_tokenizer(folder: Path) -> None:
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    entries = tokenizer["model"]["vocab"]
-    first, second = [text for text in entries if len(text) == 1][:2]
-    entries[first], entries[second] = entries[second], entries[first]
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-
-
-def receipt(**seen: Any) -> Callable[[Path], object]:
-    return lambda folder: (folder / "export.json").write_text(json.dumps({"seen": seen}))
-
-
-FAULTS = {
-    "another kind": (break_config(model_type="mistral"), "model_type = 'mistral'; expected 'llama' or 'qwen3'"),
-    "biases": (break_config(attention_bias=True), "attention_bias = True; expected False or None"),
-    "rope scaling": (
-        break_config(rope_parameters={"rope_type": "llama3", "factor": 8}),
-        "rope_parameters = {'rope_type': 'llama3'",
-    ),
-    "scaling beside": (
-        break_config(rope_scaling={"type": "linear", "factor": 4.0}),
-        "rope_scaling = {'type':",
-    ),
-    "a head of its own": (untie, "tie_word_embeddings = true; model.safetensors has an lm_head.weight of its own"),
-    "a pipe": (pipe, "model.safetensors: is missing, or no regular file"),
-    "another splitter": (other_splitter, "its tokenizer has another pre_tokenizer than that of"),
-    "wide heads": (break_config(head_dim=32), "head_dim = 32; expected 16 or None"),
-    "quantized": (break_config(quantization_config={"bits": 4}), "quantization_config = {'bits': 4}; expected"),
-    "other shapes": (break_config(intermediate_size=96), "mlp.gate_proj.weight: shape [64, 64]; expected [96, 64]"),
-    "ties": (break_config(tie_word_embeddings=False), "none has lm_head.weight, which config.json asks for"),
-    "no width": (break_config(hidden_size=None, head_dim=None), "hidden_size"),
-    "an end that is no token": (break_config(eos_token_id=17), "eos_token_id = 17; expected that of a special token"),
-    "half a download": (cut, "not a safetensors file"),
-    "pickled": (pickle, "0 files of safetensors, and pytorch_model.bin, which is pickled and never loaded"),
-    "no tokenizer": (
-        lambda folder: (folder / "tokenizer.json").unlink(),
-        "tokenizer.json: cannot be read: No such",
-    ),
-    "another tokenizer": (other_tokenizer, "Build the set with [tokenizer] file ="),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json: is damaged"),
-    "a hostile receipt": (receipt(untrained=[{}]), "export.json: seen"),
-    "a format without special tokens": (
-        receipt(chat={"before": dict.fromkeys(ROLES, "x"), "after": "", "opening": [1]}),
-        "chat: system is 'x'; expected a special token at its beginning",
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_weights_that_do_not_fit_are_refused(fault, make_folder, trainer, recipe_without_model, shard_set, tmp_path):
-    change, expected = FAULTS[fault]
-    shutil.copytree(make_folder("llama"), tmp_path / "hf")
-    change(tmp_path / "hf")
-    given = ("train", recipe_without_model, "--shards", shard_set.path, "--run", tmp_path / "run")
-    done = trainer.run(*given, "--weights", tmp_path / "hf", expect=2)
-    assert expected in done.stderr
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_model_of_the_recipe_must_be_that_of_the_weights(train, run, shard_set, tmp_path):
