@@ -1,4 +1,4 @@
-"""Conversations as ids: equal to `transformers`, text as data, targets by the format's page alone, tables refused."""
+"""Conversations as ids: equal to `transformers`, text as data, targets by the format's page alone."""
 
 # pyright: basic
 
@@ -19,7 +19,6 @@ from pipeline.encode.conversations import find_messages
 from pipeline.recipe.chat import ChatRecipe
 from pipeline.tokenizer.chat_tokens import add_chat_tokens, find_chat_ids
 from pipeline.tokenizer.encoder import Encoder
-from pipeline.tokenizer.given_tokenizer import TokenizerError, read_encoder_file
 from pipeline.tokenizer.train import pre_tokenizer
 from shards.convert.chat_template import write_chat_template
 from shards.format.chat import Message, find_targets, mark_targets, parse_conversation
@@ -184,60 +183,6 @@ def test_documents_are_the_conversations_of_the_files(chat_set: Built) -> None:
     assert found < expected
     assert len(found) > 200
     assert parse_conversation(write_conversation(make_conversations(1)[0])) == make_conversations(1)[0]
-
-
-TABLES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "a header that joins the answer": (
-        {"before": {role: f"<|im_start|>{role}\n\n" for role in ("system", "user", "assistant")}},
-        "gpt2",
-        "its end joins the answer",
-    ),
-    "EOS ends a turn": (
-        {"before": {r: f"<|{r}|>" for r in ("system", "user", "assistant")}, "after": EOS},
-        "gpt2",
-        "begins or ends documents",
-    ),
-    "no special token": (
-        {"before": {r: f"{r}:" for r in ("system", "user", "assistant")}},
-        "gpt2",
-        "does not begin with a special token",
-    ),
-    "an end that is text": (
-        {"before": {r: f"<|{r}|>" for r in ("system", "user", "assistant")}, "after": "\n<|end|>"},
-        "gpt2",
-        "chat.after",
-    ),
-    "a header that ends in a letter": (
-        {"before": {r: f"<|{r}|>{r}" for r in ("system", "user", "assistant")}},
-        "gpt2",
-        "its end joins the answer",
-    ),
-    "an end that opens an answer": (
-        {"before": {r: f"<|{r}|>" for r in ("system", "user", "assistant")}, "after": "<|assistant|>"},
-        "gpt2",
-        "also occur in",
-    ),
-    "an unknown token": ({"format": "chatml"}, "unknown", "has an unknown token"),
-    "a space before each text": ({"format": "chatml"}, "prepend", "puts a space before each text"),
-    "an ordinary entry": ({"format": "chatml"}, "entry", "is an ordinary entry"),
-}
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_a_table_whose_ids_depend_on_who_splits_is_refused(name: str, tmp_path: Path) -> None:
-    keys, kind, said = TABLES[name]
-    tokenizer, eos = train("gpt2"), EOS
-    if kind == "prepend":
-        tokenizer, eos = train_llama2(real_documents()[:200]), "</s>"
-    elif kind == "unknown":
-        tokenizer, eos = with_metaspace(train_llama2(real_documents()[:200])), "</s>"
-        tokenizer["model"]["byte_fallback"] = False
-    elif kind == "entry":
-        tokenizer["model"]["vocab"]["<|im_end|>"] = len(tokenizer["model"]["vocab"])
-    file = tmp_path / "tokenizer.json"
-    file.write_text(json.dumps(tokenizer))
-    with pytest.raises(TokenizerError, match=re.escape(said)):
-        read_encoder_file(file, eos_token=eos, chat=ChatRecipe.model_validate(keys))
 
 
 def test_a_given_tokenizer_gets_the_tokens_that_it_lacks(tmp_path: Path) -> None:

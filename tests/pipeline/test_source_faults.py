@@ -9,14 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.mix.block_lists import BlockList
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
-from pipeline.tokenizer.given_tokenizer import read_encoder_file
-from shards.errors import InputError
-from shards.eval_tasks.known import KNOWN_TASKS
-from shards.eval_tasks.read import read_items
-from shards.stores.files import PIPE
 from tests.support.reading import files_source, list_spans_of, read_batches, texts_of
 
 
@@ -69,18 +63,3 @@ def test_a_file_that_changes_or_goes_away_stops(tmp_path: Path):
         next(files.read_span(recipe, span))
     with pytest.raises(SourceError, match="no longer match any file"):
         list_spans_of(recipe)
-
-
-@pytest.mark.parametrize("is_pipe", [True, False])
-def test_a_pipe_or_a_file_beyond_memory_is_named(is_pipe: bool, tmp_path: Path):
-    file = tmp_path / "x"
-    os.mkfifo(file) if is_pipe else file.touch()
-    if not is_pipe:
-        os.truncate(file, 3 << 30)
-    found = "cannot be read: " + (PIPE if is_pipe else "it has 3,221,225,472 bytes, more than ")
-    with pytest.raises(InputError, match=f"x: {found}"):
-        read_items(KNOWN_TASKS["arc_easy"], files=[file])
-    with pytest.raises(InputError, match=f"x: {found}"):
-        read_encoder_file(file, eos_token="")
-    with pytest.raises(InputError, match=f"x: {found if is_pipe else '.*; line 5 is '}"):  # not one line of 3 GB
-        BlockList("x", file).read()

@@ -120,18 +120,3 @@ def test_a_dry_run_prints_the_card_and_asks_nothing(trainer, hub, priced, tmp_pa
     assert "Training began from step-00000002 of another run; its steps" in card
     assert "parameters, trained further, from the weights of base on" in card
     assert "/gone" not in card
-
-
-def test_what_a_card_lacks_is_named(trainer, train, tmp_path, priced):
-    train(tmp_path / "run", "train.steps=2", "eval.every_steps=24", "phases=[]")
-    for path in (tmp_path / "run/metrics.jsonl", tmp_path / "run/run.json"):
-        lines = [line for line in path.read_text().splitlines(keepends=True) if "val_loss" not in line]
-        path.write_text("".join(line.replace("sets", "gone") for line in lines))
-    done = trainer.run("push", tmp_path / "run", REPO, "--model", expect=2)
-    for lacks in ("lacks the mix: ", "lacks a licence. Add --license ID", "lacks scores: the run was not validated"):
-        assert f"error: {tmp_path / 'run'}: its card {lacks}" in done.stderr
-    (tmp_path / "empty").mkdir()
-    for place in (tmp_path / "empty", priced / "checkpoints"):
-        assert "no checkpoints" in trainer.run("push", place, REPO, *PUSH, expect=2).stderr
-    refused = "--license and --checkpoint are of a model: add --model"
-    assert refused in trainer.run("push", priced, REPO, "--license", "mit").stderr

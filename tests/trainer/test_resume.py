@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from shards.stores.files import lock_folder
 from tests.support.builds import wait_until
-from tests.trainer.conftest import build_set, read_lines
+from tests.trainer.conftest import read_lines
 from trainer.checkpoint.folders import list_checkpoints
 
 
@@ -123,17 +123,6 @@ def test_metrics_that_are_gone_are_said(train, whole_run, tmp_path):
     cut_weights(run)
     (run / "metrics.jsonl").unlink()
     assert "metrics.jsonl does not go on to step 21" in train(run).stderr
-
-
-def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(train, whole_run, tmp_path):
-    other = build_set(tmp_path / "other", shard_tokens={"train": [3_000], "val": [500]}, seed=5)
-    new = ("train.seq_len=16", "train.seed=5", "train.global_batch=4", "model.hidden_size=32", "optimizer.lr=0.5")
-    done = train(whole_run, *new, shards=other, more=("--json",), status=2)
-    problems = "\n".join(json.loads(done.stdout)["problems"])
-    kept = ("train.seq_len = 32", "train.seed = 1337", "train.global_batch = 8", "model.hidden_size = 64")
-    assert all(expected in problems for expected in ("manifest sha256", *kept))
-    assert "optimizer.lr" not in problems
-    assert "without effect, as all 24 steps are done: optimizer.lr = 0.5, not 0.01" in done.stderr
 
 
 def test_a_second_trainer_in_the_same_run_is_refused(train, tmp_path):
