@@ -54,23 +54,14 @@ def recipe_text(files: Sequence[Path], tokenizer: Path, *, val_tokens: int = 100
 def write_tokenizer(files: Sequence[Path], path: Path, *, max_bytes: int = 40 * MB) -> Path:
     """Write the tokenizer that every contestant is given, unless it is there: a BPE of evenly spaced documents."""
     import pyarrow.parquet as pq
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    from tests.support.shard_sets import train_bpe
 
     if path.exists():
         return path
     step = max(1, -(-text_bytes(files) // max_bytes))
     texts = (text for file in files for text in pq.read_table(file)["text"].to_pylist()[::step] if text)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE,
-        special_tokens=SPECIAL_TOKENS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer=trainer)
-    tokenizer.save(str(path))
+    train_bpe(texts, VOCAB_SIZE, SPECIAL_TOKENS).save(str(path))
     return path
 
 

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from pipeline.engine.tasks import Report
 from pipeline.recipe.schema import TokenizerRecipe
@@ -19,6 +19,7 @@ from shards.errors import RunError
 from shards.format.tokenizer_json import PATTERNS, make_plain
 from tests.support.reading import files_source, list_spans_of
 from tests.support.recipes import write_texts
+from tests.support.shard_sets import train_bpe
 from tests.support.tokenizers import with_splitter, write_sample
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
@@ -36,21 +37,6 @@ PUBLISHED = {
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
-
-
-def reference(texts: list[str], name: str, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
-    """Train with `tokenizers` alone."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizer(name)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
 
 
 Trained = dict[tuple[str, str], str]
@@ -72,7 +58,8 @@ def trained(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> T
 @pytest.mark.parametrize("name", NAMES)
 def test_file_is_what_tokenizers_trains(name: str, trained: Trained, documents: list[str]):
     assert PATTERNS == PUBLISHED
-    found, expected = json.loads(trained[name, "merge"]), json.loads(reference(documents, name).to_str())
+    found = json.loads(trained[name, "merge"])
+    expected = json.loads(train_bpe(documents, VOCAB_SIZE, SPECIAL, pre_tokenizer(name)).to_str())
     assert len(found["model"]["vocab"]) == VOCAB_SIZE
     for key in ("model", "added_tokens", "pre_tokenizer"):
         assert found[key] == expected[key], key
@@ -102,7 +89,7 @@ def test_a_vocabulary_too_large_for_the_sample(name: str, tmp_path: Path, monkey
     texts = ["low lower lowest", "new newer newest low"] * 5000
     write_texts(tmp_path / "a.jsonl", texts)
     source = files_source(tmp_path / "a.jsonl")
-    most = reference(texts, name, 5000).get_vocab_size()
+    most = train_bpe(texts, 5000, SPECIAL, pre_tokenizer(name)).get_vocab_size()
     for vocab_size in (most, most + 1, 5000):
         recipe = TokenizerRecipe(vocab_size=vocab_size, special_tokens=SPECIAL, pretokenizer=name)
         task = TokenizerTask(recipe, (source,), {"s": tuple(list_spans_of(source))}, (1.0,), 1337)

@@ -3,8 +3,9 @@
 import dataclasses
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +19,24 @@ from shards.format.shard import document_schema
 from shards.format.totals import describe_mix, describe_split
 
 
+def train_bpe(texts: Iterable[str], entries: int, special: Sequence[str] = (), splitter: Any = None) -> Tokenizer:
+    """Train a byte-level BPE with `tokenizers` alone, split as GPT-2's unless told otherwise."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = splitter or pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=entries,
+        special_tokens=[AddedToken(text, special=True, normalized=False) for text in special],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
 def train_tokenizer(texts: Iterable[str], entries: int) -> Tokenizer:
     """Train a byte-level BPE; two more entries are special."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=entries, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer = train_bpe(texts, entries)
     tokenizer.add_special_tokens([AddedToken(text, special=True) for text in ("<|endoftext|>", "<|pad|>")])
     assert tokenizer.get_vocab_size() == entries + 2
     return tokenizer

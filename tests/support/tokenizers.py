@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
 from shards.format.tokenizer_json import PATTERNS
 from tests.support.builds import real_documents
+from tests.support.shard_sets import train_bpe
 
 MARK = "\u2581"
 """What SentencePiece spells a space with."""
@@ -116,16 +117,7 @@ def train_bert(texts: Iterable[str]) -> dict[str, Any]:
 
 def train_byte_level(texts: Iterable[str], *, vocab_size: int = 500) -> dict[str, Any]:
     """Train a byte-level BPE with the same special tokens."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=SPECIAL,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return _describe(tokenizer, SPECIAL)
+    return _describe(train_bpe(texts, vocab_size, SPECIAL), SPECIAL)
 
 
 @cache
