@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, assume, example, given, settings
+from hypothesis import Phase, assume, example, given, reject, settings
 from hypothesis import strategies as st
 
 from pipeline.clean.reasons import DUPLICATE, ELSEWHERE, NEAR_DUPLICATE, step_of
@@ -35,6 +35,7 @@ from shards.format.manifest import block_list_reason
 from shards.stores.store import FolderStore
 from tests.support.builds import temporary_folder
 from tests.support.runs import (
+    Corpus,
     Document,
     Placed,
     corpus_of,
@@ -63,6 +64,21 @@ CUTS = st.lists(st.lists(st.integers(0, 60), max_size=4), min_size=3, max_size=3
 def plan_of(recipe: Recipe, runs: list[Run]) -> tuple[MixPlan, Index]:
     index = Index(runs, len(recipe.sources))
     return cut_sources(recipe, index), index
+
+
+def mix_sources(recipe: Recipe, sources: Corpus, cuts: list[list[int]]) -> tuple[Any, ...]:
+    """Return a mix's plan, what it places in each shard, which documents it keeps, and what is in train and in val."""
+    with temporary_folder() as folder:
+        runs = write_runs(Path(folder), sources, cuts)
+        try:
+            plan, index = plan_of(recipe, runs)
+        except InputError:
+            reject()  # the sources are too small
+        placed = place_documents(plan, runs, index)
+    splits: dict[str, list[Placed]] = {"train": [], "val": []}
+    for (split, _), items in placed.items():
+        splits[split] += items
+    return plan, placed, keep_first(sources), splits["train"], splits["val"]
 
 
 # --- Shares ---
@@ -105,7 +121,7 @@ def list_shares(recipe: Recipe) -> list[tuple[str | None, Fraction, list[Fractio
     max_epochs=st.integers(1, 4),
 )
 def test_properties_of_any_plan(
-    sources: list[list[Document]],
+    sources: Corpus,
     weights: list[float],
     phases: list[dict[str, Any]],
     cuts: list[list[int]],
@@ -120,17 +136,8 @@ def test_properties_of_any_plan(
     mix = {"tokens": tokens, "when_short": when_short, "max_epochs": max_epochs, "phases": phases}
     recipe = make_recipe(weights[: len(sources)], val_tokens=val_tokens, shard_tokens=shard_tokens, **mix)
     shares = list_shares(recipe)
-    with temporary_folder() as folder:
-        runs = write_runs(Path(folder), sources, cuts)
-        try:
-            plan, index = plan_of(recipe, runs)
-        except InputError:  # the sources are too small
-            return
-        placed = place_documents(plan, runs, index)
+    plan, placed, kept, train, val = mix_sources(recipe, sources, cuts)
     assert unseal(seal(plan), MixPlan) == plan
-    kept = keep_first(sources)
-    train = [item for (split, _), items in placed.items() if split == "train" for item in items]
-    val = [item for (split, _), items in placed.items() if split == "val" for item in items]
     check_documents(plan, kept, train, val, max_epochs if when_short == "repeat" else 1)
     # The shards of a phase follow each other, and each phase has its shares.
     shards = [shard for shard in plan.shards if shard.split == "train"]
@@ -151,21 +158,12 @@ def test_properties_of_any_plan(
 @settings(max_examples=60, phases=[Phase.explicit, Phase.generate])
 @given(CORPORA, CUTS, st.one_of(st.just("max"), st.integers(50, 5000)), st.sampled_from([0, 1, 30, 300]), st.booleans())
 def test_without_weights_all_text_is_used_once(
-    sources: list[list[Document]], cuts: list[list[int]], tokens: Any, val_tokens: int, left_out: bool
+    sources: Corpus, cuts: list[list[int]], tokens: Any, val_tokens: int, left_out: bool
 ):
     weights = [0 if left_out and source else None for source in range(len(sources))]
     recipe = make_recipe(weights, val_tokens=val_tokens, shard_tokens=200, tokens=tokens, when_short="shrink")
     sources = [own if weight is None else [] for weight, own in zip(weights, sources, strict=True)]
-    with temporary_folder() as folder:
-        runs = write_runs(Path(folder), sources, cuts)
-        try:
-            plan, index = plan_of(recipe, runs)
-        except InputError:  # all are too small for validation
-            assume(False)
-        placed = place_documents(plan, runs, index)
-    kept = keep_first(sources)
-    train = [item for (split, _), items in placed.items() if split == "train" for item in items]
-    val = [item for (split, _), items in placed.items() if split == "val" for item in items]
+    plan, placed, kept, train, val = mix_sources(recipe, sources, cuts)
     check_documents(plan, kept, train, val, 1)
     have = [sum(document.length for document in own) for own in kept]
     held_out = [sum(length for of, _, _, length in val if of == source) for source in range(len(kept))]
@@ -186,9 +184,7 @@ def test_without_weights_all_text_is_used_once(
         assert out <= max(own // 2, share * val_tokens)
 
 
-def check_documents(
-    plan: MixPlan, kept: list[list[Document]], train: list[Placed], val: list[Placed], most: int
-) -> None:
+def check_documents(plan: MixPlan, kept: Corpus, train: list[Placed], val: list[Placed], most: int) -> None:
     owner = {document.key: (source, document.length) for source, own in enumerate(kept) for document in own}
     assert all(owner[key] == (source, length) for source, _, key, length in (*train, *val))
     times = Counter(key for _, _, key, _ in train)
@@ -253,7 +249,7 @@ def list_broken(document: Document, recipe: Recipe, source: int) -> list[str]:
     return broken
 
 
-def decide(sources: list[list[Document]], recipe: Recipe, lists: list[set[Any]], near: set[Any]) -> list[list[Any]]:
+def decide(sources: Corpus, recipe: Recipe, lists: list[set[Any]], near: set[Any]) -> list[list[Any]]:
     """Reference: why each document is dropped, in the order given; None for a kept one."""
     owners: dict[Any, int] = {}
     reasons: list[list[Any]] = [[] for _ in sources]
@@ -289,7 +285,7 @@ def count(documents: list[Document]) -> dict[str, int]:
     group=st.sampled_from([1, 9, 1 << 22]),
 )
 def test_an_index_is_what_plain_code_finds(
-    sources: list[list[Document]],
+    sources: Corpus,
     cuts: list[list[int]],
     takes: list[float],
     limits: bool,

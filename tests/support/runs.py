@@ -39,7 +39,11 @@ class Document:
         return (self.key[0] // 3 + self.key[1] + len(name)) % 23 / 8
 
 
-def corpus_of(seed: int, number: int, size: int) -> list[list[Document]]:
+Corpus = list[list[Document]]
+"""The documents of each source."""
+
+
+def corpus_of(seed: int, number: int, size: int) -> Corpus:
     """Return sources that share some documents and repeat some. Drawn by seed: hypothesis would take minutes."""
     rng = random.Random(seed)
     ends = [0, 1, 1 << 63, (1 << 64) - 1]
@@ -57,10 +61,10 @@ def draw_key(rng: random.Random) -> tuple[int, int]:
     return rng.getrandbits(64), rng.getrandbits(64)
 
 
-def keep_first(sources: list[list[Document]]) -> list[list[Document]]:
+def keep_first(sources: Corpus) -> Corpus:
     """Reference: the documents of each source in hash order, the first of equal ones only."""
     seen: set[Any] = set()
-    kept: list[list[Document]] = []
+    kept: Corpus = []
     for documents in sources:
         own = {document.key: document for document in documents if document.key not in seen}
         seen |= own.keys()
@@ -95,7 +99,7 @@ def write_run(
 
 
 def write_runs(
-    folder: Path, sources: list[list[Document]], cuts: list[list[int]], measures: Sequence[Sequence[str]] = ()
+    folder: Path, sources: Corpus, cuts: list[list[int]], measures: Sequence[Sequence[str]] = ()
 ) -> list[Run]:
     """Write each source as runs, cut before the given positions, with the measures of each source."""
     runs: list[Run] = []
