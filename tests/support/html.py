@@ -41,10 +41,6 @@ class Html(HTMLParser):
         elif tag == "pre":
             self.blocks.append("")
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags[tag] += 1
-        self.attributes += [(tag, name, value) for name, value in attrs]
-
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag, f"{tag} closed at {self.getpos()}"
 
