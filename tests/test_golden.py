@@ -22,7 +22,8 @@ import pytest
 import xxhash
 import zstandard
 
-from tests.support.builds import call_here
+from tests.support.builds import call_here, read_json
+from tests.support.recipes import write_texts
 
 GOLDEN = Path(__file__).parent / "golden/contracts.json"
 PUBLIC = {
@@ -54,8 +55,8 @@ def write_recipe(folder: Path) -> Path:
     notes = [text(12) for _ in range(120)] + ["", pages[1]]
     table = pa.table({"text": pages, "score": [row % 9 for row in range(len(pages))]})
     pq.write_table(table, folder / "pages.parquet", row_group_size=100)
-    (folder / "notes.jsonl").write_text("".join(json.dumps({"text": note}) + "\n" for note in notes))
-    (folder / "items.jsonl").write_text("".join(json.dumps({"question": item}) + "\n" for item in items))
+    write_texts(folder / "notes.jsonl", notes)
+    write_texts(folder / "items.jsonl", items, "question")
     (folder / "block.txt").write_text("\n".join(xxhash.xxh3_128_hexdigest(page.encode()) for page in pages[20:23]))
     path = folder / "golden.toml"
     path.write_text(
@@ -110,9 +111,7 @@ tokens = 4_000
 
 def run(*arguments: str | Path, expect: int = 0) -> Any:
     """Run a command of `tokenmill` with `--json` and return what it prints."""
-    done = call_here(*arguments, "--json")
-    assert done.returncode == expect, done.stderr + done.stdout
-    return json.loads(done.stdout)
+    return call_here(*arguments, "--json", expect=expect).json
 
 
 def shape(value: Any, *, named: bool = False) -> Any:
@@ -137,7 +136,7 @@ def merge(shapes: list[Any]) -> Any:
 
 def read_set(folder: Path) -> dict[str, Any]:
     """Return what a set holds, by independent readers: names, keys, columns, tokens, documents, reasons."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = read_json(folder / "manifest.json")
     tokens, documents = {}, {}
     for shard in manifest["shards"]:
         with (folder / f"{shard['name']}.bin.zst").open("rb") as file:
@@ -159,7 +158,7 @@ def read_set(folder: Path) -> dict[str, Any]:
     return {
         "files": sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")),
         "manifest": shape(manifest),
-        "shard_metadata": shape(json.loads((folder / "train-00000.json").read_text())),
+        "shard_metadata": shape(read_json(folder / "train-00000.json")),
         "document_table": columns,
         "tokens": tokens,
         "documents": documents,
@@ -199,7 +198,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("part", ["set", "json", "python"])
 def test_contracts_hold(part: str, found: dict[str, Any]):
-    assert found[part] == json.loads(GOLDEN.read_text())[part]
+    assert found[part] == read_json(GOLDEN)[part]
 
 
 if __name__ == "__main__":

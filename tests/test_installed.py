@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.builds import read_json
 from tests.support.recipes import write_small_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,9 +92,9 @@ def test_commands_run_beside_modules_of_the_same_names(installed: Installed, pro
     installed.run(project, "tokenmill", "audit", "out/small", "--workers", "2", "--json", status=0)
     installed.run(project, "tokenmill", "train", "no.toml", "--shards", "out/small", "--run", "run", status=2)
     assert list(project.rglob("*.imported")) == []
-    build = json.loads((project / "out/small.work/build.json").read_text())
+    build = read_json(project / "out/small.work/build.json")
     assert build["workers"] == 2
-    manifests = [json.loads((project / name / "manifest.json").read_text()) for name in ("out/small", "out/one")]
+    manifests = [read_json(project / name / "manifest.json") for name in ("out/small", "out/one")]
     assert manifests[0] == manifests[1]
 
 

@@ -48,7 +48,7 @@ def test_each_answer_with_other_trainings_is_one_more_look(tmp_path: Path):
 def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path):
     file, out = write_ablation(tmp_path, PLAIN, SUMS, seeds=[1]), tmp_path / "out"
     done = ablate_here(file, out, "--json", expect=0)
-    answer = json.loads(done.stdout)
+    answer = done.json
     assert answer == json.loads((out / "ablation.json").read_text())
     assert "encode: 2 of 2 units were already encoded" in done.stderr  # the second arm changes only weights
     assert answer["scores"][0]["answer"] == "the first arm"
@@ -75,10 +75,10 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path):
     again = ablate_here(file, out, "--json")
     assert "held_out_bpb" in done.stderr  # what a training says when it is done
     assert "held_out_bpb" not in again.stderr
-    assert json.loads(again.stdout) == answer
+    assert again.json == answer
     write_ablation(tmp_path, PLAIN, SUMS)
     assert find_pending(file, out) == [("plain", 2), ("sums", 2)]
-    dry = json.loads(ablate_here(file, out, "--dry-run", "--json").stdout)
+    dry = ablate_here(file, out, "--dry-run", "--json").json
     assert [row["requested"] for row in dry["mix"]] == [0.75, 0.25, 0.5, 0.5]
     assert all(0 < abs(row["achieved"] - row["requested"]) < 0.025 for row in dry["mix"])
     assert (dry["missing"], [(row["trainings"], row["tokens"]) for row in dry["arms"]]) == (2, [(2, 1536)] * 2)
@@ -88,7 +88,7 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path):
 def test_a_failed_training_is_named_and_tried_again(tmp_path: Path):
     wide = {"name": "wide", "train": {"model": {"vocab_size": 4}}}  # known only when the set is
     done = ablate_here(write_ablation(tmp_path, PLAIN, wide, seeds=[1]), tmp_path / "out", "--json", expect=1)
-    answer = json.loads(done.stdout)
+    answer = done.json
     assert [(row["arm"], row["seed"]) for row in answer["failed"]] == [("wide", 1)]
     assert answer["failed"][0]["why"].count("model.vocab_size = 4") == 1  # what is refused is not tried twice
     assert [row["answer"] for row in answer["scores"]] == ["the first arm", "not known: its trainings failed"]
@@ -101,7 +101,7 @@ def test_changed_text_trains_again_what_it_decides(tmp_path: Path):
     file, out = write_ablation(tmp_path, PLAIN, rate, seeds=[1]), tmp_path / "out"
     first = ablate_here(file, out, "--json", expect=0)
     assert "arm rate: its set" not in first.stderr  # equal sets are built once
-    assert json.loads(first.stdout)["scores"][1]["answer"] == "one seed: the effect of chance is not known"
+    assert first.json["scores"][1]["answer"] == "one seed: the effect of chance is not known"
     write_ablation(tmp_path, PLAIN, {"name": "rate", "train": {"optimizer": {"lr": 4e-3}}}, seeds=[1])
     assert find_pending(file, out) == [("rate", 1)]
     write_ablation(tmp_path, PLAIN, rate, seeds=[1])

@@ -25,7 +25,7 @@ SHIPPED = Path(__file__).parents[2] / "recipes/experiments"
 def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path):
     file, out = write_search(tmp_path), tmp_path / "out"
     done = call_experiment("mix-search", file, out, "--json", expect=0)
-    answer = json.loads(done.stdout)
+    answer = done.json
     assert answer == json.loads((out / "mix-search.json").read_text())
     assert done.stderr.count("of 2 units were already encoded") >= 4  # arms change weights alone
     # Each mix is within the bounds, and its score is that of its run.
@@ -53,7 +53,7 @@ def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path):
 
     # Again: nothing is trained. More arms: those of the first round stay.
     again = call_experiment("mix-search", file, out, "--json")
-    assert json.loads(again.stdout) == answer
+    assert again.json == answer
     assert "begun" not in again.stderr
     write_search(tmp_path, arms=8)
     search = open_search(file, out)

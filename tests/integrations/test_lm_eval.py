@@ -14,7 +14,8 @@ import pytest
 
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.eval_tasks.read import read_items
-from tests.support.eval_task_rows import ROWS, write_lines
+from tests.support.eval_task_rows import ROWS
+from tests.support.recipes import write_lines
 from tests.trainer.conftest import RECIPE, TEXTS, build_set
 from tokenmill.__main__ import main
 from trainer.evaluation.eval_tasks import add_examples, encode_items, judge_items, measure_likelihoods

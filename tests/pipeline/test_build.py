@@ -2,7 +2,6 @@
 
 # pyright: basic
 
-import json
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -12,7 +11,7 @@ import pipeline
 from pipeline.builder import running_build
 from pipeline.sources.selection import open_sources
 from shards.format.reader import open_set
-from tests.support.builds import build_here, call_here, digests
+from tests.support.builds import build_here, call_here, digests, read_json
 from tests.support.recipes import source, write_recipe, write_small_recipe, write_texts
 
 
@@ -75,7 +74,7 @@ def test_what_is_refused_leaves_folders_as_they_are(recipe: Path, built: Path, t
     before = digests(built)
     for out, *options in (
         ("texts",),
-        ("set", "--work", str(tmp_path / "texts")),
+        ("set", "--work", tmp_path / "texts"),
         (built, "--set", "name=other"),
         ("set", "--set", "tokenizer.vocab_size=20_000", "--set", "tokenizer.sample_bytes=20 KB"),
     ):
@@ -95,7 +94,7 @@ def test_a_source_of_weight_0_is_in_the_phases_that_name_it(tmp_path: Path):
     recipe = write_recipe(tmp_path / "r.toml", *sources, mix=mix, shards=shards, split={"val_tokens": 400})
     build_here(recipe, tmp_path / "out")
     call_here("validate", tmp_path / "out", expect=0)
-    entries = json.loads((tmp_path / "out/manifest.json").read_text())
+    entries = read_json(tmp_path / "out/manifest.json")
     assert [[row["requested"] for row in phase["mix"]] for phase in entries["phases"]] == [[1, 0], [0.25, 0.75]]
     assert [row["requested"] for row in entries["mix"]] == pytest.approx([0.85, 0.15])
     estimate = pipeline.plan_set(recipe)

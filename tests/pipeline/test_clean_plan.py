@@ -1,6 +1,5 @@
 """Cleaning before anything is built: what `plan` foresees of it, and what the tokenizer's sample is drawn from."""
 
-import json
 import random
 import re
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from pipeline.recipe.presets import Gopher
 from tests.support import recipes
-from tests.support.builds import build_here, call_here, digests, real_documents
+from tests.support.builds import build_here, call_here, digests, read_json, real_documents
 from tests.support.recipes import overrides, write_recipe, write_texts
 
 
@@ -34,7 +33,7 @@ def test_a_plan_says_what_presets_take(when: str, tmp_path: Path):
     assert "warning: the build would stop: source 's': clean.code drops 100 of 400 documents (25.00%" in said
     allowed = "sources.s.clean.code.max_dropped=0.25"
     assert "warning:" not in call_here("plan", recipe, "--set", allowed).stdout
-    planned = json.loads(call_here("plan", recipe, "--set", allowed, "--json").stdout)["sources"][0]
+    planned = call_here("plan", recipe, "--set", allowed, "--json").json["sources"][0]
     built = build_here(recipe, tmp_path / "set", "--set", allowed)["sources"][0]
     assert built["documents_available"] == 300
     assert planned["tokens"] == pytest.approx(built["tokens_available"], rel=0.05)
@@ -43,7 +42,7 @@ def test_a_plan_says_what_presets_take(when: str, tmp_path: Path):
 
 def garbage(folder: Path) -> list[str]:
     """Return the entries that only the documents of a few words can have taught."""
-    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    vocabulary = read_json(folder / "tokenizer.json")["model"]["vocab"]
     return [entry for entry in vocabulary if 1 < len(entry) < 9 and set(entry) & set("zqxjkv")]
 
 
@@ -80,7 +79,7 @@ def test_a_moved_limit_keeps_the_sample_of_the_tokenizer_and_says_so(tmp_path: P
     assert 5 < few < more
     assert any("on a sample with other limits (prose: gopher.min_words = 15.0, now 25.0)" in n for n in moved["notes"])
     build_here(recipe, out, *overrides(f"{move}=off"))
-    limits = json.loads((out / "recipe.json").read_text())["tokenizer"]["sample_limits"]
+    limits = read_json(out / "recipe.json")["tokenizer"]["sample_limits"]
     assert limits == {"prose": {"gopher": Gopher().model_dump() | OTHERS_OFF | {"min_words": 15.0}}}
     build_here(recipe, out)
     assert digests(out) == before

@@ -1,6 +1,5 @@
 """Sixty planted documents, end to end: the audit lists them, a build with the list drops exactly what is listed."""
 
-import json
 import random
 import sysconfig
 from pathlib import Path
@@ -48,8 +47,7 @@ def plant(texts: list[str]) -> list[str]:
 
 def audit(path: Path, *options: str) -> Any:
     """Run `tokenmill audit --json` in the folder of a set."""
-    done = call_here("audit", path, *options, "--json", cwd=path.parent, expect=0)
-    return json.loads(done.stdout)
+    return call_here("audit", path, *options, "--json", cwd=path.parent, expect=0).json
 
 
 def read_list(path: Path) -> set[str]:

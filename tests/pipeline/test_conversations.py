@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from pipeline.encode.conversations import find_messages
@@ -26,7 +26,7 @@ from shards.format.manifest import ChatEntry
 from shards.format.reader import open_set
 from shards.format.tokenizer_json import find_special
 from shards.validation.validate import validate
-from tests.support.builds import Built, build_here, call_here, digests, real_documents
+from tests.support.builds import Built, build_here, call_here, digests, read_json, real_documents
 from tests.support.conversations import (
     BEGUN,
     CORPUS,
@@ -36,6 +36,7 @@ from tests.support.conversations import (
     write_chat_recipe,
     write_conversation,
 )
+from tests.support.shard_sets import train_bpe
 from tests.support.tokenizers import train_byte_level, train_llama2, with_metaspace
 
 EOS = "<|endoftext|>"
@@ -50,13 +51,9 @@ PUBLISHED = (
 
 
 def train(name: str) -> dict[str, Any]:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizer(name), decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=1500, special_tokens=[EOS], initial_alphabet=alphabet, show_progress=False)
     texts = real_documents()
-    tokenizer.train_from_iterator(("\n\n".join(texts[at : at + 3]) for at in range(0, len(texts), 3)), trainer)
-    return json.loads(tokenizer.to_str())
+    joined = ("\n\n".join(texts[at : at + 3]) for at in range(0, len(texts), 3))
+    return json.loads(train_bpe(joined, 1500, [EOS], pre_tokenizer(name)).to_str())
 
 
 class Written:
@@ -144,7 +141,7 @@ def read_page() -> Callable[..., list[bool]]:
 
 def test_the_page_of_the_format_gives_the_targets(chat_set: Built) -> None:
     by_page = read_page()
-    manifest = json.loads((chat_set.out / "manifest.json").read_bytes())
+    manifest = read_json(chat_set.out / "manifest.json")
     opened = open_set(chat_set.out)
     counted = dict.fromkeys((source["name"] for source in manifest["sources"]), 0)
     for shard in opened.splits["train"]:
@@ -198,7 +195,7 @@ def test_a_given_tokenizer_gets_the_tokens_that_it_lacks(tmp_path: Path) -> None
         built = build_here(recipe, folder / "set")
         assert built["problems"] == []
         manifest = open_set(folder / "set").manifest
-        own = json.loads((folder / "set/tokenizer.json").read_text())
+        own = read_json(folder / "set/tokenizer.json")
         added = {token["content"]: token for token in own["added_tokens"]}
         highest = max(tokenizer["model"]["vocab"].values())
         assert [added[text]["id"] for text in ("<|system|>", "<|user|>", "<|assistant|>")] == [

@@ -178,9 +178,8 @@ class Built:
 
 def run(command: str, place: Path, *options: str, expect: int = 0) -> Any:
     """Run a command; return what it says as JSON, or, without `--json`, the process."""
-    done = call_here(command, place, *options)
-    assert done.returncode == expect, done.stderr + done.stdout
-    return json.loads(done.stdout) if "--json" in options else done
+    done = call_here(command, place, *options, expect=expect)
+    return done.json if "--json" in options else done
 
 
 trace, report = partial(run, "trace"), partial(run, "clean-report")
@@ -294,7 +293,7 @@ def check_alarm(said: str, built: Built, name: str) -> None:
 def test_alarms_of_plan_and_build_show_what_would_go(built: Built):
     recipe, work = built.folder / "recipe.toml", built.folder / "strict.work"
     strict = overrides(*(f"{key}=0" for key in BOUNDS.values()))
-    planned = json.loads(call_here("plan", recipe, *strict, "--json").stdout)
+    planned = call_here("plan", recipe, *strict, "--json").json
     assert len(planned["stops"]) >= 5
     for name in BOUNDS:
         check_alarm("\n".join(planned["stops"]), built, name)
@@ -461,7 +460,7 @@ def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path
     pipeline.build_set(recipe, out=tmp_path / "set", workers=1, validate="quick")
     assert trace(tmp_path / "set", "--hash", "ab" * 16, "--json")["build"]["answer"] == "never seen"
     shutil.copy(tmp_path / "old.txt", tmp_path / "copy.txt")
-    told = trace(tmp_path / "set", "--document", str(tmp_path / "copy.txt")).stdout
+    told = trace(tmp_path / "set", "--document", tmp_path / "copy.txt").stdout
     for part in ("not valid UTF-8; above max_malformed = 0", "read as file in iso8859-1", "#file row 0: in the set"):
         assert part in told
     # The work folder of another build of the set: it says so.

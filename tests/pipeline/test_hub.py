@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.builds import build_here, digests, wait_until
+from tests.support.builds import build_here, digests, read_json, wait_until
 from tests.support.hub_builds import SIZES, SOURCES, Command, files_recipe, hub_recipe, without_provenance
 from tests.support.recipes import source, write_recipe
 from tests.support.servers import corpora
@@ -73,7 +73,7 @@ def test_the_shards_are_those_of_the_same_files_on_disk(
 
 
 def revisions_of(out: Path, name: str = "manifest.json") -> list[str]:
-    return [source["revision"] for source in json.loads((out / name).read_text())["sources"]]
+    return [source["revision"] for source in read_json(out / name)["sources"]]
 
 
 def needed_bytes(folder: Path, name: str, columns: set[str]) -> int:
@@ -129,7 +129,7 @@ def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest_whateve
 
 
 def results_in(stage: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text())["result"] for path in stage.glob("[0-9a-f]*/receipt.json")]
+    return [read_json(path)["result"] for path in stage.glob("[0-9a-f]*/receipt.json")]
 
 
 ABSENT = {
@@ -202,7 +202,7 @@ def test_other_formats_are_read_like_files_on_disk(hub: Hub, folder: Path, run: 
 
 def test_offline_the_cache_is_enough_or_says_what_is_missing(hub: Hub, run: Command, tmp_path: Path):
     recipe = hub_recipe(tmp_path / "hub.toml", "math")
-    cache = ("--cache", str(tmp_path / "cache"))
+    cache = ("--cache", tmp_path / "cache")
     first = run.build(recipe, "set", *cache)
     pinned = hub_recipe(tmp_path / "pinned.toml", "math", revision=hub.commit("HuggingFaceTB/finemath"))
     before = len(hub.requests)
@@ -225,7 +225,7 @@ def test_a_byte_that_was_corrupted_on_the_way_is_fetched_anew(
     data[start + 40 : start + 400] = bytes(360)
     hub.faults.on(f"/cdn/.*finemath-4plus/{path.name}", body=bytes(data))
     recipe = hub_recipe(tmp_path / "hub.toml")
-    cache = ("--cache", str(tmp_path / "cache"))
+    cache = ("--cache", tmp_path / "cache")
     said = run("build", recipe, "--out", tmp_path / "set", *cache, expect=2)
     assert f"{path.name}: row group 0 cannot be decoded" in said
     assert "Run again: it is fetched again" in said

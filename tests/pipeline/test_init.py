@@ -24,6 +24,7 @@ from tests.support.builds import call_here, real_documents
 from tests.support.cleaned_recipe import language_model
 from tests.support.hub_builds import Command
 from tests.support.reading import read_batches, texts_of
+from tests.support.recipes import write_file, write_lines
 from tests.support.servers.hub import Hub
 from trainer.metrics import METRICS_FILE
 from trainer.run_folder import RECIPE_FILE
@@ -83,8 +84,7 @@ def write_files(folder: Path) -> None:
         "hive/day=1/lang=en/a.parquet": b"",
         "lfs/a.bin": LFS,
     }.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        write_file(folder / name, content)
     for number in range(2):
         place = folder / f"hive/day={number}/lang=en/a.parquet"
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path):
     assert brief.count("left out") <= 5
     # Each regular file is in a source, or is said.
     read = {file.url for source in load_checked_recipe(tmp_path / "recipe.toml").sources for file in list_files(source)}
-    told = json.loads(call_here("init", "my data", "--out", "c.toml", "--json", cwd=tmp_path).stdout)["notes"]
+    told = call_here("init", "my data", "--out", "c.toml", "--json", cwd=tmp_path).json["notes"]
     for folder, _, names in os.walk(tmp_path / "my data"):
         for path in (Path(folder, name) for name in names):
             assert str(path) in read or any(path.name.replace("\n", "\\n") in line for line in told), path
@@ -226,8 +226,7 @@ def test_the_same_for_files_in_any_number(tmp_path: Path):
         "page/b.html": PAGE.format("A page of some words. " * 9),
     }
     for name, text in made.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+        write_file(tmp_path / name, text)
     for place in ("one", "two", "split/test.jsonl", "same", "page"):
         out = place.replace("/", "-")
         for command in (f"init {place} --out {out}.toml", f"plan {out}.toml", f"build {out}.toml --out {out}-set"):
@@ -239,11 +238,9 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Those of an encoding are a source; what the product wrote is left out."""
     odd: list[str] = []
     for number, text in enumerate(real_documents()[:100]):
-        path = tmp_path / f"texts/{number % 20}/{number}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
         odd += [f"texts/{number % 20}/{number}.txt"] if number % 9 == 5 else []
         data = f"{text}\ncafé\xa0!".encode("cp1252" if number % 9 == 5 else "utf-8", "ignore")
-        path.write_bytes(data.center(200_000 * (number == 14), b"."))
+        write_file(tmp_path / f"texts/{number % 20}/{number}.txt", data.center(200_000 * (number == 14), b"."))
     (tmp_path / "texts/0/faulty.txt").write_bytes("日本語の文。".encode() * 9 + b"\xff")
     for recipe, given in (("a.toml", "texts"), ("b.toml", "texts/**/*.txt")):
         call_here("init", given, given, "--out", recipe, cwd=tmp_path, expect=0)
@@ -303,7 +300,7 @@ def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: p
     (tmp_path / "b").mkdir()
     (tmp_path / "b/a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     (tmp_path / "b/a.csv.zst").write_bytes(zstandard.compress(b"text\n" + b"the same words\n" * 100_000))
-    found = json.loads(call_here("init", ".", "--json", cwd=tmp_path).stdout)["sources"]
+    found = call_here("init", ".", "--json", cwd=tmp_path).json["sources"]
     assert [source["documents"] for source in found] == [
         f"{lines.count(chr(10)):,}",
         "100,000",
@@ -391,7 +388,7 @@ def test_chats_that_a_build_cannot_take_are_left_out_with_their_reason(tmp_path:
         "alpaca.jsonl": [{"instruction": "Say what it is.", "output": "A mill, I think."}] * 20,
     }
     for name, records in made.items():
-        (tmp_path / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+        write_lines(tmp_path / name, records)
     said = call_here("init", *made, "--verbose", cwd=tmp_path, expect=0).stdout
     for part in (
         "message.jsonl: each record is a message, as chats have",

@@ -1,6 +1,5 @@
 """A tokenizer that is kept: given as a file it encodes only what is new; weights that change keep it, and say so."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shards.format.reader import open_set
-from tests.support.builds import build_here, digests, real_documents
+from tests.support.builds import build_here, digests, read_json, real_documents
 from tests.support.recipes import overrides, source, write_recipe
 
 NEW_TEXT = "A file that came later. It has words of its own: zyzzyva, quokka, and a good many more of them. "
@@ -55,7 +54,7 @@ def test_other_weights_keep_the_tokenizer_and_the_sets_own_recipe_has_its_sample
     moved = build_here(recipe, out, *weight)
     assert (moved["ran"]["tokenizer"], moved["ran"]["encode"]) == (0, 0)
     assert any("kept as trained, on a sample with weights {'same': 1.0, 'growing': 1.0}" in n for n in moved["notes"])
-    assert json.loads((out / "recipe.json").read_text())["tokenizer"]["sample_weights"] == {"same": 1, "growing": 1}
+    assert read_json(out / "recipe.json")["tokenizer"]["sample_weights"] == {"same": 1, "growing": 1}
     build_here(out / "recipe.json", tmp_path / "again")
     assert digests(tmp_path / "again") == digests(out)
     without = build_here(recipe, out, *overrides("sources.growing.weight=0"))

@@ -23,7 +23,7 @@ from pipeline.clean.python import judge
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import PythonFilter
-from pipeline.sources.base import MALFORMED, SourceError, TextBatch
+from pipeline.sources.base import MALFORMED, SourceError
 from shards.audit.audit import audit
 from shards.audit.figures import NGRAM_TOKENS, ShardAudit, audit_shard, join_ngrams
 from shards.audit.ngrams import hash_ngrams, token_values
@@ -32,9 +32,9 @@ from shards.format.chat import Message
 from shards.format.content_hash import hash_document
 from shards.format.reader import open_set
 from shards.terminal.display import printable
-from tests.support.builds import Built, call_here
+from tests.support.builds import Built, call_here, read_json
 from tests.support.conversations import CORPUS, make_conversations, read_lines, write_conversation
-from tests.support.reading import files_source, read_batches, texts_of
+from tests.support.reading import batch_of, files_source, read_batches, texts_of
 from tests.support.recipes import source, write_recipe
 
 S, U, A = "\ufdd0", "\ufdd1", "\ufdd2"
@@ -212,8 +212,7 @@ CLEANED = [
 def test_what_cleans_sees_each_mark_as_three_line_ends(keys: dict[str, Any]):
     def clean(texts: list[str], **own: Any) -> tuple[list[str], list[int], Tally]:
         tally = Tally()
-        batch = TextBatch(pa.array(texts, pa.large_string()), np.arange(len(texts), dtype=np.uint32))
-        left = clean_batch(files_source("x", **keys, **own), batch, tally)
+        left = clean_batch(files_source("x", **keys, **own), batch_of(texts), tally)
         return list(map(str, left.text.to_pylist())), left.rows.tolist(), tally
 
     def unmark(texts: list[str]) -> list[str]:
@@ -250,8 +249,11 @@ def test_masks_stay_within_a_message_and_a_function_keeps_the_marks():
             assert left.text.to_pylist() == [text.upper() for text in CLEANED]
 
 
+Held = list[tuple[int, str, list[Message]]]
+
+
 @pytest.fixture(scope="session")
-def held(chat_set: Built) -> list[tuple[int, str, list[Message]]]:
+def held(chat_set: Built) -> Held:
     """Return documents of the first shard that are conversations: their numbers, hashes and messages."""
     shard = open_set(chat_set.out).shards[0]
     known = {
@@ -263,12 +265,12 @@ def held(chat_set: Built) -> list[tuple[int, str, list[Message]]]:
     return [(number, digest, known[digest]) for number, digest in enumerate(hashes) if digest in known]
 
 
-def test_a_text_is_found_within_one_message(chat_set: Built, held: list[tuple[int, str, list[Message]]]) -> None:
+def test_a_text_is_found_within_one_message(chat_set: Built, held: Held) -> None:
     messages = next(messages for *_, messages in held if len(messages) > 2)
     question, answer = messages[-2][1], messages[-1][1]
 
     def count(flag: str, text: str) -> int:
-        return json.loads(call_here("trace", str(chat_set.out), flag, text, "--json").stdout)["documents"]
+        return call_here("trace", chat_set.out, flag, text, "--json").json["documents"]
 
     assert count("--text", question) == count("--regex", re.escape(question)) == 1
     assert count("--text", answer) >= 1
@@ -276,44 +278,42 @@ def test_a_text_is_found_within_one_message(chat_set: Built, held: list[tuple[in
         assert count("--text", text) == count("--regex", re.escape(text)) == 0
 
 
-def test_a_conversation_is_traced_by_its_messages(
-    chat_set: Built, held: list[tuple[int, str, list[Message]]], tmp_path: Path
-) -> None:
+def test_a_conversation_is_traced_by_its_messages(chat_set: Built, held: Held, tmp_path: Path) -> None:
     number, digest, messages = held[0]
     file = tmp_path / "talk.json"
 
     def ask(*said: Message) -> Any:
         file.write_text(json.dumps([{"role": role, "content": content} for role, content in said]))
-        return call_here("trace", str(chat_set.out), "--document", str(file), "--json")
+        return call_here("trace", chat_set.out, "--document", file, "--json")
 
-    found = json.loads(ask(*messages).stdout)
+    found = ask(*messages).json
     assert (found["query"], found["places"][0]["document"]) == (digest, number)
-    file.write_text(json.dumps({"id": [1], "messages": json.loads(file.read_text())}))
-    assert json.loads(call_here("trace", str(chat_set.out), "--document", str(file), "--json").stdout) == found
+    file.write_text(json.dumps({"id": [1], "messages": read_json(file)}))
+    assert call_here("trace", chat_set.out, "--document", file, "--json").json == found
     file.write_text('[{"role": "user", "content": [{"type": "text", "text": "Hi."}]}]')
-    assert "a message cannot be read" in call_here("trace", str(chat_set.out), "--document", str(file)).stderr
-    found = json.loads(ask(("user", "Nobody asked."), ("assistant", "So.")).stdout)
+    assert "a message cannot be read" in call_here("trace", chat_set.out, "--document", file).stderr
+    found = ask(("user", "Nobody asked."), ("assistant", "So.")).json
     assert [one["source"] for one in found["build"]["tried"]] == ["chats", "pairs"]
     assert "messages: no answer (user: Nobody asked.)" in ask(("user", "Nobody asked.")).stderr
 
 
 def test_a_plan_shows_who_says_what(chat_set: Built) -> None:
-    shown = call_here("plan", str(chat_set.recipe), "--show", "1").stdout
+    shown = call_here("plan", chat_set.recipe, "--show", "1").stdout
     assert re.search(r"row \d+\n  (system: .*\n(  .*\n)*?)?  user: \S", shown)
     assert "ufdd1" not in shown
     assert "\ufdd1" not in shown
 
 
-def test_a_document_is_shown_with_its_targets(chat_set: Built, held: list[tuple[int, str, list[Message]]]) -> None:
+def test_a_document_is_shown_with_its_targets(chat_set: Built, held: Held) -> None:
     number, _, messages = held[0]
-    asked = ("inspect", str(chat_set.out), "--shard", "0", "--document", str(number))
+    asked = ("inspect", chat_set.out, "--shard", 0, "--document", number)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FORCE_COLOR", "1")
         patch.delenv("NO_COLOR", raising=False)
         shown = call_here(*asked).stdout
     coloured = re.findall(r"\x1b\[32m(.*?)\x1b\[0m", shown, re.DOTALL)
     assert coloured == [f"{printable(text, keep=chr(10))}<|im_end|>" for role, text in messages if role == "assistant"]
-    assert json.loads(call_here(*asked, "--json").stdout)["targets"] > len(coloured)
+    assert call_here(*asked, "--json").json["targets"] > len(coloured)
 
 
 def test_an_audit_counts_conversations_and_compares_what_they_say(chat_set: Built, tmp_path: Path) -> None:
@@ -357,11 +357,11 @@ def test_a_build_and_a_plan_count_each_drop_and_name_the_first(tmp_path: Path) -
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     tables = {"chat": {"format": "roles"}, "tokenizer": {"vocab_size": 300}, "split": {"val_tokens": 100}}
     recipe = write_recipe(tmp_path / "r.toml", source("a", "a.jsonl", messages="messages"), **tables)
-    done = call_here("build", str(recipe), "--out", str(tmp_path / "set"), "--workers", "1", "--json")
+    done = call_here("build", recipe, "--out", tmp_path / "set", "--workers", "1", "--json")
     assert done.returncode == 0, done.stderr
-    (entry,) = json.loads((tmp_path / "set/manifest.json").read_text())["sources"]
+    (entry,) = read_json(tmp_path / "set/manifest.json")["sources"]
     assert {why: count for why, count in entry["dropped"].items() if why != "duplicate"} == dict(DROPPED)
-    planned = json.loads(call_here("plan", str(recipe), "--json").stdout)["sources"][0]
+    planned = call_here("plan", recipe, "--json").json["sources"][0]
     assert {
         why: round(share * len(lines)) for why, share in planned["dropped"].items() if why != "duplicate"
     } == DROPPED
@@ -376,7 +376,7 @@ def test_published_conversations_are_read_as_they_are() -> None:
     gsm = [f"{U}{row['question']}{A}{row['answer']}" for row in read_lines("gsm8k-train.jsonl")]
     assert texts_of(read_batches(files_source(CORPUS / "gsm8k-train.jsonl", messages=["question", "answer"]))) == gsm
     marks = {"human": U, "gpt": A}
-    rows = json.loads((CORPUS / "sharegpt-dummy.json").read_text())
+    rows = read_json(CORPUS / "sharegpt-dummy.json")
     said = ["".join(marks[one["from"]] + one["value"] for one in row["conversations"]) for row in rows]
     assert texts_of(read_batches(files_source(CORPUS / "sharegpt-dummy.json", messages="conversations"))) == said
     with pytest.raises(SourceError, match=r"column 'turns' has lists of text.*\n.*\n.*enumerate\(row\['turns'\]\)"):

@@ -1,6 +1,5 @@
 """The paths of a recipe begin at its folder, from wherever a command runs; those of --set at the working directory."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.paths import RECIPE_FOLDER_FILE
 from pipeline.sources.files import list_files
-from tests.support.builds import build_here, digests
+from tests.support.builds import build_here, digests, read_json
 from tests.support.provenance import compare_with_sources
 from tests.support.recipes import write_texts
 
@@ -60,7 +59,7 @@ def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.M
     out = project / "out/a"
     monkeypatch.chdir(project.parent / "elsewhere")
     build_here(project / "recipes/a.toml", out)
-    recorded = json.loads((out / "recipe.json").read_text())
+    recorded = read_json(out / "recipe.json")
     assert recorded["sources"][0]["paths"] == ["../texts/*.jsonl"]  # as the recipe says it
     assert (project / "out/a.work" / RECIPE_FOLDER_FILE).read_text() == "../../recipes\n"
     assert not [path for path in out.iterdir() if path.name.startswith(".")]

@@ -210,7 +210,7 @@ def test_a_plan_that_is_sure_ends_as_the_build(twice: Path, tmp_path: Path, too_
     plan = call_here("plan", twice, too_many, "--json")
     assert (build.returncode, plan.returncode) == (2, 2), plan.stdout + plan.stderr
     assert plan.stderr.splitlines()[-1].partition(":")[0] == build.stderr.splitlines()[-1].partition(":")[0]
-    assert json.loads(plan.stdout)["problems"], "the plan is printed all the same"
+    assert plan.json["problems"], "the plan is printed all the same"
 
 
 def test_one_small_build_is_scaled_to_any_size_and_machine(twice: Path):
@@ -323,6 +323,6 @@ def test_documents_are_shown_as_they_would_be_encoded(tmp_path: Path, monkeypatc
     printed = call_here("plan", recipe, "--show", "1").stdout
     for name, (_, shown) in SHOWN.items():
         assert shown in re.sub(rf"(?m)^{name}: {name}.jsonl b0-\d+ row 1\n", "", printed)
-    shown = json.loads(call_here("plan", recipe, "--show", "--json").stdout)["shown"]
+    shown = call_here("plan", recipe, "--show", "--json").json["shown"]
     assert [one["row"] for one in shown if "row" in one] == [1, 2, 3] * 3
     assert shown[3]["text"] == SHOWN["wide"][0]

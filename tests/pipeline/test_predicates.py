@@ -16,7 +16,8 @@ import pytest
 from pipeline.recipe.predicates import parse_predicate
 from pipeline.sources.base import SourceError
 from pipeline.sources.files import list_files
-from tests.support.reading import files_source, read_batches, texts_of
+from tests.support.reading import files_source, read_batches, rows_of, texts_of
+from tests.support.recipes import write_file
 
 JSON = "json"
 """In the place of a type: the values are also written as JSON lines; Arrow chooses the type in Parquet."""
@@ -122,7 +123,7 @@ def test_rows_that_hold_are_kept_and_others_counted(
             continue
         batches = read_batches(files_source(path, keep={"c": condition}))
         kept = [number for number, sign in enumerate(held) if sign == "+"]
-        assert [row for batch in batches for row in batch.rows.tolist()] == kept
+        assert rows_of(batches) == kept
         assert texts_of(batches) == [texts[row] for row in kept]
         rejected = sum((Counter(batch.rejected) for batch in batches), Counter[str]())
         reason = parse_predicate("c", condition).reason
@@ -164,9 +165,8 @@ PARTS = {
 )
 def test_folders_of_hive_are_columns(tmp_path: Path, keep: Any, kept: str, said: list[str]):
     for name, score in PARTS.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         record = {"text": f"{score}", "score": score, "year": 1}
-        (tmp_path / name).write_text(f"{score}" if "txt" in name else json.dumps(record))
+        write_file(tmp_path / name, f"{score}" if "txt" in name else json.dumps(record))
     source = files_source(tmp_path / "**/*.*", keep=keep, separator="\n")
     notes: list[str] = []
     list_files(source, notes.append)

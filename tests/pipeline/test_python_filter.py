@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-import pyarrow as pa
 import pytest
 
 import pipeline
@@ -26,7 +25,6 @@ from pipeline.clean.functions.process import close_functions
 from pipeline.clean.steps import clean_batch, identify_steps
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import TextBatch
 from shards.errors import InputError
 from shards.format.content_hash import hash_document
 from tests.support.builds import (
@@ -39,6 +37,7 @@ from tests.support.builds import (
     run_program,
     wait_until,
 )
+from tests.support.reading import batch_of
 from tests.support.recipes import overrides, source, write_recipe, write_texts
 from tests.support.started import Started, attempts
 
@@ -145,8 +144,7 @@ TEXTS = [f"text {number}" for number in range(101)]
 
 
 def clean(given: SourceRecipe, texts: list[str] = TEXTS) -> Documents:
-    batch = TextBatch(pa.array(texts, pa.large_string()), np.arange(len(texts), dtype=np.uint32))
-    return clean_batch(given, batch, Tally())
+    return clean_batch(given, batch_of(texts), Tally())
 
 
 def test_a_module_travels_with_its_task(tmp_path: Path):
@@ -194,7 +192,7 @@ def test_code_runs_only_when_the_call_allows_it(rule: Path, tmp_path: Path):
     told = call_here("trace", out, "--document", text)
     assert (told.returncode, "give --allow-code" in told.stderr, ran.exists()) == (2, True, False)
     told = call_here("trace", out, "--document", text, "--allow-code", "--json")
-    assert json.loads(told.stdout)["build"]["answer"] == "in the set"
+    assert told.json["build"]["answer"] == "in the set"
     assert ran.exists()
 
 

@@ -14,13 +14,7 @@ from tokenizers import Tokenizer
 import shards
 from shards.torch import TokenWindows
 from shards.validation.validate import validate
-from tests.support.builds import (
-    build_here,
-    call_here,
-    real_documents,
-    recipe_text,
-    write_corpus,
-)
+from tests.support.builds import build_here, call_here, read_json, real_documents, recipe_text, write_corpus
 from tests.support.provenance import compare_with_sources
 from tests.support.tokenizers import as_t5, train_llama2, train_unigram
 
@@ -95,7 +89,7 @@ def test_every_document_is_bos_its_ids_and_eos(corpus: Path, built: Path):
     assert validate(built, level="full").problems == []
     assert compare_with_sources(built, 100) == (100, 0)
     texts, tokenizer = source_documents(corpus), Tokenizer.from_file(str(built / "tokenizer.json"))
-    plain = json.loads((built / "tokenizer.json").read_text()) | {"added_tokens": []}
+    plain = read_json(built / "tokenizer.json") | {"added_tokens": []}
     encoder = Tokenizer.from_str(json.dumps(plain))
     encoded = {
         name: [encoder.encode(text.decode(), add_special_tokens=False).ids for text in own]
@@ -112,8 +106,8 @@ def test_every_document_is_bos_its_ids_and_eos(corpus: Path, built: Path):
             own = tokens[row["start"] : row["start"] + row["length"]]
             assert own == [BOS, *by_hash[row["hash"]], EOS]
     # The manifest says what was rewritten.
-    manifest = json.loads((built / "manifest.json").read_text())
-    assert manifest["tokenizer"]["bos_id"] == json.loads((built / "train-00000.json").read_text())["bos_id"] == BOS
+    manifest = read_json(built / "manifest.json")
+    assert manifest["tokenizer"]["bos_id"] == read_json(built / "train-00000.json")["bos_id"] == BOS
     for source in manifest["sources"]:
         own, ids = texts[source["name"]], encoded[source["name"]]
         decoded = [tokenizer.decode(one, skip_special_tokens=False).encode() for one in ids]
@@ -129,22 +123,22 @@ def test_every_document_is_bos_its_ids_and_eos(corpus: Path, built: Path):
 
 def test_text_is_shown_and_found_without_bos_and_the_space_before_it(corpus: Path, built: Path):
     inspected = call_here("inspect", built, "--shard", "0", "--document", "0", "--json")
-    document = json.loads(inspected.stdout)
+    document = inspected.json
     texts = {text for own in source_documents(corpus).values() for text in own}
     assert document["text"].encode() in texts
     start = document["text"][:30]
     done = call_here("trace", built, "--text", start, "--json")
-    hits = [hit for hit in json.loads(done.stdout)["shown"] if hit["hash"] == document["hash"]]
+    hits = [hit for hit in done.json["shown"] if hit["hash"] == document["hash"]]
     assert [(hit["byte"], hit["before"]) for hit in hits] == [(0, "")]
     assert hits[0]["position"] in (1, 2)  # after BOS, and after the space alone where that is a token
     done = call_here("trace", built, "--token", str(BOS), "--limit", "3", "--json")
-    found = json.loads(done.stdout)["shown"]
+    found = done.json["shown"]
     assert {(hit["position"], hit["hits"], hit["byte"]) for hit in found} == {(0, 1, 0)}
 
 
 def test_audit_and_report_know_bos(built: Path, tmp_path: Path):
     done = call_here("audit", built, "--out", tmp_path / "audit", "--json")
-    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    checks = {check["name"]: check for check in done.json["checks"]}
     assert checks["special_ids"]["verdict"] == "ok"
     assert "BOS once at the beginning" in checks["special_ids"]["summary"]
     assert "of the text as the tokenizer rewrote it" in checks["bytes_per_token"]["summary"]
@@ -187,7 +181,7 @@ def test_training_counts_bytes_of_the_source_text_and_samples_begin_with_bos(bui
         expected = line["val_loss_by_source"][name] * len(own) / np.log(2) / text_bytes[name]
         assert line["val_bits_per_byte_by_source"][name] == pytest.approx(expected)
     call_here("export-model", run, "--to", "hf", "--out", tmp_path / "hf", expect=0)
-    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    config = read_json(tmp_path / "hf" / "config.json")
     assert (config["bos_token_id"], config["eos_token_id"]) == (BOS, EOS)
 
 
@@ -205,7 +199,7 @@ def test_a_tokenizer_that_drops_white_space_and_characters(corpus: Path, tmp_pat
     rewriting = [source.rewriting for source in shard_set.manifest.sources if source.rewriting]
     assert sum(one.unknown for one in rewriting) > 0
     done = call_here("audit", tmp_path / "set", "--out", tmp_path / "audit", "--json")
-    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    checks = {check["name"]: check for check in done.json["checks"]}
     assert checks["special_ids"]["verdict"] == "ok"  # unknown tokens stand for text
 
 

@@ -28,7 +28,7 @@ from pipeline.sources.survey import look_at
 from shards.trace.search import _match  # pyright: ignore[reportPrivateUsage]
 from tests.support.builds import call_here
 from tests.support.reading import files_source, read_batches, texts_of
-from tests.support.recipes import source
+from tests.support.recipes import source, write_texts
 
 FOLLOWS = "text follows the quote that ends a field"
 SPLIT = "1 field, expected 2"
@@ -161,7 +161,7 @@ def test_signs_in_names_are_those_of_the_recipe_that_init_writes(tmp_path: Path,
     for name in NAMES:
         (tmp_path / name).mkdir()
         for place in (tmp_path / f"{name}.jsonl", tmp_path / name / f"{name}.jsonl"):
-            place.write_text("".join(json.dumps({"text": f"{place} {number}"}) + "\n" for number in range(9)))
+            write_texts(place, (f"{place} {number}" for number in range(9)))
     ways = {"folders": ["."], "folder by folder": NAMES, "files": [f"{name}.jsonl" for name in NAMES]}
     for way, given in ways.items():
         call_here("init", "--out", f"{way}.toml", "--", *given, cwd=tmp_path, expect=0)

@@ -3,7 +3,6 @@
 `test_same_bytes.py` builds it in other ways.
 """
 
-import json
 import re
 import shutil
 from collections import Counter, defaultdict
@@ -18,7 +17,7 @@ import pytest
 from shards import ShardSet, open_set
 from shards.convert.export import export_set
 from shards.format.content_hash import hash_document
-from tests.support.builds import Built, build_here, call_here, digests, run_build
+from tests.support.builds import Built, build_here, call_here, digests, read_json, run_build
 from tests.support.cleaned_recipe import language_model
 from tests.support.provenance import compare_with_sources
 from tests.support.recipes import overrides
@@ -32,9 +31,7 @@ def rows_of(shard_set: ShardSet) -> list[dict[str, Any]]:
 
 def run(command: str, *arguments: str | Path, expect: int = 0) -> Any:
     """Run a command, and return what it prints as JSON."""
-    done = call_here(command, *arguments, "--json")
-    assert done.returncode == expect, done.stdout + done.stderr
-    return json.loads(done.stdout)
+    return call_here(command, *arguments, "--json", expect=expect).json
 
 
 def count_tokens(shard_set: ShardSet) -> dict[str, list[Counter[str]]]:
@@ -139,7 +136,7 @@ def test_an_export_has_phases(whole: Built, tmp_path: Path):
     shard_set = open_set(whole.out)
     for layout in ("nanogpt", "parquet"):
         export = export_set(shard_set, tmp_path / layout, layout=layout)
-        main, last = json.loads((tmp_path / layout / "export.json").read_text())["phases"]
+        main, last = read_json(tmp_path / layout / "export.json")["phases"]
         assert (main["name"], main["tokens"][0], main["tokens"][1]) == ("main", 0, last["tokens"][0])
         assert last["tokens"][1] == export["splits"]["train"]["tokens"]
         assert main["tokens"][1] == shard_set.manifest.phases[0].tokens

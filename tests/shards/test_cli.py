@@ -1,7 +1,6 @@
 """The commands: exit status, JSON, and output that no document can abuse."""
 
 import errno
-import json
 import re
 import subprocess
 import sys
@@ -23,7 +22,7 @@ def test_inspect_prints_tables_and_a_document(good_set, plan):
     assert result.returncode == 0
     for word in ("prose", "75.0000%", "val deviation", "train-00001", "val"):
         assert word in result.stdout
-    described = json.loads(run("inspect", good_set, "--json").stdout)
+    described = run("inspect", good_set, "--json").json
     assert [shard["name"] for shard in described["shards"]] == ["train-00000", "train-00001", "val-00000"]
     assert described["shards"][0]["compression_ratio"] > 1
     document = plan.documents["train"][1][6]

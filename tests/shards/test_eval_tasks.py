@@ -10,7 +10,8 @@ import pytest
 from shards.errors import InputError
 from shards.eval_tasks.known import _TRUTHFULQA_EXAMPLES, KNOWN_TASKS, Item  # pyright: ignore[reportPrivateUsage]
 from shards.eval_tasks.read import read_items
-from tests.support.eval_task_rows import ROWS, write_lines
+from tests.support.eval_task_rows import ROWS
+from tests.support.recipes import write_lines
 from tests.support.servers.hub import Hub, use_hub
 from trainer.recipe.eval_config import EvalTaskConfig
 

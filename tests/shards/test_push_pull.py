@@ -49,7 +49,7 @@ def run(*arguments):
     assert "Signature" not in told
     return (
         done.returncode,
-        json.loads(done.stdout) if "--json" in arguments and done.stdout else done.stdout,
+        done.json if "--json" in arguments and done.stdout else done.stdout,
         done.stderr,
     )
 

@@ -128,6 +128,15 @@ class Built:
         return digests(self.out)
 
 
+class Done(subprocess.CompletedProcess[str]):
+    """How a command ended."""
+
+    @property
+    def json(self) -> Any:
+        """What it printed with `--json`."""
+        return json.loads(self.stdout)
+
+
 def command(recipe: Path, out: Path | str, *options: str) -> list[str]:
     """Return the command line of a build."""
     return [sys.executable, "-m", "tokenmill", "build", str(recipe), "--out", str(out), *options]
@@ -144,11 +153,8 @@ def build_here(recipe: Path, out: Path | str, *options: str, expect: int = 0) ->
 
 
 def _result_of(done: Done) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
+    result: dict[str, Any] = done.json if done.stdout else {}
     return result | {"stderr": done.stderr}
-
-
-Done = subprocess.CompletedProcess[str]
 
 
 def _check(done: Done, expect: int | None) -> Done:
@@ -162,7 +168,7 @@ def run_program(
     """Run the program in a process of its own, to the exit status that is expected, and return how it ended."""
     given = [sys.executable, "-m", "tokenmill", *map(str, arguments)]
     ended = subprocess.run(given, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
-    return _check(ended, expect)
+    return _check(Done(given, ended.returncode, ended.stdout, ended.stderr), expect)
 
 
 def call_here(*arguments: object, cwd: Path | None = None, expect: int | None = None) -> Done:
@@ -179,6 +185,11 @@ def call_here(*arguments: object, cwd: Path | None = None, expect: int | None = 
         except SystemExit as error:  # by argparse
             status = error.code if isinstance(error.code, int) else 1
     return _check(Done(given, status, stdout.getvalue(), stderr.getvalue()), expect)
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds."""
+    return json.loads(path.read_bytes())
 
 
 def run_in_terminal(command: list[str], *, columns: int) -> str:

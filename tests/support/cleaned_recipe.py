@@ -20,7 +20,7 @@ from tests.support.conversations import make_conversations, to_records
 from tests.support.data_like_code import write_data_like_code
 from tests.support.near_duplicates import plant as plant_pairs
 from tests.support.personal_data import plant as plant_secrets
-from tests.support.recipes import to_toml, write_texts
+from tests.support.recipes import to_toml, write_lines, write_texts
 
 ITEMS = 12
 """Test items that are planted; half of each action."""
@@ -94,7 +94,7 @@ def write_cleaned_recipe(folder: Path) -> Path:
     chats = to_records(make_conversations(150))
     for record, secret in zip(chats, plant_secrets(8), strict=False):
         record["messages"][-2]["content"] += f"\n{secret.text}"
-    (folder / "chats.jsonl").write_text("".join(json.dumps(record) + "\n" for record in chats))
+    write_lines(folder / "chats.jsonl", chats)
     path = folder / "cleaned.toml"
     if (model := language_model()) is not None:
         shutil.copy(model, folder / model.name)
@@ -115,7 +115,7 @@ def _cut_lines(text: str, chars: int) -> list[str]:
 def write_in_every_format(folder: Path, notes: list[dict[str, Any]]) -> None:
     """Write records, each with `text` and perhaps `url`, to files `notes.*`: one of every format with columns."""
     lines, table, batches, array = (notes[part::4] for part in range(4))
-    (folder / "notes.jsonl").write_text("".join(json.dumps(note) + "\n" for note in lines))
+    write_lines(folder / "notes.jsonl", lines)
     with (folder / "notes.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["url", "text"])
         writer.writeheader()

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.support.recipes import write_lines
 from trainer.recipe import load_train_recipe
 
 
@@ -40,7 +41,7 @@ def write_run(
         if step % 8 == 0:
             losses = {"val_tokens": 1000, "val_loss": level + 2 / step, "val_bits_per_byte": level / 2}
             lines.append({"step": step, **losses, **found, "seconds": step * 2.0 + 1, "usd": step * 0.5, **changes})
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(run / "metrics.jsonl", lines)
     changed = ["train.steps=24", *overrides]
     (run / "recipe.json").write_text(load_train_recipe(recipe, changed).model_dump_json())
     (run / "run.json").write_text(json.dumps({"shards": f"/sets/{sha}", "manifest_sha256": sha * 64}))

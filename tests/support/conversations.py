@@ -16,8 +16,8 @@ from shards.format.manifest import Role
 from shards.format.reader import open_set
 from shards.format.shard import document_schema
 from shards.format.writer import SetProperties, write_manifest, write_shard
-from tests.support.builds import Built, build_here, real_documents
-from tests.support.recipes import source, write_recipe, write_texts
+from tests.support.builds import Built, build_here, read_json, real_documents
+from tests.support.recipes import source, write_lines, write_recipe, write_texts
 
 CORPUS = Path(__file__).parents[3] / "shared/corpora/chat"
 """Conversations as published; tests that read them skip where there are none."""
@@ -63,7 +63,7 @@ def read_corpus() -> list[list[Message]]:
     roles: dict[str, Role] = {"human": "user", "gpt": "assistant"}
     lines = read_lines("gsm8k-train.jsonl")
     found: list[list[Message]] = [[("user", line["question"]), ("assistant", line["answer"])] for line in lines]
-    for one in json.loads((CORPUS / "sharegpt-dummy.json").read_text(encoding="utf-8")):
+    for one in read_json(CORPUS / "sharegpt-dummy.json"):
         found.append([(roles[message["from"]], message["value"]) for message in one["conversations"]])
     questions = {line["question_id"]: line["turns"] for line in read_lines("mt_bench-question.jsonl")}
     for line in read_lines("mt_bench-gpt4.jsonl"):
@@ -79,9 +79,7 @@ def write_chat_recipe(folder: Path, chat: str = "chatml", **tables: object) -> P
     folder.mkdir(parents=True, exist_ok=True)
     records = to_records(make_conversations(600))
     write_texts(folder / "prose.jsonl", real_documents()[:400])
-    (folder / "chats.jsonl").write_text(
-        "".join(json.dumps(record) + "\n" for record in [*records[:500], *to_records(BEGUN)])
-    )
+    write_lines(folder / "chats.jsonl", [*records[:500], *to_records(BEGUN)])
     pairs = [[message["content"] for message in record["messages"][-2:]] for record in records[500:]]
     pq.write_table(
         pa.table(dict(zip(("prompt", "completion"), zip(*pairs, strict=True), strict=True))), folder / "pairs.parquet"

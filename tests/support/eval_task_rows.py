@@ -1,7 +1,5 @@
 """Rows of the known eval tasks, in the columns of their data sets."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 ROWS: dict[str, dict[str, Any]] = {
@@ -49,10 +47,3 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "lambada": {"text": "the river sings to the mill"},
 }
-
-
-def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Write rows as JSON lines; return the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path

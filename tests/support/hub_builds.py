@@ -1,13 +1,12 @@
 """Builds from a Hub on loopback: the command with its environment, recipes, and the content of a set."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from tests.support.builds import digests, run_program
+from tests.support.builds import digests, read_json, run_program
 from tests.support.recipes import Table, source, write_recipe
 from tests.support.servers.hub import Hub
 
@@ -32,7 +31,7 @@ class Command:
         assert "Traceback" not in done.stderr
         return done.stderr if expect else done.stdout
 
-    def build(self, recipe: Path, name: str, *arguments: str, **options: Any) -> Path:
+    def build(self, recipe: Path, name: str, *arguments: str | Path, **options: Any) -> Path:
         """Build into a folder of this name and return it."""
         self("build", recipe, "--out", self.folder / name, "--workers", "1", "--json", *arguments, **options)
         return self.folder / name
@@ -73,6 +72,6 @@ def without_provenance(out: Path) -> dict[str, Any]:
     """Return the content of a set without its provenance."""
     tokens = {name: digest for name, digest in digests(out).items() if name.endswith((".bin.zst", "tokenizer.json"))}
     tables = {path.name: pq.read_table(path).drop_columns(["unit"]).to_pydict() for path in out.glob("*.docs.parquet")}
-    manifest = json.loads((out / "manifest.json").read_text())
+    manifest = read_json(out / "manifest.json")
     facts = [{**source, "revision": None} for source in manifest["sources"]]
     return {"tokens": tokens, "tables": tables, "sources": facts, "mix": manifest["mix"]}

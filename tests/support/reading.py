@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from pipeline.recipe.sources import FilesSource, SourceRecipe
 from pipeline.sources.base import Span, TextBatch
 from pipeline.sources.files import list_files, list_spans, read_span
@@ -22,6 +25,16 @@ def list_spans_of(source: SourceRecipe, unit_bytes: int | None = None) -> list[S
 def read_batches(source: SourceRecipe, unit_bytes: int | None = None) -> list[TextBatch]:
     """Read all spans of a source."""
     return [batch for span in list_spans_of(source, unit_bytes) for batch in read_span(source, span)]
+
+
+def batch_of(texts: list[str]) -> TextBatch:
+    """Return texts as a batch."""
+    return TextBatch(pa.array(texts, pa.large_string()), np.arange(len(texts), dtype=np.uint32))
+
+
+def rows_of(batches: Iterable[TextBatch]) -> list[int]:
+    """Return the rows of batches."""
+    return [row for batch in batches for row in batch.rows.tolist()]
 
 
 def texts_of(batches: Iterable[TextBatch]) -> list[Any]:

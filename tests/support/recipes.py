@@ -44,9 +44,7 @@ def write_recipe(path: Path, *sources: Table, **tables: Any) -> Path:
         tables: the other tables and keys. The tokenizer has 300 entries unless its table says otherwise.
     """
     given = {"name": "small", "sources": list(sources), "tokenizer": {"vocab_size": 300}} | tables
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in given.items()), encoding="utf-8")
-    return path
+    return write_file(path, "".join(f"{key} = {to_toml(value)}\n" for key, value in given.items()))
 
 
 def write_small_recipe(folder: Path, **tables: Any) -> Path:
@@ -71,9 +69,21 @@ def faults_of(load: Callable[..., object], *arguments: str) -> list[str]:
     return faults_in(caught.value)
 
 
+def write_file(path: Path, content: str | bytes) -> Path:
+    """Write a file, in folders that are made if they are not there; return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def write_lines(path: Path, rows: Iterable[object]) -> Path:
+    """Write rows as JSON lines; return the path."""
+    return write_file(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
 def write_texts(path: Path, texts: Iterable[str], column: str = "text") -> None:
     """Write JSON lines with a text each."""
-    path.write_text("".join(json.dumps({column: text}) + "\n" for text in texts))
+    write_lines(path, ({column: text} for text in texts))
 
 
 def to_toml(value: Any) -> str:

@@ -19,13 +19,13 @@ from shards.format.manifest import Split
 from shards.terminal.reporter import Note
 from tests.support import shard_sets
 from tests.support.builds import Done, call_here
-from tests.support.eval_task_rows import write_lines
-from tests.support.recipes import overrides
+from tests.support.recipes import overrides, write_lines
 from tests.support.shard_sets import Document, Plan, write_set
 from trainer.model.decoder import build_model
 from trainer.model.generate import TrainedModel
 from trainer.recipe import ModelConfig, TrainConfig, load_train_recipe
 from trainer.session import Session, open_session
+from trainer.train.step import fetch_losses, open_training_windows, take_step
 from trainer.weights.trained_model import load_model
 
 WEIGHTS = {"prose": 3.0, "code": 1.0}
@@ -202,6 +202,15 @@ def train(trainer: Trainer, shard_set: ShardSet, recipe_file: Path) -> Train:
         return trainer.run(*given, expect=status)
 
     return train_with
+
+
+def take_steps(session: Session, steps: int = 1) -> list[dict[str, Any]]:
+    """Take steps of a session's training; return what each logs."""
+    stop = session.windows + steps * session.recipe.train.global_batch
+    with open_training_windows(session.shard_set, session.recipe.train, stop=stop) as windows:
+        taken = [take_step(session, windows) for _ in range(steps)]
+    fetch_losses(session, taken)
+    return taken
 
 
 def read_lines(run: Path) -> list[dict[str, Any]]:

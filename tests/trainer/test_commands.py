@@ -69,7 +69,7 @@ def test_an_interrupt_at_once_is_one_line(train, tmp_path, monkeypatch, place):
 
     monkeypatch.setattr(place, interrupt)
     done = train(tmp_path / "run", more=("--json",), status=130)
-    assert json.loads(done.stdout)["status"] == "interrupted"
+    assert done.json["status"] == "interrupted"
     assert done.stderr.splitlines()[-1] == "error: interrupted; run the same command to resume"
 
 

@@ -27,7 +27,7 @@ def test_the_picture_and_the_page_need_nothing_else(missing, over, recipe_file, 
         metrics.write_text(re.sub(f'"({missing})":', r'"old_\1":', metrics.read_text()))
     done = trainer.run("compare", *runs, "--out", tmp_path / "out/new", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    page, png, svg = map(Path, json.loads(done.stdout)["files"])
+    page, png, svg = map(Path, done.json["files"])
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text()
     text = page.read_text()
@@ -77,7 +77,7 @@ def test_every_number_has_its_curve_and_its_panel_in_words(recipe_file, trainer,
     # A column is as wide as the numbers of all its rows: the last validation costs more than the last step.
     assert draw_runs([read_run(run)], [("usd", 1, "US dollars")]).axes[0].get_xlim()[1] > 90
     done = trainer.run("plot", run, "--out", tmp_path / "new/plots", "--json")
-    png, svg = map(Path, json.loads(done.stdout)["plots"])
+    png, svg = map(Path, done.json["plots"])
     assert (png, svg) == (tmp_path / "new/plots/metrics.png", tmp_path / "new/plots/metrics.svg")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text()
@@ -95,7 +95,7 @@ def test_the_bill_and_the_samples_of_a_run_are_in_its_page_and_its_plot(recipe_f
     sample_file(run, 8).parent.mkdir()
     for step, text in {8: "one <b>", 24: "two\nlines"}.items():
         sample_file(run, step).write_text(json.dumps({"prompt": "the mill", "text": f" {text}"}) + "\n")
-    data = json.loads(trainer.run("compare", run, "--out", tmp_path, "--json").stdout)
+    data = trainer.run("compare", run, "--out", tmp_path, "--json").json
     assert [(row["item"], row["steps"], row["usd"]) for row in data["bill"]] == [
         ("smoke", 8, 4.0),
         ("after the phases", 16, 8.0),

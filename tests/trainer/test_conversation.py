@@ -99,7 +99,7 @@ def test_the_command_answers_prompts_and_lines(trainer, chat_run, run, monkeypat
     monkeypatch.setattr(sys, "stdin", io.StringIO("word " * 900 + "\none\n"))
     done = trainer.run("sample", chat_run, *options, expect=0)
     assert "model's context" in done.stderr
-    assert json.loads(done.stdout)["token_ids"] == answers[0]["token_ids"]
+    assert done.json["token_ids"] == answers[0]["token_ids"]
     assert "a set without conversations" in trainer.run("sample", run, "--chat", "--prompt", "a", expect=2).stderr
     assert "--prompt: missing" in trainer.run("sample", run, expect=2).stderr
 
@@ -122,7 +122,7 @@ def test_transformers_asks_and_answers_as_we_do(trainer, chat, chat_run, chat_se
     (tmp_path / "asked.jsonl").write_text(json.dumps({"messages": [*messages, {"role": "assistant", "content": "A"}]}))
     sets = to_toml([{"name": "asked", "paths": [str(tmp_path / "asked.jsonl")], "messages": "messages"}])
     scored = [
-        json.loads(trainer.run("eval", place, *given, "--set", f"eval.sets={sets}", "--json", expect=0).stdout)
+        trainer.run("eval", place, *given, "--set", f"eval.sets={sets}", "--json", expect=0).json
         for place, given in (
             (chat_run, ()),
             (tmp_path / "hf", ("--recipe", chat_run / "recipe.json", "--shards", chat_set.out)),

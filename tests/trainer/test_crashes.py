@@ -1,6 +1,5 @@
 """Killed at random moments, or with a full disk: whole checkpoints are left, nothing else, and the run goes on."""
 
-import json
 import os
 import random
 import re
@@ -75,5 +74,5 @@ def test_a_disk_too_small_for_one_checkpoint_is_refused_before_the_first_step(tr
     usage = type("Usage", (), {"free": 1_500_000})
     monkeypatch.setattr("trainer.checkpoint.tensors.shutil.disk_usage", lambda _: usage)
     done = train(tmp_path, more=("--json",), status=2)
-    assert "MB are needed, 1.5 MB are free" in json.loads(done.stdout)["problems"][0]
+    assert "MB are needed, 1.5 MB are free" in done.json["problems"][0]
     assert not (tmp_path / "metrics.jsonl").exists()

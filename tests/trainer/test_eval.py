@@ -1,6 +1,5 @@
 """The command `eval`: scores after training equal those during it; the documents that are hardest."""
 
-import json
 import math
 import random
 import re
@@ -66,9 +65,7 @@ def test_scores_after_training_are_those_of_training(trainer, trained, step):
 
 
 def evaluate(trainer, *arguments: object) -> dict:
-    done = trainer.run("eval", *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return trainer.run("eval", *arguments, "--json", expect=0).json
 
 
 def test_a_corrupted_source_is_at_the_top_of_the_worst(trainer, trained):

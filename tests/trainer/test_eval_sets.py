@@ -174,8 +174,8 @@ def test_training_scores_its_sets_and_stops_at_a_missed_goal(train, text_file, t
     assert scored[8]["score_notes"]["web"]["held_by_training"] == 10
     assert f"step 8  web_bpb {score['value']:.4f} ± {score['stderr']:.4f}" in done.stderr
     missed = f"phase 'two' ended at step 8 with web_bpb {score['value']:.4f}; its goal is web_bpb < 0.1"
-    assert json.loads(done.stdout)["off_ramp"] == missed
-    assert [row["goal_met"] for row in json.loads(done.stdout)["phases"]] == [True, False]
+    assert done.json["off_ramp"] == missed
+    assert [row["goal_met"] for row in done.json["phases"]] == [True, False]
 
     # Going on with the same text says nothing; with other text, that scores no longer compare.
     assert "other text" not in train(run, *changes, status=3).stderr

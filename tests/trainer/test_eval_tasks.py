@@ -8,7 +8,7 @@ import pytest
 from shards import open_set
 from shards.eval_tasks.read import read_items
 from shards.format.manifest import EvalTaskEntry
-from tests.support.eval_task_rows import write_lines
+from tests.support.recipes import write_lines
 from trainer.evaluation.eval_tasks import open_eval_task
 from trainer.recipe import load_train_recipe
 from trainer.recipe.eval_config import EvalTaskConfig

@@ -37,7 +37,7 @@ def exported(request, trainer, train, tmp_path_factory) -> tuple[Path, Path]:
     trained = train(folder / "run", "train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param])
     assert ("an export of this model runs in transformers alone" in trained.stderr) == ("apertus" in request.param)
     done = trainer.run("export-model", folder / "run", "--to", "hf", "--out", folder / "hf", "--json", expect=0)
-    result, receipt = json.loads(done.stdout), json.loads((folder / "hf/export.json").read_text())
+    result, receipt = done.json, json.loads((folder / "hf/export.json").read_text())
     assert result["step"] == receipt["seen"]["step"] == 12
     others = [] if "apertus" in request.param else ["vLLM", "llama.cpp"]
     assert result["served_by"] == receipt["served_by"] == ["transformers", *others]

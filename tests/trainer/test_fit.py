@@ -1,6 +1,5 @@
 """The memory estimate: its parts by hand, its extrapolation, and what the allocator really does on the CPU."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -161,5 +160,5 @@ def test_the_shipped_demo_recipe_gets_a_vocabulary(trainer, shard_set, points, m
     assert "Name the shard set with --shards SET, or add --set model.vocab_size=N." in assumed.stderr
     of_set = trainer.run("fit", "demo", "--gpu-memory", "24GB", "--shards", shard_set.path, "--json")
     assert (of_set.returncode, of_set.stderr) == (0, "")
-    sizes = [json.loads(done.stdout)["memory"]["vocab_size"] for done in (assumed, of_set)]
+    sizes = [done.json["memory"]["vocab_size"] for done in (assumed, of_set)]
     assert sizes == [50_257, shard_set.vocab_size]

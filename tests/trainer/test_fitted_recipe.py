@@ -1,6 +1,5 @@
 """`fit --write`: what it writes trains as it is; its sizes follow from the text, the machine and the time."""
 
-import json
 import shlex
 import shutil
 import tomllib
@@ -41,7 +40,7 @@ def test_what_it_writes_trains_as_it_is(trainer, shard_set, tmp_path):
     done = trainer.run("fit", "--shards", place, "--write", file, "--hours", "0.1", "--steps", 1, expect=0)
     _, *command = shlex.split(done.stdout.splitlines()[-1])
     trained = trainer.run(*command, "--json", expect=0)
-    recipe, result = tomllib.loads(file.read_text()), json.loads(trained.stdout)
+    recipe, result = tomllib.loads(file.read_text()), trained.json
     # Four epochs of so small a set take less time than asked for; then all of the validation split is predicted.
     assert "More text would help" in file.read_text()
     assert result["epochs"] == pytest.approx(4, rel=0.1)

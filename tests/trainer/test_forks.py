@@ -1,7 +1,6 @@
 """Cool-downs that begin from a milestone of a long run."""
 
 import itertools
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ def test_a_run_that_began_otherwise_is_refused_and_left_as_it_is(train, cool_dow
     for run, start, began in ((cool_down, other, f"from {milestone}"), (long_run, milestone, "from step 0")):
         before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
         refused = train(run, *WSD, more=("--from", start, "--json"), status=2)
-        (problem,) = json.loads(refused.stdout)["problems"]
+        (problem,) = refused.json["problems"]
         assert problem.startswith(f"{run}: began {began}, not from {start}. ")
         assert {path: path.stat().st_mtime_ns for path in before} == before
 

@@ -12,9 +12,9 @@ from tokenizers import Tokenizer
 
 from shards.errors import InputError
 from shards.format.tokenizer_json import make_plain
-from tests.support.builds import build_here, real_documents
+from tests.support.builds import build_here, read_json, real_documents
 from tests.support.conversations import to_records
-from tests.support.recipes import source, write_recipe
+from tests.support.recipes import source, write_lines, write_recipe
 from tests.support.tokenizers import texts_of, trained_kinds
 from tests.trainer.conftest import make_config
 from trainer.model.decoder import build_model
@@ -102,7 +102,7 @@ def test_without_llama_cpp_the_file_is_written_and_called_unproved(trainer, run,
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     done = trainer.run("export-model", run, "--to", "gguf", "--out", tmp_path / "gguf", expect=0)
     assert "the file is not proved by llama.cpp: the package 'xllamacpp' cannot be imported" in done.stderr
-    assert json.loads((tmp_path / "gguf/export.json").read_text())["proved"] is False
+    assert read_json(tmp_path / "gguf/export.json")["proved"] is False
     assert (tmp_path / "gguf/model.gguf").read_bytes()[:4] == b"GGUF"
 
 
@@ -122,7 +122,7 @@ def test_an_answer_stops_at_its_end_in_llama_cpp(chat: str, train, trainer, tmp_
     turn = [("user", "And so?"), ("assistant", "Yes.")]
     questions = [f"{number} {text[:80]}" for number, text in enumerate(real_documents()[:400])]
     records = to_records([[("user", question), turn[1], *turn] for question in questions])
-    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_lines(tmp_path / "chats.jsonl", records)
     tables = {"tokenizer": {"vocab_size": 600}, "chat": {"format": chat}, "split": {"val_tokens": 1000}}
     tables |= {"mix": {"when_short": "shrink"}, "shards": {"tokens": 100_000}}
     recipe = write_recipe(tmp_path / "chat.toml", source("chats", "chats.jsonl", messages="messages"), **tables)
@@ -131,7 +131,7 @@ def test_an_answer_stops_at_its_end_in_llama_cpp(chat: str, train, trainer, tmp_
     steps = ("train.steps=50", "eval.every_steps=50", "checkpoint.every_steps=50")
     train(tmp_path / "run", *packed, *steps, shards=tmp_path / "set")
     trainer.run("export-model", tmp_path / "run", "--to", "gguf", "--out", tmp_path / "gguf", expect=0)
-    receipt = json.loads((tmp_path / "gguf/export.json").read_text())
+    receipt = read_json(tmp_path / "gguf/export.json")
     assert receipt["greedy_texts"] == {"compared": 21, "equal": 21}
     assert (receipt["answer_ends_by"], receipt["chat_template"]["conversations_compared"]) == ("turn", 300)
     with serve(tmp_path / "gguf/model.gguf", 128) as ask:

@@ -1,6 +1,5 @@
 """On a GPU: the losses and scores of the CPU, compiled or not; runs that go on, there and elsewhere."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ def test_scores_and_samples_are_those_of_the_cpu(train, trainer, text_file, item
         scored = trainer.run("eval", tmp_path / "run", "--json", "--set", f"train.device={device}")
         sampled = trainer.run("sample", tmp_path / "run", "--prompt", "the mill", "--temperature", 0)
         assert (scored.returncode, sampled.returncode) == (0, 0), scored.stderr + sampled.stderr
-        found[gpu] = json.loads(scored.stdout)["scores"], sampled.stdout
+        found[gpu] = scored.json["scores"], sampled.stdout
     (scores, text), (expected, expected_text) = found[True], found[False]
     assert {"web_bpb", "own_acc", "own_bpb"} <= scores.keys()
     for name in ("web_bpb", "own_bpb"):
@@ -103,7 +102,7 @@ def test_steps_take_the_memory_that_fit_expects(trainer):
     changes = overrides("train.global_batch=32", "train.micro_batch=32")
     done = trainer.run("fit", "tinystories-28m", "--gpu-memory", "80GB", "--measure", "--steps", 3, *changes, "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = done.json
     assert found["measured"]["device"] == torch.cuda.get_device_name()
     (expected,) = [
         row["total"] - found["memory"]["context"]

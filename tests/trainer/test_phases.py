@@ -104,7 +104,7 @@ def test_each_gate_stops_the_run_until_its_phase_is_passed(train, tmp_path):
 
     def go_on(*words: str, status: int = 3) -> tuple[str, dict[str, Any]]:
         done = train(tmp_path, *changes, more=(*words, "--json"), status=status)
-        return done.stderr, json.loads(done.stdout)
+        return done.stderr, done.json
 
     told, result = go_on()
     assert (result["status"], result["steps"], result["waits_at"]) == ("stopped", 5, "easy")

@@ -1,12 +1,11 @@
 """Several ranks on the CPU (gloo): the same samples and losses as one, and checkpoints that either goes on from."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.support.ranks import assert_near, run_ranks
-from tests.support.recipes import overrides
+from tests.support.recipes import overrides, write_lines
 from tests.trainer.conftest import read_lines
 from trainer.metrics import read_metrics
 
@@ -42,7 +41,7 @@ def test_fsdp_gives_the_losses_of_one_rank(shard_set, recipe_file, one_rank, tmp
     done = run_ranks(*arguments)  # also its optimizer's state is saved whole and split again
     assert done.returncode == 0, done.stderr
     lines = [line for line in read_lines(tmp_path) if line["step"] != 10 or "val_loss" not in line]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(tmp_path / "metrics.jsonl", lines)
     assert_near(tmp_path, one_rank)
 
 

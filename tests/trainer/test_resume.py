@@ -22,7 +22,7 @@ def whole_run(train, tmp_path_factory) -> Path:
     """A run of 24 steps that never stopped. Read only."""
     run = tmp_path_factory.mktemp("runs") / "whole"
     done = train(run, more=("--json",))
-    result = json.loads(done.stdout)
+    result = done.json
     assert result["status"] == "complete"
     assert result["steps"] == 24
     cropped = f"{result['tokens_cropped_per_epoch']:,} tokens"

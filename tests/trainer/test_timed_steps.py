@@ -1,6 +1,5 @@
 """Measured training steps: real steps on the CPU, what follows from them, and what is said when they fail."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ def test_the_figures_agree_with_each_other(trainer, recipe_file, recipe, monkeyp
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     price = "--set=cost.gpu_usd_per_hour=3.6"
     done = trainer.run("fit", recipe_file, *OVERRIDES, price, "--measure", "--steps", STEPS, "--json", expect=0)
-    found = json.loads(done.stdout)
+    found = done.json
     row, cost = found["measured"], found["cost"]
     assert math.log(VOCAB_SIZE) - 1 < row["loss"] < math.log(VOCAB_SIZE) - 0.1
     assert (found["recipe"], row["device"][:5], row["precision"]) == ("tiny", "CPU, ", "fp32")

@@ -10,6 +10,7 @@ import pytest
 import xxhash
 
 from shards import ShardSet
+from tests.support.builds import read_json
 from tests.support.given_windows import GivenWindows, note_given_windows
 from tests.trainer.conftest import build_set
 
@@ -48,7 +49,7 @@ def trace(trainer) -> Callable[..., tuple[int, Any, str]]:
 
     def call(*arguments: object) -> tuple[int, Any, str]:
         done = trainer.run("trace-step", *arguments, "--json")
-        return done.returncode, json.loads(done.stdout), done.stderr
+        return done.returncode, done.json, done.stderr
 
     return call
 
@@ -91,7 +92,7 @@ def test_block_list_and_counts_are_of_all_documents_whatever_is_shown(run, trace
 
 
 def test_a_step_that_is_not_taken_yet_is_told(copied_run, trace):
-    recipe = json.loads((copied_run / "recipe.json").read_text())
+    recipe = read_json(copied_run / "recipe.json")
     recipe["train"]["steps"] = STEPS + 1
     (copied_run / "recipe.json").write_text(json.dumps(recipe))
     status, found, err = trace(copied_run, "--step", STEPS + 1)
@@ -109,7 +110,7 @@ def test_a_step_that_is_not_taken_yet_is_told(copied_run, trace):
 def test_a_set_that_has_moved_is_named_and_no_checkpoint_is_needed(copied_run, shard_set, small_set, trace, tmp_path):
     _, expected, _ = trace(copied_run, "--step", 1)
     shutil.rmtree(copied_run / "checkpoints")
-    record = json.loads((copied_run / "run.json").read_text())
+    record = read_json(copied_run / "run.json")
     assert (record["shards"], record["manifest_sha256"]) == (str(small_set.path), small_set.manifest_sha256)
     (copied_run / "run.json").write_text(json.dumps(record | {"shards": str(tmp_path / "gone")}))
     status, _, err = trace(copied_run, "--step", 1)

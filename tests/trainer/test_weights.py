@@ -1,6 +1,5 @@
 """Runs that begin with the weights of a run, or of a folder of transformers; such folders scored and sampled."""
 
-import json
 import random
 import shutil
 from collections.abc import Callable
@@ -13,8 +12,8 @@ import transformers
 
 from shards import ShardSet, open_set
 from shards.torch import TokenWindows
-from tests.support.eval_task_rows import write_lines
-from tests.support.recipes import overrides
+from tests.support.builds import read_json
+from tests.support.recipes import overrides, write_lines
 from tests.support.shard_sets import Plan, write_set
 from tests.trainer.conftest import WEIGHTS, encode, make_text, read_lines, train_tokenizer
 from trainer.model.decoder import LanguageModel
@@ -126,9 +125,9 @@ def test_new_tokens_begin_as_the_mean_and_the_same_command_resumes(
     assert f"begins with the weights of {run}, step 40" in whole.stderr
     said = "the rows of 3 tokens begin as the mean of the trained rows: '<|pad|>', '<|user|>', '<|assistant|>'"
     assert said in whole.stderr
-    record = json.loads((tmp_path / "whole/run.json").read_text())
+    record = read_json(tmp_path / "whole/run.json")
     assert (record["weights"], len(record["weights_sha256"])) == (str(run), 64)
-    state = json.loads((tmp_path / "whole/checkpoints/step-00000012/state.json").read_text())
+    state = read_json(tmp_path / "whole/checkpoints/step-00000012/state.json")
     assert state["untrained"] == [319, 320, 321]
 
     # Killed after step 6, and before the first checkpoint.
@@ -205,7 +204,7 @@ def test_a_folder_is_scored_and_sampled_like_its_run(trainer, run, texts, tmp_pa
             "--json",
             expect=0,
         )
-        scores.append(json.loads(done.stdout)["scores"]["web_bpb"]["value"])
+        scores.append(done.json["scores"]["web_bpb"]["value"])
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
     said = [trainer.run("sample", place, "--prompt", "the mill", expect=0).stdout for place in (run, tmp_path / "hf")]
     assert said[0] == said[1]
