@@ -6,8 +6,6 @@ import json
 import random
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from pydantic import create_model
 
@@ -21,15 +19,9 @@ from pipeline.engine.tasks import digest_of
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.presets import Preset
 from pipeline.recipe.schema import Recipe, SourceRecipe
-from pipeline.sources.base import TextBatch
 from shards.errors import InputError
+from tests.support.reading import batch_of, files_source
 from tests.support.recipes import GOOD
-
-
-def source_of(clean: dict[str, Any]) -> SourceRecipe:
-    """Return a source as a recipe gives it."""
-    source = {"name": "a", "paths": ["x"], "weight": 1, "clean": clean}
-    return Recipe.model_validate({"name": "r", "sources": [source], "tokenizer": {"vocab_size": 300}}).sources[0]
 
 
 def test_presets_for_all_go_to_the_sources_without_a_table(load: Any):
@@ -89,7 +81,7 @@ EQUAL: list[list[dict[str, Any]]] = [
 
 def test_what_decides_what_is_encoded(monkeypatch: pytest.MonkeyPatch):
     def digests() -> list[str]:
-        found = [{digest_of(reading_keys(source_of(clean))) for clean in equal} for equal in EQUAL]
+        found = [{digest_of(reading_keys(files_source("x", clean=clean))) for clean in equal} for equal in EQUAL]
         assert all(len(own) == 1 for own in found), found
         return [own.pop() for own in found]
 
@@ -114,7 +106,7 @@ OTHER: dict[str, Any] = {
 @pytest.mark.parametrize("name", CleanRecipe.model_fields)
 def test_every_key_of_a_table_decides_what_is_encoded_but_max_dropped(name: str):
     keys = {"language": LANGUAGE, **LISTED}.get(name, {})
-    source = source_of({name: [keys] if name in LISTED else keys | (EARLY if name in PRESETS else {})})
+    source = files_source("x", clean={name: [keys] if name in LISTED else keys | (EARLY if name in PRESETS else {})})
     table = source.clean.presets()[0] if name in PRESETS else source.clean.filters()[0]
 
     def digest(table: Any) -> str:
@@ -159,12 +151,11 @@ TEXTS = [write_prose(1, 60), "few words", "x" * 2000, "a b c\n" * 60, "", write_
 
 def test_documents_fall_before_encoding_under_their_first_reason():
     def limit(share: float) -> SourceRecipe:
-        return source_of({"gopher": EARLY | {"max_dropped": share}, "code": EARLY})
+        return files_source("x", clean={"gopher": EARLY | {"max_dropped": share}, "code": EARLY})
 
     source = limit(0.6)
     tally = Tally()
-    batch = TextBatch(pa.array(TEXTS, pa.large_string()), np.arange(6, dtype=np.uint32))
-    documents = clean_batch(source, batch, tally)
+    documents = clean_batch(source, batch_of(TEXTS), tally)
     assert documents.rows.tolist() == [0, 5]
     assert documents.text.to_pylist() == [TEXTS[0], TEXTS[5]]
     assert tally.dropped == {"text is empty": 1, "gopher: min_words": 2, "gopher: min_mean_word_chars": 1}
@@ -186,5 +177,5 @@ def test_documents_fall_before_encoding_under_their_first_reason():
     with pytest.raises(InputError) as caught:
         check_encoded(limit(0.599), 4, both)
     message = str(caught.value)
-    assert "source 'a': clean.gopher drops 6 of 10 documents (60.00%), more than max_dropped = 0.599 allows" in message
+    assert "source 's': clean.gopher drops 6 of 10 documents (60.00%), more than max_dropped = 0.599 allows" in message
     assert "set max_dropped = 0.6 in the same table, [sources.clean.gopher] or [clean.gopher]" in message

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import datatrove.pipeline.filters as datatrove_filters
-import numpy as np
-import pyarrow as pa
 import pytest
 from datatrove.data import Document
 from datatrove.pipeline.filters.base_filter import BaseFilter, get_filter_result
@@ -20,10 +18,10 @@ from pipeline.clean.datatrove import REFUSED
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
-from pipeline.recipe.schema import Recipe, SourceRecipe
-from pipeline.sources.base import TextBatch
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.selection import open_sources
 from tests.support.builds import real_documents
+from tests.support.reading import batch_of, files_source
 from tests.support.recipes import write_texts
 
 pytestmark = pytest.mark.long
@@ -58,8 +56,7 @@ def table(name: str, arguments: dict[str, Any], **keys: Any) -> dict[str, Any]:
 
 
 def source_of(*tables: dict[str, Any]) -> SourceRecipe:
-    source = {"name": "a", "paths": ["x"], "weight": 1, "clean": {"datatrove": list(tables)}}
-    return Recipe.model_validate({"name": "r", "sources": [source], "tokenizer": {"vocab_size": 300}}).sources[0]
+    return files_source("x", clean={"datatrove": list(tables)})
 
 
 @pytest.mark.parametrize(("name", "arguments"), NAMED)
@@ -69,8 +66,7 @@ def test_a_filter_drops_what_it_drops_alone(name: str, arguments: dict[str, Any]
     results = [get_filter_result(alone.filter(Document(text=text, id=""))) for text in documents]
     reasons = [f"{name}: {reason}" if reason else name for kept, reason in results if not kept]
     tally = Tally()
-    batch = TextBatch(pa.array(documents, pa.large_string()), np.arange(len(documents), dtype=np.uint32))
-    left = clean_batch(source_of(table(name, arguments)), batch, tally)
+    left = clean_batch(source_of(table(name, arguments)), batch_of(documents), tally)
     assert left.rows.tolist() == [row for row, (kept, _) in enumerate(results) if kept]
     assert left.text.to_pylist() == [text for text, (kept, _) in zip(documents, results, strict=True) if kept]
     assert tally.dropped == Counter(reasons)

@@ -23,7 +23,7 @@ from pipeline.sources.formats.encodings import is_utf8
 from pipeline.sources.software_heritage import archive, fetch, fetched_documents
 from tests.support.builds import build_here, digests, wait_until
 from tests.support.damage import flip
-from tests.support.reading import files_source, list_spans_of, texts_of
+from tests.support.reading import files_source, list_spans_of, rows_of, texts_of
 from tests.support.recipes import source, write_recipe
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket
@@ -250,7 +250,7 @@ def test_documents_keep_their_rows_and_provenance_and_rejected_rows_are_not_aske
         for row, (key, score) in enumerate(zip(small.ids, scores, strict=True))
         if score >= 4.2 and is_utf8(text := content_of(server, key))
     ]
-    rows = [row for batch in batches for row in batch.rows.tolist()]
+    rows = rows_of(batches)
     assert list(zip(rows, map(str.encode, texts_of(batches)), strict=True)) == wanted
     rejected = sum((Counter(batch.rejected) for batch in batches), Counter[str]())
     assert rejected["not score >= 4.2"] == sum(score < 4.2 for score in scores)

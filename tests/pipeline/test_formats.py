@@ -24,7 +24,7 @@ from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.tokenizer.sample import split_groups
 from tests.support.provenance import read_unit
-from tests.support.reading import files_source, list_spans_of, read_batches, texts_of
+from tests.support.reading import files_source, list_spans_of, read_batches, rows_of, texts_of
 
 TEXTS = [
     "true",
@@ -145,7 +145,7 @@ def test_the_records_are_those_of_the_file(written: Path, unit_bytes: int | None
     for span in spans:
         batches = [*files.read_span(source, span)]
         texts += texts_of(batches)
-        rows = [row for batch in batches for row in batch.rows.tolist()]
+        rows = rows_of(batches)
         assert rows == [*range(len(rows))]
         assert span.kind != "b" or batches[-1].read_bytes == span.stored_bytes
         if unit_bytes is None:  # provenance leads back to the document
@@ -208,7 +208,7 @@ def test_malformed_records_are_counted_by_their_number(
     batches = read_batches(files_source(tmp_path / name, max_malformed=0.9, keep={"n": ">= 1"}))
     assert texts_of(batches) == ["a", "c", "f\ng"]
     assert sum(batch.rejected.get(MALFORMED, 0) for batch in batches) == 3
-    assert [row for batch in batches for row in batch.rows.tolist()] == [0, 2, 5]
+    assert rows_of(batches) == [0, 2, 5]
     lines = [line for batch in batches for line in batch.malformed]
     assert all(line.startswith(f"{name}: record {n}:") for n, line in zip([1, 3, 4], lines, strict=True)), lines
 

@@ -13,16 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer
 
-from pipeline.clean.tally import Documents
 from pipeline.tokenizer.encoder import Encoder
 from pipeline.tokenizer.given_tokenizer import TokenizerError, TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.kept_text import KeptText
 from tests.support.builds import real_documents
+from tests.support.held_items import documents_of
 from tests.support.tokenizers import (
     SPECIAL,
     TEMPLATE,
@@ -210,7 +209,7 @@ def test_runs_of_spaces_that_are_added_tokens_too_are_the_models_own():
     data = published_kinds()["gemma"]
     encoder, model = Encoder(data), Tokenizer.from_str(json.dumps(data))
     texts = ["a  b\n\nc", "    four, eight        ", "def f():\n    return 1\n\n\n", *real_documents()[:40]]
-    documents = Documents(pa.array(texts, pa.large_string()), np.arange(len(texts), dtype=np.uint32))
+    documents = documents_of(texts)
     ids, offsets = encoder.encode(documents.text)
     found = [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
     assert found == [model.encode(text, add_special_tokens=False).ids for text in texts]

@@ -12,6 +12,7 @@ from pipeline.sources.files import list_files
 from pipeline.sources.globs import HIDDEN, find_paths
 from pipeline.sources.survey import survey
 from tests.support.reading import files_source
+from tests.support.recipes import write_file
 
 NAMES = ("a.txt", "b/a.txt", "b/c/d.md", "b/c/.e.txt", ".f/g.txt", ".f/h/i.txt", "[j]/k.txt", "b.txt/l", "é b/m.txt")
 GLOBS = (
@@ -23,8 +24,7 @@ GLOBS = (
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in NAMES:
-        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "data" / name).write_text(f"{name}\n")
+        write_file(tmp_path / "data" / name, f"{name}\n")
     return tmp_path / "data"
 
 

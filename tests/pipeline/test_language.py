@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import fasttext
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
@@ -15,9 +13,9 @@ from pipeline.clean.language import count_languages
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
 from pipeline.recipe.schema import Recipe
-from pipeline.sources.base import TextBatch
 from tests.support.builds import real_documents
 from tests.support.cleaned_recipe import language_model
+from tests.support.reading import batch_of
 
 MODEL = language_model()
 assert MODEL is not None
@@ -49,8 +47,7 @@ def recipe(tmp_path: Path) -> Callable[..., Path]:
 
 def clean(recipe: Recipe, texts: list[str]) -> tuple[list[int], Counter[str]]:
     tally = Tally()
-    batch = TextBatch(pa.array(texts, pa.large_string()), np.arange(len(texts), dtype=np.uint32))
-    return clean_batch(recipe.sources[0], batch, tally).rows.tolist(), tally.dropped
+    return clean_batch(recipe.sources[0], batch_of(texts), tally).rows.tolist(), tally.dropped
 
 
 def test_documents_in_other_languages_are_dropped(recipe: Callable[..., Path]):

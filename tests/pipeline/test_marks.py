@@ -9,6 +9,7 @@ from pipeline.sources.base import SourceError
 from pipeline.sources.files import list_files
 from tests.support.builds import call_here
 from tests.support.reading import files_source
+from tests.support.recipes import write_file
 
 LAYOUTS = {
     "one file a split": "train.jsonl | test.jsonl dev.jsonl",
@@ -29,8 +30,7 @@ LAYOUTS = {
 
 def write_tree(folder: Path, names: str) -> None:
     for name in names.split():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(f"This is {name}.\n" * 20)
+        write_file(folder / name, f"This is {name}.\n" * 20)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.sources.globs import HIDDEN
 from shards.audit.not_text import KINDS, NotText, describe_not_text, look_for_not_text
 from tests.support.builds import call_here, real_documents
-from tests.support.recipes import source, write_recipe, write_texts
+from tests.support.recipes import source, write_file, write_recipe, write_texts
 
 HYPHENS, HEADERS = "words hyphenated at line ends", "headers of pages"
 
@@ -131,8 +131,7 @@ def test_said_by_plan_build_and_audit(tmp_path: Path):
     """Also by plan and build alone: files without a record, hidden ones, and those that no separator divides."""
     texts = [text for text in real_documents() if len(text) > 300]
     for name in ("a.jsonl", "b.csv", ".c.jsonl", ".d/e.jsonl"):
-        (tmp_path / "prose" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "prose" / name).touch()
+        write_file(tmp_path / "prose" / name, "")
     write_texts(tmp_path / "prose/prose.jsonl", texts[:200])
     (tmp_path / "undivided.txt").write_bytes("\r\n\r\n".join(texts).encode())
     sources = [source("prose", "prose/**/*", weight=4), source("cut", "undivided.txt", separator="\n\n")]
@@ -147,7 +146,7 @@ def test_said_by_plan_build_and_audit(tmp_path: Path):
     done = call_here("build", recipe, "--out", tmp_path / "set", "--workers", "1")
     built = done.stdout + done.stderr
     audited = call_here("audit", tmp_path / "set", "--workers", "1", "--json")
-    (check,) = (check for check in json.loads(audited.stdout)["checks"] if check["name"] == "not_text")
+    (check,) = (check for check in audited.json["checks"] if check["name"] == "not_text")
     assert check["verdict"] == "look"
     for name, kind in ((way.__name__, kind) for way, kind in told.items()):
         assert f"source {name!r}: {kind} in " in built

@@ -18,7 +18,7 @@ from pipeline.sources.formats import byte_io as blocks
 from pipeline.sources.formats import contract, parquet
 from pipeline.sources.formats import text as text_files
 from tests.support.builds import temporary_folder
-from tests.support.reading import files_source, list_spans_of, texts_of
+from tests.support.reading import files_source, list_spans_of, rows_of, texts_of
 
 SIZES = st.integers(1, 40)
 SEPARATORS = st.text("ab\n", min_size=1, max_size=5)
@@ -54,7 +54,7 @@ def read_cut(path: Path, **keys: Any) -> tuple[list[str], int]:
     for span in spans:
         batches = [*files.read_span(recipe, span)]
         texts += texts_of(batches)
-        rows = [row for batch in batches for row in batch.rows.tolist()]
+        rows = rows_of(batches)
         assert rows == list(range(len(rows)))
     return texts, len(spans)
 

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
-from tests.support.reading import files_source, list_spans_of, read_batches, texts_of
+from tests.support.reading import files_source, list_spans_of, read_batches, rows_of, texts_of
 
 
 def test_each_row_is_rejected_for_one_reason(tmp_path: Path):
@@ -39,7 +39,7 @@ def test_columns_of_json_lines(tmp_path: Path):
     path.write_text("\n\n".join(json.dumps(record) for record in [*records, {"x": {}}, {"m": {"t": None, "s": 9}}]))
     batches = read_batches(files_source(path, text="m.t", keep={"m.s": ">= 2.5"}))
     assert texts_of(batches) == ["text 5", "text 6", "text 7", "text 8", None]
-    assert [row for batch in batches for row in batch.rows.tolist()] == [5, 6, 7, 8, 10]
+    assert rows_of(batches) == [5, 6, 7, 8, 10]
 
 
 def test_a_file_that_changes_or_goes_away_stops(tmp_path: Path):

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from pipeline.clean.tally import Documents
 from pipeline.tokenizer.encoder import Encoder
 from pipeline.tokenizer.given_tokenizer import TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.kept_text import KeptText
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from tests.support.builds import real_documents
+from tests.support.held_items import documents_of
 from tests.support.tokenizers import MARK, trained_kinds
 
 KEEPS = {
@@ -66,11 +65,11 @@ def load(data: dict[str, Any], folder: Path, **options: Any) -> TokenizerInfo:
 
 
 def encode(encoder: Encoder, texts: list[str]) -> tuple[list[list[int]], KeptText]:
-    array = pa.array(texts, pa.large_string())
-    ids, offsets = encoder.encode(array)
+    documents = documents_of(texts)
+    ids, offsets = encoder.encode(documents.text)
     kept = KeptText()
     if encoder.kept is not None:
-        encoder.kept.add(kept, Documents(array, np.arange(len(texts), dtype=np.uint32)), ids, offsets)
+        encoder.kept.add(kept, documents, ids, offsets)
     return [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)], kept
 
 
