@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import re
 import shutil
 
@@ -20,8 +19,8 @@ from shards.audit.rules import expected_id_counts, rare_below
 from shards.format.reader import open_set
 from shards.format.vocabulary import Vocabulary
 from shards.validation.validate import validate
+from tests.support.builds import call_here
 from tests.support.shard_sets import write_set
-from tokenmill.__main__ import main
 
 
 @pytest.fixture(scope="session")
@@ -247,22 +246,19 @@ def test_length_bins(length):
     assert quantile(counts, 0.5, shortest=0, longest=2**32) == pytest.approx(length, rel=0.015, abs=2)
 
 
-def test_command(small_plan, tokenizer, good_set, tmp_path, capsys):
-    arguments = ["audit", str(good_set), "--out", str(tmp_path / "out"), "--workers", "1"]
-    assert main(arguments) == 0
-    shown = capsys.readouterr().out
+def test_command(small_plan, tokenizer, good_set, tmp_path):
+    arguments = ["audit", good_set, "--out", tmp_path / "out"]
+    shown = call_here(*arguments, expect=0).stdout
     assert "validation_overlap" in shown
     assert ("--write-block-list FILE lists" in shown) == bool(re.search("concentrated +worth a look", shown))
-    assert main([*arguments, "--json"]) in (0, 1)
-    report = json.loads(capsys.readouterr().out)
+    report = call_here(*arguments, "--json", expect=0).json
     assert report["rare_below"] == 100
     assert [check["name"] for check in report["checks"]][:2] == ["special_ids", "validation_overlap"]
 
     document = small_plan.documents["train"][0][0]
     change(small_plan, "train", 0, 0, [small_plan.eos_id + 1, *tokenizer.encode("\x1b[2J").ids, *document.tokens])
     write_set(tmp_path / "set", small_plan)
-    assert main(["audit", str(tmp_path / "set"), "--workers", "1"]) == 1
-    shown = capsys.readouterr().out
+    shown = call_here("audit", tmp_path / "set", expect=1).stdout
     assert ">>><|pad|><<<\\x1b[2J" in shown
     assert "bad; do not train on this set" in shown
     assert "\x1b" not in shown

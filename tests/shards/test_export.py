@@ -15,9 +15,9 @@ from shards.convert.layouts import LAYOUTS, UINT16_LAYOUTS
 from shards.convert.layouts import layout as layouts
 from shards.errors import InputError
 from shards.format.writer import write_token_set
+from tests.support.builds import call_here, read_json
 from tests.support.shard_sets import Document, files_of, write_set
 from tests.support.token_sets import count_up
-from tokenmill.__main__ import main
 
 EOS = 298
 
@@ -110,7 +110,7 @@ def test_small_files_and_blocks_hold_the_same(good_set, truth, tmp_path, monkeyp
     assert name == "parquet" or files_of(tmp_path / "one") == files_of(tmp_path / "out")
     for split, (tokens, lengths) in truth.items():
         assert found["splits"][split] == {"tokens": len(tokens), "documents": len(lengths)}
-    assert json.loads((tmp_path / "out/export.json").read_text())["set"]["manifest_sha256"] == shard_set.manifest_sha256
+    assert read_json(tmp_path / "out/export.json")["set"]["manifest_sha256"] == shard_set.manifest_sha256
 
 
 def test_datatrove_writes_the_same_bytes(good_set, plan, tmp_path):
@@ -147,7 +147,7 @@ def test_the_tokenizer_is_proved(plan, tmp_path):
     """A text whose tokens are not those of its tokenizer is shown; nothing is exported."""
     write_set(tmp_path / "good", plan)
     export_set(shards.open_set(tmp_path / "good"), tmp_path / "out", layout="nanogpt")
-    proof = json.loads((tmp_path / "out/export.json").read_text())["tokenizer_proof"]
+    proof = read_json(tmp_path / "out/export.json")["tokenizer_proof"]
     assert proof == {"probes": proof["probes"], "documents": 300, "tokenizers": version("tokenizers")}
     assert proof["probes"] > 20
     vocabulary = json.loads(plan.tokenizer)["model"]["vocab"]
@@ -161,7 +161,7 @@ def test_the_tokenizer_is_proved(plan, tmp_path):
     # A set of bare ids has none.
     ids = write_token_set(tmp_path / "set", {"train": [count_up(1000, vocab_size=50)]}, vocab_size=50)
     export_set(ids, tmp_path / "bare", layout="nanogpt")
-    assert json.loads((tmp_path / "bare/export.json").read_text())["tokenizer_proof"] == {"probes": 0, "documents": 0}
+    assert read_json(tmp_path / "bare/export.json")["tokenizer_proof"] == {"probes": 0, "documents": 0}
 
 
 def test_what_a_layout_cannot_count_is_refused(tiny_set, monkeypatch, tmp_path):
@@ -174,10 +174,9 @@ def test_what_a_layout_cannot_count_is_refused(tiny_set, monkeypatch, tmp_path):
         export_set(tiny_set, tmp_path / "out", layout="parquet")
 
 
-def test_command(tiny_set, tmp_path, capsys):
-    arguments = ["export", str(tiny_set.path), "--to", "megatron", "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--split", "val", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_command(tiny_set, tmp_path):
+    arguments = ["export", tiny_set.path, "--to", "megatron", "--out", tmp_path / "out"]
+    report = call_here(*arguments, "--split", "val", "--json", expect=0).json
     assert report["splits"] == {"val": {"tokens": 2, "documents": 1}}
     assert report["usage"].startswith(f'IndexedDataset("{tmp_path}/out/val")')
     assert report["files"]["val.bin"] == 4

@@ -21,9 +21,9 @@ from shards.report.render import code_cell, code_span, fence, render_card, rende
 from shards.report.write import find_or_audit, is_audited, report_to_dict, write_report
 from shards.terminal.display import printable
 from shards.validation.validate import validate
+from tests.support.builds import call_here
 from tests.support.html import Html
 from tests.support.shard_sets import Plan, write_set
-from tokenmill.__main__ import main
 
 HOSTILE_NAME = '"><img src=x onerror=window.ran=1> [x](javascript:alert(1)) `|` {{ 7*7 }} \u202eevil\x1b[31m'
 HOSTILE_SOURCE = "</title></svg></style><script>window.ran=2</script>" + "W" * 200
@@ -186,16 +186,15 @@ def test_hostile_card_parses_and_holds_no_markup(hostile):
 
 
 @pytest.mark.parametrize("name", ["README.md", "index.html"])
-def test_files_that_are_not_a_reports_stay(report, good_set, tmp_path, capsys, name):
+def test_files_that_are_not_a_reports_stay(report, good_set, tmp_path, name):
     out = shutil.copytree(report.out, tmp_path / "out")
-    audit = str(report.out.parent / "audit")
-    arguments = ["report", str(good_set), "--out", str(out), "--audit", audit, "--workers", "1"]
-    assert main([*arguments, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["out"] == str(out)
+    audit = report.out.parent / "audit"
+    arguments = ["report", good_set, "--out", out, "--audit", audit]
+    assert call_here(*arguments, "--json", expect=0).json["out"] == str(out)
     (out / name).write_text("# my own project\n")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert main(arguments) == 2
-    assert f"{name}: not written by a report, so not replaced. Give another --out" in capsys.readouterr().err
+    told = f"{name}: not written by a report, so not replaced. Give another --out"
+    assert told in call_here(*arguments, expect=2).stderr
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 

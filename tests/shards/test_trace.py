@@ -17,8 +17,8 @@ from shards.trace.block_list import write_block_list
 from shards.trace.locate import cut_excerpt, find_holders
 from shards.trace.search import Query
 from shards.trace.trace import trace
+from tests.support.builds import call_here
 from tests.support.shard_sets import write_set
-from tokenmill.__main__ import main
 
 ALL = sys.maxsize
 
@@ -139,7 +139,7 @@ def test_block_list_names_each_document_once(good_set, plan, tmp_path):
         write_block_list(folder / "block.txt", found.hashes, open_set(folder), asked="")
 
 
-def test_commands_print_where_it_is_and_no_document_controls_the_terminal(plan, tokenizer, tmp_path, capsys):
+def test_commands_print_where_it_is_and_no_document_controls_the_terminal(plan, tokenizer, tmp_path):
     text = "before \x1b]0;owned\x07 the needle\u202e\nb\x9b31mc\u2028\x7f\r\n\tend [bold]"
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     first = plan.documents["val"][0][7]
@@ -147,31 +147,26 @@ def test_commands_print_where_it_is_and_no_document_controls_the_terminal(plan, 
         first, tokens=np.array([*ids, plan.eos_id], "<u2"), text=text.encode(), hash=first.hash
     )
     write_set(tmp_path / "set", plan)
-    arguments = ["trace", str(tmp_path / "set"), "--text", "needle", "--workers", "1", "--out", str(tmp_path / "b.txt")]
-    assert main(arguments) == 0
-    shown = capsys.readouterr().out
+    arguments = ["trace", tmp_path / "set", "--text", "needle", "--out", tmp_path / "b.txt"]
+    shown = call_here(*arguments, expect=0).stdout
     assert f"source {first.source}, unit {first.unit}, row {first.row}, hash {first.hash.hex()}" in shown
     assert "before \\x1b]0;owned\\x07 the >>>needle<<<\\u202e\\nb" in shown
     assert "1 document holds it, 1 time" in shown
     assert first.hash.hex() in (tmp_path / "b.txt").read_text()
-    assert main(["trace", str(tmp_path / "set"), "--shard", "val-00000", "--offset", "0"]) == 0
-    assert plan.documents["val"][0][0].hash.hex() in capsys.readouterr().out
-    inspect = ["inspect", str(tmp_path / "set"), "--shard", "val-00000", "--document", "7"]
-    assert main(inspect) == 0
+    holder = call_here("trace", tmp_path / "set", "--shard", "val-00000", "--offset", "0", expect=0)
+    assert plan.documents["val"][0][0].hash.hex() in holder.stdout
+    inspect = ["inspect", tmp_path / "set", "--shard", "val-00000", "--document", "7"]
     told = "before \\x1b]0;owned\\x07 the needle\\u202e\nb\\x9b31mc\\u2028\\x7f\\r\n\tend [bold]\n"
-    assert capsys.readouterr().out.split("\n", 1)[1] == told
-    assert main([*inspect, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["text"] == text
-    assert main([*arguments, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    assert call_here(*inspect, expect=0).stdout.split("\n", 1)[1] == told
+    assert call_here(*inspect, "--json", expect=0).json["text"] == text
+    report = call_here(*arguments, "--json", expect=0).json
     assert (report["shown"][0]["before"], report["documents"], report["hashes"]) == (text[: text.index("needle")], 1, 1)
 
 
-def test_bytes_that_are_not_text_are_spelt_out(good_set, capsys):
+def test_bytes_that_are_not_text_are_spelt_out(good_set):
     """A part of a character is shown as its bytes, in words and in valid JSON."""
     for extra in ([], ["--json"]):  # the second byte of U+4E2D
-        assert main(["trace", str(good_set), "--text", "\udcb8", "--limit", "3", "--workers", "1", *extra]) == 0
-        shown = capsys.readouterr().out
+        shown = call_here("trace", good_set, "--text", "\udcb8", "--limit", "3", *extra, expect=0).stdout
         assert "\\udc" not in shown
         assert "\\xb8" in shown
         assert "\\xe4" in shown, "the text around it"
