@@ -7,7 +7,6 @@ import pytest
 
 from shards import ShardSetError, open_set
 from shards.stores.cache import Cache
-from tests.support.servers.hub import Hub, use_hub
 
 URL = "hf://datasets/tester/set"
 
@@ -19,16 +18,14 @@ URL = "hf://datasets/tester/set"
         (None, rf"in the manifest, but not in {URL}"),
     ],
 )
-def test_a_set_on_the_hub_is_compared_with_its_listing(good_set, tmp_path, monkeypatch, other, told):
+def test_a_set_on_the_hub_is_compared_with_its_listing(good_set, tmp_path, hub, other, told):
     folder = Path(shutil.copytree(good_set, tmp_path / "set"))
     (folder / "train-00001.bin.zst").unlink()
     if other:
         shutil.copy(folder / other, folder / "train-00001.bin.zst")
     told = rf"^train-00001\.bin\.zst: {told}\. Push or build it again; tokenmill validate {URL} finds what is damaged"
-    with Hub() as server:
-        server.publish("tester/set", folder)
-        use_hub(server.url, monkeypatch)
-        for cache in (None, Cache(tmp_path / "cache", 10**9)):
-            with pytest.raises(ShardSetError, match=told):
-                open_set(URL, cache=cache)
-        assert not [record for record in server.requests if "/cdn/" in record.path]
+    hub.publish("tester/set", folder)
+    for cache in (None, Cache(tmp_path / "cache", 10**9)):
+        with pytest.raises(ShardSetError, match=told):
+            open_set(URL, cache=cache)
+    assert not [record for record in hub.requests if "/cdn/" in record.path]

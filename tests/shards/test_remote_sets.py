@@ -1,7 +1,5 @@
 """A set in a bucket: every command that reads a set gives what it gives for the same set in a folder."""
 
-import json
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,7 +9,6 @@ from shards.errors import ShardSetError
 from shards.validation.validate import validate
 from tests.support.builds import call_here
 from tests.support.servers.http11 import Request, Response
-from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import BUCKET, Proxy, aws_environment, upload
 
 pytestmark = pytest.mark.long
@@ -53,11 +50,9 @@ def test_a_file_that_vanishes_during_validation_is_named(remote, server, monkeyp
 
 
 @pytest.fixture
-def on_the_hub(good_set, monkeypatch) -> Iterator[str]:
-    with Hub() as hub:
-        hub.publish("tester/good", good_set)
-        use_hub(hub.url, monkeypatch)
-        yield "hf://datasets/tester/good"
+def on_the_hub(good_set, hub) -> str:
+    hub.publish("tester/good", good_set)
+    return "hf://datasets/tester/good"
 
 
 @pytest.mark.parametrize("place", ["remote", "on_the_hub"])
@@ -70,7 +65,7 @@ def test_commands_print_what_they_print_for_a_folder(place, good_set, tmp_path, 
             where = ["--out", tmp_path / name / out] if out else []
             done = call_here(arguments[0], place, *arguments[1:], *where, "--json")
             assert done.returncode in (0, 1), done.stderr
-            found = json.loads(done.stdout)
+            found = done.json
             for key in ("path", "out", "seconds", "usage"):
                 found.pop(key, None)
             results.append((done.returncode, found))

@@ -3,7 +3,7 @@
 import pickle
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +22,7 @@ from shards.format.windows.window_reader import READS_FORWARD
 from shards.format.writer import write_token_set
 from shards.torch import TokenWindows, collate_windows
 from tests.support.damage import flip
-from tests.support.servers.hub import Hub, use_hub
+from tests.support.servers.hub import Hub
 from tests.support.token_sets import EOS_ID, count_up, locate
 
 SIZES = (1_000, 700, 30, 1_301)
@@ -249,11 +249,9 @@ def test_workers_read_what_this_process_reads(tmp_path, start, workers, monkeypa
 
 
 @pytest.fixture
-def hub(small_set, monkeypatch) -> Iterator[Hub]:
-    with Hub() as server:
-        server.publish("tester/set", small_set.path)
-        use_hub(server.url, monkeypatch)
-        yield server
+def hub(small_set, hub: Hub) -> Hub:
+    hub.publish("tester/set", small_set.path)
+    return hub
 
 
 def test_a_set_on_the_hub_is_read_through_the_cache(hub, small_set, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from shards import ShardSet
 from shards.format.windows.order import WindowOrder
-from tests.support.servers.hub import Hub, use_hub
+from tests.support.servers.hub import Hub
 from tests.support.servers.objects import BUCKET, Proxy, aws_environment, upload
 from tests.trainer.conftest import build_set, read_lines
 from trainer.recipe import load_train_recipe
@@ -32,13 +32,11 @@ def six_shards(tmp_path_factory) -> ShardSet:
 
 
 @pytest.fixture
-def hub(six_shards, monkeypatch, tmp_path) -> Iterator[Hub]:
+def hub(six_shards, monkeypatch, tmp_path, hub: Hub) -> Hub:
     """Return a Hub with the set, which is the Hub of this process and of those it starts; the cache is a new one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    with Hub() as server:
-        server.publish("tester/set", six_shards.path)
-        use_hub(server.url, monkeypatch)
-        yield server
+    hub.publish("tester/set", six_shards.path)
+    return hub
 
 
 @pytest.fixture
@@ -92,11 +90,11 @@ def test_training_from_a_remote_store_is_training_from_disk(
 
     traced = [trainer.run("trace-step", folder, "--step", 3, "--json") for folder in (run, from_disk)]
     assert [one.returncode for one in traced] == [0, 0], traced[0].stderr
-    found, expected = (json.loads(one.stdout) for one in traced)
+    found, expected = (one.json for one in traced)
     assert found | {"run": ""} == expected | {"run": ""}
 
     fitting = trainer.run("fit", recipe_file, "--shards", S3, "--gpu-memory", "1GB", "--json")
-    assert json.loads(fitting.stdout)["memory"]["vocab_size"] == six_shards.vocab_size
+    assert fitting.json["memory"]["vocab_size"] == six_shards.vocab_size
 
 
 def test_a_run_goes_on_where_the_set_lies_now(train, six_shards, from_disk, hub, bucket, tmp_path):
@@ -116,7 +114,7 @@ def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_r
     third = visited(six_shards, recipe_file)[2]
     hub.faults.on(f"/cdn/.*/{third}.bin.zst", status=503)
     done = train(tmp_path / "run", more=("--json",), shards=URL, status=1)
-    told = json.loads(done.stdout)
+    told = done.json
     assert told["status"] == "failed"
     (problem,) = told["problems"]
     assert f"{URL}/{third}.bin.zst: bytes 0 to " in problem
