@@ -199,10 +199,12 @@ def test_the_last_calls_take_the_cores_of_workers_without_one():
 
 def test_a_task_that_dies_each_time_is_named_and_the_others_are_kept(tmp_path: Path):
     deaths = tmp_path / "deaths"
-    payloads = [{"name": f"t{number}", "deaths": str(deaths), "times": 9 * (number == 3)} for number in range(8)]
-    with closing(LocalExecutor(2)) as pool, pytest.raises(RunError, match="stage task t3: lost 3 times"):
+    times = {1: 2, 3: 9}  # the losses of one are not those of another
+    payloads = [{"name": f"t{number}", "deaths": str(deaths), "times": times.get(number, 0)} for number in range(8)]
+    said = r"stage task t3: lost 3 times.*memory ran out\. Finished work is kept\. Run again with"
+    with closing(LocalExecutor(2)) as pool, pytest.raises(RunError, match=said):
         pool.run(make_calls(tmp_path / "stage", payloads, "die_or_write"), lambda *_: None)
-    assert deaths.read_text() == "t3\n" * 3
+    assert deaths.read_text().split().count("t3") == 3
     assert len(list((tmp_path / "stage").glob("[!.]*/receipt.json"))) >= 2  # those that ran beside it and before
 
 

@@ -2,16 +2,14 @@
 
 import pickle
 import socket
-from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from pipeline.engine.executors import MAX_LOSSES, count_loss
 from pipeline.engine.ray_executor import check_versions, list_versions, run_on_node
-from shards.errors import InputError, RunError
+from shards.errors import InputError
 from shards.stores.object_client import Connection, NoCredentialsError, StoreError, to_store_error
 from shards.terminal.reporter import report_to
 from tests.support.stage_tasks import make_calls
@@ -67,15 +65,3 @@ def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role():
     assert str(error).startswith(
         "s3://b/x: no credentials in the environment, and no role of this machine. Set AWS_ACCESS_KEY_ID"
     )
-
-
-def test_a_task_that_is_lost_too_often_ends_the_build_and_others_do_not_count(tmp_path: Path):
-    losses = Counter[str]()
-    calls = make_calls(tmp_path / "stage", [{"name": name} for name in "ab"])
-    for _ in range(MAX_LOSSES - 1):
-        for call in calls:
-            count_loss(losses, call)
-    with pytest.raises(
-        RunError, match=r"stage task b: lost 3 times.*the last time: it burnt\. Finished work is kept\. Run again with"
-    ):
-        count_loss(losses, calls[1], "; the last time: it burnt")
