@@ -20,7 +20,7 @@ from tests.support.ranks import run_ranks
 from tests.support.recipes import overrides
 from tests.support.shard_sets import Document
 from tests.trainer import conftest
-from tests.trainer.conftest import make_config, make_text, read_lines, train_tokenizer
+from tests.trainer.conftest import make_config, make_text, read_lines, take_steps, train_tokenizer
 from trainer.commands.trace import find_step_documents
 from trainer.evaluation.eval_sets import Documents, measure_document_losses, measure_labels, read_documents
 from trainer.evaluation.evaluate import evaluate
@@ -28,7 +28,7 @@ from trainer.model.decoder import build_model
 from trainer.session import Session
 from trainer.train import step
 from trainer.train.faults import rank_batch_documents
-from trainer.train.step import fetch_losses, open_training_windows, take_step
+from trainer.train.step import open_training_windows
 from trainer.train.train_model import _describe_end, run_training
 
 PACKED = ("train.rows=packed", "train.seq_len=64")
@@ -63,14 +63,6 @@ def chat_set(tmp_path_factory) -> ShardSet:
     rng = random.Random(1)
     answers = [[rng.randrange(300) for _ in range(rng.randrange(21))] for _ in range(150)]
     return write_chat_set(tmp_path_factory.mktemp("sets") / "chat", answers, 20, 60)
-
-
-def take_steps(session: Session, steps: int = 1) -> list[dict[str, Any]]:
-    stop = session.windows + steps * session.recipe.train.global_batch
-    with open_training_windows(session.shard_set, session.recipe.train, stop=stop) as windows:
-        taken = [take_step(session, windows) for _ in range(steps)]
-    fetch_losses(session, taken)
-    return taken
 
 
 def test_micro_batches_of_unequal_targets_give_one_gradient(open_run, tmp_path, monkeypatch):

@@ -13,29 +13,13 @@ from shards.errors import InputError, RunError
 from shards.torch import TokenWindows
 from shards.torch.batch import number_documents
 from tests.support.token_sets import locate
-from tests.trainer.conftest import build_set
+from tests.trainer.conftest import build_set, take_steps
 from trainer import optim
 from trainer.metrics import read_metrics
 from trainer.optim import learning_rate
 from trainer.recipe import PhaseConfig
-from trainer.session import Session
-from trainer.train.step import fetch_losses, open_training_windows, take_step
+from trainer.train.step import fetch_losses
 from trainer.train.train_model import run_training
-
-
-def take_steps(session: Session, steps: int) -> list[dict[str, float]]:
-    with open_training_windows(session.shard_set, session.recipe.train, stop=session.windows + steps * 8) as windows:
-        taken = [take_step(session, windows) for _ in range(steps)]
-    fetch_losses(session, taken)
-    return taken
-
-
-def test_the_first_loss_is_near_ln_of_the_vocabulary(open_run):
-    first = take_steps(open_run(), 1)[0]
-    assert first["loss"] == pytest.approx(math.log(320), abs=0.1)
-    assert first["step"] == 1
-    assert first["tokens"] == 8 * 32
-    assert first["lr"] == pytest.approx(0.005)
 
 
 def test_a_tiny_model_overfits_one_shard(open_run, tmp_path):
