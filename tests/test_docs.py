@@ -16,11 +16,9 @@ from pathlib import Path
 import pytest
 
 from shards.terminal.program import command_parser
-from tests.support.modules import list_modules
+from tests.support.modules import PACKAGES, ROOT, list_modules
 from tokenmill.__main__ import COMMANDS
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("pipeline", "shards", "trainer", "tokenmill")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOLDERS = ("docs", "recipes", *PACKAGES)
 WITH_LINKS = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])

@@ -18,11 +18,11 @@ from packaging.utils import canonicalize_name
 
 from shards.errors import EXTRAS
 from tests.mutants.run_mutants import list_mutants
+from tests.support.modules import PACKAGES, ROOT
 from tests.support.recipes import source, write_recipe
 from tokenmill import __main__ as tokenmill
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("pipeline", "shards", "trainer", "tokenmill")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 HEAVY = "torch numpy pyarrow pydantic rich datasets datatrove ray awkward tokenizers zstandard"
 MOST_ENTRIES = 15
 ASKED_FOR_BY_PYTHON = {"__init__.py", "__main__.py", "py.typed"}
@@ -110,13 +110,6 @@ def test_every_module_of_commands_is_a_command_that_the_help_lists():
     assert defined == {module for module, _ in tokenmill.COMMANDS.values()}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes/train").glob("**/*.toml")), ids=lambda path: path.stem)
-def test_train_recipe_parses(path: Path):
-    from trainer.recipe import load_train_recipe
-
-    assert load_train_recipe(path).name == path.stem
-
-
 def test_every_recipe_is_explained():
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
     missing = [
@@ -174,7 +167,7 @@ def test_constraints_pin_every_dependency():
 
 
 def test_changelog_begins_with_this_version():
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    version = PROJECT["version"]
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] == version
     assert importlib.metadata.version("tokenmill") == version
@@ -207,21 +200,18 @@ def test_no_folder_is_crowded():
 
 
 def test_the_extra_all_is_every_extra_of_a_user():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
+    extras = PROJECT["optional-dependencies"]
     (everything,) = map(Requirement, extras["all"])
     assert everything.name == "tokenmill"
     assert everything.extras == extras.keys() - {"all", "dev"}
 
 
 def test_every_library_is_a_dependency_or_comes_with_an_extra():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-
     def modules_of(requirements: list[str]) -> set[str]:
         return {canonicalize_name(Requirement(line).name).replace("-", "_") for line in requirements}
 
-    extras = {extra: modules_of(lines) for extra, lines in project["optional-dependencies"].items()}
-    always = modules_of(project["dependencies"])
+    extras = {extra: modules_of(lines) for extra, lines in PROJECT["optional-dependencies"].items()}
+    always = modules_of(PROJECT["dependencies"])
     always |= {"yaml", "pydantic_core", "typing_extensions", "httpx2"}  # PyYAML; with pydantic; with huggingface_hub
     extras["clean"].add("fasttext")  # of fasttext-predict
     assert all(package in extras[extra] for package, extra in EXTRAS.items())

@@ -14,6 +14,7 @@ from pipeline.recipe.schema import Recipe
 from shards.config import load_settings
 from shards.terminal.shipped_recipes import find_recipe
 from tests.support.builds import call_here
+from tests.support.recipes import write_file
 from tokenmill.experiments.schema import SHIPPED as EXPERIMENTS_FOLDER
 from tokenmill.experiments.schema import AblationConfig, flatten_keys
 from tokenmill.mix_search.schema import MixSearchConfig
@@ -48,8 +49,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 
     def load_shipped(name: str, *overrides: str) -> Recipe:
         for file in FILES.get(name, []):
-            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / file).write_bytes(b"a file")
+            write_file(tmp_path / file, "a file")
         return load_checked_recipe(tmp_path / f"recipes/data/{name}.toml", overrides=list(overrides))
 
     return load_shipped
@@ -67,6 +67,7 @@ def test_every_data_recipe_loads(path: Path, load: Load):
 def test_every_train_recipe_trains_on_the_sets_of_its_data_recipes(path: Path, load: Load):
     """They are named in a comment, or there is one of its own name; all have its vocabulary."""
     recipe = train_recipe.load_train_recipe(path)
+    assert recipe.name == path.stem
     named = re.search(r"^# Data recipes: (.+)\.$", path.read_text(encoding="utf-8"), re.MULTILINE)
     for name in named[1].split(", ") if named else [path.stem]:
         data = load(name)
@@ -86,8 +87,7 @@ def test_the_recipes_of_the_page_load(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     monkeypatch.chdir(tmp_path)
     for file in ("notes/a/b.md", "letters/a.txt", "crawl/a.parquet", "code/a.parquet", "finemath/a.parquet"):
-        (tmp_path / file).parent.mkdir(parents=True)
-        (tmp_path / file).write_bytes(b"a file")
+        write_file(tmp_path / file, "a file")
     rest = 'name = "c"\n{}\n[tokenizer]\nvocab_size = 300\n'
     loaded: list[Recipe] = []
     for recipe in (patterns + example + code, *map(rest.format, (encoded, share, sources + curriculum))):
