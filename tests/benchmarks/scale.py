@@ -19,9 +19,9 @@ from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run
 from pipeline.engine.checksums import WrittenFile, write_checksummed
 from pipeline.engine.receipts import RECEIPT_FILE, write_receipt
 from pipeline.mix.cuts import MixTask, mix_runs
-from pipeline.recipe.schema import Recipe
 from shards.stores.store import FolderStore
 from tests.benchmarks.harness import MB, Figures, TopicSkippedError, in_process, remove
+from tests.support.runs import make_recipe
 
 DOCUMENTS_A_RUN = 62_500
 """A unit of 64 MB with the usual kilobyte a document."""
@@ -60,29 +60,14 @@ def _bench_mix(work: Path, documents: int) -> Figures:
 
 def _mix(folder: Path, address: str, shard_tokens: int) -> Figures:
     folder.mkdir()
-    result = mix_runs(folder, MixTask(make_recipe(shard_tokens), (), address), None)
+    recipe = make_recipe(WEIGHTS, val_tokens=shard_tokens // 10, shard_tokens=shard_tokens, when_short="shrink")
+    result = mix_runs(folder, MixTask(recipe, (), address), None)
     write_receipt(folder, result)
     return {
         "receipt_bytes": (folder / RECEIPT_FILE).stat().st_size,
         "files_bytes": sum(path.stat().st_size for path in folder.iterdir()),
         "shards": len(result.plan.shards) if result.plan else 0,
     }
-
-
-def make_recipe(shard_tokens: int) -> Recipe:
-    """Return a recipe of three sources, 87/10/3, which takes all that they have."""
-
-    sources = [{"name": f"s{i}", "paths": ["x"], "weight": weight} for i, weight in enumerate(WEIGHTS)]
-    return Recipe.model_validate(
-        {
-            "name": "scale",
-            "sources": sources,
-            "tokenizer": {"vocab_size": 32_000},
-            "split": {"val_tokens": shard_tokens // 10},
-            "shards": {"tokens": shard_tokens},
-            "mix": {"when_short": "shrink"},
-        }
-    )
 
 
 def write_runs(folder: Path, documents: int, documents_a_run: int) -> list[Run]:

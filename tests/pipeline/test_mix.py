@@ -418,15 +418,6 @@ def test_scratch_that_a_disk_changed_is_not_used(tmp_path: Path):
         partitions.read(0)
 
 
-def test_a_long_document_does_not_make_validation_most_of_a_source(tmp_path: Path):
-    documents = [Document((number + 1, 0), length) for number, length in enumerate([900, *[10] * 20])]
-    runs = [write_run(tmp_path / "run", 0, documents)]
-    plan, index = plan_of(make_recipe([1], val_tokens=50), runs)
-    placed = place_documents(plan, runs, index)
-    assert {name for (name, _), items in placed.items() if items} == {"train"}
-    assert plan.notes[0].endswith("because the next document would be most of the source: 50 of 's0'")
-
-
 def spread(number: int, *, length: int = 10, start: int = 0) -> list[Document]:
     """Return documents whose hashes are spread evenly."""
     return [Document(((start + i) * 0x9E3779B97F4A7C15 % (1 << 64), i), length) for i in range(number)]
@@ -479,7 +470,8 @@ def test_a_document_longer_than_a_shard_has_one_of_its_own(tmp_path: Path):
         (30, 500, 350, 300),  # a long document at the end: without it 50 are missing, with it 450 are too many
         (30, 100, 340, 300),  # 60 too many, more than a twentieth
         (30, 28, 315, 328),  # 13 too many, less than a twentieth: as 0.1.0 cut
-        (0, 500, 100, 500),  # a source that is asked for is never left out
+        (0, 500, 100, 500),  # a source that is asked for is left out
+        (0, 6000, 100, 0),  # only where the document would be most of it
     ],
 )
 def test_validation_ends_near_its_share(tmp_path: Path, before: int, straddling: int, asked: int, taken: int):
@@ -491,3 +483,4 @@ def test_validation_ends_near_its_share(tmp_path: Path, before: int, straddling:
     assert sum(item[3] for name, items in placed.items() if name[0] == "val" for item in items) == taken
     train = sum(item[3] for name, items in placed.items() if name[0] == "train" for item in items)
     assert train == sum(lengths) - taken
+    assert taken or plan.notes[0].endswith("because the next document would be most of the source: 100 of 's0'")
