@@ -75,14 +75,6 @@ def test_what_other_programs_write_is_left_out_and_said(tmp_path: Path):
                 list_files(files_source(tmp_path / glob))
 
 
-def test_a_delta_table_is_refused(tmp_path: Path):
-    write_tree(tmp_path, "table/_delta_log/0.json table/day=1/0.parquet a.parquet")
-    for glob in ("table/day=1/*.parquet", "**/*"):
-        with pytest.raises(SourceError, match=r"a Delta table, whose files.*python -c .*write_dataset.*as Parquet"):
-            list_files(files_source(tmp_path / glob))
-    assert len(list_files(files_source(tmp_path / "**/*", exclude=[f"{tmp_path}/table/**/*"]))) == 1
-
-
 def test_equal_faults_are_one_line(tmp_path: Path):
     (tmp_path / "data").mkdir()
     for number in range(5000):
