@@ -145,9 +145,14 @@ def flatten(parts: list[Any], numbers: dict[tuple[int, ...], int]) -> list[int]:
     return [numbers[tuple(row)] for part in parts for row in part["input_ids"].tolist()]
 
 
+def load(stream: TokenStream, **options: Any) -> DataLoader[Any]:
+    """Return the loader whose two workers read a stream."""
+    return DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork", **options)
+
+
 def test_a_dataloader_with_workers_needs_to_be_told(small_set, numbers):
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
-    loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    loader = load(stream)
     assert flatten(list(itertools.islice(loader, 4)), numbers) == list(range(24))
     with pytest.raises(
         InputError, match=r"workers read this stream, ahead of what your loop has received. Give received="
@@ -164,7 +169,7 @@ def test_a_copy_knows_what_its_own_workers_have_read(small_set, make_copy):
     """Not what the stream's workers have read that it is a copy of."""
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
     other = make_copy(stream)
-    list(DataLoader(other, batch_size=None, num_workers=2, multiprocessing_context="fork"))
+    list(load(other))
     with pytest.raises(InputError, match="workers read this stream, ahead of what your loop has received"):
         other.state_dict()
     assert stream.state_dict()["samples"] == 0
@@ -173,14 +178,14 @@ def test_a_copy_knows_what_its_own_workers_have_read(small_set, make_copy):
 def test_a_state_loaded_while_workers_live_is_refused(small_set, numbers):
     """Persistent workers have copies of the stream as it was: they would begin at the first sample."""
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
-    loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork", persistent_workers=True)
+    loader = load(stream, persistent_workers=True)
     assert flatten(list(loader), numbers) == list(range(N))
     stream.load_state_dict(stream.state_dict(received=24))
     with pytest.raises(InputError, match="load_state_dict was called after the DataLoader's workers had started"):
         next(iter(loader))
     del loader
     gc.collect()  # ends the workers here
-    loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    loader = load(stream)
     assert flatten(list(loader), numbers) == list(range(24, N))
 
 
