@@ -15,7 +15,6 @@ Not judged: whether text is good, true or lawful. A set that is not whole is ref
 """
 
 # pyright: reportUnknownMemberType=false
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ import numpy as np
 
 from shards.audit.checks import (
     Check,
+    Finding,
     check_bytes_per_token,
     check_conversations,
     check_ids,
@@ -38,8 +38,8 @@ from shards.audit.checks import (
     concentration,
 )
 from shards.audit.concentrated_documents import Concentrated, find_concentrated
-from shards.audit.figures import NGRAM_RATE, ShardAudit, Totals, audit_shard, join_ngrams
-from shards.audit.rules import Verdict, rare_below, worst_verdict
+from shards.audit.figures import NGRAM_RATE, ShardAudit, Totals, audit_shard
+from shards.audit.rules import VERDICT_WORDS, Verdict, rare_below
 from shards.format.arrays import Float64s
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, make_folder
@@ -48,7 +48,7 @@ from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import JsonObject, format_json
 from shards.terminal.reporter import Advance, Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
-from shards.trace.locate import Place, cut_excerpt, find_places
+from shards.trace.locate import cut_excerpt, find_places
 from shards.validation.files import require_whole
 
 SAMPLED_VAL_TOKENS = 1 << 20
@@ -143,7 +143,7 @@ def audit(
     data: JsonObject = {
         "manifest_sha256": shard_set.manifest_sha256,
         "audit_version": AUDIT_VERSION,
-        "verdict": worst_verdict({check.verdict for check in checks}),
+        "verdict": max((check.verdict for check in checks), key=[*VERDICT_WORDS].index),
         "shards": len(shard_set.shards),
         "tokens": totals.val.tokens + totals.train.tokens,
         "documents": sum(int(split.lengths.sum()) for split in totals.both),
@@ -170,46 +170,41 @@ def choose_val_rate(shard_set: ShardSet) -> int:
 def _read_shards(shard_set: ShardSet, val_rate: int, workers: int, advance: Advance) -> Totals:
     """Read every shard, validation first, and add up."""
     totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocabulary)
-    with tempfile.TemporaryDirectory(prefix="audit-") as scratch:
-        search = ShardAudit(shard_set, val_rate)
-        for split in ("val", "train"):
-            members = [number for number, shard in enumerate(shard_set.shards) if shard.entry.split == split]
-            for number, figures in map_tasks(audit_shard, search, members, workers):
-                totals.add(figures)
-                advance(shard_set.shards[number].num_tokens)
-            if split == "val" and totals.val.ngrams:
-                # Training is searched for these: a file, so that no worker gets them more than once.
-                file = Path(scratch) / "ngrams.npy"
-                np.save(file, np.unique(join_ngrams(totals.val.ngrams)["hash"]))
-                search = search._replace(ngrams=file)
+    for split in ("val", "train"):
+        ngrams, _ = np.hstack(totals.val.ngrams)
+        search = ShardAudit(shard_set, val_rate, np.unique(ngrams))
+        members = [number for number, shard in enumerate(shard_set.shards) if shard.entry.split == split]
+        for number, figures in map_tasks(audit_shard, search, members, workers):
+            totals.add(figures)
+            advance(shard_set.shards[number].num_tokens)
     return totals
 
 
 def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
     """Look up the documents that the findings name: their origin, and the text around the marked part."""
-    by_shard: defaultdict[int, set[int]] = defaultdict(set)
-    rows = [(row, row.example) for check in checks for row in check.findings if row.example is not None]
-    for _, (shard, document, _) in rows:
-        by_shard[shard].add(document)
-    places: dict[tuple[int, int], Place] = {}
+    by_shard: defaultdict[int, list[tuple[Finding, int, int | None]]] = defaultdict(list)
+    for row in (row for check in checks for row in check.findings):
+        if row.example is not None:
+            number, document = divmod(row.example[0], 1 << 32)
+            by_shard[number].append((row, document, row.example[1]))
     # Each document table is read once, for all examples in its shard.
-    for number, documents in sorted(by_shard.items()):
-        for place in find_places(shard_set.shards[number], sorted(documents)):
-            places[number, place.document] = place
-    for row, (shard, document, token) in rows:
-        place = places[shard, document]
-        tokens = shard_set.shards[shard].read(place.start, place.start + place.tokens)
-        # Without a token to mark, the beginning is shown.
-        first, last = 0, min(CONTEXT_TOKENS, len(tokens) - 1)
-        if token is not None:
-            first = int((tokens == token).argmax())
-            last = first + 1
-        # The last token is EOS, which is not text.
-        low, high = max(0, first - CONTEXT_TOKENS), min(last + CONTEXT_TOKENS, len(tokens) - 1)
-        parts = (tokens[low:first], tokens[first:last], tokens[last:high])
-        before, hit, after = map(shard_set.vocabulary.decode, parts)
-        excerpt = cut_excerpt(before + hit + after, len(before), len(before) + len(hit))
-        row.shown.append({**place.to_dict(), "position": first, **asdict(excerpt)})
+    for number, rows in by_shard.items():
+        shard = shard_set.shards[number]
+        places = {place.document: place for place in find_places(shard, [document for _, document, _ in rows])}
+        for row, document, token in rows:
+            place = places[document]
+            tokens = shard.read(place.start, place.start + place.tokens)
+            # Without a token to mark, the beginning is shown.
+            first, last = 0, min(CONTEXT_TOKENS, len(tokens) - 1)
+            if token is not None:
+                first = int((tokens == token).argmax())
+                last = first + 1
+            # The last token is EOS, which is not text.
+            low, high = max(0, first - CONTEXT_TOKENS), min(last + CONTEXT_TOKENS, len(tokens) - 1)
+            parts = (tokens[low:first], tokens[first:last], tokens[last:high])
+            before, hit, after = map(shard_set.vocabulary.decode, parts)
+            excerpt = cut_excerpt(before + hit + after, len(before), len(before) + len(hit))
+            row.values["examples"] = [{**place.to_dict(), "position": first, **asdict(excerpt)}]
 
 
 TOKENS_FILE = "tokens.parquet"

@@ -22,8 +22,6 @@ from shards.audit.figures import (
     Totals,
     bin_middles,
     coarsen,
-    decode_place,
-    join_ngrams,
     quantile,
 )
 from shards.audit.not_text import MOST_CHARACTERS, NotText, describe_not_text, look_for_not_text
@@ -53,7 +51,7 @@ from shards.format.chat import ROLE_MARKS, locate_messages, split_special
 from shards.format.manifest import ChatEntry
 from shards.format.reader import ShardSet
 from shards.format.shard import iter_documents
-from shards.terminal.display import JsonObject, Table
+from shards.terminal.display import JsonObject
 
 MAX_IDS = 50
 """Maximum ids that a check lists; tokens.parquet has all of them."""
@@ -64,19 +62,13 @@ class Finding:
     """One finding: its columns, and a document as an example.
 
     Attributes:
-        values: by column.
-        example: the number of a shard in the manifest, of a document in it, and the id whose first occurrence is
-            marked; without an id, the beginning is.
-        shown: the example with its place and excerpt, once it has been looked up.
+        values: by column; `examples` has the example with its place and excerpt, once it has been looked up.
+        example: the place of a document (`Figures`), and the id whose first occurrence is marked; without an id, the
+            beginning is.
     """
 
     values: JsonObject
-    example: tuple[int, int, int | None] | None = None
-    shown: Table = field(default_factory=Table)
-
-    def to_dict(self) -> JsonObject:
-        """Return the finding as JSON."""
-        return self.values | ({"examples": self.shown} if self.shown else {})
+    example: tuple[int, int | None] | None = None
 
 
 @dataclass
@@ -94,7 +86,7 @@ class Check:
             "name": self.name,
             "verdict": self.verdict,
             "summary": self.summary,
-            "rows": [finding.to_dict() for finding in self.findings],
+            "rows": [finding.values for finding in self.findings],
         }
 
 
@@ -123,8 +115,8 @@ def check_special(totals: Totals, *, eos_id: int, bos_id: int | None, chat: Chat
         begins = "" if bos_id is None else " and BOS once at the beginning"
         return Check("special_ids", "ok", f"no special id inside a document; EOS once at the end{begins} of each")
     rows = [
-        Finding({"id": token, "text": totals.vocabulary.spell(token)}, (shard, document, token))
-        for shard, document, token in misplaced[:MAX_MISPLACED]
+        Finding({"id": token, "text": totals.vocabulary.spell(token)}, (place, token))
+        for place, token in misplaced[:MAX_MISPLACED]
     ]
     names = ", ".join(f"{totals.vocabulary.spell(token)} {count:,}" for token, count in sorted(inside.items()))
     return Check("special_ids", "bad", f"special ids inside documents: {names or 'EOS or BOS out of place'}", rows)
@@ -159,17 +151,14 @@ def check_ids(totals: Totals, bits: tuple[Float64s, Float64s], *, below: int) ->
         return ids[np.argsort(key[ids], kind="stable")].tolist()
 
     # What is concentrated is listed first, whatever the verdict.
-    concentrated = worst(counts >= below, -(bits[0] + bits[1]))
-    many = int(((bits[0] + bits[1])[concentrated] >= SUSPICIOUS_BITS).sum())
+    both = bits[0] + bits[1]
+    concentrated = worst(counts >= below, -both)
+    many = int((both[concentrated] >= SUSPICIOUS_BITS).sum())
     rows = [_id_finding(token, totals) for token in concentrated[:MAX_IDS]]
     for row, token in zip(rows, concentrated, strict=False):
-        parts = {"bits": bits[0] + bits[1], "document_bits": bits[0], "source_bits": bits[1]}
+        parts = {"bits": both, "document_bits": bits[0], "source_bits": bits[1]}
         row.values |= {name: round(float(part[token]), 2) for name, part in parts.items()}
-    where = "in few documents or in one small source"
-    summary = f"no id reaches {SUSPICIOUS_BITS:g} bits of concentration {where}"
-    if many:
-        verb = "sits" if many == 1 else "sit"
-        summary = f"{plural(many, 'id')} {verb} {where} ({SUSPICIOUS_BITS:g} bits or more); read these"
+    summary = f"in few documents or in one small source ({SUSPICIOUS_BITS:g} bits or more): {plural(many, 'id')}"
     checks = [Check("concentrated", "look" if many else "ok", summary, rows)]
 
     # A BPE has entries that occur only as parts of longer ones. In a small set, they are more than Zipf's law explains.
@@ -179,8 +168,7 @@ def check_ids(totals: Totals, bits: tuple[Float64s, Float64s], *, below: int) ->
     explained = len(unseen) <= round(float(np.exp(-expected).sum()))
     verdict: Verdict = "bad" if large and too_many else "look" if not explained and (large or too_many) else "ok"
     single = int((plain & (counts == 0) & (lengths == 1)).sum())
-    summary = f"{len(unseen):,} of {plural(size, 'id')} never {_occurs(unseen)} in training"
-    summary += f", nor {'does' if single == 1 else 'do'} {plural(single, 'single byte')}" if single else ""
+    summary = f"never in training: {len(unseen):,} of {plural(size, 'id')}, and {plural(single, 'single byte')}"
     if not large:
         summary += f" (up to {MAX_UNSEEN_SHARE:.0%} is fine for a set this small)"
     texts = [Finding({"id": token, "text": totals.vocabulary.spell(token)}) for token in unseen[:MAX_IDS]]
@@ -193,14 +181,10 @@ def check_ids(totals: Totals, bits: tuple[Float64s, Float64s], *, below: int) ->
     if share > MAX_RARE_SHARE and is_large_enough(expected, below=below):
         verdict = "bad"
     summary = (
-        f"{plural(len(rare), 'id')} {_occurs(rare)} fewer than {plural(below, 'time')}; with those never seen, "
+        f"fewer than {plural(below, 'time')} in training: {plural(len(rare), 'id')}; with those never there, "
         f"{share:.1%} of the vocabulary; a set of its size can be expected to have {usual:.1%}"
     )
     return [*checks, Check("rare", verdict, summary, [_id_finding(token, totals) for token in rare[:MAX_IDS]])]
-
-
-def _occurs(ids: list[int]) -> str:
-    return "occurs" if len(ids) == 1 else "occur"
 
 
 def concentration(split: Figures) -> tuple[Float64s, Float64s]:
@@ -261,7 +245,7 @@ def _id_finding(token: int, totals: Totals) -> Finding:
         "documents": int(split.documents[token]),
         "sources": {name: count for name, count in by_source.items() if count},
     }
-    return Finding(values, (*decode_place(int(split.example[token])), token))
+    return Finding(values, (int(split.example[token]), token))
 
 
 MAX_DOCUMENTS = 20
@@ -273,15 +257,18 @@ def check_lengths(totals: Totals) -> Check:
     middles = bin_middles()
     rows: list[Finding] = []
     odd: list[str] = []
-    for number, name in enumerate(totals.source_names):
-        counts = totals.train.lengths[number] + totals.val.lengths[number]
+    # Both splits count: a set is one text, however it is cut.
+    val, train = totals.both
+    columns = (
+        val.lengths + train.lengths,
+        totals.source_tokens.tolist(),
+        np.minimum(val.shortest, train.shortest).tolist(),
+        np.maximum(val.longest, train.longest).tolist(),
+    )
+    for name, counts, tokens, shortest, longest in zip(totals.source_names, *columns, strict=True):
         documents = int(counts.sum())
         if not documents:
             continue
-        # Both splits count: a set is one text, however it is cut.
-        tokens = int(totals.source_tokens[number])
-        shortest = int(min(split.shortest[number] for split in totals.both))
-        longest = int(max(split.longest[number] for split in totals.both))
         short = int(counts[middles < SHORT_TOKENS].sum()) / documents
         values: JsonObject = {
             "source": name,
@@ -359,32 +346,27 @@ def check_overlap(totals: Totals, val_rate: int) -> Check:
 
     One in `val_rate` of the validation documents was searched for.
     """
-    ngrams = join_ngrams(totals.val.ngrams)
-    if not len(ngrams):
+    hashes, places = np.hstack(totals.val.ngrams)
+    if not len(hashes):
         return Check("validation_overlap", "ok", "no validation split, or none with a document of more than 16 tokens")
-    seen = totals.train.seen[np.unique(ngrams["hash"], return_inverse=True)[1]]
-    # N-grams of one document side by side.
-    order = np.lexsort((ngrams["document"], ngrams["shard"]))
-    shard, document = ngrams["shard"][order], ngrams["document"][order]
-    begins = np.flatnonzero(np.append(True, (shard[1:] != shard[:-1]) | (document[1:] != document[:-1])))
-    held = np.diff(np.append(begins, len(order)))
-    shares = np.add.reduceat(seen[order].astype(np.int64), begins) / held
+    seen = totals.train.seen[np.unique(hashes, return_inverse=True)[1]]
+    # N-grams of one document are side by side.
+    documents, begins, held = np.unique(places, return_index=True, return_counts=True)
+    shares = np.add.reduceat(seen.astype(np.int64), begins) / held
     # Documents nearly all of whose n-grams training holds.
     leaked = np.flatnonzero(shares >= LEAKED)
     leaked = leaked[np.argsort(-shares[leaked], kind="stable")]
-    rows: list[Finding] = []
-    for index in leaked[:MAX_DOCUMENTS].tolist():
-        first = ngrams[order[begins[index]]]
-        example = int(first["shard"]), int(first["document"]), None
-        rows.append(Finding({"seen": round(float(shares[index]), 3)}, example))
+    rows = [
+        Finding({"seen": round(float(shares[index]), 3)}, (int(documents[index]), None))
+        for index in leaked[:MAX_DOCUMENTS].tolist()
+    ]
     share, total_seen = len(leaked) / len(begins), float(seen.mean())
     verdict: Verdict = "bad" if share > BAD_LEAKED_SHARE else "look" if rows or total_seen > MAX_SEEN_SHARE else "ok"
     sample = "" if val_rate == 1 else f" (1 in {val_rate} searched for)"
     summary = (
-        f"{len(leaked):,} of {plural(len(begins), 'validation document')}{sample} "
-        f"{'is' if len(leaked) == 1 else 'are'} nearly whole in training ({LEAKED:.0%} of the {NGRAM_TOKENS}-token "
-        f"passages occur there, perhaps in other documents). {total_seen:.1%} of all validation passages also occur in "
-        "training"
+        f"nearly whole in training ({LEAKED:.0%} of the {NGRAM_TOKENS}-token passages occur there, perhaps in other "
+        f"documents): {len(leaked):,} of {plural(len(begins), 'validation document')}{sample}. {total_seen:.1%} of all "
+        "validation passages also occur in training"
     )
     if verdict != "ok":
         summary += "; the loss on them is lower than on new text"

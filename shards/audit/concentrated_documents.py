@@ -46,64 +46,38 @@ class Concentrated:
             with the most occurrences, as many as hold more than half of them all; `half_tokens` are their tokens;
             `listed` counts occurrences in listed documents of both splits.
         documents: the listed documents of both splits, in the order of the set, and why each is listed.
-        source_tokens: tokens of each source in the set, both splits.
+        sources: of each source that has some, the listed documents, their tokens, and their share of its tokens.
     """
 
     ids: Table
     documents: list[tuple[Place, str]]
-    source_tokens: dict[str, int]
+    sources: Table
+
+    @property
+    def reasons(self) -> dict[bytes, str]:
+        """Why each document is listed, by its content hash; of equal ones the first's."""
+        return {bytes.fromhex(place.hash): reason for place, reason in reversed(self.documents)}
 
     @property
     def hashes(self) -> UInt8s:
         """The content hashes of the listed documents, uint8 `(documents, 16)`."""
-        # All hashes in one string of digits: one conversion instead of one for each document.
-        digits = "".join(place.hash for place, _ in self.documents)
-        return np.frombuffer(bytes.fromhex(digits), np.uint8).reshape(-1, 16)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the listed documents."""
-        return sum(place.tokens for place, _ in self.documents)
+        return np.frombuffer(b"".join(self.reasons), np.uint8).reshape(-1, 16)
 
     def to_dict(self) -> JsonObject:
         """Return the result as JSON, without the documents, which the block list has."""
         return {
             "listed_share": LISTED_SHARE,
             "documents": len(self.documents),
-            "tokens": self.tokens,
-            "sources": self.sources(),
-            "warnings": self.warnings(),
+            "tokens": sum(row["tokens"] for row in self.sources),
+            "sources": self.sources,
+            "warnings": [
+                f"the block list takes {row['share']:.1%} of the tokens of {row['source']}, more than "
+                f"{LOOK_LISTED_SHARE:.0%}: read some of its documents before you drop them"
+                for row in self.sources
+                if row["share"] > LOOK_LISTED_SHARE
+            ],
             "ids": self.ids,
         }
-
-    def sources(self) -> Table:
-        """Return, for each source, its listed documents, their tokens, and their share of all."""
-        listed: dict[str, list[int]] = {name: [] for name in self.source_tokens}
-        for place, _ in self.documents:
-            listed[place.source].append(place.tokens)
-        return [
-            {
-                "source": name,
-                "documents": len(tokens),
-                "tokens": sum(tokens),
-                "share": sum(tokens) / self.source_tokens[name],
-            }
-            for name, tokens in listed.items()
-            if tokens
-        ]
-
-    def warnings(self) -> list[str]:
-        """Return a sentence for each source that loses a large share to the list."""
-        return [
-            f"the block list takes {row['share']:.1%} of the tokens of {row['source']}, more than "
-            f"{LOOK_LISTED_SHARE:.0%}: read some of its documents before you drop them"
-            for row in self.sources()
-            if row["share"] > LOOK_LISTED_SHARE
-        ]
-
-    def reasons(self) -> dict[bytes, str]:
-        """Return why each document is listed, by its hash; of equal ones the first's."""
-        return {bytes.fromhex(place.hash): reason for place, reason in reversed(self.documents)}
 
 
 def find_concentrated(
@@ -160,7 +134,12 @@ def find_concentrated(
         for token, (half_documents, _, half_tokens) in halves.items()
     ]
     ids.sort(key=lambda row: -row["listed"])
-    return Concentrated(ids, documents, dict(zip(totals.source_names, totals.source_tokens.tolist(), strict=True)))
+    sources: Table = []
+    for name, tokens in zip(totals.source_names, totals.source_tokens.tolist(), strict=True):
+        if own := [place.tokens for place, _ in documents if place.source == name]:
+            row = {"source": name, "documents": len(own), "tokens": sum(own), "share": sum(own) / tokens}
+            sources.append(row)
+    return Concentrated(ids, documents, sources)
 
 
 def _count_documents(search: tuple[ShardSet, Bools], number: int) -> Int64s:

@@ -12,15 +12,12 @@ n-grams 12.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from shards.audit.ngrams import NO_NGRAM, hash_ngrams, token_values
-from shards.format.arrays import Bools, Float64s, Int64s, Rows, UInt64s
+from shards.format.arrays import Bools, Float64s, Int64s, UInt64s
 from shards.format.chat import locate_messages
 from shards.format.document_table import DocumentBlock, iter_blocks
 from shards.format.manifest import Split
@@ -33,9 +30,6 @@ NGRAM_RATE = 4
 """One in four of the validation n-grams is searched for."""
 MAX_MISPLACED = 20
 BITMAP_BITS = 24
-
-NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("shard", "<i4")])
-"""An n-gram's hash, and the place of its document."""
 
 
 def _cut_doublings(parts: int) -> Int64s:
@@ -79,35 +73,36 @@ def quantile(counts: Int64s, share: float, *, shortest: int, longest: int) -> in
     return min(max(round(float(bin_middles()[place])), shortest), longest)
 
 
-@dataclass
 class Figures:
-    """The figures of one shard, or of all shards of one split.
+    """The figures of one shard, or of all shards of one split: at first those of none.
 
     Attributes:
         split: the split.
         counts: int64 `(sources, vocab_size)`, how often each id occurs.
         documents: int64 `(vocab_size,)`, documents that hold each id.
-        example: int64 `(vocab_size,)`, a document that holds each id, as `encode_place` gives it; -1 without one.
+        example: int64 `(vocab_size,)`, the place of a document that holds each id; -1 without one.
         lengths: int64 `(sources, BINS)`, documents by length in tokens, EOS included.
         shortest, longest: int64 `(sources,)`.
-        misplaced: the first few documents with a special id inside (EOS before the end, or any other): shard, document
-            and id.
+        misplaced: the first few documents with a special id inside (EOS before the end, or any other): place and id.
         messages: of conversations, by role; and `conversations`.
-        ngrams: of validation, sampled n-grams, `NGRAM_ROW`.
+        ngrams: of validation, the hashes of sampled n-grams and the places of their documents, uint64 `(2, n)` each.
         seen: of training, which of validation's n-grams it has, bool, in the order of their hashes.
+
+    A place is a number: the shard's, and in the lower 32 bits the document's in it.
     """
 
-    split: Split
-    counts: Int64s
-    documents: Int64s
-    example: Int64s
-    lengths: Int64s
-    shortest: Int64s
-    longest: Int64s
-    misplaced: list[tuple[int, int, int]]
-    messages: Counter[str]
-    ngrams: list[Rows]
-    seen: Bools
+    def __init__(self, split: Split, sources: int, vocab_size: int):
+        self.split: Split = split
+        self.counts = np.zeros((sources, vocab_size), np.int64)
+        self.documents = np.zeros(vocab_size, np.int64)
+        self.example = np.full(vocab_size, -1, np.int64)
+        self.lengths = np.zeros((sources, BINS), np.int64)
+        self.shortest = np.full(sources, 2**32, np.int64)
+        self.longest = np.zeros(sources, np.int64)
+        self.misplaced: list[tuple[int, int]] = []
+        self.messages = Counter[str]()
+        self.ngrams = [np.zeros((2, 0), np.uint64)]
+        self.seen = np.zeros(1, np.bool_)
 
     @property
     def id_counts(self) -> Int64s:
@@ -131,39 +126,7 @@ class Figures:
         self.misplaced = (self.misplaced + other.misplaced)[:MAX_MISPLACED]
         self.messages.update(other.messages)
         self.ngrams += other.ngrams
-        self.seen = self.seen | other.seen if len(self.seen) else other.seen
-
-
-def make_figures(split: Split, sources: int, vocab_size: int) -> Figures:
-    """Return the figures of no shard of a split."""
-    return Figures(
-        split,
-        counts=np.zeros((sources, vocab_size), np.int64),
-        documents=np.zeros(vocab_size, np.int64),
-        example=np.full(vocab_size, -1, np.int64),
-        lengths=np.zeros((sources, BINS), np.int64),
-        shortest=np.full(sources, 2**32, np.int64),
-        longest=np.zeros(sources, np.int64),
-        misplaced=[],
-        messages=Counter(),
-        ngrams=[],
-        seen=np.zeros(0, np.bool_),
-    )
-
-
-def encode_place(shard: int, document: int) -> int:
-    """Return one number for the place of a document: that of its shard, then its own there."""
-    return shard << 32 | document
-
-
-def decode_place(place: int) -> tuple[int, int]:
-    """Return the number of a shard, and of a document in it, from `encode_place`."""
-    return place >> 32, place & 0xFFFFFFFF
-
-
-def join_ngrams(parts: list[Rows]) -> Rows:
-    """Return n-grams of several parts as one array, `NGRAM_ROW`."""
-    return np.concatenate([np.empty(0, NGRAM_ROW), *parts])
+        self.seen = self.seen | other.seen
 
 
 class Totals:
@@ -171,8 +134,8 @@ class Totals:
 
     def __init__(self, source_names: list[str], vocabulary: Vocabulary):
         self.source_names, self.vocabulary = source_names, vocabulary
-        self.train = make_figures("train", len(source_names), len(vocabulary))
-        self.val = make_figures("val", len(source_names), len(vocabulary))
+        self.train = Figures("train", len(source_names), len(vocabulary))
+        self.val = Figures("val", len(source_names), len(vocabulary))
 
     @property
     def both(self) -> tuple[Figures, Figures]:
@@ -182,7 +145,7 @@ class Totals:
     @property
     def source_tokens(self) -> Int64s:
         """Tokens of each source in both splits, int64 `(sources,)`."""
-        return self.val.counts.sum(axis=1) + self.train.counts.sum(axis=1)
+        return (self.val.counts + self.train.counts).sum(axis=1)
 
     def add(self, figures: Figures) -> None:
         """Add the figures of a shard."""
@@ -195,12 +158,12 @@ class ShardAudit(NamedTuple):
     Attributes:
         shard_set: the set.
         val_rate: one in so many validation documents is searched for in training, chosen by content hash.
-        ngrams: the file of validation n-grams to search for, if any.
+        ngrams: the hashes of validation's n-grams to search training for, uint64 `(n,)`, sorted.
     """
 
     shard_set: ShardSet
     val_rate: int = 1
-    ngrams: Path | None = None
+    ngrams: UInt64s = np.zeros(0, np.uint64)
 
 
 def audit_shard(audit: ShardAudit, number: int) -> Figures:
@@ -212,15 +175,16 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
     """
     shard_set = audit.shard_set
     sources, vocab_size = len(shard_set.manifest.sources), shard_set.vocab_size
-    figures = make_figures(shard_set.shards[number].entry.split, sources, vocab_size)
+    figures = Figures(shard_set.shards[number].entry.split, sources, vocab_size)
     # An unknown token is special in most tokenizers, and stands for text.
     special = shard_set.vocabulary.special_mask()
     if (unknown := shard_set.vocabulary.unknown) is not None:
         special[unknown] = False
     values = token_values(vocab_size)
-    known, bitmap = _load_ngrams(audit.ngrams) if audit.ngrams is not None else (None, None)
-    if figures.split == "train" and known is not None:
-        figures.seen = np.zeros(len(known), np.bool_)
+    known = audit.ngrams
+    figures.seen = np.zeros(len(known), np.bool_)
+    bitmap = np.zeros(1 << BITMAP_BITS, np.bool_)
+    bitmap[known >> np.uint64(64 - BITMAP_BITS)] = True
     for block in iter_blocks(shard_set, number):
         _count(figures, block, sources, vocab_size)
         ngrams = hash_ngrams(block.tokens, block.starts, block.ends, width=NGRAM_TOKENS, values=values)
@@ -239,10 +203,12 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
             _find_misplaced(figures, block, special, shard_set)
         places = np.flatnonzero(ngrams & np.uint64(NGRAM_RATE - 1) == 0)  # NO_NGRAM is odd: never among them
         if figures.split == "val":
-            places = places[block.keys[block.rows_at(places)] % np.uint64(audit.val_rate) == 0]
-            figures.ngrams.append(_locate(block, ngrams[places], block.rows_at(places)))
-        elif known is not None and bitmap is not None:
-            # The bitmap rules out nearly all, at the cost of one look each.
+            rows = block.rows_at(places)
+            sampled = block.keys[rows] % np.uint64(audit.val_rate) == 0
+            found = np.stack([ngrams[places], (_first_place(block) + rows).astype(np.uint64)])
+            figures.ngrams.append(found[:, sampled])
+        else:
+            # The bitmap of leading bits rules out nearly all, at the cost of one look each.
             hashes = ngrams[places]
             hashes = hashes[bitmap[hashes >> np.uint64(64 - BITMAP_BITS)]]
             at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
@@ -259,12 +225,16 @@ def _count(figures: Figures, block: DocumentBlock, sources: int, vocab_size: int
     for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
         # numpy adds 1 only once to an id that is repeated in the index, which counts documents.
         figures.documents[ids[start:end]] += 1
-    first = encode_place(block.shard, block.document)
+    first = _first_place(block)
     figures.example[ids] = np.repeat(np.arange(first, first + len(lengths)), lengths)
     bins = block.sources * BINS + bin_lengths(lengths)
     figures.lengths += np.bincount(bins, minlength=sources * BINS).reshape(sources, BINS)
     np.minimum.at(figures.shortest, block.sources, lengths)
     np.maximum.at(figures.longest, block.sources, lengths)
+
+
+def _first_place(block: DocumentBlock) -> int:
+    return block.shard << 32 | block.document
 
 
 def _find_misplaced(figures: Figures, block: DocumentBlock, special: Bools, shard_set: ShardSet) -> None:
@@ -275,22 +245,6 @@ def _find_misplaced(figures: Figures, block: DocumentBlock, special: Bools, shar
         inside[block.starts] &= block.tokens[block.starts] != shard_set.bos_id
     places = np.flatnonzero(inside)
     for row, place in zip(block.rows_at(places).tolist(), places.tolist(), strict=True):
-        entry = (block.shard, block.document + row, int(block.tokens[place]))
+        entry = (_first_place(block) + row, int(block.tokens[place]))
         if len(figures.misplaced) < MAX_MISPLACED and entry not in figures.misplaced:
             figures.misplaced.append(entry)
-
-
-@lru_cache(maxsize=1)
-def _load_ngrams(path: Path) -> tuple[UInt64s, Bools]:
-    """Return the validation n-grams, sorted, and a bitmap of their leading bits."""
-    ngrams = np.load(path)
-    bitmap = np.zeros(1 << BITMAP_BITS, np.bool_)
-    bitmap[ngrams >> np.uint64(64 - BITMAP_BITS)] = True
-    return ngrams, bitmap
-
-
-def _locate(block: DocumentBlock, hashes: UInt64s, rows: Int64s) -> Rows:
-    """Return n-grams of some rows of a block with their place, `NGRAM_ROW`."""
-    found = np.empty(len(hashes), NGRAM_ROW)
-    found["hash"], found["document"], found["shard"] = hashes, rows + block.document, block.shard
-    return found

@@ -179,8 +179,3 @@ def expected_id_counts(tokens: int, vocab_size: int) -> Float64s:
 def is_large_enough(expected: Float64s, *, below: int) -> bool:
     """Return whether a rule can expect every id of a vocabulary `below` times, by `expected_id_counts`."""
     return bool(expected[-1] >= below)
-
-
-def worst_verdict(verdicts: set[Verdict]) -> Verdict:
-    """Return the worst verdict of rules among the results of checks; ok if there are none."""
-    return "bad" if "bad" in verdicts else "look" if "look" in verdicts else "ok"

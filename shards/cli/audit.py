@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
 from shards.errors import plural
 from shards.terminal.arguments import add_set, add_workers, parse_path, positive_number
-from shards.terminal.display import JsonObject, printable
+from shards.terminal.display import JsonObject, describe_shown
 from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Shown
 
 if TYPE_CHECKING:
     from shards.audit.audit import AuditResult
-    from shards.audit.checks import Finding
-    from shards.audit.concentrated_documents import Concentrated
 
 _SHOWN_CHARACTERS = 60
 _STYLES = {"ok": "green", "look": "yellow", "bad": "bold red"}
@@ -77,30 +75,25 @@ def run(options: argparse.Namespace) -> Outcome:
             block_list=path is not None,
             progress=progress,
         )
-    found, written = report.concentrated, JsonObject()
+    data: JsonObject = report.data | {"out": str(report.out), "seconds": round(report.seconds, 3)}
+    found = report.concentrated
     if found is not None and path is not None:
         asked = "audit --write-block-list: documents full of rare ids"
-        hashes = write_block_list(path, found.hashes, open_set(options.set), asked=asked, reasons=found.reasons())
-        written = {"block_list": {"file": str(path), "hashes": hashes} | found.to_dict()}
-    data = report.data | {"out": str(report.out), "seconds": round(report.seconds, 3)} | written
-    shown = _show(report, found, written, rows=options.rows)
+        hashes = write_block_list(path, found.hashes, open_set(options.set), asked=asked, reasons=found.reasons)
+        data["block_list"] = {"file": str(path), "hashes": hashes} | found.to_dict()
+    shown = _show(report, data.get("block_list"), rows=options.rows)
     return Outcome(data, shown, PROBLEMS if report.verdict == "bad" else WHOLE)
 
 
-def _show(report: AuditResult, found: Concentrated | None, written: JsonObject, *, rows: int) -> Shown:
+def _show(report: AuditResult, listed: JsonObject | None, *, rows: int) -> Shown:
     """Yield what `audit` prints: up to `rows` findings of each check to look at, the verdicts, and the block list."""
     from rich.text import Text
 
     # Findings first: the verdicts are what stays on the screen.
     for check in report.checks:
         if check.findings and check.verdict != "ok":
-            more = f", {rows} of {len(check.findings)}" if len(check.findings) > rows else ""
-            yield f"{check.name}{more}"
-            yield [
-                {name: value for name, value in finding.values.items() if name != "histogram"}  # audit.json has it
-                | ({"example": _example(finding)} if finding.shown else {})
-                for finding in check.findings[:rows]
-            ]
+            yield _count_rows(check.name, len(check.findings), rows)
+            yield [_row(finding.values) for finding in check.findings[:rows]]
     yield [
         {
             "check": check.name,
@@ -109,7 +102,7 @@ def _show(report: AuditResult, found: Concentrated | None, written: JsonObject, 
         }
         for check in report.checks
     ]
-    if found is None and report.check("concentrated").verdict != "ok":
+    if listed is None and report.check("concentrated").verdict != "ok":
         yield "--write-block-list FILE lists the documents that are full of concentrated ids"
     yield (
         f"every id and finding: {report.out} ({plural(report.data['shards'], 'shard')}, "
@@ -117,26 +110,27 @@ def _show(report: AuditResult, found: Concentrated | None, written: JsonObject, 
         f"{report.seconds:.2f} s)"
     )
     yield f"{report.path}: {VERDICT_WORDS[report.verdict]}; {VERDICT_ADVICE[report.verdict]}"
-    if found is not None:
-        yield from _show_list(found, written["block_list"], rows=rows)
+    if listed is not None:
+        yield from _show_list(listed, rows=rows)
 
 
-def _example(finding: Finding) -> Any:
-    """Return the examples of a finding that `audit` prints, a line each."""
-    from rich.text import Text
-
-    lines: list[str] = []
-    for shown in finding.shown:
-        before, hit, after = shown["before"][-_SHOWN_CHARACTERS // 2 :], shown["hit"], shown["after"]
-        text = printable(f"{before}>>>{hit[:_SHOWN_CHARACTERS]}<<<{after[: _SHOWN_CHARACTERS // 2]}")
-        lines.append(f"{shown['shard']} document {shown['document']} ({printable(shown['source'])}): {text}")
-    return Text("\n".join(lines))
+def _count_rows(name: str, number: int, rows: int) -> str:
+    return f"{name}{describe_shown(min(number, rows), number)}"
 
 
-def _show_list(found: Concentrated, written: JsonObject, *, rows: int) -> Shown:
+def _row(values: JsonObject) -> JsonObject:
+    """Return the columns of a finding that `audit` prints: audit.json has the histogram and more of the example."""
+    row = {name: value for name, value in values.items() if name not in ("histogram", "examples")}
+    for one in values.get("examples", ()):
+        before, hit, after = one["before"][-_SHOWN_CHARACTERS // 2 :], one["hit"], one["after"]
+        text = f"{before}>>>{hit[:_SHOWN_CHARACTERS]}<<<{after[: _SHOWN_CHARACTERS // 2]}"
+        row["example"] = f"{one['shard']} document {one['document']} ({one['source']}): {text}"
+    return row
+
+
+def _show_list(listed: JsonObject, *, rows: int) -> Shown:
     """Yield what `audit` prints of the block list: concentrated ids, listed documents by source, what to do with it."""
-    shown = f", {rows} of {len(found.ids):,}" if len(found.ids) > rows else ""
-    yield f"concentrated ids{shown}"
+    yield _count_rows("concentrated ids", len(listed["ids"]), rows)
     yield [
         {
             "id": row["id"],
@@ -146,12 +140,12 @@ def _show_list(found: Concentrated, written: JsonObject, *, rows: int) -> Shown:
             "more_than_half_in": f"{plural(row['half_documents'], 'document')}, {plural(row['half_tokens'], 'token')}",
             "in_listed": row["listed"],
         }
-        for row in found.ids[:rows]
+        for row in listed["ids"][:rows]
     ]
     yield f"documents with a share of {LISTED_SHARE:.0%} concentrated ids, or more"
-    yield [row | {"share": f"{row['share']:.3%}"} for row in found.sources()]
-    yield from (f"warning: {warning}" for warning in found.warnings())
-    name = written["file"]
-    yield f"block list: {name}, {plural(written['hashes'], 'hash')}, {plural(found.tokens, 'token')}"
-    if found.documents:
+    yield [row | {"share": f"{row['share']:.3%}"} for row in listed["sources"]]
+    yield from (f"warning: {warning}" for warning in listed["warnings"])
+    name = listed["file"]
+    yield f"block list: {name}, {plural(listed['hashes'], 'hash')}, {plural(listed['tokens'], 'token')}"
+    if listed["documents"]:
         yield f'read the reasons in it, then put drop_hashes = ["{name}"] into the recipe and build again'
