@@ -40,9 +40,6 @@ from shards.terminal.display import JsonObject, Table, format_value, printable
 
 TEMPLATES = Path(__file__).parent / "templates"
 
-_LIMITS = {"most_recipe": 30_000, "most_shards": 60, "most_findings": 8}
-"""How many characters of the recipe, shards and findings of a check a page shows."""
-
 
 @dataclass(frozen=True)
 class Report:
@@ -146,7 +143,7 @@ def _length_bars(rows: dict[str, JsonObject]) -> dict[str, list[float]]:
 
 def _values(report: Report) -> JsonObject:
     manifest = report.manifest
-    return _LIMITS | {
+    return {
         "report": report,
         "manifest": manifest,
         "vocabulary": report.vocabulary,
@@ -187,7 +184,6 @@ def make_render_environment(*folders: Path) -> jinja2.Environment:
         "shorten": shorten,
         "code": code_span,
         "cell": code_cell,
-        "plain": plain_span,
         "sentence": sentence,
         "fence": fence,
         "public_place": public_place,
@@ -198,7 +194,7 @@ def make_render_environment(*folders: Path) -> jinja2.Environment:
         "size": format_size,
         "count": "{:,.0f}".format,
         "percent": _percent,
-        "signed": _signed,
+        "signed": "{:+,}".format,
     }
     environment.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     return environment
@@ -206,10 +202,6 @@ def make_render_environment(*folders: Path) -> jinja2.Environment:
 
 def _percent(share: float, digits: int = 2) -> str:
     return f"{share:.{digits}%}"
-
-
-def _signed(number: int) -> str:
-    return f"{number:+,}" if number else "0"
 
 
 # fmt: off
@@ -378,11 +370,6 @@ def code_span(text: str) -> str:
 def code_cell(text: str) -> str:
     """Return foreign text as a code span in a table: rows are split at | before all else is parsed, even in code."""
     return code_span(text).replace("|", "\\|")
-
-
-def plain_span(text: str) -> str:
-    """Return foreign text for Markdown unchanged if that is harmless, else as a code span."""
-    return text if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 -]*", text) else code_span(text)
 
 
 def sentence(text: str) -> str:

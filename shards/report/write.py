@@ -11,7 +11,6 @@ A report judges nothing that the audit does not judge, and uploads nothing.
 """
 
 # pyright: reportUnknownMemberType=false
-import codecs
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,18 +20,18 @@ import numpy as np
 
 from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, TOKENS_FILE, read_values
 from shards.audit.audit import audit as audit_set
-from shards.format.document_table import number_sources
+from shards.format.document_table import read_sources
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import ShardSet
-from shards.format.shard import Shard, iter_documents
+from shards.format.shard import Shard
 from shards.format.vocabulary import Vocabulary
 from shards.report.render import Report, describe_sources, render_card, render_page, rows_of
 from shards.stores.files import atomic_open, make_folder, read_file
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
-from shards.terminal.display import JsonObject
+from shards.terminal.display import JsonObject, Table
 from shards.terminal.reporter import Progress, no_progress
-from shards.trace.locate import Place, find_places
+from shards.trace.locate import Place, decode_beginning, find_places
 from shards.validation.files import require_whole
 
 PAGE_FILE, CARD_FILE = "index.html", "README.md"
@@ -107,11 +106,9 @@ def write_report(
     if audit is None:
         audit = folder_beside(store if store.folder is not None else FolderStore(out), "audit")
     shard_set = require_whole(store)
-    found = find_or_audit(shard_set, audit, workers=workers, progress=progress)
-    samples = {
-        name: [read_shown_document(shard_set.shard(place.shard), place, shard_set.vocabulary) for place in places]
-        for name, places in draw_shown_places(shard_set, SAMPLES).items()
-    }
+    if not is_audited(shard_set, audit):
+        audit_set(path, out=audit, workers=workers, progress=progress)
+    found = json.loads((audit / REPORT_FILE).read_bytes())
     manifest = shard_set.manifest
     recipe_text = store.read(manifest.recipe.file).decode("utf-8", "backslashreplace")
     # The manifest lists the files of shards; the other three are asked for their sizes.
@@ -123,9 +120,9 @@ def write_report(
         shorten(recipe_text),
         sum(file.bytes for file in manifest.files) + sum(map(store.size, others)),
         describe_sources(manifest, recipe_text),
-        describe_vocabulary(found, audit),
+        describe_vocabulary(found, audit, shard_set.vocabulary),
         found,
-        samples,
+        draw_samples(shard_set),
     )
     # Both are rendered before either is written.
     rendered = {CARD_FILE: render_card(report), PAGE_FILE: render_page(report)}
@@ -152,19 +149,6 @@ def _check_replaceable(out: Path) -> None:
 _MOST_AUDIT_BYTES = 1 << 28
 
 
-def find_or_audit(shard_set: ShardSet, folder: Path, *, workers: int, progress: Progress = no_progress) -> JsonObject:
-    """Return the audit for a set's report, as audit.json has it. Make it now unless `folder` has one of this very set.
-
-    Raises:
-        ShardSetError: the set is not whole.
-        InputError: the tokenizer is not byte-level.
-        OSError: a file cannot be read or written.
-    """
-    if not is_audited(shard_set, folder):
-        audit_set(shard_set.store.folder or str(shard_set.store), out=folder, workers=workers, progress=progress)
-    return json.loads((folder / REPORT_FILE).read_bytes())
-
-
 def is_audited(shard_set: ShardSet, folder: Path) -> bool:
     """Return whether a folder has a whole audit of this very set, for a report: audit.json is written last."""
     expected = {"manifest_sha256": shard_set.manifest_sha256, "audit_version": AUDIT_VERSION}
@@ -176,73 +160,62 @@ def is_audited(shard_set: ShardSet, folder: Path) -> bool:
         return False
 
 
-def describe_vocabulary(found: JsonObject, folder: Path) -> JsonObject:
+def describe_vocabulary(found: JsonObject, folder: Path, vocabulary: Vocabulary) -> JsonObject:
     """Return how training uses the vocabulary, for a report: from audit.json, and its folder.
 
     Returns:
         seen: ids that occur; `never_seen` and `unseen_bytes`, of single bytes, count those that do not. The
             `special` ids are in none of them.
         rare: ids that occur fewer than `rare_below` times; they are among `seen`.
-        longest: the longest entries by bytes, without special ids: id, text, bytes and count of each. The text has lone
-            surrogates for bytes that are not UTF-8.
+        longest: the longest entries by bytes, without special ids: text, bytes and count of each.
         rarest: the rarest entries in the audit, rarest first.
 
     Raises:
         OSError: the audit's files cannot be read.
     """
-    path = folder / TOKENS_FILE
-    counts = np.from_dlpack(read_values(path, "count")).astype(np.int64)
-    special = np.array(read_values(path, "special").to_pylist(), np.bool_)
-    entries: list[bytes] = list(read_values(path, "bytes").to_pylist())
-    lengths = np.array([len(entry) for entry in entries], np.int64)
-    below = int(found["rare_below"])
-    by_length: list[int] = np.argsort(-np.where(special, -1, lengths), kind="stable")[:SHOWN_ENTRIES].tolist()
-    rarest: list[int] = [row["id"] for row in rows_of(found, "rare")[:SHOWN_ENTRIES]]
-    shown: dict[int, JsonObject] = {
-        token: {
-            "id": token,
-            "text": entries[token].decode("utf-8", "surrogateescape"),
-            "bytes": len(entries[token]),
-            "count": int(counts[token]),
-        }
-        for token in [*by_length, *rarest]
-    }
+    counts = np.from_dlpack(read_values(folder / TOKENS_FILE, "count")).astype(np.int64)
+    plain, lengths, below = ~vocabulary.special_mask(), vocabulary.entry_lengths(), int(found["rare_below"])
+    seen, unseen = plain & (counts > 0), plain & (counts == 0)
+    longest: list[int] = np.argsort(-np.where(plain, lengths, 0), kind="stable")[:SHOWN_ENTRIES].tolist()
+
+    def show(token: int) -> JsonObject:
+        return {"text": vocabulary.spell(token), "bytes": int(lengths[token]), "count": int(counts[token])}
+
     return {
         "ids": len(counts),
-        "seen": int(((counts > 0) & ~special).sum()),
-        "never_seen": int(((counts == 0) & ~special & (lengths != 1)).sum()),
-        "unseen_bytes": int(((counts == 0) & ~special & (lengths == 1)).sum()),
-        "special": int(special.sum()),
-        "rare": int(((counts > 0) & (counts < below) & ~special).sum()),
+        "seen": int(seen.sum()),
+        "never_seen": int((unseen & (lengths != 1)).sum()),
+        "unseen_bytes": int((unseen & (lengths == 1)).sum()),
+        "special": int((~plain).sum()),
+        "rare": int((seen & (counts < below)).sum()),
         "rare_below": below,
-        "longest": [shown[token] for token in by_length if lengths[token] and not special[token]],
-        "rarest": [shown[token] for token in rarest],
+        "longest": [show(token) for token in longest if plain[token] and lengths[token]],
+        "rarest": [show(row["id"]) for row in rows_of(found, "rare")[:SHOWN_ENTRIES]],
     }
 
 
-def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]]:
-    """Draw training documents of each source to show in a report: the first `number` in the set's order.
+def draw_samples(shard_set: ShardSet) -> dict[str, Table]:
+    """Draw training documents of each source to show in a report: the first `SAMPLES` in the set's order.
 
     Shards are shuffled by content hash, so this is as good as a random draw, and always the same.
 
     Raises:
         ShardSetError: a document table is not what the manifest says.
     """
-    numbers = shard_set.source_numbers
-    places: dict[str, list[Place]] = {name: [] for name in numbers}
+    names = [source.name for source in shard_set.manifest.sources]
+    samples: dict[str, Table] = {name: [] for name in names}
     for shard in shard_set.splits.get("train", ()):
-        wanted = {name: number - len(places[name]) for name in shard.entry.sources if len(places[name]) < number}
+        wanted = [name for name in shard.entry.sources if len(samples[name]) < SAMPLES]
         if not wanted:
             continue
-        batches = iter_documents(shard, ["source"])
-        sources = np.concatenate([number_sources(shard, batch, numbers) for batch in batches])
-        rows = [np.flatnonzero(sources == numbers[name])[:most] for name, most in wanted.items()]
+        _, sources = read_sources(shard, names)
+        rows = [np.flatnonzero(sources == names.index(name))[: SAMPLES - len(samples[name])] for name in wanted]
         for place in find_places(shard, np.concatenate(rows).tolist()):
-            places[place.source].append(place)
-    return places
+            samples[place.source].append(_read_sample(shard, place, shard_set.vocabulary))
+    return samples
 
 
-def read_shown_document(shard: Shard, place: Place, vocabulary: Vocabulary) -> JsonObject:
+def _read_sample(shard: Shard, place: Place, vocabulary: Vocabulary) -> JsonObject:
     """Return the place and the beginning of a document that a report shows, and whether it is `whole`.
 
     A character has at most 4 tokens, so at most 4 for each are read.
@@ -250,6 +223,6 @@ def read_shown_document(shard: Shard, place: Place, vocabulary: Vocabulary) -> J
     stop = min(place.tokens - 1, 4 * SHOWN_CHARACTERS + 1)  # one for BOS
     data = vocabulary.decode_document(shard.read(place.start, place.start + stop))
     whole = stop == place.tokens - 1
-    text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(data, final=whole)
+    text = decode_beginning(data, final=whole)
     shown = text[:SHOWN_CHARACTERS]  # with lone surrogates for bytes that are not UTF-8
     return {"place": place, "text": shown, "whole": whole and len(text) <= SHOWN_CHARACTERS}

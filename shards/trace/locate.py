@@ -4,6 +4,7 @@ Costs one pass over the document table of each shard involved, up to the last ro
 """
 
 # pyright: reportUnknownMemberType=false
+import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -134,6 +135,8 @@ def find_window_documents(
 
 CONTEXT_BYTES = 120
 """Bytes of text shown on each side of a hit."""
+_CONTINUING = bytes(range(0x80, 0xC0))
+"""The bytes of UTF-8 that continue a character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +182,15 @@ def cut_excerpt(text: bytes, start: int, end: int, *, around: int = CONTEXT_BYTE
     For a hit of more than `2 * around` bytes, only its beginning is returned, without the text after it; `left_out`
     counts the rest.
     """
-    # A long hit is cut, and then nothing after it is shown.
-    cut, whole = start + 2 * around, end
-    if end > cut:
-        while cut > start + 1 and text[cut] & 0xC0 == 0x80:
-            cut -= 1
-        text, end = text[:cut], cut
-    # Bytes that continue a character (10xxxxxx) are skipped, so that no character is cut.
-    low, high = max(0, start - around), min(len(text), end + around)
-    while low > 0 and low < start and text[low] & 0xC0 == 0x80:
-        low += 1
-    while high < len(text) and high > end and text[high] & 0xC0 == 0x80:
-        high -= 1
-    parts = (text[low:start], text[start:end], text[end:high])
-    return Excerpt(*(part.decode("utf-8", "surrogateescape") for part in parts), left_out=whole - end)
+    stop, low = min(end, start + 2 * around), max(0, start - around)
+    # Bytes that continue a character are skipped at the beginning, and one that is not whole at an end is left out.
+    before = text[low:start].lstrip(_CONTINUING) if low else text[:start]
+    hit = decode_beginning(text[start:stop], final=stop == end)
+    after = "" if stop < end else decode_beginning(text[end : end + around], final=end + around >= len(text))
+    left_out = end - start - len(hit.encode("utf-8", "surrogateescape"))
+    return Excerpt(before.decode("utf-8", "surrogateescape"), hit, after, left_out)
+
+
+def decode_beginning(text: bytes, *, final: bool) -> str:
+    """Return the beginning of a text as an excerpt has it: without a character at its end that is cut, unless final."""
+    return codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(text, final)

@@ -22,7 +22,6 @@ from shards.format.arrays import Int64s, Tokens, UInt8s
 from shards.format.chat import locate_messages
 from shards.format.document_table import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
-from shards.format.vocabulary import Vocabulary
 from shards.trace.locate import Excerpt, Place, cut_excerpt, cut_tokens, find_places
 
 QueryKind = Literal["token", "text", "regex"]
@@ -71,9 +70,6 @@ class Hit:
 ShardHits = tuple[Int64s, UInt8s, list[Hit]]
 """The hits in one shard: documents and hits by source, int64 `(2, sources)`; hashes; the first documents described."""
 
-_Match = tuple[int, int, int, int, Excerpt | None]
-"""A document of a block with hits: its row, the number of hits, and the first one: its token, its byte, its excerpt."""
-
 
 @dataclass(frozen=True)
 class Search:
@@ -85,24 +81,36 @@ class Search:
     entries: Any
     """The bytes of each id, a `pa.LargeBinaryArray`."""
     pattern: re.Pattern[str] | None
-    vocabulary: Vocabulary
 
 
 def prepare_search(shard_set: ShardSet, query: Query, limit: int) -> Search:
-    """Prepare the search for a query that has been checked.
+    """Check a query, and prepare its search.
 
     Raises:
+        InputError: the query cannot be searched for; the message says why.
         ShardSetError, ValueError, OSError: the set's tokenizer cannot be used.
     """
     import pyarrow as pa
 
-    vocabulary = shard_set.vocabulary
-    pattern = re.compile(query.value) if query.kind == "regex" else None
+    pattern = None
+    if query.kind == "token" and not 0 <= int(query.value) < shard_set.vocab_size:
+        raise InputError(f"no id {query.value}; the vocabulary has the ids 0 to {shard_set.vocab_size - 1}")
+    if query.kind == "text" and not query.text:
+        raise InputError("the text is empty. Give at least one character.")
+    if query.kind == "regex":
+        try:
+            pattern = re.compile(query.value)
+            empty = pattern.search("")
+        except (re.error, OverflowError, RecursionError) as error:  # the latter two: too large a count, too deep
+            raise InputError(f"not a pattern: {error}. The syntax is that of Python's re.") from error
+        if empty:
+            raise InputError("the pattern matches the empty text, so every document. Ask for at least one character.")
     # The entries as an Arrow array, made of buffers: `pa.array` loads pandas, 0.5 s in each process.
+    vocabulary = shard_set.vocabulary
     offsets = np.append(0, np.cumsum(vocabulary.entry_lengths())).astype(np.int64)
     buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(b"".join(vocabulary.entries))]
     entries = pa.Array.from_buffers(pa.large_binary(), len(vocabulary), buffers)
-    return Search(shard_set, query, limit, entries, pattern, vocabulary)
+    return Search(shard_set, query, limit, entries, pattern)
 
 
 def search_shard(search: Search, number: int) -> ShardHits:
@@ -113,57 +121,65 @@ def search_shard(search: Search, number: int) -> ShardHits:
         OSError: a file cannot be read.
     """
     shard_set = search.shard_set
-    shard = shard_set.shards[number]
     sources = len(shard_set.manifest.sources)
     counts = np.zeros((2, sources), np.int64)
     hashes = [np.empty((0, 16), np.uint8)]
-    described: list[tuple[int, _Match]] = []
+    described: list[tuple[int, int, int, int, Excerpt]] = []
     for block in iter_blocks(shard_set, number):
-        # Of each block, only the documents that there is room for are described.
-        matches = list(_search(search, block, search.limit - len(described)))
-        rows = np.array([row for row, *_ in matches], np.int64)
+        found = list(_search(search, block))
+        rows = np.array([row for row, _ in found], np.int64)
         hashes.append(block.hashes[rows].copy())  # a block's memory is used again
         counts[0] += np.bincount(block.sources[rows], minlength=sources)
-        np.add.at(counts[1], block.sources[rows], [hits for _, hits, *_ in matches])
-        described += [(block.document + match[0], match) for match in matches if match[-1] is not None]
+        np.add.at(counts[1], block.sources[rows], [hits for _, hits in found])
+        # All documents are counted, and the first ones are described.
+        for row, hits in found[: search.limit - len(described)]:
+            tokens = block.tokens[block.starts[row] : block.ends[row]]
+            described.append((block.document + row, hits, *_describe(search, tokens)))
     # Only the documents that are shown are looked up in the document table.
-    places = find_places(shard, [document for document, _ in described])
-    shown: list[Hit] = [
+    places = find_places(shard_set.shards[number], [document for document, *_ in described])
+    shown = [
         Hit(place, hits, position, byte, excerpt)
-        for place, (_, (_, hits, position, byte, excerpt)) in zip(places, described, strict=True)
-        if excerpt is not None
+        for place, (_, hits, position, byte, excerpt) in zip(places, described, strict=True)
     ]
     return counts, np.concatenate(hashes), shown
 
 
-def _search(search: Search, block: DocumentBlock, room: int) -> Iterator[_Match]:
-    """Yield the documents of a block with hits of the search; the first `room` have an excerpt."""
+def _search(search: Search, block: DocumentBlock) -> Iterator[tuple[int, int]]:
+    """Yield the documents of a block with hits of the search, and how many each has."""
     if search.query.kind == "token":
-        yield from _search_token(search, block, room)
+        found = np.unique(block.rows_at(np.flatnonzero(block.tokens == int(search.query.value))), return_counts=True)
+        yield from np.stack(found, axis=1).tolist()
         return
-    needle, number = search.query.text, 0
     for row in range(len(block.starts)) if search.pattern is not None else _find_rows(search, block):
-        tokens = block.tokens[block.starts[row] : block.ends[row] - 1]
-        text, offsets = _decode(search, tokens)
-        # Without BOS and prefix: what is before the text is at byte 0.
-        begin, skipped = search.vocabulary.split_document(tokens)
-        hidden = int(offsets[begin]) + skipped
-        text, offsets = text[hidden:], np.maximum(offsets - hidden, 0)
-        found: list[tuple[int, int, int]] = []
-        for start, stop in _list_parts(search, tokens, offsets):
-            if search.pattern is not None:
-                hits, first, last = _match(search.pattern, text[start:stop])
-            else:
-                hits, first = text.count(needle, start, stop), text.find(needle, start, stop) - start
-                last = first + len(needle)
-            found += [(hits, start + first, start + last)] if hits else []
-        if not found:
-            continue
-        hits, (_, first, last) = sum(hits for hits, *_ in found), found[0]
-        # All documents are counted, and the first ones are described.
-        excerpt = cut_excerpt(text, first, last) if number < room else None
-        yield row, hits, int(np.searchsorted(offsets, first, "right")) - 1, first, excerpt
-        number += 1
+        hits, *_ = _search_text(search, block.tokens[block.starts[row] : block.ends[row]])
+        if hits:
+            yield row, hits
+
+
+def _describe(search: Search, tokens: Tokens) -> tuple[int, int, Excerpt]:
+    """Return the first hit of the search in a document: its token, the byte of the text that it begins at, the text."""
+    if search.query.kind == "token":
+        position = int((tokens == int(search.query.value)).argmax())
+        return position, *cut_tokens(tokens, position, position + 1, search.shard_set.vocabulary)
+    _, first, last, text, offsets = _search_text(search, tokens)
+    return int(np.searchsorted(offsets, first, "right")) - 1, first, cut_excerpt(text, first, last)
+
+
+def _search_text(search: Search, tokens: Tokens) -> tuple[int, int, int, bytes, Int64s]:
+    """Return the number of hits of the search in a document's text, the bytes [first, last) of the first one, the text,
+    and where each token begins in it."""
+    text, offsets = _decode(search, tokens[:-1])
+    # Without BOS and prefix: what is before the text is at byte 0.
+    begin, skipped = search.shard_set.vocabulary.split_document(tokens[:-1])
+    hidden = int(offsets[begin]) + skipped
+    text, offsets = text[hidden:], np.maximum(offsets - hidden, 0)
+    total = first = last = 0
+    for start, stop in _list_parts(search, tokens[:-1], offsets):
+        hits, *place = _match(search.pattern or search.query.text, text[start:stop])
+        if hits and not total:
+            first, last = (start + at for at in place)
+        total += hits
+    return total, first, last, text, offsets
 
 
 def _list_parts(search: Search, tokens: Tokens, offsets: Int64s) -> list[tuple[int, int]]:
@@ -172,7 +188,7 @@ def _list_parts(search: Search, tokens: Tokens, offsets: Int64s) -> list[tuple[i
         return [(0, int(offsets[-1]))]
     parts = [
         (int(offsets[place]) + len(chat.before[role].encode()), int(offsets[stop]))
-        for role, place, _, stop in locate_messages(chat, search.vocabulary, tokens)
+        for role, place, _, stop in locate_messages(chat, search.shard_set.vocabulary, tokens)
     ]
     return parts or [(0, int(offsets[-1]))]
 
@@ -192,24 +208,14 @@ def _find_rows(search: Search, block: DocumentBlock) -> Iterator[int]:
         place = text.find(needle, int(ends[row]))
 
 
-def _search_token(search: Search, block: DocumentBlock, room: int) -> Iterator[_Match]:
-    token = int(search.query.value)
-    # The first place in each document, and how many there are.
-    places = np.flatnonzero(block.tokens == token)
-    found = np.unique(block.rows_at(places), return_index=True, return_counts=True)
-    for number, (row, first, count) in enumerate(np.stack(found, axis=1).tolist()):
-        position, byte, excerpt = int(places[first] - block.starts[row]), 0, None
-        if number < room:
-            tokens = block.tokens[block.starts[row] : block.ends[row]]
-            byte, excerpt = cut_tokens(tokens, position, position + 1, search.vocabulary)
-        yield row, count, position, byte, excerpt
-
-
-def _match(pattern: re.Pattern[str], data: bytes) -> tuple[int, int, int]:
+def _match(wanted: re.Pattern[str] | bytes, data: bytes) -> tuple[int, int, int]:
     """Return the number of a search's matches, and the bytes [first, last) of the first; empty matches do not count."""
+    if isinstance(wanted, bytes):
+        first = data.find(wanted)
+        return data.count(wanted), first, first + len(wanted)
     text = data.decode("utf-8", "surrogateescape")
     # An empty match is at every place and says nothing.
-    matches = (match for match in pattern.finditer(text) if match.end() > match.start())
+    matches = (match for match in wanted.finditer(text) if match.end() > match.start())
     if (match := next(matches, None)) is None:
         return 0, 0, 0
     first = len(text[: match.start()].encode("utf-8", "surrogateescape"))
@@ -227,22 +233,3 @@ def _decode(search: Search, tokens: Tokens) -> tuple[bytes, Int64s]:
     data = taken.buffers()[2]
     whole = cast("bytes", data.to_pybytes()) if data is not None else b""
     return whole[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0]
-
-
-def check_query(query: Query, vocab_size: int) -> None:
-    """Check a query before the search of any shard.
-
-    Raises:
-        InputError: the query cannot be searched for; the message says why.
-    """
-    if query.kind == "token" and not 0 <= int(query.value) < vocab_size:
-        raise InputError(f"no id {query.value}; the vocabulary has the ids 0 to {vocab_size - 1}")
-    if query.kind == "text" and not query.text:
-        raise InputError("the text is empty. Give at least one character.")
-    if query.kind == "regex":
-        try:
-            empty = re.compile(query.value).search("")
-        except (re.error, OverflowError, RecursionError) as error:  # the latter two: too large a count, too deep
-            raise InputError(f"not a pattern: {error}. The syntax is that of Python's re.") from error
-        if empty:
-            raise InputError("the pattern matches the empty text, so every document. Ask for at least one character.")

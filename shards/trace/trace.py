@@ -23,7 +23,7 @@ from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
 from shards.trace.locate import Place, cut_tokens, find_holders, find_places
-from shards.trace.search import Hit, Query, check_query, prepare_search, search_shard
+from shards.trace.search import Hit, Query, prepare_search, search_shard
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,6 @@ def trace(
         OSError: a file cannot be read.
     """
     shard_set = open_set(path)
-    check_query(query, shard_set.vocab_size)
     search = prepare_search(shard_set, query, limit)
     names = [source.name for source in shard_set.manifest.sources]
     advance = count_up(progress, shard_set.shards.num_tokens)

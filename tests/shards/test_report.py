@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from shards.audit.audit import AUDIT_VERSION
+from shards.audit.audit import AUDIT_VERSION, audit
 from shards.format import writer
 from shards.format.reader import open_set
 from shards.format.vocabulary import read_vocabulary
 from shards.report.render import code_cell, code_span, fence, render_card, render_page, sentence
-from shards.report.write import find_or_audit, is_audited, report_to_dict, write_report
+from shards.report.write import is_audited, report_to_dict, write_report
 from shards.terminal.display import printable
 from shards.validation.validate import validate
 from tests.support.builds import call_here
@@ -242,7 +242,7 @@ def test_any_text_stays_text_in_markdown(text):
 
 def test_audit_of_other_rules_is_made_again(good_set, tmp_path):
     shard_set = open_set(good_set)
-    find_or_audit(shard_set, tmp_path, workers=1)
+    audit(good_set, out=tmp_path)
     assert is_audited(shard_set, tmp_path)
     stored = json.loads((tmp_path / "audit.json").read_text())
     others = [{"audit_version": None}, {"audit_version": AUDIT_VERSION - 1}, {"manifest_sha256": "0" * 64}]
