@@ -11,9 +11,9 @@ splits are those that lm-evaluation-harness scores, and takes few-shot examples 
 import re
 import reprlib
 import string
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 Row = dict[str, Any]
 """A row of a data set, by column."""
@@ -224,9 +224,6 @@ def _clean_wikihow(text: str) -> str:
     return re.sub(r"\[.*?\]", "", text).replace("  ", " ")
 
 
-Split = Literal["train", "validation", "test", "dev"]
-
-
 @dataclass(frozen=True)
 class EvalTask:
     """An eval task: its data set, and the form in which its rows are asked."""
@@ -238,65 +235,67 @@ class EvalTask:
     """The data set on the Hub; empty for items in files of the user."""
     revision: str = ""
     """A commit of it, 40 hexadecimal digits."""
-    files: Mapping[Split, str] = field(default_factory=dict[Split, str])
-    """The file of each split."""
-    split: Split = "test"
-    """The split whose items are scored."""
-    fewshot_split: Split = "train"
-    """The split that few-shot examples come from."""
+    file: str = ""
+    """The file of it whose items are scored."""
+    fewshot_file: str = ""
+    """The file that few-shot examples come from."""
     compares_texts: bool = True
     """Whether the choices are different texts, so that accuracy can be normalised by their bytes."""
 
 
-def _parquet(folder: str, *splits: Split) -> dict[Split, str]:
-    return {split: f"{folder}/{split}-00000-of-00001.parquet" for split in splits}
+def _part(split: str) -> str:
+    return f"{split}-00000-of-00001.parquet"
 
 
-_MMLU = ("cais/mmlu", "c30699e8356da336a370243923dbaf21066bb9fe", _parquet("all", "test", "dev"), "test", "dev")
+_MMLU = ("cais/mmlu", "c30699e8356da336a370243923dbaf21066bb9fe", _part("all/test"), _part("all/dev"))
 _ARC = ("allenai/ai2_arc", "210d026faf9955653af8916fad021475a3f00453")
+_LAMBADA = "data/lambada_test.jsonl"
+_TRUTHFULQA = _part("multiple_choice/validation")
 
 KNOWN_TASKS = {
     task.name: task
     for task in (
-        EvalTask("arc_easy", ask_arc, *_ARC, _parquet("ARC-Easy", "train", "validation", "test")),
-        EvalTask("arc_challenge", ask_arc, *_ARC, _parquet("ARC-Challenge", "train", "validation", "test")),
+        EvalTask("arc_easy", ask_arc, *_ARC, _part("ARC-Easy/test"), _part("ARC-Easy/train")),
+        EvalTask("arc_challenge", ask_arc, *_ARC, _part("ARC-Challenge/test"), _part("ARC-Challenge/train")),
         EvalTask(
             "hellaswag",
             ask_hellaswag,
             "Rowan/hellaswag",
             "218ec52e09a7e7462a5400043bb9a69a41d06b76",
-            _parquet("data", "train", "validation"),
-            split="validation",
+            _part("data/validation"),
+            _part("data/train"),
         ),
         EvalTask(
             "piqa",
             ask_piqa,
             "baber/piqa",
             "142f6d7367fd9877f0fb3b5734ea6a545f54cdd1",
-            {"train": "piqa_train.parquet", "validation": "piqa_validation.parquet"},
-            split="validation",
+            "piqa_validation.parquet",
+            "piqa_train.parquet",
         ),
         EvalTask(
             "sciq",
             ask_sciq,
             "allenai/sciq",
             "2c94ad3e1aafab77146f384e23536f97a4849815",
-            _parquet("data", "train", "validation", "test"),
+            _part("data/test"),
+            _part("data/train"),
         ),
         EvalTask(
             "openbookqa",
             ask_openbookqa,
             "allenai/openbookqa",
             "388097ea7776314e93a529163e0fea805b8a6454",
-            _parquet("main", "train", "validation", "test"),
+            _part("main/test"),
+            _part("main/train"),
         ),
         EvalTask(
             "winogrande",
             ask_winogrande,
             "allenai/winogrande",
             "01e74176c63542e6b0bcb004dcdea22d94fb67b5",
-            _parquet("winogrande_xl", "train", "validation"),
-            split="validation",
+            _part("winogrande_xl/validation"),
+            _part("winogrande_xl/train"),
             compares_texts=False,
         ),
         EvalTask("mmlu", ask_mmlu, *_MMLU, compares_texts=False),
@@ -306,17 +305,16 @@ KNOWN_TASKS = {
             ask_truthfulqa,
             "truthfulqa/truthful_qa",
             "741b8276f2d1982aa3d5b832d3ee81ed3b896490",
-            _parquet("multiple_choice", "validation"),
-            split="validation",
-            fewshot_split="validation",
+            _TRUTHFULQA,
+            _TRUTHFULQA,
         ),
         EvalTask(
             "lambada",
             ask_lambada,
             "EleutherAI/lambada_openai",
             "900124bf3b8235c6daf21033af9948b3f07346c4",
-            {"test": "data/lambada_test.jsonl"},
-            fewshot_split="test",
+            _LAMBADA,
+            _LAMBADA,
             compares_texts=False,
         ),
     )

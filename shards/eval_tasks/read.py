@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards.errors import InputError, lacks_memory
-from shards.eval_tasks.known import EvalTask, Item, Row, Split, shorten
+from shards.eval_tasks.known import EvalTask, Item, Row, shorten
 from shards.format.content_hash import hash_document
 from shards.stores.cache import Cache
 from shards.stores.files import read_file
 from shards.stores.hub_store import HubAddress, open_hub
+from shards.terminal.display import printable
 
 MAX_FILE_BYTES = 1 << 28
 """A larger file of items is refused before it is read."""
@@ -47,13 +48,13 @@ class TaskItems:
         return hashlib.sha256("".join(self.hashes).encode()).hexdigest()
 
 
-def read_items(task: EvalTask, split: Split | None = None, *, files: Sequence[Path] = ()) -> TaskItems:
-    """Read the items of an eval task's split, in the order of the data set.
+def read_items(task: EvalTask, file: str = "", *, files: Sequence[Path] = ()) -> TaskItems:
+    """Read items of an eval task, in the order of the data set.
 
     Args:
         task: the eval task.
-        split: the split; the one that is scored when None. Not with `files`.
-        files: parquet files or JSON lines to read instead of the Hub's.
+        file: a file of its data set on the Hub; by default the one whose items are scored.
+        files: parquet files or JSON lines to read instead.
 
     Raises:
         InputError: a file cannot be read, a row is none of this task, or there is no item.
@@ -64,22 +65,16 @@ def read_items(task: EvalTask, split: Split | None = None, *, files: Sequence[Pa
         for path in files:
             try:
                 content = read_file(path, MAX_FILE_BYTES)
-            except OSError as error:
+            except (OSError, ValueError) as error:  # of a path that no file can have
+                fault = getattr(error, "strerror", error)
                 raise InputError(
-                    f"{path}: cannot be read: {error.strerror}. `files` names local files, one by one: correct it."
-                ) from error
-            except ValueError as error:
-                raise InputError(
-                    f"{str(path)!r}: not the path of a file: a character cannot be in one. Correct it."
+                    f"{printable(str(path))}: cannot be read: {fault}. `files` names local files, one by one: "
+                    "correct it."
                 ) from error
             items += _ask_all(task, str(path), path.name, content)
         place = ", ".join(map(str, files))
     else:
-        name = task.files.get(split := split or task.split)
-        if name is None:
-            splits = ", ".join(task.files) or "none"
-            raise InputError(f"eval task {task.name!r}: no split {split!r}; expected one of {splits}.")
-        folder, _, name = name.rpartition("/")
+        folder, _, name = (file or task.file).rpartition("/")
         address = HubAddress(task.repo, task.revision, folder)
         place, cache = f"{address}/{name}", Cache()  # of this machine
         content = cache.get(place)

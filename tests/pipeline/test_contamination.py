@@ -335,7 +335,7 @@ def test_the_manifest_names_the_items_that_the_training_split_holds(tmp_path: Pa
     task = KNOWN_TASKS["lambada"]
     passages = [" ".join(f"word{number}of{place}" for place in range(20)) for number in range(50)]
     texts = [*passages, "too short"]
-    key = f"hf://datasets/{task.repo}@{task.revision}/{task.files['test']}"
+    key = f"hf://datasets/{task.repo}@{task.revision}/{task.file}"
     Cache().put(key, "".join(json.dumps({"text": text}) + "\n" for text in texts).encode())
     documents = [f"Page {number} begins. {passage}" for number, passage in enumerate(passages[:40])]
     documents += [f"Some words of page {number} stand here alone, and nothing else does." for number in range(200)]

@@ -60,7 +60,7 @@ def publish_tasks(hub: Hub, folder: Path) -> None:
     """Publish the eval tasks that shipped recipes name, under the commits that they have on the real Hub."""
     for name in ("arc_easy", "arc_challenge", "hellaswag"):
         task = KNOWN_TASKS[name]
-        file = folder / task.repo / task.files[task.split]
+        file = folder / task.repo / task.file
         file.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist([ROWS.get(name, ROWS["arc_easy"])] * 3), file)
     for repo, revision in {(KNOWN_TASKS[name].repo, KNOWN_TASKS[name].revision) for name in ("arc_easy", "hellaswag")}:

@@ -75,7 +75,8 @@ def test_items_of_known_tasks(name, tmp_path):
     # What the trainer relies on.
     assert task.compares_texts == (len(set(choices)) > 1 and name != "mmlu")
     assert re.fullmatch("[0-9a-f]{40}", task.revision)
-    assert {task.split, task.fewshot_split} <= task.files.keys()
+    assert task.file
+    assert task.fewshot_file
 
 
 def test_parquet_and_several_files(tmp_path):
@@ -110,7 +111,7 @@ def test_items_from_the_hub_at_their_commit_and_then_from_the_cache(tmp_path, mo
     pytest.importorskip("huggingface_hub")
     task = KNOWN_TASKS["lambada"]
     folder = tmp_path / "repo"
-    write_lines(folder / task.files["test"], [ROWS["lambada"]])
+    write_lines(folder / task.file, [ROWS["lambada"]])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with Hub() as hub:
         use_hub(hub.url, monkeypatch)
@@ -118,7 +119,7 @@ def test_items_from_the_hub_at_their_commit_and_then_from_the_cache(tmp_path, mo
         # The Hub of the test names its commits by content.
         task = dataclasses.replace(task, revision=commit)
         with pytest.raises(InputError, match=r"passage-1\.jsonl"):
-            read_items(dataclasses.replace(task, files={"test": "data/passage-1.jsonl"}))
+            read_items(dataclasses.replace(task, file="data/passage-1.jsonl"))
         found = read_items(task)
     assert [item.choices for item in found.items] == [("mill",)]
     assert found.place == f"hf://datasets/{task.repo}@{commit}/data/lambada_test.jsonl"

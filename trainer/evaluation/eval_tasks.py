@@ -85,7 +85,7 @@ def open_eval_task(config: EvalTaskConfig, trained: TrainedModel, say: Note) -> 
     items = read.items[: config.limit]
     if config.num_fewshot:
         with _name_place(f"{place}.fewshot_files: "):
-            pool = read_items(task, task.fewshot_split, files=[Path(file) for file in config.fewshot_files])
+            pool = read_items(task, task.fewshot_file, files=[Path(file) for file in config.fewshot_files])
         with _name_place(f"{place}."):
             items = add_examples(items, pool.items, config.num_fewshot)
     # Encoded now, so that what cannot be scored is known before training starts.
