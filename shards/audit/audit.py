@@ -26,7 +26,6 @@ import numpy as np
 
 from shards.audit.checks import (
     Check,
-    Finding,
     check_bytes_per_token,
     check_conversations,
     check_ids,
@@ -149,7 +148,7 @@ def audit(
         "documents": sum(int(split.lengths.sum()) for split in totals.both),
         "rare_below": below,
         "one_in": {"documents_of_validation": val_rate, "ngrams_of_validation": NGRAM_RATE},
-        "checks": [check.to_dict() for check in checks],
+        "checks": [asdict(check) for check in checks],
     }
     make_folder(out)
     # A report takes audit.json as the sign that the counts are of the same audit.
@@ -182,11 +181,11 @@ def _read_shards(shard_set: ShardSet, val_rate: int, workers: int, advance: Adva
 
 def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
     """Look up the documents that the findings name: their origin, and the text around the marked part."""
-    by_shard: defaultdict[int, list[tuple[Finding, int, int | None]]] = defaultdict(list)
-    for row in (row for check in checks for row in check.findings):
-        if row.example is not None:
-            number, document = divmod(row.example[0], 1 << 32)
-            by_shard[number].append((row, document, row.example[1]))
+    by_shard: defaultdict[int, list[tuple[JsonObject, int, int | None]]] = defaultdict(list)
+    for row in (row for check in checks for row in check.rows if "example" in row):
+        place, token = row.pop("example")
+        number, document = divmod(place, 1 << 32)
+        by_shard[number].append((row, document, token))
     # Each document table is read once, for all examples in its shard.
     for number, rows in by_shard.items():
         shard = shard_set.shards[number]
@@ -204,7 +203,7 @@ def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
             parts = (tokens[low:first], tokens[first:last], tokens[last:high])
             before, hit, after = map(shard_set.vocabulary.decode, parts)
             excerpt = cut_excerpt(before + hit + after, len(before), len(before) + len(hit))
-            row.values["examples"] = [{**place.to_dict(), "position": first, **asdict(excerpt)}]
+            row["examples"] = [{**place.to_dict(), "position": first, **asdict(excerpt)}]
 
 
 TOKENS_FILE = "tokens.parquet"

@@ -42,7 +42,6 @@ from shards.audit.rules import (
     SUSPICIOUS_BITS,
     Verdict,
     expected_id_counts,
-    is_large_enough,
 )
 from shards.audit.split_names import find_splits, has_split_word
 from shards.errors import plural
@@ -51,43 +50,24 @@ from shards.format.chat import ROLE_MARKS, locate_messages, split_special
 from shards.format.manifest import ChatEntry
 from shards.format.reader import ShardSet
 from shards.format.shard import iter_documents
-from shards.terminal.display import JsonObject
+from shards.terminal.display import JsonObject, Table
 
 MAX_IDS = 50
 """Maximum ids that a check lists; tokens.parquet has all of them."""
 
 
 @dataclass
-class Finding:
-    """One finding: its columns, and a document as an example.
-
-    Attributes:
-        values: by column; `examples` has the example with its place and excerpt, once it has been looked up.
-        example: the place of a document (`Figures`), and the id whose first occurrence is marked; without an id, the
-            beginning is.
-    """
-
-    values: JsonObject
-    example: tuple[int, int | None] | None = None
-
-
-@dataclass
 class Check:
-    """The result of one check: its name for programs, the verdict, a sentence, and the findings, worst first."""
+    """The result of one check: its name for programs, the verdict, a sentence, and rows of findings, worst first.
+
+    A row's `example` is the place of a document (`Figures`), and the id whose first occurrence is marked, or None. When
+    it has been looked up, `examples` is there instead.
+    """
 
     name: str
     verdict: Verdict
     summary: str
-    findings: list[Finding] = field(default_factory=list[Finding])
-
-    def to_dict(self) -> JsonObject:
-        """Return the result as JSON."""
-        return {
-            "name": self.name,
-            "verdict": self.verdict,
-            "summary": self.summary,
-            "rows": [finding.values for finding in self.findings],
-        }
+    rows: Table = field(default_factory=Table)
 
 
 def check_special(totals: Totals, *, eos_id: int, bos_id: int | None, chat: ChatEntry | None = None) -> Check:
@@ -115,7 +95,7 @@ def check_special(totals: Totals, *, eos_id: int, bos_id: int | None, chat: Chat
         begins = "" if bos_id is None else " and BOS once at the beginning"
         return Check("special_ids", "ok", f"no special id inside a document; EOS once at the end{begins} of each")
     rows = [
-        Finding({"id": token, "text": totals.vocabulary.spell(token)}, (place, token))
+        {"id": token, "text": totals.vocabulary.spell(token), "example": (place, token)}
         for place, token in misplaced[:MAX_MISPLACED]
     ]
     names = ", ".join(f"{totals.vocabulary.spell(token)} {count:,}" for token, count in sorted(inside.items()))
@@ -154,37 +134,37 @@ def check_ids(totals: Totals, bits: tuple[Float64s, Float64s], *, below: int) ->
     both = bits[0] + bits[1]
     concentrated = worst(counts >= below, -both)
     many = int((both[concentrated] >= SUSPICIOUS_BITS).sum())
-    rows = [_id_finding(token, totals) for token in concentrated[:MAX_IDS]]
+    rows = [_describe_id(token, totals) for token in concentrated[:MAX_IDS]]
     for row, token in zip(rows, concentrated, strict=False):
         parts = {"bits": both, "document_bits": bits[0], "source_bits": bits[1]}
-        row.values |= {name: round(float(part[token]), 2) for name, part in parts.items()}
+        row |= {name: round(float(part[token]), 2) for name, part in parts.items()}
     summary = f"in few documents or in one small source ({SUSPICIOUS_BITS:g} bits or more): {plural(many, 'id')}"
     checks = [Check("concentrated", "look" if many else "ok", summary, rows)]
 
     # A BPE has entries that occur only as parts of longer ones. In a small set, they are more than Zipf's law explains.
     # A long entry that never occurs says most about the text that the tokenizer was trained on.
     unseen = worst((counts == 0) & (lengths != 1), -lengths)
-    large, too_many = is_large_enough(expected, below=MIN_EXAMPLES), len(unseen) > MAX_UNSEEN_SHARE * size
+    large, too_many = expected[-1] >= MIN_EXAMPLES, len(unseen) > MAX_UNSEEN_SHARE * size
     explained = len(unseen) <= round(float(np.exp(-expected).sum()))
     verdict: Verdict = "bad" if large and too_many else "look" if not explained and (large or too_many) else "ok"
     single = int((plain & (counts == 0) & (lengths == 1)).sum())
     summary = f"never in training: {len(unseen):,} of {plural(size, 'id')}, and {plural(single, 'single byte')}"
     if not large:
         summary += f" (up to {MAX_UNSEEN_SHARE:.0%} is fine for a set this small)"
-    texts = [Finding({"id": token, "text": totals.vocabulary.spell(token)}) for token in unseen[:MAX_IDS]]
+    texts: Table = [{"id": token, "text": totals.vocabulary.spell(token)} for token in unseen[:MAX_IDS]]
     checks.append(Check("never_seen", verdict, summary, texts))
 
     # An id that never occurs is trained as little as a rare one.
     rare = worst((counts > 0) & (counts < below), counts)
     share, usual = (len(rare) + len(unseen)) / max(1, size), float((expected < below).mean())
     verdict = "look" if rare and share > usual + RARE_TOLERANCE else "ok"
-    if share > MAX_RARE_SHARE and is_large_enough(expected, below=below):
+    if share > MAX_RARE_SHARE and expected[-1] >= below:
         verdict = "bad"
     summary = (
         f"fewer than {plural(below, 'time')} in training: {plural(len(rare), 'id')}; with those never there, "
         f"{share:.1%} of the vocabulary; a set of its size can be expected to have {usual:.1%}"
     )
-    return [*checks, Check("rare", verdict, summary, [_id_finding(token, totals) for token in rare[:MAX_IDS]])]
+    return [*checks, Check("rare", verdict, summary, [_describe_id(token, totals) for token in rare[:MAX_IDS]])]
 
 
 def concentration(split: Figures) -> tuple[Float64s, Float64s]:
@@ -218,13 +198,13 @@ def check_bytes_per_token(totals: Totals) -> Check:
     """
     whole = float(totals.train.id_counts @ totals.vocabulary.text_lengths()) / max(1, totals.train.tokens)
     held, tokens = totals.train.counts @ totals.vocabulary.text_lengths(), totals.train.counts.sum(axis=1)
-    rows: list[Finding] = []
+    rows: Table = []
     for name, size, number in zip(totals.source_names, held.tolist(), tokens.tolist(), strict=True):
         if number:
             ratio = size / number
-            values = {"source": name, "tokens": number, "bytes": size, "bytes_per_token": round(ratio, 3)}
-            rows.append(Finding(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3)}))
-    low = ", ".join(row.values["source"] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN)
+            row = {"source": name, "tokens": number, "bytes": size, "bytes_per_token": round(ratio, 3)}
+            rows.append(row | {"of_the_set": round(ratio / max(whole, 1e-9), 3)})
+    low = ", ".join(row["source"] for row in rows if row["of_the_set"] < LOW_BYTES_PER_TOKEN)
     summary = f"{whole:.2f} bytes per token over the set"
     if totals.vocabulary.keeps != "bytes":
         summary += ", of the text as the tokenizer rewrote it"
@@ -233,19 +213,19 @@ def check_bytes_per_token(totals: Totals) -> Check:
     return Check("bytes_per_token", "look" if low else "ok", summary, rows)
 
 
-def _id_finding(token: int, totals: Totals) -> Finding:
-    """Return the finding about an id that occurs in training."""
+def _describe_id(token: int, totals: Totals) -> JsonObject:
+    """Return the row of an id that occurs in training."""
     split = totals.train
     # Sources without the id are left out.
     by_source = dict(zip(totals.source_names, split.counts[:, token].tolist(), strict=True))
-    values: JsonObject = {
+    return {
         "id": token,
         "text": totals.vocabulary.spell(token),
-        "count": int(split.counts[:, token].sum()),
+        "count": sum(by_source.values()),
         "documents": int(split.documents[token]),
         "sources": {name: count for name, count in by_source.items() if count},
+        "example": (int(split.example[token]), token),
     }
-    return Finding(values, (int(split.example[token]), token))
 
 
 MAX_DOCUMENTS = 20
@@ -255,7 +235,7 @@ MAX_DOCUMENTS = 20
 def check_lengths(totals: Totals) -> Check:
     """Check document lengths by source, in tokens with EOS; both splits."""
     middles = bin_middles()
-    rows: list[Finding] = []
+    rows: Table = []
     odd: list[str] = []
     # Both splits count: a set is one text, however it is cut.
     val, train = totals.both
@@ -270,7 +250,7 @@ def check_lengths(totals: Totals) -> Check:
         if not documents:
             continue
         short = int(counts[middles < SHORT_TOKENS].sum()) / documents
-        values: JsonObject = {
+        row: JsonObject = {
             "source": name,
             "documents": documents,
             "mean": round(tokens / documents, 1),
@@ -283,7 +263,7 @@ def check_lengths(totals: Totals) -> Check:
             "short_share": round(short, 4),
             "histogram": coarsen(counts),
         }
-        rows.append(Finding(values))
+        rows.append(row)
         if short > MAX_SHORT_SHARE:
             odd.append(f"{name}: {short:.0%} of the documents have fewer than {SHORT_TOKENS} tokens")
         # In a small source, one long document says nothing.
@@ -332,13 +312,15 @@ def check_splits(shard_set: ShardSet) -> Check:
             name = row["unit"].rpartition("@")[0]
             if has_split_word(name) or "train" in name.lower():
                 found[row["source"]].add(name)
-    rows = [{"source": source, "file": name} for source in sorted(found) for name in sorted(find_splits(found[source]))]
+    rows: Table = [
+        {"source": source, "file": name} for source in sorted(found) for name in sorted(find_splits(found[source]))
+    ]
     if not rows:
         return Check("splits", "ok", "no file is named like a test or validation split")
     summary = "{} named like a test or validation split, such as {file} of {source}".format(
         plural(len(rows), "file"), **rows[0]
     )
-    return Check("splits", "look", summary, [*map(Finding, rows[:MAX_DOCUMENTS])])
+    return Check("splits", "look", summary, rows[:MAX_DOCUMENTS])
 
 
 def check_overlap(totals: Totals, val_rate: int) -> Check:
@@ -356,8 +338,8 @@ def check_overlap(totals: Totals, val_rate: int) -> Check:
     # Documents nearly all of whose n-grams training holds.
     leaked = np.flatnonzero(shares >= LEAKED)
     leaked = leaked[np.argsort(-shares[leaked], kind="stable")]
-    rows = [
-        Finding({"seen": round(float(shares[index]), 3)}, (int(documents[index]), None))
+    rows: Table = [
+        {"seen": round(float(shares[index]), 3), "example": (int(documents[index]), None)}
         for index in leaked[:MAX_DOCUMENTS].tolist()
     ]
     share, total_seen = len(leaked) / len(begins), float(seen.mean())

@@ -174,8 +174,3 @@ def expected_id_counts(tokens: int, vocab_size: int) -> Float64s:
 
     shares = 1.0 / np.arange(1, vocab_size + 1)
     return tokens * shares / shares.sum()
-
-
-def is_large_enough(expected: Float64s, *, below: int) -> bool:
-    """Return whether a rule can expect every id of a vocabulary `below` times, by `expected_id_counts`."""
-    return bool(expected[-1] >= below)

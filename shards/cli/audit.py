@@ -91,9 +91,9 @@ def _show(report: AuditResult, listed: JsonObject | None, *, rows: int) -> Shown
 
     # Findings first: the verdicts are what stays on the screen.
     for check in report.checks:
-        if check.findings and check.verdict != "ok":
-            yield _count_rows(check.name, len(check.findings), rows)
-            yield [_row(finding.values) for finding in check.findings[:rows]]
+        if check.rows and check.verdict != "ok":
+            yield _count_rows(check.name, len(check.rows), rows)
+            yield [_row(row) for row in check.rows[:rows]]
     yield [
         {
             "check": check.name,
@@ -118,10 +118,10 @@ def _count_rows(name: str, number: int, rows: int) -> str:
     return f"{name}{describe_shown(min(number, rows), number)}"
 
 
-def _row(values: JsonObject) -> JsonObject:
-    """Return the columns of a finding that `audit` prints: audit.json has the histogram and more of the example."""
-    row = {name: value for name, value in values.items() if name not in ("histogram", "examples")}
-    for one in values.get("examples", ()):
+def _row(found: JsonObject) -> JsonObject:
+    """Return the columns of a row that `audit` prints: audit.json has the histogram and more of the example."""
+    row = {name: value for name, value in found.items() if name not in ("histogram", "examples")}
+    for one in found.get("examples", ()):
         before, hit, after = one["before"][-_SHOWN_CHARACTERS // 2 :], one["hit"], one["after"]
         text = f"{before}>>>{hit[:_SHOWN_CHARACTERS]}<<<{after[: _SHOWN_CHARACTERS // 2]}"
         row["example"] = f"{one['shard']} document {one['document']} ({one['source']}): {text}"

@@ -76,15 +76,15 @@ def test_examples_hold_what_they_show(good_audit, plan):
     shards = {
         f"{split}-{k:05d}": documents for split, parts in plan.documents.items() for k, documents in enumerate(parts)
     }
-    rows = good_audit.check("concentrated").findings
-    ranked = [row.values["bits"] for row in rows]
+    rows = good_audit.check("concentrated").rows
+    ranked = [row["bits"] for row in rows]
     assert ranked == sorted(ranked, reverse=True)
     assert ranked[0] > ranked[-1]
     assert len(rows) == 50
     for row in rows:
-        (shown,) = row.values["examples"]
+        (shown,) = row["examples"]
         document = shards[shown["shard"]][shown["document"]]
-        assert document.tokens[shown["position"]] == row.values["id"]
+        assert document.tokens[shown["position"]] == row["id"]
         assert (shown["hash"], shown["source"], shown["row"]) == (document.hash.hex(), document.source, document.row)
 
 
@@ -119,23 +119,23 @@ def test_files_named_like_a_test_split_are_told(small_plan, tmp_path):
     check = write(small_plan, tmp_path).check("splits")
     assert check.verdict == "look"
     assert check.summary.endswith("named like a test or validation split, such as a/test.txt of code")
-    found = {(row.values["source"], row.values["file"]) for row in check.findings}
+    found = {(row["source"], row["file"]) for row in check.rows}
     assert found <= {(source, name) for source in ("code", "prose") for name in (names[1], names[3])}
     assert {name for _, name in found} == {names[1], names[3]}
 
 
 def test_a_set_without_faults_and_its_lengths_by_source(good_audit, plan):
     everything = split_documents(plan, "train") + split_documents(plan, "val")
-    for row in good_audit.check("lengths").findings:
-        lengths = np.array([len(d.tokens) for d in everything if d.source == row.values["source"]])
-        assert (row.values["documents"], row.values["shortest"]) == (len(lengths), lengths.min())
-        assert (row.values["longest"], row.values["mean"]) == (lengths.max(), round(lengths.mean(), 1))
-        assert row.values["p50"] == pytest.approx(np.median(lengths), rel=0.03)
-        assert sum(row.values["histogram"].values()) == len(lengths)
+    for row in good_audit.check("lengths").rows:
+        lengths = np.array([len(d.tokens) for d in everything if d.source == row["source"]])
+        assert (row["documents"], row["shortest"]) == (len(lengths), lengths.min())
+        assert (row["longest"], row["mean"]) == (lengths.max(), round(lengths.mean(), 1))
+        assert row["p50"] == pytest.approx(np.median(lengths), rel=0.03)
+        assert sum(row["histogram"].values()) == len(lengths)
     for name in ("special_ids", "lengths", "rare", "splits"):
         check = good_audit.check(name)
         assert check.verdict == "ok", check.summary
-    assert good_audit.check("validation_overlap").findings == []
+    assert good_audit.check("validation_overlap").rows == []
     assert good_audit.verdict == "look"  # some merges are only ever parts of longer ones
 
 
@@ -157,7 +157,7 @@ def test_special_id_inside_a_document(small_plan, tmp_path):
     report = write(small_plan, tmp_path)
     check = report.check("special_ids")
     assert (check.verdict, report.verdict) == ("bad", "bad")
-    found = {(at["shard"], at["document"]): row.values["id"] for row in check.findings for at in row.values["examples"]}
+    found = {(at["shard"], at["document"]): row["id"] for row in check.rows for at in row["examples"]}
     assert found == {(f"{split}-00000", number): token for (split, number), token in planted.items()}
 
 
@@ -198,9 +198,9 @@ def test_validation_seen_in_training(small_plan, tmp_path):
     change(small_plan, "train", 1, copy, tokens)
     report = write(small_plan, tmp_path)
     check = report.check("validation_overlap")
-    (row,) = check.findings
-    assert [(s["shard"], s["document"]) for s in row.values["examples"]] == [("val-00000", leaked)]
-    assert row.values["seen"] >= 0.8
+    (row,) = check.rows
+    assert [(s["shard"], s["document"]) for s in row["examples"]] == [("val-00000", leaked)]
+    assert row["seen"] >= 0.8
     assert check.verdict == "look", "near-duplicates of a few documents flatter the loss; they do not spoil the model"
     assert check.summary.startswith("nearly whole in training (80%")
     assert "in other documents): 1 of " in check.summary
