@@ -4,9 +4,7 @@ Nothing is changed or dropped. The rules are strict: of prose, mathematics and s
 document in a thousand. About 0.2 ms a document, of which only the beginning counts.
 """
 
-import itertools
 import re
-from collections import defaultdict
 from collections.abc import Callable
 
 from shards.errors import plural
@@ -38,7 +36,6 @@ _CHAT = re.compile(r"(?:(?:<s>|<\|begin_of_text\|>)\s*)?(?:<\||\[INST)|\[?\s*\{"
 _MAIL = re.compile(r"(?i)(?:From .*\n)?(?:[A-Z][\w-]*:.*\n(?:[ \t].*\n)*)*?(?:Message-ID|MIME-Version|Received):")
 _ASKS = re.compile(r"\n(?:<bos>)?(?:### Instruction:|<start_of_turn>user|(?:Human|User|USER):\s)")
 _ANSWERS = re.compile(r"### Response:|<start_of_turn>model|\b(?:Assistant|ASSISTANT|AI|Bot):\s")
-_NUMBERED = re.compile(r"\n([^\d\n]{0,60}+)(\d{1,4}+)((?:[^\d\n].{0,60}+)?+)(?=\n)")  # two thirds of the time of all
 _BASE64 = re.compile(r"[\w+/]{300}")
 
 
@@ -63,18 +60,6 @@ def _recurs(pattern: str, of_lines: float = 0) -> Callable[[str], bool]:
     return test
 
 
-def _has_page_numbers(text: str) -> bool:
-    pages: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-    for found in _NUMBERED.finditer(f"\n{text}\n"):
-        pages[found[1], found[3]].append((found.start(), int(found[2])))
-    # The number grows by one from page to page, and pages are about as long as each other.
-    for own in pages.values():
-        gaps = [after - before for (before, n), (after, m) in itertools.pairwise(own) if m == n + 1]
-        if len(gaps) == len(own) - 1 >= 3 and min(gaps) >= 1000 and 2 * max(gaps) <= 3 * min(gaps):
-            return not _CODE.search(text)
-    return False
-
-
 _is_talk = _recurs(
     r"\n\[?(?:\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4},? )?\d{1,2}:\d\d(?::\d\d)?(?:\s?[APap][Mm])?\]?(?: -)? "
     r"(?:<[^<>\n]{1,40}> |[^:\n]{1,40}: )",
@@ -97,14 +82,12 @@ _is_escaped = _recurs(r"\\r?\\?n(?![a-z])", 1)
 _is_encoded = _recurs(r"\n(?:[A-Za-z0-9+/]{60,76}={0,2}|M[ -`]{60})\r?(?=\n)", 0.5)
 _has_links = _recurs(r"\[\[(?!(?<=\n\[\[)[\w-]+\]\](?:\n|[A-Z]))(?:[A-Z]|\w+:)[^\[\]\n]{1,200}\]\]")
 """To pages of a wiki; not the anchors of AsciiDoc, which begin a line."""
-_EXTRACTOR = "as extractors of PDF such as `pymupdf4llm` do"
 KINDS: dict[str, tuple[Callable[[str], bool], str]] = {
     "HTML": (_is_html, 'Extract the text of the pages, as `format = "html"` does for files'),
     "words hyphenated at line ends": (
         _recurs(r"-(?<=[^\W\d_]-)[ \t]*\r?\n[ \t]*[a-z]", 0.04),
-        f"Join the lines, {_EXTRACTOR}",
+        "Join the lines, as extractors of PDF such as `pymupdf4llm` do",
     ),
-    "headers of pages": (_has_page_numbers, f"Leave them out, {_EXTRACTOR}"),
     MAIL: (
         lambda text: _MAIL.match(text) is not None,
         "Take the text out of each message, as Python's `email` package does",

@@ -13,7 +13,7 @@ from shards.audit.not_text import KINDS, NotText, describe_not_text, look_for_no
 from tests.support.builds import call_here, real_documents
 from tests.support.recipes import source, write_file, write_recipe, write_texts
 
-HYPHENS, HEADERS = "words hyphenated at line ends", "headers of pages"
+HYPHENS = "words hyphenated at line ends"
 
 
 def as_page(text: str) -> str:
@@ -32,12 +32,6 @@ def as_columns(text: str) -> str:
     """Return text as an extractor of PDF leaves it: lines of 40 characters that cut words."""
     lines = [text[place : place + 40] for place in range(0, len(text), 40)]
     return "".join(line + ("-\n" if line[-1:].isalpha() else "\n") for line in lines)
-
-
-def as_pages(text: str) -> str:
-    words = (text.split() * 999)[:2000]
-    lines = [" ".join(words[start : start + 8]) for start in range(0, len(words), 8)]
-    return "\n".join(f"A Book of Notes    {n // 40 + 7}" if n % 40 == 0 else line for n, line in enumerate(lines))
 
 
 def as_chat(text: str) -> str:
@@ -59,7 +53,7 @@ def each_line(form: str) -> Callable[[str], str]:
 ESCAPED, ENCODED = "literal \"\\n\" or b'...'", "base64 or uuencode"
 WAYS = [
     *((way, "HTML") for way in (as_page, as_fragment, as_entities)),
-    *((as_columns, HYPHENS), (as_pages, HEADERS), (as_chat, "chat records"), (as_template, "chat records")),
+    *((as_columns, HYPHENS), (as_chat, "chat records"), (as_template, "chat records")),
     (as_mail, "headers of mail"),
     (lambda text: f"{text} “Déjà vu” – café".encode().decode("cp1252", "ignore"), "mojibake"),
     *((lambda text: repr(f"{text}\n\n" * 5), ESCAPED), (lambda text: repr(text.encode()), ESCAPED)),
@@ -135,7 +129,7 @@ def test_said_by_plan_build_and_audit(tmp_path: Path):
     write_texts(tmp_path / "prose/prose.jsonl", texts[:200])
     (tmp_path / "undivided.txt").write_bytes("\r\n\r\n".join(texts).encode())
     sources = [source("prose", "prose/**/*", weight=4), source("cut", "undivided.txt", separator="\n\n")]
-    told = {as_page: "HTML", as_columns: HYPHENS, as_pages: HEADERS, as_chat: "chat records"}
+    told = {as_page: "HTML", as_columns: HYPHENS, as_chat: "chat records"}
     for way in told:
         (tmp_path / (name := way.__name__)).mkdir()
         for number, text in enumerate(texts[200:400]):
