@@ -1,17 +1,17 @@
 """Amounts as people read them: three digits with a scale, such as `9.07 MB`, `5.76 M tokens` or `1.5 MB/s`."""
 
-_SCALES = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
-_COUNT_SCALES = {"T": " T", "G": " B", "M": " M", "k": " K"}
+_SIZES = {10**12: "TB", 10**9: "GB", 10**6: "MB", 10**3: "kB"}
+_COUNTS = {10**12: "T", 10**9: "B", 10**6: "M", 10**3: "K"}
 
 
 def format_size(size: float) -> str:
     """Return a size in bytes, such as `7.9 MB`; a MB is 1,000,000 bytes."""
-    return _scale(size, {scale: f" {scale}B" for _, scale in _SCALES}) or f"{size:,.0f} B"
+    return _scale(size, _SIZES) or f"{size:,.0f} B"
 
 
 def compact(number: float) -> str:
     """Return an amount in three digits with a scale, such as `5.86 M`; a B is a billion."""
-    return _scale(number, _COUNT_SCALES) or _three_digits(number)
+    return _scale(number, _COUNTS) or _three_digits(number)
 
 
 def format_amount(count: float, unit: str) -> str:
@@ -33,10 +33,10 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _scale(number: float, names: dict[str, str]) -> str:
-    for scale, name in _SCALES:
+def _scale(number: float, scales: dict[int, str]) -> str:
+    for scale, name in scales.items():
         if number >= scale * 0.9995:  # 999.6 k would be shown as 1000 k
-            return f"{_three_digits(number / scale)}{names[name]}"
+            return f"{_three_digits(number / scale)} {name}"
     return ""
 
 

@@ -41,13 +41,8 @@ def printable(text: str, *, keep: str = "") -> str:
         char.encode("unicode_escape").decode("ascii")
         if char not in keep and unicodedata.category(char) in _ESCAPED_CATEGORIES
         else char
-        for char in escape_surrogates(text)
+        for char in _SURROGATES.sub(_escape_surrogate, text)
     )
-
-
-def escape_surrogates(text: str) -> str:
-    """Return text to print that is valid Unicode: bytes that are not UTF-8 (U+DC80 to U+DCFF) as `\xe2`."""
-    return _SURROGATES.sub(_escape_surrogate, text)
 
 
 def _escape_surrogate(match: re.Match[str]) -> str:
@@ -56,7 +51,7 @@ def _escape_surrogate(match: re.Match[str]) -> str:
 
 
 def format_json(value: Any) -> str:
-    """Return a value as indented JSON to print; its strings are valid Unicode, by `escape_surrogates`.
+    """Return a value as indented JSON to print; its strings are valid Unicode, as `printable` makes them.
 
     In ASCII, so that control characters stay exact and harmless.
     """

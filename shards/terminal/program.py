@@ -33,9 +33,6 @@ WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 """The statuses that a shell reports when these signals end a program."""
 
-_INTERRUPTED = "interrupted; run the same command to resume"
-
-
 Part = str | Table
 """What a command prints for people: a line, or a table."""
 Shown = Iterable[Part]
@@ -208,17 +205,14 @@ def _run_and_tell(run: Callable[[], int], stdout: _Stdout, *, as_json: bool, os_
             status = run()
         except SystemExit as ended:  # argparse has printed a help text
             status = int(ended.code or WHOLE)
+        except ModuleNotFoundError as error:
+            raise missing_extra(error) from error
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        problems, status = [_INTERRUPTED], INTERRUPTED
+        problems, status = ["interrupted; run the same command to resume"], INTERRUPTED
     except TokenmillError as error:
         problems, status = list(error.problems), error.exit_status
-    except ModuleNotFoundError as error:
-        missing = missing_extra(error)
-        if not isinstance(missing, TokenmillError):
-            raise
-        problems, status = list(missing.problems), missing.exit_status
     except BaseException as error:  # a panic of a Rust library is no Exception
         if not isinstance(error, OSError) and not lacks_memory(error):
             raise

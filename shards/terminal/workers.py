@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import functools
 import gc
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -80,17 +81,18 @@ def map_tasks(
         return
     start_server([function.__module__])
     pool = open_pool(workers, _begin_task, pickle.dumps(shared))
-    waiting: deque[tuple[TaskT, Future[ResultT]]] = deque()
+    rest = iter(tasks)
+
+    def start(task: TaskT) -> tuple[TaskT, Future[ResultT]]:
+        return task, submit(pool, _call, function, task)
+
     try:
-        for task in tasks:
-            waiting.append((task, submit(pool, _call, function, task)))
-            # Enough to keep all busy, few enough to hold in memory.
-            if len(waiting) == 2 * workers:
-                first, result = waiting.popleft()
-                yield first, result.result()
+        # Enough to keep all busy, few enough to hold in memory.
+        waiting = deque(map(start, itertools.islice(rest, 2 * workers)))
         while waiting:
-            first, result = waiting.popleft()
-            yield first, result.result()
+            task, result = waiting.popleft()
+            yield task, result.result()
+            waiting.extend(map(start, itertools.islice(rest, 1)))
     except BrokenProcessPool as error:
         raise ChildProcessError(
             "a worker process died in the middle of a task; out of memory? Run again with fewer --workers."
@@ -201,15 +203,13 @@ def _environment_of_workers(place: str) -> Generator[None]:
         wanted["PYTHONSAFEPATH"] = "1"  # else Python puts the working directory first on the server's path
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     # The server deletes this folder, so no one else names it.
-    before = os.environ.get(_SERVER_FOLDER)
-    os.environ.update(added | {_SERVER_FOLDER: place})
+    added[_SERVER_FOLDER] = place
+    os.environ.update(added)
     try:
         yield
     finally:
-        for name in (*added, _SERVER_FOLDER):
+        for name in added:
             del os.environ[name]
-        if before is not None:
-            os.environ[_SERVER_FOLDER] = before
 
 
 def _join(
