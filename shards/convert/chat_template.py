@@ -11,9 +11,9 @@ from itertools import islice
 
 import numpy as np
 
+from shards.convert.tokenizer_proof import iter_document_tokens
 from shards.errors import InputError
 from shards.format.chat import ROLE_MARKS, TRAINED_ROLE, Message, find_targets, locate_messages, split_special
-from shards.format.document_table import iter_blocks
 from shards.format.manifest import ChatEntry
 from shards.format.reader import ShardSet
 
@@ -110,23 +110,21 @@ def _iter_conversations(shard_set: ShardSet) -> Iterator[tuple[list[int], list[d
     """Yield ids, messages and targets of the conversations of a set that a template writes as the set does."""
     manifest, vocabulary, chat = shard_set.manifest, shard_set.vocabulary, shard_set.manifest.chat
     begin = [shard_set.eos_id] if shard_set.bos_id is None else []  # what stands before a document, if not BOS
-    for number in range(len(shard_set.shards) if chat else 0):
-        assert chat is not None
-        for block in iter_blocks(shard_set, number):
-            for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
-                ids = block.tokens[start:end]
-                messages: list[Message] = [
-                    (role, vocabulary.decode(ids[first:stop]).decode(errors="replace"))
-                    for role, _, first, stop in locate_messages(chat, vocabulary, ids)
-                ]
-                written = "".join(chat.before[role] + content + chat.after for role, content in messages)
-                # A token may have the end of a header and the beginning of a content: then it is in neither.
-                is_whole = written == vocabulary.decode_document(ids[:-1]).decode(errors="replace")
-                if not messages or not is_whole or any(map(partial(_differs, vocabulary.special), messages)):
-                    continue
-                records = [{"role": role, "content": content} for role, content in messages]
-                targets = find_targets(manifest, ids, np.array([0, len(ids)])).astype(int).tolist()
-                yield [*begin, *ids.tolist()], records, [*([0] * len(begin)), *targets]
+    if chat is None:
+        return
+    for ids in iter_document_tokens(shard_set):
+        messages: list[Message] = [
+            (role, vocabulary.decode(ids[first:stop]).decode(errors="replace"))
+            for role, _, first, stop in locate_messages(chat, vocabulary, ids)
+        ]
+        written = "".join(chat.before[role] + content + chat.after for role, content in messages)
+        # A token may have the end of a header and the beginning of a content: then it is in neither.
+        is_whole = written == vocabulary.decode_document(ids[:-1]).decode(errors="replace")
+        if not messages or not is_whole or any(map(partial(_differs, vocabulary.special), messages)):
+            continue
+        records = [{"role": role, "content": content} for role, content in messages]
+        targets = find_targets(manifest, ids, np.array([0, len(ids)])).astype(int).tolist()
+        yield [*begin, *ids.tolist()], records, [*([0] * len(begin)), *targets]
 
 
 def _differs(special: Iterable[str], message: Message) -> bool:

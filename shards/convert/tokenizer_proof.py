@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from itertools import islice, takewhile
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from shards.errors import InputError, remedy_of
+from shards.format.arrays import Tokens
 from shards.format.chat import find_openings
 from shards.format.document_table import iter_blocks
 from shards.format.reader import ShardSet
@@ -51,7 +51,7 @@ PROBES = (
 
 
 def prove_tokenizer(
-    file: Path, *, bos_id: int | None, shard_set: ShardSet | None, others: Mapping[str, Encode] = MappingProxyType({})
+    file: Path, *, bos_id: int | None, shard_set: ShardSet | None, others: Mapping[str, Encode] | None = None
 ) -> dict[str, Any]:
     """Compare the ids of a set's `tokenizer.json` with those of training.
 
@@ -87,7 +87,7 @@ def prove_tokenizer(
         return [*begin, *run_tokenizers(parsed, where, plain.encode, text, add_special_tokens=False).ids]
 
     loaded.encode_special_tokens = True
-    encoders: dict[str, Encode] = {"tokenizers": lambda text: loaded.encode(text).ids, **others}
+    encoders: dict[str, Encode] = {"tokenizers": lambda text: loaded.encode(text).ids, **(others or {})}
     marks = [f"a{text}b {text}" for text in find_special(parsed)]
     texts = [(text, expected(text)) for text in (*PROBES, *marks)]
     probes = len(texts)
@@ -108,11 +108,16 @@ def prove_tokenizer(
 
 def iter_documents(shard_set: ShardSet) -> Iterator[tuple[str, list[int]]]:
     """Yield what the tokenizer's proof compares: the text of each document and its tokens, without EOS."""
+    chat = shard_set.manifest.chat
+    for ids in iter_document_tokens(shard_set):
+        # A conversation is proved with its template.
+        if len(ids) <= _MOST_TOKENS and not (chat and len(find_openings(ids, chat.opening))):
+            yield shard_set.vocabulary.decode_document(ids[:-1]).decode(errors="replace"), ids[:-1].tolist()
+
+
+def iter_document_tokens(shard_set: ShardSet) -> Iterator[Tokens]:
+    """Yield what proofs are made of: the tokens of each document of a set, EOS included."""
     for number in range(len(shard_set.shards)):
         for block in iter_blocks(shard_set, number):
             for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
-                ids = block.tokens[start : end - 1]
-                # A conversation is proved with its template.
-                chat = shard_set.manifest.chat
-                if end - start <= _MOST_TOKENS and not (chat and len(find_openings(ids, chat.opening))):
-                    yield shard_set.vocabulary.decode_document(ids).decode(errors="replace"), ids.tolist()
+                yield block.tokens[start:end]
