@@ -20,7 +20,7 @@ from shards.terminal.display import JsonObject, Table, printable
 from shards.terminal.program import Outcome, Shown
 
 if TYPE_CHECKING:
-    from shards.format.manifest import Manifest, MixEntry, SourceEntry
+    from shards.format.manifest import Manifest, MixEntry, SourceCounts, SourceEntry
     from shards.format.reader import ShardSet
     from shards.format.shard import Shard
 
@@ -168,9 +168,8 @@ def mix_rows(manifest: Manifest) -> Table:
     # Sources that were read in part have two columns more.
     partly = any(source.unread_files or source.unread_bytes for source in manifest.sources)
     rows: Table = []
-    for source, mix in _pairs(manifest):
-        train, val = (manifest.count(split, source.name) for split in ("train", "val"))
-        asked = _asked_of_validation(manifest, mix.requested)
+    for source, mix, val, asked in _compare_sources(manifest):
+        train = manifest.count("train", source.name)
         dropped = sum(source.dropped.values())
         row: JsonObject = {
             "source": source.name,
@@ -214,14 +213,12 @@ def mix_warnings(manifest: Manifest) -> list[str]:
     lines: list[str] = []
     largely: list[str] = []
     deviating: list[str] = []
-    for source, mix in _pairs(manifest):
+    for source, mix, val, asked in _compare_sources(manifest):
         if abs(mix.achieved - mix.requested) > SHOWN_DEVIATION:
             lines.append(
                 f"{source.name} has {mix.achieved:.2%} of the training tokens, not {mix.requested:.2%}: its documents, "
                 "or those of another source, are long for a set this small"
             )
-        val = manifest.count("val", source.name)
-        asked = _asked_of_validation(manifest, mix.requested)
         # Without validation there is nothing more to compare.
         if not asked or source.name not in manifest.splits["val"].sources:
             continue
@@ -243,11 +240,13 @@ def mix_warnings(manifest: Manifest) -> list[str]:
     return lines
 
 
-def _pairs(manifest: Manifest) -> list[tuple[SourceEntry, MixEntry]]:
-    """Return each source with its share, for the tables of `inspect`; a refused manifest may lack one of them."""
+def _compare_sources(manifest: Manifest) -> Iterator[tuple[SourceEntry, MixEntry, SourceCounts, float]]:
+    """Yield for `inspect` each source with its share, its part of validation, and the tokens asked for there.
+
+    A refused manifest may lack a source or a share.
+    """
     shares = {entry.source: entry for entry in manifest.mix}
-    return [(source, shares[source.name]) for source in manifest.sources if source.name in shares]
-
-
-def _asked_of_validation(manifest: Manifest, share: float) -> float:
-    return share * manifest.splits["val"].requested_tokens if "val" in manifest.splits else 0.0
+    asked = manifest.splits["val"].requested_tokens if "val" in manifest.splits else 0
+    for source in manifest.sources:
+        if mix := shares.get(source.name):
+            yield source, mix, manifest.count("val", source.name), mix.requested * asked
