@@ -186,9 +186,9 @@ def concentration(split: Figures) -> tuple[Float64s, Float64s]:
     # How far the shares of an id in the sources are from those of all tokens.
     mix = tokens / max(1, int(tokens.sum()))
     held = counts / np.maximum(total, 1)
-    ratio = np.divide(held, mix[:, None], out=np.ones_like(held), where=(held > 0) & (mix[:, None] > 0))
+    ratio = np.divide(held, mix[:, None], out=np.ones_like(held), where=held > 0)
     source_bits = np.maximum((held * np.log2(ratio)).sum(axis=0), 0.0)
-    return np.where(total > 0, document_bits, 0.0), np.where(total > 0, source_bits, 0.0)
+    return document_bits, source_bits
 
 
 def check_bytes_per_token(totals: Totals) -> Check:
@@ -196,8 +196,8 @@ def check_bytes_per_token(totals: Totals) -> Check:
 
     The tokenizer's sample is drawn in the proportions of the mix and is not part of a set, so the mix is used instead.
     """
-    whole = float(totals.train.id_counts @ totals.vocabulary.text_lengths()) / max(1, totals.train.tokens)
     held, tokens = totals.train.counts @ totals.vocabulary.text_lengths(), totals.train.counts.sum(axis=1)
+    whole = float(held.sum()) / max(1, totals.train.tokens)
     rows: Table = []
     for name, size, number in zip(totals.source_names, held.tolist(), tokens.tolist(), strict=True):
         if number:

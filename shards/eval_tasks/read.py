@@ -126,9 +126,11 @@ def _read_parquet(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
 
 def _read_lines(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
     for number, line in enumerate(content.splitlines(), 1):
+        if not line.strip():
+            continue
         where = f"{place}: line {number}"
         try:
-            row: Any = json.loads(line.decode("utf-8-sig")) if line.strip() else {}
+            row: Any = json.loads(line.decode("utf-8-sig"))
         except (ValueError, RecursionError) as error:  # of UTF-8 and JSON, too; lists may be too deep
             row = error
         if not isinstance(row, dict):
@@ -137,5 +139,4 @@ def _read_lines(place: str, content: bytes) -> Iterator[tuple[str, Row]]:
                 f"{where}: {found:.100}: {shorten(line[:200])}. Expected an object with the columns of an item on "
                 "each line: correct the line."
             )
-        if line.strip():
-            yield where, cast("Row", row)
+        yield where, cast("Row", row)

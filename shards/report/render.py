@@ -146,8 +146,6 @@ def _values(report: Report) -> JsonObject:
     return {
         "report": report,
         "manifest": manifest,
-        "vocabulary": report.vocabulary,
-        "audit": report.audit,
         "bars": _length_bars(report.by_source),
         "verdicts": Counter(check["verdict"] for check in report.audit["checks"]),
         "verdict_words": VERDICT_WORDS,
@@ -362,9 +360,13 @@ def shorten(text: str, characters: int) -> str:
 def code_span(text: str) -> str:
     """Return foreign text as a Markdown code span, in which no syntax, HTML or link is recognized."""
     text = printable(text) or " "
-    run = max((len(ticks) for ticks in re.findall("`+", text)), default=0) + 1
+    ticks = "`" * (_longest_ticks(text) + 1)
     pad = " " if text.strip(" ") and (text[0] in "` " or text[-1] in "` ") else ""
-    return f"{'`' * run}{pad}{text}{pad}{'`' * run}"
+    return f"{ticks}{pad}{text}{pad}{ticks}"
+
+
+def _longest_ticks(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
 
 
 def code_cell(text: str) -> str:
@@ -380,5 +382,5 @@ def sentence(text: str) -> str:
 def fence(text: str, language: str = "") -> str:
     """Return foreign text as a Markdown code block, its fence longer than any run of backticks in the text."""
     shown = printable(text, keep=KEPT_IN_DOCUMENTS)
-    ticks = "`" * max(3, max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
+    ticks = "`" * max(3, _longest_ticks(shown) + 1)
     return f"{ticks}{language}\n{shown}\n{ticks}"
