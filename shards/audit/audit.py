@@ -15,7 +15,6 @@ Not judged: whether text is good, true or lawful. A set that is not whole is ref
 """
 
 # pyright: reportUnknownMemberType=false
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -56,7 +55,7 @@ SAMPLED_VAL_TOKENS = 1 << 20
 CONTEXT_TOKENS = 64
 """Tokens decoded on each side of an example."""
 
-AUDIT_VERSION = 8
+AUDIT_VERSION = 9
 """The version in audit.json. A report repeats an audit of another version."""
 
 REPORT_FILE = "audit.json"
@@ -64,15 +63,13 @@ REPORT_FILE = "audit.json"
 
 @dataclass(frozen=True)
 class AuditResult:
-    """The result of an audit: its checks, and how much was read."""
+    """The result of an audit."""
 
-    path: Path | str
     out: Path
     data: JsonObject
     """What audit.json holds. Everything in it depends on the set alone."""
     checks: list[Check]
     concentrated: Concentrated | None
-    seconds: float
 
     @property
     def verdict(self) -> Verdict:
@@ -111,7 +108,6 @@ def audit(
             an address.
         OSError: a file cannot be read or written.
     """
-    began = time.perf_counter()
     store = open_store(path)
     out = folder_beside(store, "audit") if out is None else out
     check_outside(out, store)
@@ -156,8 +152,7 @@ def audit(
     write_token_counts(out / TOKENS_FILE, totals, bits)
     with atomic_open(out / REPORT_FILE) as file:
         file.write((format_json(data) + "\n").encode())
-    seconds = time.perf_counter() - began
-    return AuditResult(store.folder or str(store), out, data, checks, concentrated, seconds)
+    return AuditResult(out, data, checks, concentrated)
 
 
 def choose_val_rate(shard_set: ShardSet) -> int:

@@ -134,11 +134,14 @@ def find_concentrated(
         for token, (half_documents, _, half_tokens) in halves.items()
     ]
     ids.sort(key=lambda row: -row["listed"])
-    sources: Table = []
-    for name, tokens in zip(totals.source_names, totals.source_tokens.tolist(), strict=True):
-        if own := [place.tokens for place, _ in documents if place.source == name]:
-            row = {"source": name, "documents": len(own), "tokens": sum(own), "share": sum(own) / tokens}
-            sources.append(row)
+    lengths: dict[str, list[int]] = {name: [] for name in totals.source_names}
+    for place, _ in documents:
+        lengths[place.source].append(place.tokens)
+    sources: Table = [
+        {"source": name, "documents": len(own), "tokens": sum(own), "share": sum(own) / tokens}
+        for (name, own), tokens in zip(lengths.items(), totals.source_tokens.tolist(), strict=True)
+        if own
+    ]
     return Concentrated(ids, documents, sources)
 
 

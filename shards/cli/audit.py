@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+import time
 from typing import TYPE_CHECKING
 
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.terminal.progress import show_progress
     from shards.trace.block_list import check_block_list, write_block_list
 
-    path = options.write_block_list
+    began, path = time.perf_counter(), options.write_block_list
     if path is not None:  # before anything is read
         check_block_list(path, open_set(options.set))
     with show_progress("audit") as progress:
@@ -75,20 +76,21 @@ def run(options: argparse.Namespace) -> Outcome:
             block_list=path is not None,
             progress=progress,
         )
-    data: JsonObject = report.data | {"out": str(report.out), "seconds": round(report.seconds, 3)}
+    data: JsonObject = report.data | {"out": str(report.out), "seconds": round(time.perf_counter() - began, 3)}
     found = report.concentrated
     if found is not None and path is not None:
         asked = "audit --write-block-list: documents full of rare ids"
         hashes = write_block_list(path, found.hashes, open_set(options.set), asked=asked, reasons=found.reasons)
         data["block_list"] = {"file": str(path), "hashes": hashes} | found.to_dict()
-    shown = _show(report, data.get("block_list"), rows=options.rows)
+    shown = _show(report, data, options)
     return Outcome(data, shown, PROBLEMS if report.verdict == "bad" else WHOLE)
 
 
-def _show(report: AuditResult, listed: JsonObject | None, *, rows: int) -> Shown:
+def _show(report: AuditResult, data: JsonObject, options: argparse.Namespace) -> Shown:
     """Yield what `audit` prints: up to `rows` findings of each check to look at, the verdicts, and the block list."""
     from rich.text import Text
 
+    rows, listed = options.rows, data.get("block_list")
     # Findings first: the verdicts are what stays on the screen.
     for check in report.checks:
         if check.rows and check.verdict != "ok":
@@ -105,11 +107,10 @@ def _show(report: AuditResult, listed: JsonObject | None, *, rows: int) -> Shown
     if listed is None and report.check("concentrated").verdict != "ok":
         yield "--write-block-list FILE lists the documents that are full of concentrated ids"
     yield (
-        f"every id and finding: {report.out} ({plural(report.data['shards'], 'shard')}, "
-        f"{plural(report.data['tokens'], 'token')}, {plural(report.data['documents'], 'document')}, "
-        f"{report.seconds:.2f} s)"
+        f"every id and finding: {report.out} ({plural(data['shards'], 'shard')}, {plural(data['tokens'], 'token')}, "
+        f"{plural(data['documents'], 'document')}, {data['seconds']:.2f} s)"
     )
-    yield f"{report.path}: {VERDICT_WORDS[report.verdict]}; {VERDICT_ADVICE[report.verdict]}"
+    yield f"{options.set}: {VERDICT_WORDS[report.verdict]}; {VERDICT_ADVICE[report.verdict]}"
     if listed is not None:
         yield from _show_list(listed, rows=rows)
 
