@@ -13,9 +13,10 @@ from __future__ import annotations
 import itertools
 import tempfile
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
@@ -23,9 +24,18 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
-from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, HashKey, Run, count_below, load_runs, token_dtype
+from pipeline.encode.run import (
+    CONNECTIONS,
+    DOCUMENT_DTYPE,
+    TOKENS_FILE,
+    HashKey,
+    Run,
+    count_below,
+    load_runs,
+    token_dtype,
+)
 from pipeline.engine.checksums import WrittenFile
-from pipeline.engine.receipts import ReadRange, Result
+from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, last_part, to_json_values
 from pipeline.mix.evidence import read_evidence
 from pipeline.mix.mix_plan import ShardPlan, Slice
@@ -90,7 +100,7 @@ class _Part:
     """The first row of each shard."""
     high: list[int]
     """One past the last row of each shard."""
-    read_tokens: ReadRange
+    read_tokens: Callable[[int, int], memoryview]
     """Reads bytes [start, stop) of the run's tokens, between those of the first row and the last."""
 
 
@@ -203,7 +213,7 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
         if not len(rows):
             return None
         low, high = count_below(rows, edges).reshape(2, -1).tolist()
-        return _Part(number, whole.epoch, rows, low, high, run.open_tokens(rows))
+        return _Part(number, whole.epoch, rows, low, high, partial(run.output.read, TOKENS_FILE))
 
     if not task.fetch:
         yield [part for job in jobs if (part := open_part(*job))]
@@ -291,11 +301,9 @@ def _token_chunks(documents: _Documents, order: Int64s) -> Iterator[tuple[Int64s
 
 
 def _document_table(documents: _Documents, order: Int64s, task: AssembleTask, runs: tuple[Run, ...]) -> pa.Table:
-    # A span is identified by (run, span): number the spans of all runs in use, then keep those that occur.
-    used = np.unique(documents.runs).tolist()
-    labels_of = [runs[run].labels for run in used]
-    bases = np.zeros(len(runs), np.int64)
-    bases[used] = list(itertools.accumulate(map(len, labels_of), initial=0))[:-1]
+    # A span is identified by (run, span): number the spans of all runs, then keep those that occur.
+    bases = np.array([0, *itertools.accumulate(len(run.labels) for run in runs)])
+    labels = [label for run in runs for label in run.labels]
     rows, run_of = documents.rows[order], documents.runs[order]
     sources = np.array([run.source for run in runs], np.int64)
     lengths = rows["length"].astype(np.uint64)
@@ -303,7 +311,7 @@ def _document_table(documents: _Documents, order: Int64s, task: AssembleTask, ru
         wrap_numbers(pa.uint64(), np.cumsum(lengths) - lengths),
         wrap_numbers(pa.uint32(), np.ascontiguousarray(rows["length"])),
         _dictionary(sources[run_of], list(task.source_names)),
-        _dictionary(bases[run_of] + rows["span"], list(itertools.chain.from_iterable(labels_of))),
+        _dictionary(bases[run_of] + rows["span"], labels),
         wrap_numbers(pa.uint32(), np.ascontiguousarray(rows["row"])),
         wrap_numbers(pa.binary(16), join_hashes(rows["hash_hi"], rows["hash_lo"])),
     ]

@@ -87,7 +87,7 @@ class BuildResult:
     @property
     def text_bytes(self) -> int:
         """Bytes of text that the build has encoded, now or before."""
-        return sum(result.text_bytes for result in self.stages["encode"].results)
+        return sum(result.text_bytes for result in self.stages["encode"].results.values())
 
 
 class SetProblemsError(RunError):
@@ -219,7 +219,9 @@ def _finish(build: RunningBuild, level: Level, *, prune: bool, started: float) -
         level="quick" if known_valid else level,
         threads=2 * min(build.driver.executor.workers, count_cores()),
         checksums={
-            key: value for result in build.stages["assemble"].results for key, value in result.checksums.items()
+            key: value
+            for result in build.stages["assemble"].results.values()
+            for key, value in result.checksums.items()
         },
     )
     now = time.perf_counter()

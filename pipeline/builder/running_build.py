@@ -41,8 +41,8 @@ DISK_REMEDY = "Or lower mix.tokens, use --work on another disk, or delete the wo
 GUESSED_DOCUMENT_BYTES = 1000  # if no footer states the number of rows
 
 
-_BEFORE_CLEANING = ORDER[: ORDER.index("encode") + 1]
-"""The stages that run functions of the recipe, or earlier than those that do."""
+_BEFORE_RUNS = ORDER[: ORDER.index("encode") + 1]
+"""The stages that run functions of the recipe, or earlier than those that do. The later ones read the list of runs."""
 
 
 class DryRunEnd(Exception):  # noqa: N818  not an error
@@ -104,31 +104,32 @@ class RunningBuild(Build):
         *,
         unit: str = "bytes",
         before: Callable[[list[Task]], None] | None = None,
-        after: Callable[[], None] | None = None,
     ) -> StageResult[ResultT]:
         """Run a stage's missing tasks and keep its result; repeated stages add up.
 
         Args:
             name: the stage's name and folder.
             function: what runs a task.
-            tasks: the tasks.
+            tasks: the tasks. Two sources may read the same files in the same way, and then share a task.
             outputs: where their files go; the tasks' own folders when None.
             unit: what the progress counts.
             before: called with the missing tasks before they run, but not in a dry run.
-            after: called when all tasks are done, but not in a dry run.
         """
+        tasks = list({task.digest: task for task in tasks}.values())
         # A dry run only looks, and ends at the first stage that would run.
         if self.dry_run:
             results, pending, _ = self.driver.look_up(name, function, tasks, outputs)
             if pending:
                 raise DryRunEnd(self._forecast(name, tasks, pending))
-            return StageResult([results[task.digest] for task in tasks], 0, 0.0)
+            return StageResult({task.digest: results[task.digest] for task in tasks}, 0, 0.0)
 
         def prepare(pending: list[Task]) -> None:
-            if pending and name in _BEFORE_CLEANING:
+            if pending and name in _BEFORE_RUNS:
                 start_functions(self.recipe.sources)
                 if self.driver.executor.workers > 1:
                     close_functions()
+            elif pending:
+                self.run_list.write()
             if pending and self._repeats:
                 # The first stage tells of all that follow it; each of these then says its own causes.
                 is_told = any(earlier.ran for earlier in self.stages.values())
@@ -140,12 +141,10 @@ class RunningBuild(Build):
         # Run them, and record what they were made from, before anything else can fail.
         result = self.driver.run_stage(name, function, tasks, outputs, unit=unit, before=prepare)
         self.spans.save()
-        if after:
-            after()
         self.records.note(name, tasks)
         self.used.setdefault(name, set()).update(task.digest for task in tasks)
-        if result.ran and (retries := sum(done.retries for done in result.results)):
-            self.note(f"{name}: {plural(retries, 'request')} failed and {'was' if retries == 1 else 'were'} retried")
+        if result.ran and (retries := sum(done.retries for done in result.results.values())):
+            self.note(f"{name}: {plural(retries, 'request')} failed and had to be retried")
         # A source that was too short is encoded in several turns.
         if earlier := self.stages.get(name):
             seconds = earlier.seconds + result.seconds
@@ -160,11 +159,6 @@ class RunningBuild(Build):
     def folder_of(self, stage: str, task: Task) -> WritableStore:
         """Return the folder of a task."""
         return self.work.child(stage).child(task.digest)
-
-    def write_run_list(self, pending: list[Task]) -> None:
-        """Write the list of the runs if a task will read it."""
-        if pending:
-            self.run_list.write()
 
     def _forecast(self, name: str, tasks: list[Task], pending: list[Task]) -> list[StageForecast]:
         return self.records.forecast(name, tasks, pending, recipe=self.recipe, units=sum(map(len, self.units)))

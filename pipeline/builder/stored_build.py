@@ -15,7 +15,7 @@ from pipeline.clean.tally import Tally
 from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import CONNECTIONS, Run
 from pipeline.engine.checksums import seal, unseal
-from pipeline.engine.receipts import TaskOutput, WorkFileDamagedError
+from pipeline.engine.receipts import TaskOutput, WorkFileDamagedError, damage_found
 from pipeline.engine.tasks import last_part
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.chat_tokens import write_chat_tokens
@@ -161,9 +161,8 @@ def _read(work: WritableStore) -> dict[str, Any] | None:
     Raises:
         WorkFileDamagedError: it is not as it was written.
     """
-    try:
-        return unseal(work.read(BUILD_FILE))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError as error:
-        raise WorkFileDamagedError(str(work), BUILD_FILE, str(error)) from error
+    with damage_found(work, BUILD_FILE):
+        try:
+            return unseal(work.read(BUILD_FILE))
+        except (FileNotFoundError, NotADirectoryError):
+            return None

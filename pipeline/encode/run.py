@@ -21,9 +21,8 @@ import numpy as np
 
 from pipeline.clean.decontamination.hits import HIT_DTYPE
 from pipeline.engine.checksums import WrittenFile, seal, unseal, write_checksummed
-from pipeline.engine.receipts import ReadRange, Result, TaskOutput, WorkFileDamagedError, write_receipt
+from pipeline.engine.receipts import Result, TaskOutput, damage_found, write_receipt
 from pipeline.engine.tasks import InDigest, digest_of, last_part
-from shards.errors import remedy_of
 from shards.format.arrays import Float32s, Int64s, Rows, Tokens
 from shards.format.manifest import dtype_for
 from shards.format.vocabulary import Vocabulary
@@ -230,14 +229,6 @@ class Run:
             return np.zeros(0, self.dtype)
         return np.frombuffer(self.output.read(TOKENS_FILE, *self.token_range(rows)), self.dtype)
 
-    def open_tokens(self, rows: Rows) -> ReadRange:
-        """Prepare reading the tokens of some of a range of documents, little-endian bytes.
-
-        Args:
-            rows: rows from `read_documents`, in order; at least one.
-        """
-        return self.output.open_range(TOKENS_FILE, *self.token_range(rows))
-
     def token_range(self, rows: Rows) -> tuple[int, int]:
         """Return the range of bytes in the file of tokens of the documents from the first row to the last."""
         size = np.dtype(self.dtype).itemsize
@@ -272,9 +263,10 @@ class RunList:
     def __init__(self, store: WritableStore, runs: list[Run]):
         """Choose the name of the list of runs, from them and their sources: it counts in digests. `write` writes it."""
         self.runs = runs
-        # Processes keep what they have read: a list with the files of another attempt has another name.
-        names = [[run.source, run.digest, run.result.folder if run.result else ""] for run in runs]
-        self.name = f"runs-{digest_of(names)}.json"
+        # Processes keep what they have read: a list with the files of other attempts is in another folder.
+        self.folder = f"runs-{digest_of([run.result and run.result.folder for run in runs])}"
+        names = [[run.source, run.digest, ""] for run in runs]  # the last part keeps the digests of earlier versions
+        self.name = f"{self.folder}/runs-{digest_of(names)}.json"
         self.address = f"{store}/{self.name}"
         self._store = store
         self._written = False
@@ -295,15 +287,11 @@ def load_runs(address: str) -> tuple[Run, ...]:
         WorkFileDamagedError: the list is damaged.
     """
     place, _, name = address.rpartition("/")
-    try:
-        store = open_store(place)
+    store = open_store(place)
+    with damage_found(store, name):
         runs: tuple[Run, ...] = unseal(store.read(name), tuple[Run, ...])
-        rows_bytes = sum(run.num_documents for run in runs) * DOCUMENT_DTYPE.itemsize if store.request_bytes else 0
-        return tuple(replace(run, keeps_rows=0 < rows_bytes <= MOST_KEPT_ROWS_BYTES) for run in runs)
-    except (OSError, ValueError) as error:
-        if remedy_of(error):
-            raise
-        raise WorkFileDamagedError(place, name, str(error)) from error
+    rows_bytes = sum(run.num_documents for run in runs) * DOCUMENT_DTYPE.itemsize if store.request_bytes else 0
+    return tuple(replace(run, keeps_rows=0 < rows_bytes <= MOST_KEPT_ROWS_BYTES) for run in runs)
 
 
 @contextmanager

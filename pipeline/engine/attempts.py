@@ -5,12 +5,11 @@ unique name, writes where no other one writes, and deletes nothing of another on
 receipt: a task's folder is whole or has no receipt. The first attempt that finishes wins. A later one compares its
 files with those: if they are equal it drops its own, else it raises.
 
-In a folder, an attempt's folder is renamed to the task's digest. In another store, an attempt's files go to a folder of
-its name in the task's folder, and the receipt, created only if there is none, says which attempt's files count.
+An attempt's files go to a folder of its name in the task's folder, and the receipt, created only if there is none, says
+which attempt's files count.
 """
 
 import contextlib
-import errno
 import os
 import shutil
 import tempfile
@@ -21,10 +20,10 @@ from pathlib import Path
 import xxhash
 
 from pipeline.engine.checksums import seal, seal_checksums
-from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, Result, load_receipt, write_receipt
+from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, Result, load_receipt
 from shards.errors import RunError
 from shards.stores.files import TMP_SUFFIX, check_own_folder, delete_path, is_abandoned, sync_folder, unique_name
-from shards.stores.store import FolderStore, WritableStore
+from shards.stores.store import WritableStore
 from shards.terminal.workers import map_in_threads
 
 UPLOADS_AT_ONCE = 3
@@ -45,11 +44,8 @@ class Attempt:
     """The task's folder in the work folder; it is named by the digest."""
     outputs: WritableStore | None
     """Where the files of the result go; the task's own folder when None."""
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the attempt's folder becomes the task's folder."""
-        return self.outputs is None and self.home.folder is not None and self.folder.parent == self.home.folder.parent
+    in_scratch: bool
+    """Whether that folder is not beside the files' place."""
 
 
 def default_scratch() -> Path:
@@ -84,7 +80,7 @@ def open_attempt(
     place.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o755)  # others cannot write there, whatever the umask
     try:
-        yield Attempt(name, label, folder, stage.child(digest), outputs)
+        yield Attempt(name, label, folder, stage.child(digest), outputs, scratch is not None)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -95,18 +91,10 @@ def publish_attempt(attempt: Attempt, result: Result) -> None:
     Raises:
         RunError: another attempt has finished with other files.
     """
-    # If files go to a folder of this attempt alone, creating the receipt says whether it is the first.
-    if (attempt.in_place or attempt.outputs is not None) and _is_second(attempt, result):
+    # In the set's folder a file has one name, whoever wrote it.
+    if attempt.outputs is not None and _is_second(attempt, result):
         return
     result.attempt = attempt.name
-    if attempt.in_place:
-        write_receipt(attempt.folder, result)
-        for path in attempt.folder.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        sync_folder(attempt.folder)
-        _name_folder(attempt, result)
-        return
     checksums = seal_checksums(result.files)
     target = attempt.outputs
     if target is None:
@@ -114,7 +102,7 @@ def publish_attempt(attempt: Attempt, result: Result) -> None:
         target = attempt.home.child(attempt.name)
 
     def move(name: str) -> str:
-        return _move(attempt.folder / name, target, name)
+        return _move(attempt, target, name)
 
     # To a remote store several at once, as each waits for answers; the receipt comes after all of them.
     names = list(result.files)
@@ -122,10 +110,17 @@ def publish_attempt(attempt: Attempt, result: Result) -> None:
         names, map_in_threads(move, names, UPLOADS_AT_ONCE if target.request_bytes else 1), strict=True
     ):
         result.files[name].version = moved
+    if target.folder is not None and names:
+        sync_folder(target.folder)
     if checksums:
         attempt.home.put(f"{attempt.name}/{CHECKSUMS_FILE}", checksums)
-    if not attempt.home.create(RECEIPT_FILE, seal(result)) and _is_second(attempt, result):
+    # Creating the receipt says which attempt is the first.
+    if attempt.home.create(RECEIPT_FILE, seal(result)):
+        if attempt.home.folder is not None:
+            delete_abandoned_attempts(attempt.home.folder)
+    else:
         attempt.home.child(attempt.name).delete_all()
+        _is_second(attempt, result)
 
 
 def _is_second(attempt: Attempt, result: Result) -> bool:
@@ -134,64 +129,27 @@ def _is_second(attempt: Attempt, result: Result) -> bool:
     Raises:
         RunError: it has other files.
     """
-    earlier = load_receipt(attempt.home)
-    if earlier is not None:
-        check_equal_attempts(attempt.label, earlier, result, attempt.name)
-    return earlier is not None
-
-
-def _move(path: Path, store: WritableStore, name: str) -> str:
-    """Give a file of an attempt its place in a store; return its version there."""
-    if store.folder is not None and store.folder == path.parent.parent:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        path.replace(store.folder / name)
-        sync_folder(store.folder)
-        return str((store.folder / name).stat().st_mtime_ns)
-    return store.put(name, path)
-
-
-def _name_folder(attempt: Attempt, result: Result) -> None:
-    """Rename the attempt's folder to the task's digest, unless another attempt has been faster."""
-    stage = attempt.folder.parent
-    final, old = (stage / str(attempt.home).rpartition("/")[2], stage / f".old.{attempt.name}{TMP_SUFFIX}")
-    try:
-        while True:
-            try:
-                attempt.folder.rename(final)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-            else:
-                sync_folder(stage)
-                return
-            if _is_second(attempt, result):
-                return
-            # A folder without a receipt is of a task that must run again: move it out of the way.
-            with contextlib.suppress(FileNotFoundError):
-                final.rename(old)
-            if (old / RECEIPT_FILE).exists():  # another attempt has put its own there in between
-                with contextlib.suppress(OSError):  # and a third one has taken its place
-                    old.rename(final)
-                if (overtaken := load_receipt(FolderStore(old))) is not None:
-                    check_equal_attempts(attempt.label, overtaken, result, attempt.name)
-            shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def check_equal_attempts(task: str, first: Result, second: Result, name: str) -> None:
-    """Check that two attempts at one task gave the same files; `name` is that of the second.
-
-    Raises:
-        RunError: they did not.
-    """
-    if different := sorted({name for name, _ in _list_contents(first) ^ _list_contents(second)}):
+    first = load_receipt(attempt.home)
+    if first is None:
+        return False
+    if different := sorted({name for name, _ in _list_contents(first) ^ _list_contents(result)}):
         raise RunError(
-            f"{task} ran twice and gave different files: {', '.join(different[:3])}. Attempts: "
-            f"{first.attempt or 'an earlier one'} and {name}. The source changed while it was read, or the memory "
-            "of a host is failing. The files of the first attempt are kept."
+            f"{attempt.label} ran twice and gave different files: {', '.join(different[:3])}. Attempts: "
+            f"{first.attempt} and {attempt.name}. The source changed while it was read, or the memory of a host is "
+            "failing. The files of the first attempt are kept."
         )
+    return True
+
+
+def _move(attempt: Attempt, store: WritableStore, name: str) -> str:
+    """Give a file of an attempt its place in a store; return its version there."""
+    path = attempt.folder / name
+    if store.folder is None or attempt.in_scratch:
+        return store.put(name, path)
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    store.folder.mkdir(parents=True, exist_ok=True)
+    return str(path.replace(store.folder / name).stat().st_mtime_ns)
 
 
 def _list_contents(result: Result) -> set[tuple[str, str]]:
@@ -204,7 +162,10 @@ def _list_contents(result: Result) -> set[tuple[str, str]]:
 
 
 def delete_abandoned_attempts(folder: Path) -> None:
-    """Delete what attempts of this host left whose process has ended. Those of other hosts may be at work."""
-    for path in folder.glob(f".*{TMP_SUFFIX}"):
+    """Delete what attempts of this host left in a stage's or a task's folder whose process has ended.
+
+    Those of other hosts may be at work.
+    """
+    for path in folder.glob("*"):
         if any(map(is_abandoned, path.name.split("."))):
             delete_path(path)

@@ -34,9 +34,9 @@ from shards.terminal.workers import map_in_threads
 
 @dataclass(frozen=True, slots=True)
 class StageResult(Generic[ResultT]):
-    """The result of a stage. `results` are in task order, including tasks that ran earlier."""
+    """The result of a stage. `results` are by the tasks' digests, in their order, including tasks that ran earlier."""
 
-    results: list[ResultT]
+    results: dict[str, ResultT]
     ran: int
     seconds: float
 
@@ -46,7 +46,7 @@ class StageResult(Generic[ResultT]):
         `detail` adds up the seconds of its tasks' steps over all runs, and `core_seconds` the processor seconds.
         """
         detail, core_seconds = Counter[str](), Counter[str]()
-        for result in self.results:
+        for result in self.results.values():
             detail.update(result.seconds)
             core_seconds.update(result.core_seconds)
         sums = {"detail": detail, "core_seconds": core_seconds}
@@ -79,8 +79,8 @@ class Driver:
         self.progress = progress
         self.scratch = scratch
         self.check = check or (lambda: None)
-        self._damaged: set[str] = set()
-        """The addresses of the files that were found damaged."""
+        self._damaged: set[tuple[str, str]] = set()
+        """The files that were found damaged: the address of the task's folder, and the name."""
 
     def run_stage(
         self,
@@ -133,7 +133,8 @@ class Driver:
                 if isinstance(result, WorkFileDamagedError):
                     raise result
                 results[task.digest] = result
-        return StageResult([results[task.digest] for task in tasks], len(pending), time.perf_counter() - started)
+        found = {task.digest: results[task.digest] for task in tasks}
+        return StageResult(found, len(pending), time.perf_counter() - started)
 
     def forget(self, damage: WorkFileDamagedError) -> None:
         """Delete the receipt of a task whose file is damaged, so that the task runs again.
@@ -156,33 +157,29 @@ class Driver:
             The results of the others, by digest; the missing tasks; and the digests of receipts that cannot be used.
         """
         store, kind = self.work.child(name), kind_of_result(function)
-        # One listing for all tasks; of a single task, of its folder alone.
-        only = f"{tasks[0].digest}/" if len(tasks) == 1 else ""
-        listed = (store.child(tasks[0].digest) if only else store).list()
-        found = {only + file.name: file for file in listed}
+        found = {file.name: file for file in store.list()}
         listing = {file.name: file for file in outputs.list()} if outputs else found
         with_receipt = [task for task in tasks if f"{task.digest}/{RECEIPT_FILE}" in found]
         results: dict[str, Result] = {}
         damages: list[WorkFileDamagedError] = []
         for task, result in zip(with_receipt, _load_receipts(store, kind, with_receipt), strict=True):
-            prefix = "" if outputs else f"{task.digest}/"
             try:
                 if isinstance(result, WorkFileDamagedError):
                     raise result
                 # A receipt may have gone since the listing.
-                if result and check_task_files(result, store.child(task.digest), outputs, listing, prefix):
+                if result and check_task_files(result, store.child(task.digest), outputs, listing):
                     results[task.digest] = result
             except WorkFileDamagedError as damage:
                 damages.append(damage)
         # A build of another recipe replaces files of the set: it damages none.
         replaced = set[tuple[str, str]]()
         if outputs and damages:
-            digests = {file.name.partition("/")[0] for file in store.list()} - {task.digest for task in tasks}
+            digests = {name.partition("/")[0] for name in found} - {task.digest for task in tasks}
             others = _load_receipts(store, kind, [Task(digest, None, 0) for digest in digests])
             files = [file for other in others if isinstance(other, Result) for file in other.files.items()]
             replaced = {(written, file.version) for written, file in files}
         for damage in damages:
-            file = listing.get(damage.name.rpartition("/")[2])
+            file = listing.get(damage.name)
             if file is None or (file.name, file.version) not in replaced:
                 self._note(damage)
         missing = [task for task in tasks if task.digest not in results]
@@ -200,12 +197,13 @@ class Driver:
 
     def _note(self, damage: WorkFileDamagedError) -> None:
         """Print that a file is made again; stop the build if that did not help before."""
-        if damage.where in self._damaged:
+        file = (damage.place, damage.name)
+        if file in self._damaged:
             raise RunError(
                 f"{damage.where}: damaged again after it was rebuilt. The disk or the memory of this machine "
                 "is failing: check them, or choose another disk with --work."
             ) from damage
-        self._damaged.add(damage.where)
+        self._damaged.add(file)
         self.progress.note(f"{damage.where}: damaged ({damage.reason}); rebuilding it")
 
 

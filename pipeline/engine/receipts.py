@@ -9,7 +9,8 @@ is trusted until it is read; one of another version (a restored backup, a copied
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,16 +27,12 @@ from pipeline.engine.checksums import (
     seal_checksums,
     unseal,
 )
-from shards.errors import RunError, remedy_of
+from shards.errors import InputError, RunError, remedy_of
 from shards.stores.store import ListedFile, Store
 
 RECEIPT_FILE = "receipt.json"
 CHECKSUMS_FILE = "checksums.bin"
 _PART_BYTES = 1 << 24  # whole blocks
-
-ReadRange = Callable[[int, int], memoryview]
-"""Reads bytes [start, stop) of a file, which must be within a range; raises `WorkFileDamagedError` if these bytes, or
-their checksums, are not as they were written."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +49,7 @@ class Result:
     """Requests that were tried again."""
     attempt: str = ""
     folder: str = ""
-    """The attempt's folder in the task's folder, if the files are there."""
+    """The attempt's folder in the task's folder; empty if the files are in the set."""
 
     def stored_name(self, name: str) -> str:
         """Return the name of a file in the task's folder: it may be in a folder of an attempt."""
@@ -65,20 +62,36 @@ ResultT = TypeVar("ResultT", bound=Result)
 class WorkFileDamagedError(RunError):
     """A file of the work folder is not as its task wrote it. The build catches it and runs that task again."""
 
-    def __init__(self, place: str, name: str, reason: str):
+    def __init__(self, place: str, where: str, reason: str):
         """Describe the damage of a file.
 
         Args:
             place: the address of the folder of the task that wrote the file; its last part is the task's digest.
-            name: the file's name in that folder, or its whole address if it is elsewhere.
+            where: the file's address, which may be elsewhere.
             reason: what is wrong.
         """
-        self.where = name if "/" in name else f"{place}/{name}"
-        super().__init__(f"{self.where}: {reason}. Delete the folder {place} and run the same command again.")
-        self.args = (place, name, reason)  # what pickle rebuilds it from
+        super().__init__(f"{where}: {reason}. Delete the folder {place} and run the same command again.")
+        self.args = (place, where, reason)  # what pickle rebuilds it from
         self.place = place
-        self.name = name
+        self.where = where
+        self.name = where.rpartition("/")[2]
         self.reason = reason
+
+
+@contextmanager
+def damage_found(store: Store, name: str) -> Generator[None]:
+    """Read a file of a work folder in the body of `with`.
+
+    Raises:
+        WorkFileDamagedError: it cannot be read or parsed, for no want of memory or the like.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError) or remedy_of(error):
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        raise WorkFileDamagedError(str(store), f"{store}/{name}", reason) from error
 
 
 class TaskOutput(Generic[ResultT]):
@@ -110,7 +123,7 @@ class TaskOutput(Generic[ResultT]):
         if self._result is None:
             self._result = load_receipt(self.store, self._kind)
         if self._result is None:
-            raise WorkFileDamagedError(str(self.store), RECEIPT_FILE, "is not there")
+            raise WorkFileDamagedError(str(self.store), f"{self.store}/{RECEIPT_FILE}", "is not there")
         return self._result
 
     def size(self, name: str) -> int:
@@ -123,29 +136,16 @@ class TaskOutput(Generic[ResultT]):
         Raises:
             WorkFileDamagedError: these bytes, or their checksums, are not as they were written.
         """
-        end = self.size(name) if stop is None else stop
-        return self.open_range(name, start, end)(start, end)
-
-    def open_range(self, name: str, start: int, stop: int) -> ReadRange:
-        """Return what reads parts of a file; their checksums are read on first use, once.
-
-        Memory: 8 bytes for each block of the range.
-        """
-        opened, checksums = start // BLOCK_BYTES, b""
-
-        def read(start: int, stop: int) -> memoryview:
-            nonlocal checksums
-            file, first, last = self.result.files[name], start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
-            checksums = checksums or self._read_checksums(file.checksums_at, opened, end)
-            at = first * BLOCK_BYTES
-            data = self.read_unchecked(name, at, min(last * BLOCK_BYTES, file.bytes))
-            own = checksums[(first - opened) * CHECKSUM_BYTES : (last - opened) * CHECKSUM_BYTES]
-            if checksum_blocks(data) != own:
-                raise WorkFileDamagedError(str(self.store), name, "differs from what was written")
-            return data[start - at : stop - at]
-
-        end = -(-stop // BLOCK_BYTES)
-        return read
+        file = self.result.files[name]
+        stop = file.bytes if stop is None else stop
+        first, last = start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)
+        at = first * BLOCK_BYTES
+        data = self.read_unchecked(name, at, min(last * BLOCK_BYTES, file.bytes))
+        own = self._read_checksums(file.checksums_at, first, last)
+        if checksum_blocks(data) != own:
+            where = f"{self.store}/{self.result.stored_name(name)}"
+            raise WorkFileDamagedError(str(self.store), where, "differs from what was written")
+        return data[start - at : stop - at]
 
     def _read_checksums(self, base: int, first: int, last: int) -> bytes:
         """Read the checksums of a task's file, of blocks [first, last). With costly requests all are read once."""
@@ -172,12 +172,9 @@ class TaskOutput(Generic[ResultT]):
         """
         if stop <= start:
             return memoryview(b"")
-        try:
-            return memoryview(self.store.read_range(self.result.stored_name(name), start, stop))
-        except OSError as error:
-            if remedy_of(error):
-                raise
-            raise WorkFileDamagedError(str(self.store), name, error.strerror or str(error)) from error
+        stored = self.result.stored_name(name)
+        with damage_found(self.store, stored):
+            return memoryview(self.store.read_range(stored, start, stop))
 
 
 def write_receipt(folder: Path, result: Result) -> None:
@@ -198,48 +195,38 @@ def load_receipt(store: Store, kind: type[ResultT] = Result) -> ResultT | None:
     Raises:
         WorkFileDamagedError: the receipt is not as the task wrote it.
     """
-    try:
-        data = store.read(RECEIPT_FILE)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        if remedy_of(error):
-            raise
-        raise WorkFileDamagedError(str(store), RECEIPT_FILE, error.strerror or str(error)) from error
-    try:
-        return unseal(data, kind)
-    except ValueError as error:
-        raise WorkFileDamagedError(str(store), RECEIPT_FILE, str(error)) from error
+    with damage_found(store, RECEIPT_FILE):
+        try:
+            return unseal(store.read(RECEIPT_FILE), kind)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
-def check_task_files(
-    result: Result, store: Store, outputs: Store | None, listed: Mapping[str, ListedFile], prefix: str
-) -> bool:
+def check_task_files(result: Result, store: Store, outputs: Store | None, listed: Mapping[str, ListedFile]) -> bool:
     """Check the files of a receipt against a listing. Return False if an output is gone: the set was moved or deleted.
 
     Args:
         result: a task's result.
         store: the task's folder.
         outputs: where the result's files are; the task's folder when None.
-        listed: the files there, by name.
-        prefix: begins their names in that listing.
+        listed: the files of the outputs, or else of the stage, by name.
 
     Raises:
         WorkFileDamagedError: a file is not as the task wrote it.
     """
-    where = outputs or store
+    where, place = outputs or store, str(store)
+    begin = "" if outputs else f"{place.rpartition('/')[2]}/"
     for name, written in result.files.items():
         stored = name if outputs else result.stored_name(name)
-        file, address = listed.get(prefix + stored), f"{where}/{stored}"
+        file, address = listed.get(begin + stored), f"{where}/{stored}"
         if file is None:
             if outputs:
                 return False
-            raise WorkFileDamagedError(str(store), address, "is not there")
+            raise WorkFileDamagedError(place, address, "is not there")
         if file.bytes != written.bytes:
-            reason = f"has {file.bytes:,} bytes, expected {written.bytes:,}"
-            raise WorkFileDamagedError(str(store), address, reason)
+            raise WorkFileDamagedError(place, address, f"has {file.bytes:,} bytes, expected {written.bytes:,}")
         if file.version != written.version and not _has_content(where, stored, written):
-            raise WorkFileDamagedError(str(store), address, "differs from what was written")
+            raise WorkFileDamagedError(place, address, "differs from what was written")
     return True
 
 

@@ -1,6 +1,5 @@
 """Progress of a build's stages: notes, and the counters of a stage's tasks, shown by `shards.terminal.progress`."""
 
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -8,9 +7,7 @@ from contextlib import contextmanager
 from shards.errors import plural
 from shards.terminal.amounts import format_amount, format_speed
 from shards.terminal.display import say
-from shards.terminal.progress import Meter, show_progress
-
-POLL_SECONDS = 0.5
+from shards.terminal.progress import show_progress
 
 SHOWN_S = 0.05
 """No line stays of a shorter stage."""
@@ -46,37 +43,24 @@ class Progress:
         Yields:
             What tells how far a task is. One thread calls it.
         """
-        # The body counts; a thread shows the counts, so that a call costs nothing but the sums.
-        stop, started = threading.Event(), time.perf_counter()
+        started = time.perf_counter()
         counts: dict[int, tuple[int, int]] = {}
-        sums = (0, 0)
+        done = made = 0
+        with show_progress(name, unit=unit, show=not self._quiet) as meter:
 
-        def advance(number: int, done: int, made: int) -> None:
-            nonlocal sums
-            before = counts.get(number, (0, 0))
-            counts[number] = (done, made)
-            sums = (sums[0] + done - before[0], sums[1] + made - before[1])
-
-        def feed(meter: Meter) -> None:
-            made_unit, settled = "files" if unit == "files" else "tokens", 0
-            while not stop.wait(POLL_SECONDS):
-                done, made = sums
-                if unit == "files" and not settled:
-                    settled = done - made  # rows that an earlier run fetched or that are not wanted: no work
-                speed = format_speed(made, time.perf_counter() - started, made_unit)
+            def advance(number: int, own_done: int, own_made: int) -> None:
+                nonlocal done, made
+                before = counts.get(number, (0, 0))
+                counts[number] = (own_done, own_made)
+                done, made = done + own_done - before[0], made + own_made - before[1]
+                speed = format_speed(made, time.perf_counter() - started, "files" if unit == "files" else "tokens")
+                # Rows that an earlier run fetched, or that are not wanted, are no work.
+                settled = done - made if unit == "files" else 0
                 # The meter itself shows the speed of bytes.
                 meter(done - settled, total - settled, [speed])
 
-        with show_progress(name, unit=unit, show=not self._quiet) as meter:
-            thread = threading.Thread(target=feed, args=(meter,), daemon=True)
-            thread.start()
-            try:
-                yield advance
-            finally:
-                stop.set()
-                thread.join()
+            yield advance
         # One line stays of the stage.
-        done, made = sums
         seconds = time.perf_counter() - started
         work = f"{name}: {plural(tasks, 'task')} in {seconds:.1f} s"
         for counted, count in ({"bytes": done, "tokens": made} if unit == "bytes" else {unit: made}).items():

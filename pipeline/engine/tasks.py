@@ -14,12 +14,14 @@ import importlib
 import json
 import time
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
+
+from pydantic_core import to_jsonable_python
 
 from pipeline.engine.attempts import open_attempt, publish_attempt
 from pipeline.engine.receipts import ResultT, load_receipt
@@ -149,15 +151,9 @@ def to_json_values(value: Any) -> Any:
     """Return the JSON values of a field of a task's payload."""
     if isinstance(value, Payload):
         return {name: part for name, _, part in list_parts(value)}
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    if dataclasses.is_dataclass(value):
-        return {field.name: to_json_values(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {key: to_json_values(item) for key, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, tuple | list):
-        return [to_json_values(item) for item in cast("Sequence[Any]", value)]
-    return value
+    return value if isinstance(value, JsonText) else to_jsonable_python(value)
 
 
 @functools.cache

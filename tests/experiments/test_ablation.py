@@ -50,7 +50,7 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path):
     done = ablate_here(file, out, "--json", expect=0)
     answer = done.json
     assert answer == json.loads((out / "ablation.json").read_text())
-    assert "encode: 2 of 2 units were already encoded" in done.stderr  # the second arm changes only weights
+    assert "encode: already encoded: 2 of 2 units" in done.stderr  # the second arm changes only weights
     assert answer["scores"][0]["answer"] == "the first arm"
     assert answer["costs"][0]["dollars"] == pytest.approx(answer["costs"][0]["hours"] * 3.6)
     # The scores are those of the run folder.

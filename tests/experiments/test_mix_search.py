@@ -27,7 +27,7 @@ def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path):
     done = call_experiment("mix-search", file, out, "--json", expect=0)
     answer = done.json
     assert answer == json.loads((out / "mix-search.json").read_text())
-    assert done.stderr.count("of 2 units were already encoded") >= 4  # arms change weights alone
+    assert done.stderr.count("already encoded: 2 of 2 units") >= 4  # arms change weights alone
     # Each mix is within the bounds, and its score is that of its run.
     assert [row["arm"] for row in answer["arms"]] == ["recipe", "mix-01", "mix-02", "mix-03", "mix-04"]
     assert answer["arms"][0]["shares"] == {"stories": 0.75, "sums": 0.25}

@@ -11,13 +11,13 @@ from tests.support.builds import Built, build_here, digests, run_build
 from tests.support.damage import flip
 
 ROUNDS = [
-    ("pairs similar mix", "tokenizer/*/tokenizer.json encode/*/measures.bin bands/*/bands.bin"),
-    ("pairs similar mix", "tokenizer/*/checksums.bin encode/*/hits.bin bands/*/edges.bin"),
+    ("pairs similar mix", "tokenizer/*/*/tokenizer.json encode/*/*/measures.bin bands/*/*/bands.bin"),
+    ("pairs similar mix", "tokenizer/*/*/checksums.bin encode/*/*/hits.bin bands/*/*/edges.bin"),
     ("", "bands/*/receipt.json"),
-    ("similar mix", "pairs/*/pairs.bin encode/*/documents.npy"),
-    ("similar mix", "pairs/*/edges.bin encode/*/checksums.bin"),
-    ("mix", "similar/*/similar.bin tokenizer/*/receipt.json encode/*/receipt.json"),
-    ("", "mix/*/evidence.parquet encode/*/tokens.bin assemble/*/receipt.json"),
+    ("similar mix", "pairs/*/*/pairs.bin encode/*/*/documents.npy"),
+    ("similar mix", "pairs/*/*/edges.bin encode/*/*/checksums.bin"),
+    ("mix", "similar/*/*/similar.bin tokenizer/*/receipt.json encode/*/receipt.json"),
+    ("", "mix/*/*/evidence.parquet encode/*/*/tokens.bin assemble/*/receipt.json"),
     ("", "pairs/*/receipt.json similar/*/receipt.json"),
     ("", "mix/*/receipt.json"),
 ]
@@ -51,7 +51,7 @@ def test_a_flipped_byte_in_every_kind_of_file(damaged: Built, whole: Built):
 @pytest.mark.long
 def test_worker_processes_find_damage(damaged: Built, whole: Built):
     work = damaged.out.with_name("set.work")
-    flipped = [path for path in sorted(work.glob("encode/*/documents.npy")) if path.stat().st_size > 1000][:3]
+    flipped = [path for path in sorted(work.glob("encode/*/*/documents.npy")) if path.stat().st_size > 1000][:3]
     for path in flipped:
         flip(path, None)
     shutil.rmtree(damaged.out)

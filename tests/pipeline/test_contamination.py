@@ -319,8 +319,8 @@ def test_items_in_many_documents_are_found_and_shared_phrases_are_not(tmp_path: 
     pipeline.build_set(tmp_path / "set/recipe.json", out=tmp_path / "again", work=f"{tmp_path}/set.work", workers=1)
     assert digests(tmp_path / "set") == digests(tmp_path / "again")
     # Parts of the hash space do not change the counts.
-    runs = [Run(str(path.parent), 0, "<u2") for path in sorted(tmp_path.glob("set.work/encode/*/hits.bin"))]
-    (place,) = tmp_path.glob("set.work/evaluations/*/items.npz")
+    runs = [Run(str(path.parent), 0, "<u2") for path in sorted(tmp_path.glob("set.work/encode/*/receipt.json"))]
+    (place,) = tmp_path.glob("set.work/evaluations/*/receipt.json")
     ngrams = len(load_items(str(place.parent)).ngrams)
     counts = count_documents(ngrams, runs, None)
     assert {40, 60} <= set(counts.tolist()) <= set(range(61))

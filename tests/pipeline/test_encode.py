@@ -42,7 +42,7 @@ def test_the_batches_of_a_unit_change_no_byte_of_its_run(tmp_path: Path, monkeyp
         monkeypatch.setattr(documents, "JOIN_BYTES", size)
         monkeypatch.setattr(parquet, "BATCH_BYTES", size)
         build_here(recipe, tmp_path / f"{size}")
-        files = (tmp_path / f"{size}.work/encode").glob("*/*.[bn]*")
+        files = (tmp_path / f"{size}.work/encode").glob("*/*/*.[bn]*")
         found.append({path.name: path.read_bytes() for path in files if "checksums" not in path.name})
     assert found[0] == found[1]
     assert len(found[0]["hits.bin"]) > 0

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pipeline.engine.attempts import open_attempt, publish_attempt
 from pipeline.engine.checksums import ChecksummedWriter, checksum_file, seal, write_checksummed
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.receipts import RECEIPT_FILE, Result, TaskOutput, WorkFileDamagedError, load_receipt, write_receipt
+from pipeline.engine.receipts import RECEIPT_FILE, Result, TaskOutput, WorkFileDamagedError, write_receipt
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import JsonText, Report, Task, digest_of
 from shards.errors import RunError
@@ -33,6 +34,11 @@ def task(name: str, text: str = "some text", **more: Any) -> Task:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def written(folder: Path) -> Path:
+    """Return the file that the task in a folder wrote, in the folder of the attempt that counts."""
+    return folder / TaskOutput(FolderStore(folder)).result.stored_name("a.bin")
 
 
 @pytest.fixture
@@ -63,14 +69,14 @@ def test_only_what_is_missing_runs(run: Any, tmp_path: Path, monkeypatch: pytest
     tasks = task("a"), task("b", "longer text"), task("c")
     result, ran = run(*tasks)
     assert ran == ["b", "a", "c"]  # the large tasks first
-    assert [item.name for item in result.results] == ["a", "b", "c"]
+    assert [item.name for item in result.results.values()] == ["a", "b", "c"]
     assert result.summary()["detail"].keys() == {"x"}
     assert names(tmp_path / "stage") == sorted(one.digest for one in tasks)
     assert run(*tasks)[1] == []
     assert run(task("a"), task("b", "other"), task("d"))[1] == ["d", "b"]
     # Another time with the same content is whole.
     folder = tmp_path / "stage" / task("a").digest
-    os.utime(folder / "a.bin", ns=(5, 5))
+    os.utime(written(folder), ns=(5, 5))
     assert run(task("a"))[1] == []
     folder.rename(tmp_path / "moved")
     shutil.copytree(tmp_path / "moved", folder, copy_function=shutil.copyfile)
@@ -99,11 +105,11 @@ DAMAGE = {
 def test_a_damaged_result_is_made_again(kind: str, run: Any, tmp_path: Path):
     expected, _ = run(task("a"), task("b"))
     folder = tmp_path / "stage" / task("a").digest
-    DAMAGE[kind](folder / "a.bin", folder / RECEIPT_FILE)
+    DAMAGE[kind](written(folder), folder / RECEIPT_FILE)
     result, ran = run(task("a"), task("b"))
-    assert (ran, (folder / "a.bin").read_text()) == (["a"], "some text")
-    assert result.results[0].files["a.bin"].bytes == 9
-    assert expected.results[1] == result.results[1]
+    assert (ran, written(folder).read_text()) == (["a"], "some text")
+    assert result.results[task("a").digest].files["a.bin"].bytes == 9
+    assert expected.results[task("b").digest] == result.results[task("b").digest]
 
 
 def test_a_task_that_fails_leaves_nothing(run: Any, tmp_path: Path):
@@ -130,6 +136,13 @@ def test_leftovers_of_this_host_are_deleted_when_their_process_has_ended(run: An
         (tmp_path / "stage" / f".{digest}.{name}.tmp").mkdir(parents=True)
     run(task("a"))
     assert names(tmp_path / "stage") == sorted([digest, f".{digest}.{own}.tmp", f".{digest}.{elsewhere}.tmp"])
+    # What a killed attempt at this very task left.
+    (tmp_path / "stage" / digest / RECEIPT_FILE).unlink()
+    for name in (leftover, elsewhere):
+        (tmp_path / "stage" / digest / name).mkdir()
+    run(task("a"))
+    assert leftover not in names(tmp_path / "stage" / digest)
+    assert elsewhere in names(tmp_path / "stage" / digest)
 
 
 def attempt(tmp_path: Path, text: str, outputs: FolderStore | None = None) -> None:
@@ -143,17 +156,18 @@ def attempt(tmp_path: Path, text: str, outputs: FolderStore | None = None) -> No
 def test_a_task_that_ran_twice_must_give_the_same(where: str, run: Any, tmp_path: Path):
     folder = tmp_path / "stage" / task("a").digest
     receipt, outputs = folder / RECEIPT_FILE, FolderStore(tmp_path) if where == "outputs" else None
-    file = (tmp_path if outputs else folder) / "a.bin"
     run(task("a"), outputs=outputs)
+    file = tmp_path / "a.bin" if outputs else written(folder)
     first = receipt.read_bytes()
     attempt(tmp_path, "some text", outputs)
     with pytest.raises(RunError, match=r"stage task a ran twice and gave different files: a\.bin"):
         attempt(tmp_path, "other text", outputs)
     assert (receipt.read_bytes(), file.read_text()) == (first, "some text")
+    assert len(names(folder)) == 2, "the receipt, and the folder of the first: nothing is left of the others"
     assert not list(tmp_path.glob("**/.*"))
     receipt.unlink()  # as the driver does with damaged ones
     attempt(tmp_path, "other text", outputs)
-    assert file.read_text() == "other text"
+    assert (file if outputs else written(folder)).read_text() == "other text"
 
 
 @pytest.mark.parametrize("before", ["nothing", "a damaged one"])
@@ -165,8 +179,8 @@ def test_a_race_of_many_attempts_has_one_winner(before: str, tmp_path: Path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(attempt, [tmp_path] * 40, ["some text"] * 40))
     assert names(tmp_path / "stage") == [folder.name]
-    assert load_receipt(FolderStore(folder)) is not None
-    assert (folder / "a.bin").read_text() == "some text"
+    assert written(folder).read_text() == "some text"
+    assert len(names(folder)) == 2 + (before != "nothing")  # the receipt, and the files of the attempt that won
 
 
 def test_a_damaged_file_is_made_anew_once(tmp_path: Path):
@@ -186,7 +200,7 @@ def test_a_damaged_file_is_made_anew_once(tmp_path: Path):
     with pytest.raises(RunError, match=r"a\.bin: damaged again after it was rebuilt\. The disk or the memory"):
         driver.forget(read_it())
     assert stage_tasks.CALLS == ["a", "a"]
-    elsewhere = WorkFileDamagedError("/elsewhere/encode/x", "a.bin", "differs")
+    elsewhere = WorkFileDamagedError("/elsewhere/encode/x", "/elsewhere/encode/x/a.bin", "differs")
     with pytest.raises(WorkFileDamagedError):
         driver.forget(elsewhere)
 
@@ -215,7 +229,7 @@ def test_ranges_are_compared_with_the_blocks_of_their_receipt(tmp_path: Path):
             file.write(memoryview(data)[first:last])
     assert file.facts() == checksum_file(tmp_path / "a") == write_checksummed(tmp_path / "a", data)
     write_receipt(tmp_path, Result(files={"a": file.facts()}))
-    read = TaskOutput(FolderStore(tmp_path)).open_range("a", 20_000, 250_000)
+    read = partial(TaskOutput(FolderStore(tmp_path)).read, "a")
     for start, stop in ((20_000, 20_001), (16_384 * 2, 16_384 * 3), (65_536, 131_072), (20_000, 250_000)):
         assert read(start, stop) == data[start:stop]
     (tmp_path / "a").write_bytes(data[:150_000] + bytes([data[150_000] ^ 1]) + data[150_001:])

@@ -438,7 +438,7 @@ def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(built: 
     for name in ("set", "set.work"):
         shutil.copytree(built.folder / name, tmp_path / name)
     whole = report(work, "--json")
-    (evidence,) = work.glob("mix/*/evidence.parquet")
+    (evidence,) = work.glob("mix/*/*/evidence.parquet")
     for file in (evidence, work / BUILD_FILE):
         file.write_bytes(file.read_bytes()[:-40])
         refused = report(work, expect=1).stderr
@@ -471,7 +471,7 @@ def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path
     assert not pipeline.build_set(recipe, out=tmp_path / "set", workers=1).tasks_run
     assert trace(tmp_path / "set", "--hash", "ab" * 16, "--json")["build"]["of_this_set"]
     # A run that was lost, and a folder without a build.
-    for path in tmp_path.glob("set.work/encode/*/documents.npy"):
+    for path in tmp_path.glob("set.work/encode/*/*/documents.npy"):
         path.unlink()
     assert "Run the build command again" in trace(tmp_path / "set", "--hash", "ab" * 16, expect=1).stderr
     (tmp_path / "set.work").rename(tmp_path / "elsewhere")

@@ -36,7 +36,7 @@ def test_a_tokenizer_file_encodes_only_what_is_new(recipe: Path, tmp_path: Path)
     given = f'tokenizer={{file="{tmp_path}/tokenizer.json"}}'
     kept = build_here(recipe, out, "--set", given)
     assert kept["ran"]["encode"] == 1
-    assert "encode: 1 of 2 units was already encoded" in kept["stderr"]
+    assert "encode: already encoded: 1 of 2 units" in kept["stderr"]
     # The set's own recipe builds the same set in an empty place; training on these files gives another tokenizer.
     build_here(out / "recipe.json", tmp_path / "again")
     assert digests(tmp_path / "again") == digests(out)

@@ -46,7 +46,7 @@ def expect_foreseen(found: Estimate, out: Path) -> None:
     written = sum(file.bytes for shard in manifest.shards for file in shard.files.entries)
     assert found.output_bytes == pytest.approx(written, rel=WITHIN)
     work = out.with_name(f"{out.name}.work")
-    runs = sum(path.stat().st_size for path in work.glob("encode/*/*.*"))
+    runs = sum(path.stat().st_size for path in work.glob("encode/*/*/*.*"))
     assert found.scratch_bytes == pytest.approx(runs, rel=WITHIN)
     text = [json.loads(path.read_bytes())["result"]["text_bytes"] for path in work.glob("encode/*/receipt.json")]
     assert sum(source.text_bytes for source in found.sources) == pytest.approx(sum(text), rel=WITHIN)

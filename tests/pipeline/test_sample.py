@@ -129,7 +129,7 @@ def test_a_build_samples_text_without_spaces(tmp_path: Path, monkeypatch: pytest
         "by the sizes of the files: the rest is escapes, other contents of the files, or text that no sample"
         in built["stderr"]
     )
-    assert "1 document was not sampled in full: of documents with 16,384 bytes" in built["stderr"]
+    assert "only a part of 1 document is in the sample: of documents with 16,384 bytes" in built["stderr"]
 
 
 @pytest.mark.parametrize(

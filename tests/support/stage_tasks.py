@@ -65,11 +65,12 @@ def die_or_write(folder: Path, payload: dict[str, Any], report: Report) -> Resul
 
 def damage_and_read(folder: Path, payload: dict[str, Any], report: Report) -> Result:
     """Change a byte of another task's file and read it."""
-    path = Path(payload["folder"]) / payload["name"]
+    output = TaskOutput(FolderStore(Path(payload["folder"])))
+    path = Path(payload["folder"]) / output.result.stored_name(payload["name"])
     before = path.stat()
     path.write_bytes(b"~" + path.read_bytes()[1:])
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    TaskOutput(FolderStore(path.parent)).read(payload["name"])
+    output.read(payload["name"])
     return Result()
 
 

@@ -168,9 +168,8 @@ class Ablation:
             # Arms that share a seed may share a training.
             tasks = {one.task.digest: one.task for one in self.trainings}
             stage = self.driver.run_stage(_STAGE, train_proxy, [*tasks.values()], unit="tokens", before=self._build_for)
-            results = dict(zip(tasks, stage.results, strict=True))
             for one in self.trainings:
-                one.result = results[one.task.digest]
+                one.result = stage.results[one.task.digest]
                 if one.result.failed:
                     # It has a receipt: without that, the next call tries again.
                     self.driver.work.child(_STAGE).child(one.task.digest).delete_all()
@@ -195,7 +194,7 @@ class Ablation:
 
     def results_folder(self, training: Training) -> Path:
         """Return the folder of a training's result: its metrics and recipe, as in a run folder."""
-        return self.out / "trainings" / _STAGE / training.task.digest
+        return self.out / "trainings" / _STAGE / training.task.digest / training.result.folder
 
     def set_folder(self, arm: Arm) -> Path:
         """Return the folder of an arm's set; arms with equal sets share it."""

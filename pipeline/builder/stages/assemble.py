@@ -71,12 +71,11 @@ def run_assemble(build: RunningBuild) -> None:
         tasks.append(make_task(payload, sizes[number] * token_bytes, name))
 
     def prepare(pending: list[Task]) -> None:
-        build.write_run_list(pending)
         clear_output(build.out, plan.shards, whole=not pending)
 
     result = build.run_stage("assemble", assemble.assemble_shards, tasks, build.out, before=prepare)
-    build.shards = [entry for own in result.results for entry in own.entries]
-    for own in result.results:
+    build.shards = [entry for own in result.results.values() for entry in own.entries]
+    for own in result.results.values():
         build.trained_tokens.update(own.trained_tokens)
 
 

@@ -40,26 +40,23 @@ def run_encode(build: RunningBuild) -> None:
             tasks.append(make_task(payload, unit.text_bytes, _name_unit(source, unit)))
 
     def check_disk(pending: list[Task]) -> None:
-        if done := len(distinct) - len(pending):
-            were = "was" if done == 1 else "were"
-            build.say(f"encode: {done:,} of {plural(len(distinct), 'unit')} {were} already encoded")
+        units = len({task.digest for task in tasks})
+        if done := units - len(pending):
+            build.say(f"encode: already encoded: {done:,} of {plural(units, 'unit')}")
         build.check_disk([task.payload.unit for task in pending])
         if pending:
             prepare_cleaning(build)
 
-    # Two sources may read the same files in the same way, and then share a run.
-    distinct = list({task.digest: task for task in tasks}.values())
-    results = build.run_stage("encode", encode.encode_unit, distinct, before=check_disk).results
-    if why := next((result.slow_encoder for result in results if result.slow_encoder), ""):
+    results = build.run_stage("encode", encode.encode_unit, tasks, before=check_disk).results
+    if why := next((result.slow_encoder for result in results.values() if result.slow_encoder), ""):
         build.say(f"tokenizer: {why}, so `tokenizers` encodes, at about 1 MB of text per second and core")
     # The runs, in the order of the units; the list of them is written when a task needs it.
-    by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     build.runs = [
-        Run(str(build.folder_of("encode", task)), task.payload.unit.source, dtype, by_digest[task.digest])
+        Run(str(build.folder_of("encode", task)), task.payload.unit.source, dtype, results[task.digest])
         for task in tasks
     ]
     build.run_list = RunList(build.work.child("encode"), build.runs)
-    build.used.setdefault("encode", set()).add(build.run_list.name)
+    build.used.setdefault("encode", set()).add(build.run_list.folder)
     # What was dropped, source by source: first what stops the build, then what is only said.
     encoded = [build.encoded(index) for index in range(len(recipe.sources))]
     build.tallies = [Tally.sum(result.tally for result in own) for own in encoded]

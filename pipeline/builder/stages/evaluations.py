@@ -18,7 +18,7 @@ def run_evaluations(build: RunningBuild) -> None:
     size = sum(span.text_bytes for own in payload.spans.values() for span in own)
     task = make_task(payload, size)
     stage = build.run_stage("evaluations", items.read_items, [task])
-    for counts in stage.results[0].evaluations:
+    for counts in stage.results[task.digest].evaluations:
         if counts.left_out:
             build.note(
                 f"evaluation set {counts.name!r}: {counts.left_out:,} of {plural(counts.items, 'item')} not searched "

@@ -4,12 +4,12 @@ from collections import Counter
 from pathlib import Path
 
 from pipeline.builder.running_build import DISK_REMEDY, FETCH_SCRATCH_SHARE, RunningBuild
+from pipeline.clean.reasons import Dropped
 from pipeline.engine.receipts import RECEIPT_FILE
 from pipeline.engine.tasks import Task
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError
 from pipeline.sources.software_heritage.fetched_documents import FetchResult
-from shards.errors import plural
 from shards.stores.files import check_room
 from shards.stores.store import require_folder
 
@@ -35,23 +35,21 @@ def run_fetch(build: RunningBuild) -> None:
         for index, source in enumerate(recipe.sources)
         if source.content != "column"
     }
-    # Two sources may read the same rows in the same way.
-    distinct = list({task.digest: task for tasks in by_source.values() for task in tasks}.values())
 
     def check_disk(pending: list[Task]) -> None:
         scratch_bytes = int(sum(task.payload.unit.text_bytes for task in pending) * FETCH_SCRATCH_SHARE)
         check_room([("fetched files", folder, scratch_bytes)], DISK_REMEDY)
 
-    stage = build.run_stage("fetch", fetch.fetch_unit, distinct, unit="files", before=check_disk)
+    every = [task for tasks in by_source.values() for task in tasks]
+    results = build.run_stage("fetch", fetch.fetch_unit, every, unit="files", before=check_disk).results
     for journal in folder.glob("*.journal") if not build.dry_run else ():
         journal.unlink()
     # Judge each source by its own rows; from here on its units read the fetched documents.
-    by_digest = {task.digest: result for task, result in zip(distinct, stage.results, strict=True)}
     for index, tasks in by_source.items():
         with build.stops():
-            check_missing(recipe.sources[index], folder, {task.digest: by_digest[task.digest] for task in tasks})
+            check_missing(recipe.sources[index], folder, {task.digest: results[task.digest] for task in tasks})
         build.units[index] = [
-            local_unit(task.payload.unit, folder / task.digest, by_digest[task.digest]) for task in tasks
+            local_unit(task.payload.unit, folder / task.digest, results[task.digest]) for task in tasks
         ]
 
 
@@ -70,18 +68,13 @@ def check_missing(source: SourceRecipe, folder: Path, results: dict[str, FetchRe
     """
     from pipeline.sources.network import network_settings
 
-    rows, dropped = sum(result.rows for result in results.values()), Counter[str]()
-    for result in results.values():
-        dropped.update(result.dropped)
-    lost = dropped.total()
-    if lost <= source.max_missing * rows:
-        return
-    for digest, result in results.items():
-        if result.dropped:
-            (folder / digest / RECEIPT_FILE).unlink(missing_ok=True)
+    dropped = sum((result.dropped for result in results.values()), Counter[str]())
+    lost = Dropped(dropped.total(), sum(result.rows for result in results.values()))
     listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
-    raise SourceError(
-        f"source {source.name!r}: {lost:,} of {plural(rows, 'file')} ({lost / rows:.2%}) cannot be fetched from "
-        f"{network_settings().content_endpoint}, more than max_missing = {source.max_missing} allows: {listed}. "
-        "Run again to ask for these once more (the others are kept), or raise `max_missing` to go on without."
-    )
+    said = f"{lost.describe('file')} cannot be fetched from {network_settings().content_endpoint} ({listed})"
+    change = "Run again to ask for these once more (the others are kept)"
+    for alarm in lost.refuse(source.name, said, source.max_missing, change=change, key="max_missing"):
+        for digest, result in results.items():
+            if result.dropped:
+                (folder / digest / RECEIPT_FILE).unlink(missing_ok=True)
+        raise SourceError(alarm)

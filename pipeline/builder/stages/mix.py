@@ -48,10 +48,12 @@ def run_mix(build: RunningBuild) -> bool:
     )
     task = make_task(payload, 0, recipe.name)
     build.mix = build.folder_of("mix", task)
-    stage = build.run_stage("mix", mix.mix_runs, [task], before=build.write_run_list, after=build.store)
+    stage = build.run_stage("mix", mix.mix_runs, [task])
+    if not build.dry_run:
+        build.store()
 
     # Stop if it drops too much, or if the sources are too small.
-    result = stage.results[0]
+    result = stage.results[task.digest]
     build.drops = [own.after(tally.drops) for own, tally in zip(result.drops, build.tallies, strict=True)]
     check_mixed(build)
     if result.fault:

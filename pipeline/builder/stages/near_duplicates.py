@@ -41,7 +41,7 @@ def run_near_duplicates(build: RunningBuild) -> None:
             compile_shingles(build.say)
 
     banded = build.run_stage("bands", bands.write_bands, tasks, before=prepare).results
-    rows = sum(result.rows for result in banded)
+    rows = sum(result.rows for result in banded.values())
 
     # Pairs of documents with an equal band: one task for each range of hashes.
     ranges = pairs.count_ranges(rows)
@@ -54,7 +54,7 @@ def run_near_duplicates(build: RunningBuild) -> None:
         )
         for number in range(ranges)
     ]
-    paired = build.run_stage("pairs", pairs.find_pairs, tasks, before=build.write_run_list).results
+    paired = build.run_stage("pairs", pairs.find_pairs, tasks).results.values()
     if left_out := sum(result.left_out for result in paired):
         build.note(
             f"near-duplicates: {plural(left_out, 'pair')} skipped: if more than {pairs.MOST_MEMBERS} documents "
@@ -72,6 +72,6 @@ def run_near_duplicates(build: RunningBuild) -> None:
         )
         for number in range(parts)
     ]
-    build.run_stage("similar", similar.compare_pairs, tasks, before=build.write_run_list)
+    build.run_stage("similar", similar.compare_pairs, tasks)
     places = tuple(f"{folder['similar']}/{task.digest}" for task in tasks)
     build.similar = SimilarPairs(places, settings.min_jaccard, settings.action)

@@ -55,18 +55,18 @@ def run_tokenizer(build: RunningBuild) -> None:
 
     stage = build.run_stage("tokenizer", train.train_tokenizer, [task], before=check_disk)
     # Say what it was drawn from, if that is not what the recipe leads one to expect.
-    result = stage.results[0]
+    result = stage.results[task.digest]
     drawn = sum(own.text_bytes for own in result.sample.values())
     if not stage.ran:
         build.say(f"tokenizer: reused from {build.folder_of('tokenizer', task)}")
     if stage.ran and drawn < _SAMPLE_SHORT * task.size:
         _note_short(build, drawn, task.size, result.sample)
     if left_out := sum(own.left_out for own in result.sample.values()):
-        were, most = "was" if left_out == 1 else "were", format_size(sample.MOST_UNBROKEN_BYTES)
         build.note(
-            f"tokenizer: {plural(left_out, 'document')} {were} not sampled in full: of documents with "
-            f"{sample.MAX_WORD_BYTES:,} bytes or more without spaces, a sample takes at most {most}, because training "
-            "needs much memory for them. Give a tokenizer `file` if most of your text is of this kind."
+            f"tokenizer: only a part of {plural(left_out, 'document')} is in the sample: of documents with "
+            f"{sample.MAX_WORD_BYTES:,} bytes or more without spaces, it takes at most "
+            f"{format_size(sample.MOST_UNBROKEN_BYTES)}, because training needs much memory for them. Give a tokenizer "
+            "`file` if most of your text is of this kind."
         )
     drawn_with = _note_kept_sample(build, result)
     build.recipe = recipe.with_values(tokenizer=section.with_values(**drawn_with))

@@ -204,7 +204,7 @@ def _thin_out(wanted: list[_Wanted], most: int) -> tuple[list[_Wanted], float]:
 def _use_again(stage: Path, name: str, keys: _Keys, journal: Journal) -> None:
     """Copy files that earlier tasks fetched for the same span into the journal, if their SHA-1 agrees."""
     # A file's name says which rows it may hold; only its SHA-1 says that a text is the file that a row names.
-    for path in stage.glob(f"[!.]*/{name}"):
+    for path in stage.glob(f"[!.]*/*/{name}"):
         try:
             for batch in fetched_documents.read_file(path):
                 for row, text in zip(batch.rows.tolist(), batch.text, strict=True):
