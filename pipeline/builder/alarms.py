@@ -159,7 +159,6 @@ def note_near_duplicates(build: RunningBuild) -> None:
         step = own.steps.get(NEAR_DUPLICATE)
         if settings and step and step.reports and step.found.documents:
             build.note(
-                f"near-duplicates: {source.name}: {step.describe()} "
-                f"{'is' if step.found.documents == 1 else 'are'} similar to a kept document, by "
-                f'{settings.min_jaccard} or more; action = "report" keeps them'
+                f"near-duplicates: {source.name}: similar to a kept document, by {settings.min_jaccard} or more: "
+                f'{step.describe()}; action = "report" keeps them'
             )

@@ -224,17 +224,18 @@ class _Inquiry:
             fault = result.fault.partition("\n")[0]
             text = f"nothing drops it, but the last build made no set: {fault}"
             return [], [{"step": "stopped", "text": text}]
-        pieces = [(one, piece) for one in plan.shards for piece in one.slices if piece.source == run.source]
-        held = [one for one, piece in pieces if piece.start <= key < piece.stop]
+        held = [
+            shard_name(one.split, one.index)  # type: ignore[arg-type]
+            for one in plan.shards
+            for piece in one.slices
+            if piece.source == run.source and piece.start <= key < piece.stop
+        ]
         if held:
-            return [shard_name(one.split, one.index) for one in held], []  # type: ignore[arg-type]
-        ends = [piece.stop for one, piece in pieces if one.split == "train"]
-        where = "None are taken."
-        if ends:
-            where = "Documents are taken in hash order, and end before {:016x}{:016x}.".format(*max(ends))
+            return held, []
         text = (
             f"nothing drops it, but the mix takes {plural(plan.requested_tokens[run.source], 'training token')} of the "
-            f"source {self._names[run.source]!r}, which has {result.drops[run.source].left.tokens:,}. {where}"
+            f"source {self._names[run.source]!r}, which has {result.drops[run.source].left.tokens:,}: those of the "
+            "documents with the lowest hashes"
         )
         return [], [{"step": "budget", "text": text}]
 

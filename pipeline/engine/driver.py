@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from pipeline.engine.attempts import delete_abandoned_attempts
-from pipeline.engine.checksums import adapter_of
 from pipeline.engine.executors import Executor
 from pipeline.engine.receipts import (
     RECEIPT_FILE,
@@ -122,7 +121,6 @@ class Driver:
         if pending:
             named = f"{function.__module__}:{function.__qualname__}"
             calls = [Call(named, task, store, outputs, self.scratch) for task in pending]
-            adapter_of(kind)  # while the fork server loads: 0.01 s
             self._execute(name, calls, unit)
             for folder in folders:
                 delete_abandoned_attempts(folder)  # of workers that died

@@ -1,7 +1,6 @@
 """The stage that writes the shards."""
 
 import itertools
-from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
@@ -45,10 +44,7 @@ def run_assemble(build: RunningBuild) -> None:
     documents = sum(source.left.documents for source in build.drops) // max(1, len(plan.shards))
     groups = group_assembled_shards(plan.shards, runs=len(runs), shard_bytes=shard_bytes, shard_documents=documents)
     # The largest start first, and the last ones may have cores to spare.
-    in_split = Counter(shard.split for shard in plan.shards)
-    split_tokens = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
-    sizes = [len(own) * split_tokens[own[0].split] // in_split[own[0].split] for own in groups]
-    order = sorted(range(len(groups)), key=lambda number: -sizes[number])
+    order = sorted(range(len(groups)), key=lambda number: -len(groups[number]))
     threads = dict(zip(order, build.driver.executor.count_threads(len(groups)), strict=True))
     tasks: list[Task] = []
     for number, shards in enumerate(groups):
@@ -68,7 +64,7 @@ def run_assemble(build: RunningBuild) -> None:
         # A task is named by its first and last shard.
         ends = [shard_name(cast("Split", shard.split), shard.index) for shard in shards]
         name = ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
-        tasks.append(make_task(payload, sizes[number] * token_bytes, name))
+        tasks.append(make_task(payload, len(shards) * shard_bytes, name))
 
     def prepare(pending: list[Task]) -> None:
         clear_output(build.out, plan.shards, whole=not pending)
