@@ -246,11 +246,8 @@ def _finish(build: RunningBuild, level: Level, *, prune: bool, started: float) -
     summary = {
         "seconds": result.seconds,
         "workers": build.driver.executor.workers,
-        "text_bytes": result.text_bytes,
         "stages": {name: stage.summary() for name, stage in result.stages.items()},
         "validate": {
-            "level": validation.level,
-            "seconds": seconds,
             "core_seconds": time.process_time() - core_seconds,
             "valid": build.manifest if is_valid else "",
         },

@@ -70,7 +70,7 @@ def test_only_what_is_missing_runs(run: Any, tmp_path: Path, monkeypatch: pytest
     result, ran = run(*tasks)
     assert ran == ["b", "a", "c"]  # the large tasks first
     assert [item.name for item in result.results.values()] == ["a", "b", "c"]
-    assert result.summary()["detail"].keys() == {"x"}
+    assert result.summary()["core_seconds"].keys() == {"x"}
     assert names(tmp_path / "stage") == sorted(one.digest for one in tasks)
     assert run(*tasks)[1] == []
     assert run(task("a"), task("b", "other"), task("d"))[1] == ["d", "b"]
