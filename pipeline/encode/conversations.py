@@ -20,6 +20,8 @@ from shards.format.chat import MARK_BYTES, ROLES, ChatIds, find_marks
 class Messages:
     """The messages of a batch of conversations, one after the other."""
 
+    chat: ChatIds
+    """The ids around a content."""
     roles: Int64s
     """The role of each, as its place in `ROLES`, `(messages,)`."""
     first: Int64s
@@ -32,31 +34,30 @@ class Messages:
         """The conversation of each message, `(messages,)`."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
-    def make_pieces(self, chat: ChatIds) -> pa.LargeStringArray:
+    def make_pieces(self) -> pa.LargeStringArray:
         """Return the text of each message that is encoded at once: its content, after the lead of its role."""
-        if not any(chat.leads.values()):
+        if not any(self.chat.leads.values()):
             return self.contents
         import pyarrow.compute as pc  # late: it takes 0.06 s
 
-        leads = wrap_texts(pa.large_string(), [chat.leads[role].encode() for role in ROLES])
+        leads = wrap_texts(pa.large_string(), [self.chat.leads[role].encode() for role in ROLES])
         return pc.binary_join_element_wise(
             leads.take(wrap_numbers(pa.int64(), self.roles)), self.contents, pa.scalar("", pa.large_string())
         )
 
-    def join(self, pieces: UInt32s, bounds: Int64s, chat: ChatIds) -> tuple[UInt32s, Int64s]:
+    def join(self, pieces: UInt32s, bounds: Int64s) -> tuple[UInt32s, Int64s]:
         """Return the ids of the conversations, without BOS and EOS, and where each begins in them.
 
         Args:
             pieces: the ids of all pieces, one after the other.
             bounds: where each piece begins in them, and the last ends, `(messages + 1,)`.
-            chat: the ids around a content.
         """
         import pyarrow.compute as pc  # late: it takes 0.06 s
 
         # As bytes, which Arrow joins: numpy takes twice the time to set ids by their places.
         kind, size = pa.large_binary(), pieces.itemsize
-        heads = wrap_texts(kind, [np.array(chat.heads[role], pieces.dtype).tobytes() for role in ROLES])
-        tail = np.array(chat.tail, pieces.dtype).tobytes()
+        heads = wrap_texts(kind, [np.array(self.chat.heads[role], pieces.dtype).tobytes() for role in ROLES])
+        tail = np.array(self.chat.tail, pieces.dtype).tobytes()
         buffers = [None, pa.py_buffer((bounds * size).data), pa.py_buffer(pieces.data)]
         joined = pc.binary_join_element_wise(
             heads.take(wrap_numbers(pa.int64(), self.roles)),
@@ -67,7 +68,7 @@ class Messages:
         return ids, text_offsets(joined)[self.first] // size
 
 
-def find_messages(text: pa.LargeStringArray) -> Messages:
+def find_messages(text: pa.LargeStringArray, chat: ChatIds) -> Messages:
     """Find the messages of conversations, each of which begins with a mark."""
     offsets = text_offsets(text)
     start = int(offsets[0])
@@ -80,4 +81,4 @@ def find_messages(text: pa.LargeStringArray) -> Messages:
     buffers = [None, pa.py_buffer(edges.data), text.buffers()[2]]
     parts: Any = pa.Array.from_buffers(pa.large_string(), 2 * len(places), buffers)
     contents = parts.take(wrap_numbers(pa.int64(), np.arange(1, 2 * len(places), 2)))
-    return Messages(roles, np.searchsorted(places, offsets), contents)
+    return Messages(chat, roles, np.searchsorted(places, offsets), contents)

@@ -106,7 +106,7 @@ class _Encoded:
     measures: Float32s | None
     """`(documents, measures)`; None if the source is not cleaned when the set is mixed."""
     hits: Rows | None
-    """`HIT_DTYPE (hits,)`; None if the recipe names no evaluation set."""
+    """`HIT_DTYPE (hits,)`, with the places of documents in the unit; None if the recipe names no evaluation set."""
 
 
 def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
@@ -145,17 +145,18 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
         hits = None
         if task.evaluations:
             hits = load_finder(task.evaluations).find(documents.seen)
+            hits["document"] += sum(len(part.rows) for part in parts)
             report.lap("hits_s")
         pieces, messages = documents, None
         if task.chat_ids is not None:
-            messages = find_messages(documents.text)
+            messages = find_messages(documents.text, task.chat_ids)
             whose = messages.conversations
-            pieces, spans = Documents(messages.make_pieces(task.chat_ids), documents.rows[whose]), spans[whose]
+            pieces, spans = Documents(messages.make_pieces(), documents.rows[whose]), spans[whose]
         ids, offsets = _encode(encoder, pieces, spans, task)
         if encoder.kept is not None:
             encoder.kept.add(kept, pieces, ids, offsets)
-        if messages is not None and task.chat_ids is not None:
-            ids, offsets = messages.join(ids, offsets, task.chat_ids)
+        if messages is not None:
+            ids, offsets = messages.join(ids, offsets)
         report.lap("encode_s")
         part = _Encoded(_narrow(ids, task), offsets, rows, measures, hits)
         part.rows["length"] = np.diff(offsets) + marks
@@ -289,18 +290,9 @@ def _write_run(folder: Path, parts: list[_Encoded], task: EncodeTask) -> tuple[R
 
 def _sort_hits(parts: list[_Encoded], order: Int64s) -> Rows:
     """Return the hits of an encoded unit in the order of its documents, which `order` gives by places in the parts."""
-    # Where each place in the parts is in the run's order.
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    hits = [np.zeros(0, HIT_DTYPE)]
-    done = 0
-    for part in parts:
-        if part.hits is not None:
-            hits.append(part.hits.copy())
-            hits[-1]["document"] = place[hits[-1]["document"] + done]
-        done += len(part.rows)
-    found = np.concatenate(hits)
-    return found[np.argsort(found["document"], kind="stable")]
+    hits = np.concatenate([np.zeros(0, HIT_DTYPE), *(part.hits for part in parts if part.hits is not None)])
+    hits["document"] = np.argsort(order)[hits["document"]]
+    return hits[np.argsort(hits["document"], kind="stable")]
 
 
 def _span_labels(rows: Rows, unit: Unit) -> list[str]:

@@ -220,13 +220,11 @@ class Run:
         """Read the tokens of consecutive documents in one sequential read.
 
         Args:
-            rows: consecutive rows from `read_documents`.
+            rows: consecutive rows from `read_documents`; at least one.
 
         Returns:
             tokens: `dtype (num_tokens,)`.
         """
-        if not len(rows):
-            return np.zeros(0, self.dtype)
         return np.frombuffer(self.output.read(TOKENS_FILE, *self.token_range(rows)), self.dtype)
 
     def token_range(self, rows: Rows) -> tuple[int, int]:

@@ -23,15 +23,19 @@ import re
 import resource
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import numpy as np
+import pyarrow as pa
+
+from pipeline.arrow_arrays import split_by_size, text_offsets, wrap_texts
 from pipeline.engine.receipts import TaskOutput
 from pipeline.recipe.chat import ChatRecipe
 from pipeline.tokenizer.chat_tokens import add_chat_tokens
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import KeptCounter
+from pipeline.tokenizer.unicode_tables import find_documents
 from shards.errors import remedy_of
 from shards.format.arrays import Int64s, UInt32s
 from shards.format.chat import TRAINED_ROLE, Message
@@ -49,15 +53,13 @@ from shards.format.tokenizer_json import (
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.stores.open import open_store
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 Tokens = tuple[UInt32s, Int64s]
 """Of several texts: ids `(num_tokens,)`, and offsets `(num_texts + 1,)` into them."""
 
-_PROBE = "Probe: it's 12345 caf\u00e9s, \u4e2d\u6587!\r\n\n\tHTTPServer  x\u00a0 \U0001f642 \x00 DON'T   "
-"""Words, digits, contractions, spaces and line ends of the kinds that pre-tokenizers split differently."""
-_REWRITTEN_PROBES = (
+_PROBES = (
+    # Words, digits, contractions, spaces and line ends of the kinds that pre-tokenizers split differently.
+    "Probe: it's 12345 caf\u00e9s, \u4e2d\u6587!\r\n\n\tHTTPServer  x\u00a0 \U0001f642 \x00 DON'T   ",
+    # Beginnings, ends, and characters that normalizers change.
     "",
     " a",
     "a  ",
@@ -66,7 +68,7 @@ _REWRITTEN_PROBES = (
     "e\u0301 \u212b \ufb01 \uff21\u3000x \u1e9b\u0323",
     "\x00\x7f<0x0A>\r",
 )
-"""The same for tokenizers that rewrite text: beginnings, ends, and characters that normalizers change."""
+"""Texts that gigatoken must encode as `tokenizers` does."""
 
 GROWTH_BYTES = 256 << 20
 """gigatoken is made anew when the process has grown by this much: 25 MB of text whose words never come again, gigabytes
@@ -124,19 +126,14 @@ class Encoder:
         self._keeps = spelling.keeps
         self._cuts_words = is_byte_level(plain) and plain["model"].get("type", "BPE") == "BPE"
         # gigatoken encodes if it gives the ids of `tokenizers` for all probes.
-        probes = (_PROBE,) if spelling.keeps == "bytes" else (_PROBE, *_REWRITTEN_PROBES)
         self._described = _describe_for_gigatoken(tokenizer, written)
-        expected = {probe: self.encode_reference(probe) for probe in probes}
+        expected = {probe: self.encode_reference(probe) for probe in _PROBES}
         self._fast, self.slow_because = _load_fast(self._described, expected)
-        self.kept: KeptCounter | None = None
         self._least_memory = _resident_bytes()
-        if spelling.keeps != "bytes":
-            entries = list(self._vocabulary.entries)
-            if spelling.unknown is not None:
-                entries[spelling.unknown] = b""
-            self.kept = KeptCounter(replace(self._vocabulary, entries=entries), spelling, self._reference)
+        rewrites = spelling.keeps != "bytes"
+        self.kept = KeptCounter(self._vocabulary, spelling, self._reference) if rewrites else None
         if self._fast is None:
-            self._encode_slowly(_wrap(_PROBE.encode()))
+            self._encode_slowly(_wrap(_PROBES[0].encode()))
 
     def encode(self, text: pa.LargeStringArray) -> Tokens:
         """Encode documents; no EOS is added.
@@ -148,14 +145,8 @@ class Encoder:
             TokenizerError: a tokenizer that keeps every byte loses characters of a document; gigatoken's never do.
             InputError: a pattern of the tokenizer takes too many steps.
         """
-        import numpy as np
-
-        from pipeline.arrow_arrays import split_by_size, text_offsets
-
         sizes = np.diff(text_offsets(text))
         most = PIECE_BYTES if self._fast is None else _TOGETHER_BYTES
-        if sizes.sum() <= most and sizes.max(initial=0) <= PIECE_BYTES:
-            return self._encode_batch(text)
         parts: list[UInt32s] = []
         lengths = [np.zeros(1, np.int64)]
         for first, last in split_by_size(np.where(sizes > PIECE_BYTES, most + 1, sizes), most):
@@ -168,6 +159,8 @@ class Encoder:
                 parts.append(ids)
                 lengths.append(np.diff(offsets))
         offsets = np.cumsum(np.concatenate(lengths), dtype=np.int64)
+        if len(parts) == 1:
+            return parts[0], offsets
         # Each part is let go as soon as it is copied: the ids of a long document are not in memory twice.
         ids = np.empty(int(offsets[-1]), np.uint32)
         end = len(ids)
@@ -178,12 +171,8 @@ class Encoder:
         return ids, offsets
 
     def _encode_batch(self, text: pa.LargeStringArray) -> Tokens:
-        import numpy as np
-
         if self._fast is None:
             return self._encode_slowly(text)
-        from pipeline.tokenizer.unicode_tables import find_documents
-
         ids, offsets = self._encode_fast(text)
         other = find_documents(text, has_normalizer=self._keeps != "bytes")
         if not len(other):
@@ -228,8 +217,6 @@ class Encoder:
 
     def _encode_long(self, text: pa.LargeStringArray) -> list[UInt32s]:
         """Return the ids of a long document, encoded in pieces; each begins where a cut changes no token."""
-        from pipeline.arrow_arrays import text_offsets
-
         first, last = text_offsets(text).tolist()
         data = memoryview(cast("Any", text.buffers()[2]))[first:last]
         pieces: list[tuple[int, UInt32s, list[int]]] = []  # where each begins, its ids, and the id that must follow
@@ -261,8 +248,6 @@ class Encoder:
             The place of the cut; the ids before it; and of a cut inside a word, the id with which the next piece must
             begin. None if there is no such place.
         """
-        import numpy as np
-
         if place := end if end == len(data) else self._find_cut(data, end):
             return place, self._encode_batch(_wrap(data[begin:place]))[0], []
         text = str(data[begin:end], "utf-8", "ignore")
@@ -299,9 +284,8 @@ class Encoder:
             if match is None:
                 continue
             at, encoding = match.start(), self._run(self._reference.encode, window)
-            words, places = encoding.word_ids, encoding.offsets
-            pairs = zip(words, words[1:], places, places[1:], strict=False)
-            is_word = any(stop <= at <= start and last != own for last, own, (_, stop), (start, _) in pairs)
+            pairs = itertools.pairwise(zip(encoding.word_ids, encoding.offsets, strict=True))
+            is_word = any(stop <= at <= start and last != own for (last, (_, stop)), (own, (start, _)) in pairs)
             if is_word and encoding.ids == self.encode_reference(window[:at]) + self.encode_reference(window[at:]):
                 return begin + len(window[:at].encode())
         return 0
@@ -344,10 +328,6 @@ class Encoder:
         return self._vocabulary.entry_lengths()
 
     def _encode_slowly(self, text: pa.LargeStringArray) -> Tokens:
-        import numpy as np
-
-        from pipeline.arrow_arrays import text_offsets
-
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker has one core
         encodings = self._run(self._reference.encode_batch_fast, text.to_pylist())
         documents = [encoding.ids for encoding in encodings]
@@ -400,17 +380,12 @@ def _describe_for_gigatoken(tokenizer: dict[str, Any], plain: str) -> str:
 
 def _encode_fast(fast: Any, text: pa.LargeStringArray) -> Tokens:
     import awkward as ak
-    import numpy as np
 
     layout: Any = fast.encode_batch(ak.from_arrow(text), parallel=False).layout
     return np.asarray(layout.content.data), np.asarray(layout.offsets)
 
 
 def _wrap(text: bytes | memoryview) -> pa.LargeStringArray:
-    import pyarrow as pa
-
-    from pipeline.arrow_arrays import wrap_texts
-
     return wrap_texts(pa.large_string(), [text])
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from pipeline.recipe.chat import ChatRecipe
 from pipeline.recipe.schema import BOS_TEXTS
@@ -19,6 +19,7 @@ from pipeline.tokenizer.chat_tokens import add_chat_tokens, find_chat_faults, fi
 from shards.errors import InputError, plural, remedy_of
 from shards.format.chat import ChatIds
 from shards.format.tokenizer_json import (
+    Part,
     Spelling,
     byte_characters,
     describe_error,
@@ -38,11 +39,15 @@ class TokenizerError(InputError):
     """A tokenizer that cannot be trained or used."""
 
 
-Json = dict[str, Any]
-"""A parsed `tokenizer.json`, or a table of it."""
 _NO_SPACES = (
     "its entries do not record the white space between them, so text would be lost. Use a BPE or Unigram, or train one."
 )
+_KINDS = {
+    "a SentencePiece model": rb"\n(?s:.){0,250}<unk>",
+    "a tiktoken file": rb"[A-Za-z0-9+/]+=* \d+\r?\n",
+    "a merges.txt: merges without entries": rb"(#version.*\n)?(\S+ \S+\n){2,}\s*\Z",
+}
+"""How other files of tokenizers begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ def read_encoder_file(
         raise TokenizerError(f"{path}: cannot be read: {error.strerror}{remedy}") from error
     # Whatever is missing or of another type than in a tokenizer.json raises one of these errors.
     try:
-        read: Json = json.loads(content)
+        read: Part = json.loads(content)
         data = read if chat is None else add_chat_tokens(read, chat.name_tokens())
         special = find_special(data)
         bos_token = _find_bos(data) if bos is True else bos or None
@@ -108,7 +113,7 @@ def read_encoder_file(
         if chat is not None and not faults:
             faults = list(find_chat_faults(data, chat, [token for token in (eos_token, bos_token) if token]))
         if task is None and not faults:
-            faults = _find_wrong_ids(data)
+            faults = list(_find_wrong_ids(data))
         ignored = tuple(_describe_ignored(data))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         found = _describe_kind(Path(path), content) or (
@@ -121,7 +126,7 @@ def read_encoder_file(
     if bos and bos_token not in special:
         found = "which special token begins documents is not clear" if bos is True else f"no special token {bos!r}"
         faults.append(f"tokenizer.bos: {found}; there are {sorted(special)}. Give one of them as `bos`.")
-    elif bos_token is not None and bos_token == eos_token:
+    elif bos_token == eos_token:
         faults.append(f"tokenizer.bos: {bos_token!r} ends documents already. Give another one, or leave `bos` out.")
     if faults:
         raise TokenizerError("\n".join(f"{path}: {fault}" for fault in faults))
@@ -147,25 +152,24 @@ def read_encoder_file(
         task=task,
         bos_id=None if bos_token is None else special[bos_token],
         chat=chat_ids,
-        added=tuple(token for token in special if chat is not None and token not in find_special(read)),
+        added=tuple(token for token in find_special(data) if token not in find_special(read)),
         ignored=ignored,
     )
 
 
-def _find_faults(data: Json) -> Iterator[str]:
+def _find_faults(data: Part) -> Iterator[str]:
     """Yield the faults of a given tokenizer, a parsed `tokenizer.json`: one line each, with its remedy."""
-    model: Json = data["model"]
+    model: Part = data["model"]
     kind = model.get("type", "BPE")
     if kind not in ("BPE", "Unigram"):
         yield f"has the model {kind!r}: {_NO_SPACES}"
         return
     spelling, entries = find_spelling(data), find_entries(data)
+    parts = list(list_parts(data.get("pre_tokenizer"), "pretokenizers"))
     if not spelling.space and not is_byte_level(data):
-        pre_tokenizer: Json = data.get("pre_tokenizer") or {}
-        splitter = pre_tokenizer.get("type")
         yield (
-            f"expected a byte-level or SentencePiece-style tokenizer, got model {kind!r} with pre-tokenizer "
-            f"{splitter!r}. Use another file, or train one."
+            f"expected a byte-level or SentencePiece-style tokenizer, got model {kind!r} with the pre-tokenizers "
+            f"{[part.get('type') for part in parts]}. Use another file, or train one."
         )
         return
     # What text could not be spelled with, and what would change what it is spelled with.
@@ -186,7 +190,6 @@ def _find_faults(data: Json) -> Iterator[str]:
                 found = f"special token {token!r} has the id of an ordinary word"
                 yield f"{found}: text yields it. Give it an id of its own."
     if not spelling.space:
-        parts = list(list_parts(data.get("pre_tokenizer"), "pretokenizers"))
         if any(part.get("add_prefix_space") for part in parts):
             yield (
                 "its pre-tokenizer adds a space before each document, which then would not decode back. "
@@ -196,7 +199,7 @@ def _find_faults(data: Json) -> Iterator[str]:
             yield "its pre-tokenizer does not split text into words. Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
 
 
-def _find_bos(data: Json) -> str | None:
+def _find_bos(data: Part) -> str | None:
     """Return the special token with which a given tokenizer begins documents, by its file or name; None if unclear."""
     special = find_special(data)
     added = _list_added(data)
@@ -206,14 +209,12 @@ def _find_bos(data: Json) -> str | None:
     return known[0] if len(known) == 1 else None
 
 
-def _list_added(data: Json) -> list[str]:
+def _list_added(data: Part) -> list[str]:
     """Return the tokens that a given tokenizer's post-processor puts before a document."""
     added: list[str] = []
-    processor: Json = data.get("post_processor") or {}
-    parts: list[Json] = processor.get("processors") or [processor]
-    for part in parts:
+    for part in list_parts(data.get("post_processor"), "processors"):
         if part.get("type") == "TemplateProcessing":
-            single: list[Json] = part.get("single") or []
+            single: list[Part] = part.get("single") or []
             for piece in single:
                 if "Sequence" in piece:
                     break
@@ -223,34 +224,34 @@ def _list_added(data: Json) -> list[str]:
     return added
 
 
-def _find_wrong_ids(data: Json) -> list[str]:
-    """Return a fault if added tokens have other ids in a given tokenizer's file than `tokenizers` gives them.
+def _find_wrong_ids(data: Part) -> Iterator[str]:
+    """Yield a fault if added tokens have other ids in a given tokenizer's file than `tokenizers` gives them.
 
     Raises:
         ValueError: `tokenizers` cannot read it.
     """
-    added: list[Json] = data.get("added_tokens") or []
+    added: list[Part] = data.get("added_tokens") or []
     entries = find_entries(data)
     if all(entries.get(token["content"]) == token["id"] for token in added):
-        return []  # an entry of the model keeps its id, so that nothing has to be loaded: 0.06 s
+        return  # an entry of the model keeps its id, so that nothing has to be loaded: 0.06 s
     from tokenizers import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_str(json.dumps(data))
     except Exception as error:  # tokenizers raises a bare Exception
         raise ValueError(f"`tokenizers` cannot read it: {error}") from error
-    wrong = [token for token in added if tokenizer.token_to_id(token["content"]) != token["id"]]
-    if not wrong:
-        return []
-    shown = ", ".join(
-        f"{token['content']!r} ({token['id']}, and {tokenizer.token_to_id(token['content'])})" for token in wrong[:5]
-    )
-    return [
-        f"{plural(len(wrong), 'added token')} with other ids in the file than `tokenizers` gives: {shown}. A model "
-        "that is exported would read other tokens than it was trained on. `tokenizers` numbers added tokens that are "
-        "no entries of the model in the order of the file, from the number of entries on: number them so, with an "
-        "added token for each id that is left out."
-    ]
+    wrong: list[str] = []
+    for token in added:
+        found = tokenizer.token_to_id(token["content"])
+        if found != token["id"]:
+            wrong.append(f"{token['content']!r} ({token['id']}, and {found})")
+    if wrong:
+        yield (
+            f"{plural(len(wrong), 'added token')} with other ids in the file than `tokenizers` gives: "
+            f"{', '.join(wrong[:5])}. A model that is exported would read other tokens than it was trained on. "
+            "`tokenizers` numbers added tokens that are no entries of the model in the order of the file, from the "
+            "number of entries on: number them so, with an added token for each id that is left out."
+        )
 
 
 def _describe_kind(path: Path, content: bytes) -> str:
@@ -264,14 +265,12 @@ def _describe_kind(path: Path, content: bytes) -> str:
     except (ValueError, RecursionError):
         data = None
     if isinstance(data, dict):
-        values = list(cast("Json", data).values())
-        kind = "a vocab.json: entries without merges" if values and all(type(v) is int for v in values) else ""
-        kind = kind or ("a tokenizer_config.json" if "tokenizer_class" in data else "")
+        values = cast("Part", data)
+        kind = "a tokenizer_config.json" if "tokenizer_class" in values else ""
+        if values and all(type(value) is int for value in values.values()):
+            kind = "a vocab.json: entries without merges"
     else:
-        kind = "a SentencePiece model" if content[:1] == b"\n" and b"<unk>" in content[:256] else ""
-        kind = kind or ("a tiktoken file" if re.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", content) else "")
-        is_merges = re.fullmatch(rb"(#version.*\n)?(\S+ \S+\n){2,}\s*", content + b"\n")
-        kind = kind or ("a merges.txt: merges without entries" if is_merges else "")
+        kind = next((name for name, pattern in _KINDS.items() if re.match(pattern, content + b"\n")), "")
         if {b"[UNK]", b"[CLS]"} & set(content.splitlines()):
             return f"a WordPiece's vocab.txt, not a tokenizer.json: {_NO_SPACES} {explain_making(path.parent)}"
     return kind and f"{kind}, not a tokenizer.json. {explain_making(path.parent)}"
@@ -286,26 +285,23 @@ def explain_making(folder: Path) -> str:
     )
 
 
-def _describe_ignored(data: Json) -> list[str]:
+def _describe_ignored(data: Part) -> list[str]:
     """Return what a given tokenizer's file asks for that a set does not do: one phrase each."""
     ignored = [f"{key} (no document is cut or padded)" for key in ("truncation", "padding") if data.get(key)]
     if added := _list_added(data):
         ignored.append(f"a post-processor that begins documents with {', '.join(added)} (tokenizer.bos decides)")
-    tokens: list[Json] = data.get("added_tokens") or []
+    tokens: list[Part] = data.get("added_tokens") or []
     others: list[str] = [token["content"] for token in tokens if not token.get("special")]
     if others:
-        ignored.append(
-            f"{plural(len(others), 'added token')} that {'is' if len(others) == 1 else 'are'} not special, such as "
-            f"{json.dumps(others[0])}"
-        )
+        ignored.append(f"{plural(len(others), 'added token')} not marked as special, such as {json.dumps(others[0])}")
     return ignored
 
 
-def _find_missing(data: Json, entries: dict[str, int], spelling: Spelling) -> Iterator[str]:
+def _find_missing(data: Part, entries: dict[str, int], spelling: Spelling) -> Iterator[str]:
     """Yield a given tokenizer's missing entries without which text would be lost, and entries without bytes."""
     # A byte-level tokenizer needs all bytes, and nothing else; others an entry for what they do not know.
     if not spelling.space:
-        tokens: list[Json] = data.get("added_tokens") or []
+        tokens: list[Part] = data.get("added_tokens") or []
         own = entries.keys() - {token["content"] for token in tokens}
         if foreign := set[str]().union(*own) - set(byte_characters()):
             text, character = min((text, character) for text in own for character in foreign & set(text))
@@ -324,7 +320,7 @@ def _find_missing(data: Json, entries: dict[str, int], spelling: Spelling) -> It
         yield f"has {has} and no unknown token; characters that it does not know would be lost. Use another file."
 
 
-def _ordinary_ids(model: Json, spelling: Spelling) -> set[int | None]:
+def _ordinary_ids(model: Part, spelling: Spelling) -> set[int | None]:
     """Return the ids that text can yield in a given BPE: of bytes, of single characters and of merges; None if any has
     none."""
     merges: list[str | list[str]] = model.get("merges") or []

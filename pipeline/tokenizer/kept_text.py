@@ -9,7 +9,6 @@ normalizer for documents that were rewritten.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -18,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import wrap_numbers, wrap_texts
+from pipeline.arrow_arrays import text_offsets, wrap_numbers, wrap_texts
+from pipeline.clean.reasons import Dropped
 from pipeline.clean.tally import Documents
 from pipeline.tokenizer.given_tokenizer import TokenizerError
-from shards.errors import plural
 from shards.format.arrays import Int64s, Tokens
 from shards.format.tokenizer_json import Spelling
 from shards.format.vocabulary import Vocabulary
@@ -58,12 +57,13 @@ class KeptCounter:
         """Set the tokenizer.
 
         Args:
-            vocabulary: the bytes of each id that text can yield; of an unknown token, none.
+            vocabulary: the bytes of each id that text can yield.
             spelling: how its entries spell text.
             reference: the tokenizer.
         """
         self._spelling, self._reference = spelling, reference
-        self._entries = wrap_texts(pa.large_binary(), list(vocabulary.entries))
+        entries = [b"" if token == spelling.unknown else entry for token, entry in enumerate(vocabulary.entries)]
+        self._entries = wrap_texts(pa.large_binary(), entries)
 
     def add(self, kept: KeptText, documents: Documents, ids: Tokens, offsets: Int64s) -> None:
         """Count what is kept of a batch of documents.
@@ -77,25 +77,21 @@ class KeptCounter:
         Raises:
             TokenizerError: the tokens of a document are neither its text nor its normalized text.
         """
-        spelling, data = self._spelling, memoryview(documents.data)
+        spelling = self._spelling
         # The bytes of all tokens, end to end, and where those of each document end.
         taken = self._entries.take(wrap_numbers(pa.uint32(), ids))
-        starts = np.frombuffer(taken.buffers()[1], np.int64)[taken.offset :][: len(ids) + 1]
-        values = taken.buffers()[2]
-        joined = values.to_pybytes() if values is not None else b""
-        ends = starts[offsets].tolist()
-        edges: list[int] = documents.offsets.tolist()
-        unknown = np.zeros(len(ids), bool) if spelling.unknown is None else ids == spelling.unknown
-        has_unknown = np.diff(np.concatenate([[0], np.cumsum(unknown)])[offsets]) > 0
+        joined = bytes(taken.buffers()[2] or b"")
+        ends: list[int] = text_offsets(taken)[offsets].tolist()
+        unknown = np.flatnonzero(ids == spelling.unknown) if spelling.unknown is not None else np.zeros(0, np.int64)
+        has_unknown = np.diff(np.searchsorted(unknown, offsets)) > 0
         # Count what needs no look at a document.
-        kept.documents += len(edges) - 1
-        kept.text_bytes += edges[-1] - edges[0]
-        kept.token_bytes += ends[-1] - ends[0]
+        kept.documents += len(documents)
+        kept.text_bytes += documents.num_bytes
+        kept.token_bytes += ends[-1]
         kept.tokens += len(ids)
-        kept.unknown += int(unknown.sum())
+        kept.unknown += len(unknown)
         # Compare each document with its tokens; those that differ must be what the normalizer makes.
-        for number in range(len(edges) - 1):
-            text = bytes(data[edges[number] : edges[number + 1]])
+        for number, text in enumerate(map(bytes, documents)):
             held = joined[ends[number] : ends[number + 1]]
             if held.removeprefix(spelling.prefix) == text:
                 continue
@@ -153,8 +149,7 @@ def add_up_kept_text(units: Iterable[KeptText | None]) -> KeptText | None:
 
 def describe_kept(source: str, kept: KeptText) -> str:
     """Return what `plan` and `build` say about a source whose documents the tokenizer rewrites."""
-    share = kept.rewritten / max(1, kept.documents)
-    said = f"tokenizer: rewrites {kept.rewritten:,} of {plural(kept.documents, 'document')} of {source} ({share:.2%})"
+    said = f"tokenizer: rewrites {Dropped(kept.rewritten, kept.documents).describe()} of {source}"
     if kept.shown:
         text, held = kept.shown[0]
         said += f", such as {printable(text)!r} to {printable(held)!r}"
@@ -169,16 +164,10 @@ def check_unknown(source: str, kept: KeptText, max_unknown: float) -> None:
     Raises:
         TokenizerError: more of its tokens are unknown than the recipe allows; with examples.
     """
-    share = kept.unknown / max(1, kept.tokens)
-    if share <= max_unknown:
-        return
-    enough = min(1.0, math.ceil(share * 1000) / 1000)
-    lines = [
-        f"source {source!r}: {kept.unknown:,} of {plural(kept.tokens, 'token')} ({share:.2%}) "
-        f"{'stands' if kept.unknown == 1 else 'stand'} for characters that the tokenizer does not know, more than "
-        f"tokenizer.max_unknown = {max_unknown} allows. Examples:",
-        *(f"  {printable(text)}" for text in kept.lost),
-        "Use a tokenizer with byte_fallback, drop such documents (`drop_if_matches`), or set tokenizer.max_unknown = "
-        f"{enough} to go on: the unknown characters are lost in the set. Nothing is encoded again.",
-    ]
-    raise TokenizerError("\n".join(lines))
+    unknown = Dropped(kept.unknown, kept.tokens)
+    said = f"{unknown.describe('token')} stand for characters that the tokenizer does not know"
+    change = "They are lost in the set. Use a tokenizer with byte_fallback, drop such documents (`drop_if_matches`)"
+    examples = map(printable, kept.lost)
+    key = "tokenizer.max_unknown"
+    for alarm in unknown.refuse(source, said, max_unknown, key=key, change=change, examples=examples):
+        raise TokenizerError(alarm)

@@ -5,17 +5,13 @@ version which changes them is seen.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.arrow_arrays import text_offsets
 from shards.format.arrays import Int64s, UInt8s, UInt32s
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def _parse(ranges: str) -> UInt32s:

@@ -67,9 +67,9 @@ class Written:
         before, after = chat.table
         self.entry = ChatEntry(before=before, after=after, opening=self.ids.opening)
         self.encoder = Encoder(tokenizer, tokens)
-        messages = find_messages(pa.array(map(write_conversation, conversations), pa.large_string()))
-        pieces, bounds = self.encoder.encode(messages.make_pieces(self.ids))
-        flat, offsets = messages.join(pieces, bounds, self.ids)
+        messages = find_messages(pa.array(map(write_conversation, conversations), pa.large_string()), self.ids)
+        pieces, bounds = self.encoder.encode(messages.make_pieces())
+        flat, offsets = messages.join(pieces, bounds)
         self.documents = [[*flat[start:stop].tolist(), self.special[EOS]] for start, stop in pairwise(offsets)]
 
     def targets(self, number: int) -> list[int]:

@@ -163,6 +163,6 @@ def test_what_a_file_asks_for_and_a_set_does_not_do_is_said(tmp_path: Path):
     assert load(data, tmp_path).ignored == (
         "truncation (no document is cut or padded)",
         "a post-processor that begins documents with <s> (tokenizer.bos decides)",
-        '1 added token that is not special, such as "the set"',
+        '1 added token not marked as special, such as "the set"',
     )
     assert encode(Encoder(data), ["the set"])[0] == [reference(llama2).encode("the set").ids]
