@@ -74,8 +74,8 @@ class TokenizerTask(Payload):
     sources: Annotated[tuple[SourceRecipe, ...], InDigest(_reading_keys, "")]
     spans: Annotated[dict[str, tuple[Span, ...]], InDigest(files_by_name, "sources")]
     """By the name of the source, in the order of the sources."""
-    weights: Annotated[tuple[float, ...], NOT_IN_DIGEST]
-    """Of the sources in the sample. A change of the mix trains no new tokenizer."""
+    weights: Annotated[dict[str, float], NOT_IN_DIGEST]
+    """Of the sources in the sample, by name, in their order. A change of the mix trains no new tokenizer."""
     seed: int
     limits: Annotated[dict[str, CleanRecipe], NOT_IN_DIGEST] = field(default_factory=dict[str, CleanRecipe])
     """By source, the presets with `when = "mix"`, with the limits that the sample is drawn with."""
@@ -105,15 +105,15 @@ def iter_sample(path: Path) -> Iterator[str]:
         yield pending.decode()
 
 
-def draw_sample(path: Path, task: TokenizerTask, report: Report) -> list[Drawn]:
-    """Write the sample's documents to a file, `DOCUMENT_SEPARATOR` after each; return the counts of each source."""
+def draw_sample(path: Path, task: TokenizerTask, report: Report) -> dict[str, Drawn]:
+    """Write the sample's documents to a file, `DOCUMENT_SEPARATOR` after each; return the counts by source."""
     with path.open("wb") as file, keep_fetched():  # the encode stage reads the same ranges again
-        return [_draw(file, task, index, report) for index in range(len(task.sources))]
+        return {source.name: _draw(file, task, index, report) for index, source in enumerate(task.sources)}
 
 
 def sample_budgets(task: TokenizerTask) -> list[int]:
     """Return the bytes of text to take from each source, in proportion to the weights and limited by the text."""
-    wanted = [task.recipe.sample_bytes * share for share in Shares(task.weights).fractions]
+    wanted = [task.recipe.sample_bytes * share for share in Shares(tuple(task.weights.values())).fractions]
     offered = [sum(span.text_bytes for span in spans) for spans in task.spans.values()]
     # No text is asked for of a source whose share is less than a byte.
     scale = min([Fraction(1), *(have / want for have, want in zip(offered, wanted, strict=True) if want >= 1)])
@@ -129,12 +129,12 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Report) -> Dr
     if limits := task.limits.get(source.name):
         source = source.with_values(clean=source.clean.for_sample(limits))
     drawn = Drawn()
-    stream = DocumentStream(source, _shuffled(task, index) if budget else ())
+    stream = DocumentStream(source, _shuffle(task, index) if budget else ())
     for _, batch in stream:
         stream.refuse_malformed()
         for text in batch:
             taken = left_out = False
-            for piece, is_unbroken in chain.from_iterable(map(_iter_pieces, _iter_texts(source, text))):
+            for piece, is_unbroken in chain.from_iterable(map(_iter_pieces, _list_texts(source, text))):
                 if is_unbroken and unbroken and unbroken + len(piece) > most:  # each source has one at least
                     left_out = True
                     continue
@@ -157,13 +157,11 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Report) -> Dr
     return drawn
 
 
-def _iter_texts(source: SourceRecipe, document: memoryview) -> Iterator[memoryview]:
-    """Yield the text of a sampled document: of a conversation, what each message says."""
+def _list_texts(source: SourceRecipe, document: memoryview) -> list[memoryview]:
+    """Return the text of a sampled document: of a conversation, what each message says."""
     if not source.has_conversations:
-        yield document
-        return
-    for _, content in parse_conversation(str(document, "utf-8")):
-        yield memoryview(content.encode())
+        return [document]
+    return [memoryview(content.encode()) for _, content in parse_conversation(str(document, "utf-8"))]
 
 
 def _iter_pieces(text: memoryview) -> Iterator[tuple[memoryview, bool]]:
@@ -202,11 +200,11 @@ def _longest_word_bytes(data: memoryview | bytes) -> int:
     return int(np.diff(edges, prepend=-1, append=len(classes) - 1).max(initial=0))
 
 
-def _shuffled(task: TokenizerTask, index: int) -> Iterator[Span]:
+def _shuffle(task: TokenizerTask, index: int) -> list[Span]:
     spans = [part for span in task.spans[task.sources[index].name] for part in split_groups(span)]
     keys = np.random.PCG64(np.random.SeedSequence([task.seed, index])).random_raw(len(spans))
     order: list[int] = np.argsort(keys, kind="stable").tolist()
-    return (spans[i] for i in order)
+    return [spans[i] for i in order]
 
 
 def split_groups(span: Span) -> list[Span]:

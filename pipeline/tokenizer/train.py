@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -77,39 +77,34 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Report) -> Tokeni
     report.lap("sample_s")
     recipe = task.recipe
     assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
-    size = sum(source.text_bytes for source in drawn)
+    size = sum(own.text_bytes for own in drawn.values())
     # A line for each source that loses most of what was read.
     lost = "".join(
-        f"source {source.name!r}: {describe_drops(own.dropped, own.records)}.\n"
-        for source, own in zip(task.sources, drawn, strict=True)
+        f"source {name!r}: {describe_drops(own.dropped, own.records)}.\n"
+        for name, own in drawn.items()
         if sum(own.dropped.values()) > MUCH * own.records
     )
-
-    def refuse(offered: str) -> NoReturn:
+    if not size:
+        change = describe_change(reason for own in drawn.values() for reason in own.dropped)
+        raise TokenizerError(f"{lost}tokenizer: no text is left to train on. {change}, or give a tokenizer `file`.")
+    # More entries than a text of this size can give are refused before a trainer reserves memory for them.
+    merges: Merges = []
+    least = 256 + len(recipe.special_tokens)
+    offered = least + size  # each merge needs a place of its own in the text
+    if recipe.vocab_size <= offered:
+        merges = train_merges(sample, recipe.vocab_size, recipe.special_tokens, recipe.pretokenizer)
+        offered = least + len({left + right for left, right in merges})
+    if recipe.vocab_size > offered:
         raise TokenizerError(
             f"{lost}tokenizer.vocab_size: {recipe.vocab_size:,} is too large for a sample of {size:,} bytes, which "
-            f"offers {offered}. Ask for fewer, or sample more text."
+            f"offers at most {plural(offered, 'entry')}. Ask for fewer, or sample more text."
         )
-
-    # Refuse before training what no text of this size can give; a trainer would reserve memory for it.
-    if not size:
-        change = describe_change(reason for own in drawn for reason in own.dropped)
-        raise TokenizerError(f"{lost}tokenizer: no text is left to train on. {change}, or give a tokenizer `file`.")
-    bound = 256 + len(recipe.special_tokens) + size  # each merge needs a place of its own in the text
-    if recipe.vocab_size > bound:
-        refuse(f"at most {plural(bound, 'entry')}")
-    merges = train_merges(sample, recipe.vocab_size, recipe.special_tokens, recipe.pretokenizer)
-    most = 256 + len(recipe.special_tokens) + len({left + right for left, right in merges})
-    if most < recipe.vocab_size:
-        sample.unlink()
-        refuse(plural(most, "entry"))
     text = build_tokenizer_json(merges, recipe, sample)
     report.lap("train_s")
     sample.unlink()
-    weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
     return TokenizerResult(
-        sample={source.name: own for source, own in zip(task.sources, drawn, strict=True)},
-        sample_weights=weights,
+        sample=drawn,
+        sample_weights=task.weights,
         sample_limits=task.limits,
         files={TOKENIZER_FILE: write_checksummed(folder / TOKENIZER_FILE, text.encode())},
     )

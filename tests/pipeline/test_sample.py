@@ -39,14 +39,14 @@ def make_task(tmp_path: Path) -> Any:
             sources.append(files_source(path, name=f"s{index}", **keys))
         spans = {item.name: tuple(list_spans_of(item)) for item in sources}
         recipe = TokenizerRecipe(vocab_size=270, sample_bytes=sample_bytes)
-        return TokenizerTask(recipe, tuple(sources), spans, tuple(weights), seed)
+        return TokenizerTask(recipe, tuple(sources), spans, dict(zip(spans, weights, strict=True)), seed)
 
     return make
 
 
 def draw(task: TokenizerTask, path: Path) -> list[list[str]]:
     """Return the documents drawn from each source."""
-    facts = draw_sample(path, task, Report())
+    facts = draw_sample(path, task, Report()).values()
     documents = list(iter_sample(path))
     drawn = [[text for text in documents if text[51:53] == f"{index:02d}"] for index in range(len(task.sources))]
     assert [fact.documents for fact in facts] == [len(own) for own in drawn]
@@ -59,7 +59,7 @@ def test_proportions(make_task: Any, tmp_path: Path):
     assert sample_budgets(task) == [26_100, 3_000, 900]
     assert [len(own) for own in draw(task, tmp_path / "s")] == [435, 50, 15]
     # A share of less than a byte needs no text.
-    tiny = replace(task, weights=(9, 1, 1e-6), spans={**task.spans, "s2": ()})
+    tiny = replace(task, weights={"s0": 9, "s1": 1, "s2": 1e-6}, spans={**task.spans, "s2": ()})
     assert sample_budgets(tiny) == [26_999, 2_999, 0]
     # Too little text keeps the proportions.
     first, second = draw(make_task([1, 1], [100, 1000], 10**9), tmp_path / "s")
@@ -86,8 +86,8 @@ def draw_texts(folder: Path, texts: list[str], budget: int = 10**9) -> tuple[Dra
     pq.write_table(pa.table({"text": texts}), folder / "a.parquet")
     recipe = files_source(folder / "a.parquet", name="a")
     tokenizer = TokenizerRecipe(vocab_size=300, sample_bytes=budget)
-    task = TokenizerTask(tokenizer, (recipe,), {"a": tuple(list_spans_of(recipe))}, (1.0,), 1)
-    (drawn,) = draw_sample(folder / "sample.bin", task, Report())
+    task = TokenizerTask(tokenizer, (recipe,), {"a": tuple(list_spans_of(recipe))}, {"a": 1.0}, 1)
+    drawn = draw_sample(folder / "sample.bin", task, Report())["a"]
     return drawn, list(iter_sample(folder / "sample.bin"))
 
 

@@ -126,7 +126,7 @@ def _make_task(build: RunningBuild) -> Task:
     drawn from the text that was fetched.
     """
     recipe = build.recipe
-    weights = tuple(_weights(build)[source.name] for source in recipe.sources)
+    weights = {source.name: _weights(build)[source.name] for source in recipe.sources}
     spans = {
         selection.source.name: tuple(_sample_spans(selection, recipe.tokenizer.sample_bytes))
         if selection.source.content == "column"
