@@ -7,7 +7,7 @@ Stretches of a document are known by their hashes, and a hash table finds the eq
 import numpy as np
 
 from pipeline.numba_compiler import compiled
-from shards.format.arrays import Bools, Int32s, Int64s, UInt8s, UInt64s
+from shards.format.arrays import Bools, Int32s, UInt8s, UInt64s
 
 Bytes = UInt8s
 """The UTF-8 of a document, uint8 `(bytes,)`."""
@@ -29,6 +29,11 @@ def mark_bytes(chars: bytes) -> Bools:
 _UPPER = np.arange(0x41, 0x5B, dtype=np.uint8).tobytes()
 ASCII_LETTERS = mark_bytes(_UPPER + _UPPER.lower())
 DIGITS = mark_bytes(b"0123456789")
+_WIDE_WHITE = np.zeros(1 << 16, np.uint8)
+"""The bytes of white space outside ASCII, by code point; 0 for all other characters."""
+for _code in range(0x80, len(_WIDE_WHITE)):
+    if chr(_code).isspace():
+        _WIDE_WHITE[_code] = len(chr(_code).encode())
 BEGINS_WHITE = mark_bytes(bytes([0xC2, 0xE1, 0xE2, 0xE3]))
 """The first bytes of white space outside ASCII, and of many other characters."""
 
@@ -52,17 +57,10 @@ def find_runs(marks: Bytes) -> Int32s:
 @compiled
 def wide_white(document: Bytes, at: int) -> int:
     """Return how many bytes the white space has that begins at a byte of `BEGINS_WHITE`, 0 if none does."""
-    lead, second = document[at], document[at + 1]
-    if lead == 0xC2:  # U+0085, U+00A0
-        return 2 if second == 0x85 or second == 0xA0 else 0
-    third = document[at + 2]
-    if lead == 0xE1:  # U+1680
-        return 3 if second == 0x9A and third == 0x80 else 0
-    if lead == 0xE3:  # U+3000
-        return 3 if second == 0x80 and third == 0x80 else 0
-    if second == 0x80:  # U+2000 to U+200A, U+2028, U+2029, U+202F
-        return 3 if third <= 0x8A or third == 0xA8 or third == 0xA9 or third == 0xAF else 0
-    return 3 if second == 0x81 and third == 0x9F else 0  # U+205F
+    code = (int(document[at]) & 0x1F) << 6 | int(document[at + 1]) & 0x3F
+    if document[at] >= 0xE0:
+        code = (code << 6 | int(document[at + 2]) & 0x3F) & 0xFFFF
+    return int(_WIDE_WHITE[code])
 
 
 @compiled
@@ -103,12 +101,12 @@ def read_last(document: Bytes, stop: int) -> tuple[int, int]:
 
 
 @compiled
-def has_code(codes: Int64s, code: int) -> bool:
-    """Return whether a character is among some, by its code point."""
-    for known in codes:  # noqa: SIM110  numba compiles no generators
-        if known == code:
-            return True
-    return False
+def count_byte(document: Bytes, byte: int) -> int:
+    """Return how often a byte occurs in the characters of a document."""
+    count = 0
+    for at in range(len(document)):
+        count += document[at] == byte
+    return count
 
 
 @compiled

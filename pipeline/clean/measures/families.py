@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.clean.measures.characters import Bytes, read_blocks
+from pipeline.clean.measures.characters import Bytes, count_byte, read_blocks
 from pipeline.clean.measures.code import measure_alphanumeric, measure_encoded, measure_literals
 from pipeline.clean.measures.lines import find_lines, measure_lines, measure_sentences
 from pipeline.clean.measures.names import FAMILIES
-from pipeline.clean.measures.phrases import count_brackets, find_phrases, measure_generated
+from pipeline.clean.measures.phrases import find_phrases, measure_generated
 from pipeline.clean.measures.repetition import measure_ngrams, measure_repeated_lines
 from pipeline.clean.measures.words import find_words, measure_words
 from pipeline.numba_compiler import compiled, compiled_and_kept
@@ -52,7 +52,7 @@ def _measure_text(document: Bytes, wanted: Bools, row: Row) -> None:
         _store(row, _NGRAMS, measure_ngrams(words))
     if wanted[_PHRASES] or wanted[_SENTENCES]:
         lorem_ipsum, flags = find_phrases(document, words, lines)
-        row[_PHRASES], row[_PHRASES + 1] = lorem_ipsum, count_brackets(document)
+        row[_PHRASES], row[_PHRASES + 1] = lorem_ipsum, count_byte(document, ord("{"))
         row[_SENTENCES] = measure_sentences(document, words, lines, flags)
     if wanted[_GENERATED]:
         row[_GENERATED] = measure_generated(document)

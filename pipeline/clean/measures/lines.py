@@ -12,8 +12,8 @@ from pipeline.clean.measures.characters import (
     Blocks,
     Bytes,
     begins_with,
+    count_byte,
     divide,
-    has_code,
     mark_bytes,
     read_last,
     read_stretch,
@@ -31,9 +31,7 @@ from pipeline.clean.measures.words import Words
 from pipeline.numba_compiler import compiled
 from shards.format.arrays import Int32s, UInt8s
 
-_PUNCTUATION = np.array([ord(char) for char in PUNCTUATION])
-_ENDS = np.array([ord(char) for char in SENTENCE_ENDS])
-_CLOSERS = np.array([ord(char) for char in CLOSERS])
+_PUNCTUATION, _ENDS, _CLOSERS = (tuple(map(ord, chars)) for chars in (PUNCTUATION, SENTENCE_ENDS, CLOSERS))
 _LAST_BYTES = mark_bytes((SENTENCE_ENDS + CLOSERS).encode())
 """The bytes of both, among them the last bytes of words that can end a sentence: few words have one."""
 _BULLET = np.frombuffer("•".encode(), np.uint8)
@@ -78,7 +76,8 @@ def find_lines(document: Bytes, words: Words) -> Lines:
 @compiled
 def measure_lines(document: Bytes, blocks: Blocks, words: Words, lines: Lines) -> tuple[float, ...]:
     """Measure the lines of a document."""
-    all_lines, longest, feeds = _measure_all_lines(document)
+    feeds = count_byte(document, NEWLINE)
+    all_lines = feeds + int(document[-1] != NEWLINE)  # a line feed at the end opens no further line
     count = lines.num_lines
     bullets = ellipses = punctuated = short = 0
     for line in range(count):
@@ -91,7 +90,7 @@ def measure_lines(document: Bytes, blocks: Blocks, words: Words, lines: Lines) -
             short += read_stretch(blocks, start, stop)[1] < SHORT_CHARS
     return (
         divide(len(document) - feeds, all_lines),
-        float(longest),
+        float(_find_longest(document)),
         divide(bullets, count),
         divide(ellipses, count),
         divide(punctuated, count),
@@ -100,24 +99,20 @@ def measure_lines(document: Bytes, blocks: Blocks, words: Words, lines: Lines) -
 
 
 @compiled
-def _measure_all_lines(document: Bytes) -> tuple[int, int, int]:
-    """Return how many lines there are, blank ones too, the longest one's bytes, and how many line feeds.
-
-    A line feed at the end of a document opens no further line.
-    """
-    start = longest = feeds = 0
+def _find_longest(document: Bytes) -> int:
+    """Return the bytes of the longest of all lines, blank ones too."""
+    start = longest = 0
     for at in range(len(document)):
         if document[at] == NEWLINE:
-            feeds += 1
             longest = max(longest, at - start)
             start = at + 1
-    return feeds + int(start < len(document)), max(longest, len(document) - start), feeds
+    return max(longest, len(document) - start)
 
 
 @compiled
 def is_punctuated(document: Bytes, stop: int) -> bool:
     """Return whether a line that ends at a position ends with one of `PUNCTUATION`."""
-    return has_code(_PUNCTUATION, read_last(document, stop)[0])
+    return read_last(document, stop)[0] in _PUNCTUATION
 
 
 @compiled
@@ -160,9 +155,9 @@ def _ends_sentence(document: Bytes, start: int, stop: int) -> bool:
     """Return whether a word of a line ends with a sentence's mark, and at most `MAX_CLOSERS` quotes and brackets."""
     for _ in range(MAX_CLOSERS + 1):
         code, size = read_last(document, stop)
-        if has_code(_ENDS, code):
+        if code in _ENDS:
             return True
         stop -= size
-        if stop <= start or not has_code(_CLOSERS, code):
+        if stop <= start or code not in _CLOSERS:
             return False
     return False

@@ -1,21 +1,17 @@
 """Measures: small numbers that say what a document is like. Presets set limits on them; nothing edits a text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.arrow_arrays import text_offsets
 from pipeline.clean.measures.names import FAMILIES, MEASURES
 from pipeline.numba_compiler import is_to_compile
 from shards.errors import InputError, check_extra
 from shards.format.arrays import Float32s
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 CODE_VERSION = 2
 """Raised when a measure of a text changes."""
@@ -33,8 +29,6 @@ def compile_measures(say: Callable[[str], None]) -> None:
         MissingExtraError: numba is not installed.
     """
     if is_to_compile(Path(__file__).with_name("families.py")):
-        import pyarrow as pa
-
         say("compiling the measures, once on this machine: about 15 s")
         measure_documents(pa.array(["a"], pa.large_string()), MEASURES)
 

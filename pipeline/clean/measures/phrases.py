@@ -1,4 +1,4 @@
-"""Phrases that show where a text comes from: lorem ipsum, JavaScript, policies, marks of generated files; brackets.
+"""Phrases that show where a text comes from: lorem ipsum, JavaScript, policies, marks of generated files.
 
 Two bytes, by a table, rule out nearly every place; the phrases are compared at the others.
 """
@@ -12,7 +12,7 @@ from pipeline.clean.measures.lines import Lines
 from pipeline.clean.measures.names import HEAD_LINES
 from pipeline.clean.measures.words import Words
 from pipeline.numba_compiler import compiled
-from shards.format.arrays import Bools, Int32s, UInt8s
+from shards.format.arrays import Bools, UInt8s
 
 _LOREM_IPSUM = "lorem ipsum"
 _LINE_PHRASES = (
@@ -64,31 +64,9 @@ def find_phrases(document: Bytes, words: Words, lines: Lines) -> tuple[int, UInt
                 if number == 0:
                     lorem_ipsum += 1
                 else:
-                    word = _count_up_to(words.starts, at) - 1
-                    flags[_count_up_to(lines.firsts, word) - 1] = 1
+                    word = np.searchsorted(words.starts, at, "right") - 1
+                    flags[np.searchsorted(lines.firsts, word, "right") - 1] = 1
     return lorem_ipsum, flags
-
-
-@compiled
-def _count_up_to(ascending: Int32s, value: int) -> int:
-    """Return how many of the places of phrases, ascending, are not above a place."""
-    low, high = 0, len(ascending)
-    while low < high:
-        middle = (low + high) // 2
-        if ascending[middle] <= value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@compiled
-def count_brackets(document: Bytes) -> int:
-    """Count beside phrases the curly brackets that open."""
-    brackets = 0
-    for at in range(len(document)):
-        brackets += document[at] == ord("{")
-    return brackets
 
 
 @compiled

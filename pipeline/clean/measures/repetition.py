@@ -12,8 +12,6 @@ from pipeline.clean.measures.words import Words
 from pipeline.numba_compiler import compiled
 from shards.format.arrays import Float64s, Int32s
 
-Ints = Int32s
-
 _LARGEST_TOP = TOP_SIZES[-1]
 _LARGEST = DUPLICATE_SIZES[-1]
 
@@ -32,7 +30,7 @@ def measure_repeated_lines(words: Words, lines: Lines) -> tuple[float, ...]:
 
 
 @compiled
-def _join(keys: Keys, chars_before: Ints, firsts: Ints) -> tuple[Keys, Ints]:
+def _join(keys: Keys, chars_before: Int32s, firsts: Int32s) -> tuple[Keys, Int32s]:
     """Return keys and characters of lines or paragraphs to compare: the words firsts[i] to firsts[i + 1] become one."""
     joined, joined_before = np.zeros(len(firsts) - 1, np.uint64), np.zeros(len(firsts), np.int32)
     for part in range(len(joined)):
@@ -43,7 +41,7 @@ def _join(keys: Keys, chars_before: Ints, firsts: Ints) -> tuple[Keys, Ints]:
 
 
 @compiled
-def _count_repeated(keys: Keys, chars_before: Ints) -> tuple[int, int]:
+def _count_repeated(keys: Keys, chars_before: Int32s) -> tuple[int, int]:
     """Return how many keys repeat an earlier one, and their characters."""
     table = make_table(len(keys))
     repeated = chars = 0
@@ -81,7 +79,7 @@ def measure_ngrams(words: Words) -> Float64s:
 
 
 @compiled
-def _count_equal(keys: Keys) -> Ints:
+def _count_equal(keys: Keys) -> Int32s:
     """Return how often each key is repeated, where it occurs first, and 0 where it occurred before."""
     table = make_table(len(keys))
     count = np.zeros(len(keys), np.int32)
@@ -91,7 +89,7 @@ def _count_equal(keys: Keys) -> Ints:
 
 
 @compiled
-def _chars_of_top(words: Words, at: Ints, count: Ints, size: int) -> int:
+def _chars_of_top(words: Words, at: Int32s, count: Int32s, size: int) -> int:
     """Return the characters of all repetitions of the most frequent n-gram; of several, of the longest one."""
     most, longest = 2, 0
     for index in range(len(at)):
@@ -104,7 +102,7 @@ def _chars_of_top(words: Words, at: Ints, count: Ints, size: int) -> int:
 
 
 @compiled
-def _chars_of_duplicates(words: Words, at: Ints, count: Ints, size: int) -> int:
+def _chars_of_duplicates(words: Words, at: Int32s, count: Int32s, size: int) -> int:
     """Return the characters in repeated n-grams; where they overlap, characters count once."""
     chars = end = 0
     for index in range(len(at)):
@@ -116,7 +114,7 @@ def _chars_of_duplicates(words: Words, at: Ints, count: Ints, size: int) -> int:
 
 
 @compiled
-def _lengthen(words: Words, at: Ints, keys: Keys, count: Ints, size: int) -> int:
+def _lengthen(words: Words, at: Int32s, keys: Keys, count: Int32s, size: int) -> int:
     """Move the n-grams with one more word that may repeat to the beginning of the arrays; return their number."""
     left = 0
     for index in range(len(at) - 1):

@@ -11,6 +11,7 @@ from pipeline.clean.measures.characters import (
     Blocks,
     Bytes,
     Keys,
+    count_byte,
     divide,
     find_runs,
     is_letter,
@@ -82,16 +83,15 @@ def measure_words(document: Bytes, blocks: Blocks, words: Words) -> tuple[float,
         start, stop = words.starts[word], words.stops[word]
         alphabetic += int(ASCII_LETTERS[document[start]] or _has_letter(document, start, stop))
         stop_words |= _match_stop_words(read_block(blocks, start), stop - start)
-    hashes, ellipses, newlines = _count_marks(document)
     return (
         float(count),
         divide(chars[count], count),
         float(longest),
         divide(alphabetic, count),
         float(_count_bits(stop_words)),
-        divide(hashes, count),
-        divide(ellipses, count),
-        divide(newlines, count),
+        divide(count_byte(document, ord("#")), count),
+        divide(_count_ellipses(document), count),
+        divide(count_byte(document, NEWLINE), count),
     )
 
 
@@ -124,13 +124,9 @@ def _count_bits(bits: int) -> int:
 
 
 @compiled
-def _count_marks(document: Bytes) -> tuple[int, int, int]:
-    """Count among words the number signs, ellipses (... or …) and line feeds."""
-    hashes = newlines = ellipses = 0
-    for at in range(len(document)):
-        hashes += document[at] == ord("#")
-        newlines += document[at] == NEWLINE
-    at = 2
+def _count_ellipses(document: Bytes) -> int:
+    """Count among words the ellipses: ... or …."""
+    ellipses, at = 0, 2
     while at < len(document):  # a third dot or byte: only there are the bytes before it checked
         last = document[at]
         if last == ord(".") and document[at - 1] == last and document[at - 2] == last:
@@ -139,4 +135,4 @@ def _count_marks(document: Bytes) -> tuple[int, int, int]:
         elif last == 0xA6 and document[at - 1] == 0x80 and document[at - 2] == 0xE2:  # U+2026
             ellipses += 1
         at += 1
-    return hashes, ellipses, newlines
+    return ellipses
