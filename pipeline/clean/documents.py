@@ -3,7 +3,8 @@
 `DocumentStream` turns spans into documents for encoding, for the tokenizer's sample and for a plan.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -30,10 +31,8 @@ _SPAN_SHIFT = 32
 class DocumentStream:
     """The documents of some spans of a source, batch by batch."""
 
-    def __init__(self, source: SourceRecipe, spans: Iterable[Span], *, most_bytes: int | None = None):
+    def __init__(self, source: SourceRecipe, spans: Sequence[Span], *, most_bytes: int | None = None):
         self._source, self._spans, self._most_bytes = source, spans, most_bytes
-        self._open: dict[int, Span] = {}
-        """The spans of the batches that wait to be cleaned, by index."""
         self._faults = list[str]()
         """Of local files that cannot be read: those of one batch are told together."""
         self.tally = Tally(self._locate)
@@ -53,11 +52,9 @@ class DocumentStream:
         pending: list[TextBatch] = []
         size = read_bytes = 0
         for index, span in enumerate(self._spans):
-            # Small batches wait for each other, with the spans that they are of.
-            self._open[index], before = span, read_bytes
+            before = read_bytes
             for batch in self._read(span):
-                if batch.rejected:  # of small files there are many batches
-                    self.tally.drops.count_rows(batch.rejected)
+                self.tally.drops.count_rows(batch.rejected)
                 if batch.undivided is not None:
                     self.tally.note_undivided([span.name + batch.undivided])
                 self.tally.odd_quotes += batch.odd_quotes
@@ -78,7 +75,6 @@ class DocumentStream:
                 if size >= JOIN_BYTES:
                     yield self._clean(pending)
                     pending, size = [], 0
-                    self._open = {index: span}
             self.stated_bytes += span.text_bytes
         if pending or self._faults:
             yield self._clean(pending)
@@ -95,7 +91,7 @@ class DocumentStream:
             check_malformed(self._source, dropped, records, shown, " of those read so far")
 
     def _locate(self, place: int) -> tuple[Span, int]:
-        return self._open[place >> _SPAN_SHIFT], place & ((1 << _SPAN_SHIFT) - 1)
+        return self._spans[place >> _SPAN_SHIFT], place & ((1 << _SPAN_SHIFT) - 1)
 
     def _read(self, span: Span) -> Iterator[TextBatch]:
         """Yield the batches of a span; keep the fault of a local file, to read on for those of others."""
@@ -130,7 +126,7 @@ def _part_read(span: Span, batch: TextBatch, text_bytes: int) -> float:
 
 
 def check_malformed(
-    source: SourceRecipe, dropped: Mapping[str, int], records: int, shown: Sequence[str], more: str = ""
+    source: SourceRecipe, dropped: Counter[str], records: int, shown: Sequence[str], more: str = ""
 ) -> str:
     """Return what to say of a source's malformed records, which are dropped; empty if there are none.
 
@@ -147,8 +143,8 @@ def check_malformed(
     Raises:
         SourceError: they are more than the recipe allows; with the remedy.
     """
-    undecoded = dropped.get(name_invalid(source), 0)
-    counted = Dropped(dropped.get(MALFORMED, 0) + undecoded, records)
+    undecoded = dropped[name_invalid(source)]
+    counted = Dropped(dropped[MALFORMED] + undecoded, records)
     if not counted.found:
         return ""
     said = f"{counted.describe('record', more)} {'is' if counted.found == 1 else 'are'} malformed"

@@ -44,9 +44,8 @@ def count_violations(drops: SourceDrops, limits: Sequence[Limit], violated: Bool
         Which documents are left, `(documents,)`.
     """
     left = np.ones(len(lengths), bool)
-    for preset in dict.fromkeys(limit.preset for limit in limits):
+    for preset, own in _by_preset(limits).items():
         step = drops.step(preset)
-        own = [number for number, limit in enumerate(limits) if limit.preset == preset]
         step.decided.add(lengths)
         step.alone = step.alone or Counts()
         step.alone.add(lengths[violated[own].any(axis=0)])
@@ -54,6 +53,14 @@ def count_violations(drops: SourceDrops, limits: Sequence[Limit], violated: Bool
             step.reason(limits[number].reason).add(lengths[violated[number] & left])
             left &= ~violated[number]
     return left
+
+
+def _by_preset(limits: Sequence[Limit]) -> dict[str, list[int]]:
+    """Return the places of each preset's limits, in order."""
+    places: dict[str, list[int]] = {}
+    for number, limit in enumerate(limits):
+        places.setdefault(limit.preset, []).append(number)
+    return places
 
 
 def drop_beyond_limits(source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
@@ -65,11 +72,10 @@ def drop_beyond_limits(source: SourceRecipe, documents: Documents, tally: Tally)
     # All limits at once; each preset shows some of the documents that it would drop alone.
     values = measure.measure_documents(documents.seen.text, names)
     found = find_violations(values, names, limits)
-    for preset in dict.fromkeys(limit.preset for limit in limits):
-        own = [number for number, limit in enumerate(limits) if limit.preset == preset]
+    for preset, own in _by_preset(limits).items():
         for index in np.flatnonzero(found[own].any(axis=0))[: tally.room(preset)].tolist():
             limit = limits[own[int(found[own, index].argmax())]]
-            facts = {"measure": limit.measure, "value": float(values[index, names.index(limit.measure)])}
-            row, text = int(documents.rows[index]), documents.start_of(index)
-            tally.show(row, limit.reason, text, **facts, limit=float(limit.value))
+            value = float(values[index, names.index(limit.measure)])
+            facts = {"measure": limit.measure, "value": value, "limit": float(limit.value)}
+            tally.show(int(documents.rows[index]), limit.reason, documents.start_of(index), **facts)
     return documents.only(count_violations(tally.drops, limits, found, np.zeros(len(documents), np.uint32)))

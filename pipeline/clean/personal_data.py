@@ -8,16 +8,15 @@ by the content hash of the document's original text: never by a counter, so that
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
-from pipeline.arrow_arrays import unwrap_mask, wrap_mask, wrap_numbers, wrap_texts
+from pipeline.arrow_arrays import unwrap_mask, wrap_numbers
 from pipeline.clean import personal_kinds
-from pipeline.clean.personal_kinds import GROUPS, Kind, kinds_of
+from pipeline.clean.personal_kinds import GROUPS, Kind
 from pipeline.clean.tally import MARK, Documents, Tally
 from pipeline.recipe.clean_recipe import PersonalData, PersonalKind
 from shards.format.content_hash import hash_document
@@ -31,35 +30,27 @@ def versions() -> list[int]:
 def apply(table: PersonalData, documents: Documents, tally: Tally) -> Documents:
     """Mask personal data, or drop the documents that hold some, as the recipe says."""
     if table.action == "mask":
-        return replace(documents, text=mask_personal_data(documents, table.all_kinds, tally))
+        return mask_personal_data(documents, table.all_kinds, tally)
     found = find_personal_data(documents.seen.text, table.all_kinds)
     reasons = {index: f"{table.step}: {kind}" for index, kind in found.items()}
     return tally.drop(table.step, documents, reasons, show_text=False)
 
 
-def mask_personal_data(documents: Documents, kinds: tuple[PersonalKind, ...], tally: Tally) -> pa.LargeStringArray:
-    """Return the text of documents with placeholders for personal data.
+def mask_personal_data(documents: Documents, kinds: tuple[PersonalKind, ...], tally: Tally) -> Documents:
+    """Return documents with placeholders for personal data.
 
     Args:
         documents: the documents.
         kinds: what to look for.
         tally: the counts are added to it.
     """
-    import pyarrow.compute as pc
-
-    text, changed = documents.text, dict[int, bytes]()
+    changed: dict[int, bytes] = {}
     for index, _, found in _candidates(documents.seen.text, kinds):
-        original = text[index].as_buffer().to_pybytes()
+        original = documents.text[index].as_buffer().to_pybytes()
         after = mask_text(original, found, tally, has_marks=documents.has_marks)
         if after != original:
             changed[index] = after
-    if not changed:
-        return text
-    # A new column from what stayed and what was masked: text that is not changed is copied once.
-    mask = np.zeros(len(text), bool)
-    mask[list(changed)] = True
-    masked = wrap_texts(pa.large_string(), list(changed.values()))
-    return pc.replace_with_mask(text, wrap_mask(mask), masked)
+    return documents.with_texts(changed)
 
 
 def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally, *, has_marks: bool = False) -> bytes:
@@ -107,7 +98,7 @@ def _candidates(text: pa.LargeStringArray, names: tuple[PersonalKind, ...]) -> I
 
     groups = [own for group in GROUPS if (own := [kind for kind in group if kind.name in names])]
     # One pass with all hints; few documents match, and only those are asked for each group.
-    left = np.flatnonzero(unwrap_mask(pc.match_substring_regex(text, _join_hints(kinds_of(names)))))
+    left = np.flatnonzero(unwrap_mask(pc.match_substring_regex(text, "|".join(map(_join_hints, groups)))))
     if not len(left):
         return
     held: Any = text.take(wrap_numbers(pa.int64(), left))

@@ -11,7 +11,7 @@ A placeholder is never a hit: masking masked text changes nothing.
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pipeline.recipe.clean_recipe import PersonalKind
@@ -19,6 +19,7 @@ from pipeline.recipe.clean_recipe import PersonalKind
 CODE_VERSION = 4
 """Increase when the same text would be masked in another way."""
 
+_LOOK_BACK = 40
 _LEAST_DISTINCT = 4
 """The second half of a key has as many different characters; of 10 random ones of 32, one in ten million has fewer."""
 
@@ -40,17 +41,20 @@ def _kind(
     hint: str,
     pattern: bytes,
     placeholders: tuple[bytes, ...],
-    accepts: Callable[[bytes, int, int], bool],
+    accepts: Callable[[bytes, bytes], bool],
 ) -> Kind:
-    """Return a kind whose hits are what a pattern of `re`, or its named group, finds and `accepts` takes at a place."""
+    """Return a kind whose hits are what a pattern of `re`, or its named group, finds and `accepts` takes.
+
+    It is given the hit, and the `_LOOK_BACK` bytes before it.
+    """
     compiled = re.compile(pattern)
 
     def find(data: bytes) -> Iterator[tuple[int, int]]:
         for match in compiled.finditer(data):
-            start, stop = match.span(match.lastgroup or 0)
-            stop = start + len(data[start:stop].rstrip())
-            if accepts(data, start, stop):
-                yield start, stop
+            start = match.start(match.lastgroup or 0)
+            hit = match[match.lastgroup or 0].rstrip()
+            if accepts(hit, data[max(0, start - _LOOK_BACK) : start]):
+                yield start, start + len(hit)
 
     return Kind(name, hint, placeholders, find)
 
@@ -166,16 +170,12 @@ _VERSION_BEFORE = re.compile(
     rb"|annex|definition|theorem|lemma|proposition|corollary|remark|exercise|equation|\xc2\xa7)[s\s:=\"'.(]{0,5}\Z"
     rb"|[=<>~!^]=[ ]?\Z|(?:\A|[\s(\"';])[A-Z][A-Za-z]{0,30}/\Z"
 )
-_VERSION_LOOK_BACK = 40
 
 
-def _is_public_v4(data: bytes, start: int, stop: int) -> bool:
-    parts = data[start:stop].split(b".")
-    if max(map(len, parts)) == 1 or data[start:stop] in _FINEWEB:
+def _is_public_v4(hit: bytes, before: bytes) -> bool:
+    if max(map(len, hit.split(b"."))) == 1 or hit in _FINEWEB or _VERSION_BEFORE.search(before):
         return False
-    if _VERSION_BEFORE.search(data[max(0, start - _VERSION_LOOK_BACK) : start]):
-        return False
-    return _is_public(data[start:stop].decode("ascii"))
+    return _is_public(hit.decode("ascii"))
 
 
 def _is_public(text: str) -> bool:
@@ -198,11 +198,10 @@ _IPV4 = _kind(
 _LEAST_V6_GROUPS = 3
 
 
-def _is_public_v6(data: bytes, start: int, stop: int) -> bool:
-    text = data[start:stop].decode("ascii")
-    if sum(map(bool, text.split(":"))) < _LEAST_V6_GROUPS:  # `2000::2` is a slice in Python
-        return False
-    return _is_public(text)
+def _is_public_v6(hit: bytes, _: bytes) -> bool:
+    text = hit.decode("ascii")
+    groups = sum(map(bool, text.split(":")))  # `2000::2` is a slice in Python
+    return groups >= _LEAST_V6_GROUPS and _is_public(text)
 
 
 _IPV6 = _kind(
@@ -217,21 +216,21 @@ _IPV6 = _kind(
 # Keys and tokens.
 
 
-def _is_random(data: bytes, start: int, stop: int) -> bool:
+def _is_random(hit: bytes, _: bytes) -> bool:
     """Return whether a secret key is real: its second half has the characters of a key, which `xxxx` has not."""
-    return len(set(data[(start + stop) // 2 : stop])) >= _LEAST_DISTINCT
+    return len(set(hit[len(hit) // 2 :])) >= _LEAST_DISTINCT
 
 
 _BASE64_RUN = re.compile(rb"[A-Za-z0-9+/=]{40}")
 _MOST_KEY_BYTES = 20_000
 
 
-def _is_key_body(data: bytes, start: int, stop: int) -> bool:
-    return stop - start <= _MOST_KEY_BYTES and _BASE64_RUN.search(data, start, stop) is not None
+def _is_key_body(hit: bytes, _: bytes) -> bool:
+    return len(hit) <= _MOST_KEY_BYTES and _BASE64_RUN.search(hit) is not None
 
 
-def _is_aws_key(data: bytes, start: int, stop: int) -> bool:
-    return _is_random(data, start, stop) and not data[start:stop].endswith((b"EXAMPLE", b"EXAMPLEKEY"))
+def _is_aws_key(hit: bytes, before: bytes) -> bool:
+    return _is_random(hit, before) and not hit.endswith((b"EXAMPLE", b"EXAMPLEKEY"))
 
 
 def _fill(prefix: str, size: int) -> tuple[bytes, ...]:
@@ -323,8 +322,3 @@ _KEYS = (
 
 GROUPS: tuple[tuple[Kind, ...], ...] = (_KEYS, (_EMAIL,), (_IPV4,), (_IPV6,))
 """Every kind, in the order in which they are looked for; a name may have several. Hints of a group are joined."""
-
-
-def kinds_of(names: Sequence[PersonalKind]) -> tuple[Kind, ...]:
-    """Return the kinds of personal data of these names, in the order of `GROUPS`."""
-    return tuple(kind for group in GROUPS for kind in group if kind.name in names)

@@ -6,10 +6,8 @@ another hash seed, is asked about a part of every batch again, in another order 
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from pipeline.clean.functions.child import CORRECT, Answer
@@ -106,24 +104,22 @@ def judge(
                     "must always give the same answer for the same text."
                 )
     dropped: dict[int, str] = {}
-    changed: dict[int, str] = {}
+    changed: dict[int, bytes] = {}
     for index, verdict in enumerate(verdicts):
         if isinstance(verdict, str):
-            changed[index] = verdict
-            texts = documents.text[index].as_buffer(), verdict.encode()
-            if documents.has_marks and MARK.findall(texts[0]) != MARK.findall(texts[1]):
+            changed[index] = verdict.encode()
+            before = documents.text[index].as_buffer()
+            if documents.has_marks and MARK.findall(before) != MARK.findall(changed[index]):
                 raise InputError(
                     f"{where(index)} returned {_show(verdict)}, without the marks of its messages (U+FDD0 to U+FDD2) "
                     "in their order. Change only what is between them."
                 )
         elif verdict is not None:
             dropped[index] = f"{table.step}: {printable(verdict[0]):.{MOST_REASONS}}".removesuffix(": ")
-    tally.edited.update({table.label: len(changed)} if changed else {})
-    if changed and table.name == "python":  # what a filter of datatrove writes into a text is not used
-        places = np.arange(len(documents))
-        places[list(changed)] = len(documents) + np.arange(len(changed))
-        both = pa.concat_arrays([documents.text, pa.array(changed.values(), pa.large_string())])
-        documents = replace(documents, text=cast("Any", both.take(pa.array(places, pa.int64()))))
+    if changed:
+        tally.edited[table.label] += len(changed)
+    if table.name == "python":  # what a filter of datatrove writes into a text is not used
+        documents = documents.with_texts(changed)
     left = tally.drop(table.step, documents, dropped)
     if len(tally.drops.step(table.step).reasons) > MOST_REASONS:
         raise InputError(

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import as_large_binary, unwrap_mask, wrap_mask
+from pipeline.arrow_arrays import as_large_binary, unwrap_mask
 from pipeline.clean.limits import drop_beyond_limits
 from pipeline.clean.measures import measure
 from pipeline.clean.patterns import drop_matches
@@ -79,8 +79,7 @@ def clean_batch(source: SourceRecipe, batch: TextBatch, tally: Tally) -> Documen
     # Rows without text, and text that does not decode.
     text, rows = as_large_binary(batch.text), batch.rows
     if text.null_count:
-        valid = unwrap_mask(text.is_valid())
-        text, rows = text.filter(wrap_mask(valid)), rows[valid]
+        text, rows = text.drop_null(), rows[unwrap_mask(text.is_valid())]
     tally.drops.count_rows({NULL: len(batch.text) - len(text)})
     found = Documents(cast("Any", text.view(pa.large_string())), rows, source.has_conversations)
     documents = _drop_undecodable(source, found, tally)
@@ -105,11 +104,8 @@ def _drop_undecodable(source: SourceRecipe, documents: Documents, tally: Tally) 
         valid = np.array([is_utf8(value.as_buffer()) for value in text], bool)
         tally.drops.count_rows({name_invalid(source): len(text) - int(valid.sum())})
         for index in np.flatnonzero(~valid)[: SHOWN_MALFORMED - len(tally.malformed)].tolist():
-            if tally.locate is not None:
-                span, row = tally.locate(int(documents.rows[index]))
-                place = "" if span.kind == "file" else f" {span.part} row {row}"
-                data = text[index].as_buffer().to_pybytes()
-                tally.malformed.append(f"{span.name}{place}: {explain_fault(data, source.encoding)}")
+            fault = explain_fault(text[index].as_buffer().to_pybytes(), source.encoding)
+            tally.malformed.append(f"{tally.describe_row(int(documents.rows[index]))}: {fault}")
         return documents.only(valid)
     return documents
 

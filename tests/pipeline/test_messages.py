@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.clean.personal_data import mask_text
-from pipeline.clean.personal_kinds import kinds_of
 from pipeline.clean.python import judge
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Documents, Tally
@@ -34,6 +33,7 @@ from shards.format.reader import open_set
 from shards.terminal.display import printable
 from tests.support.builds import Built, call_here, read_json
 from tests.support.conversations import CORPUS, make_conversations, read_lines, write_conversation
+from tests.support.personal_data import kinds_of
 from tests.support.reading import batch_of, files_source, read_batches, texts_of
 from tests.support.recipes import source, write_recipe
 

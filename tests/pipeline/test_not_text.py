@@ -145,7 +145,7 @@ def test_said_by_plan_build_and_audit(tmp_path: Path):
     for name, kind in ((way.__name__, kind) for way, kind in told.items()):
         assert f"source {name!r}: {kind} in " in built
         assert f"source {name!r}: {kind} in " in planned
-        assert f"documents looked at, such as 0.md row 0. {KINDS[kind][1]}" in built
+        assert f"documents looked at, such as 0.md: record 0. {KINDS[kind][1]}" in built
         assert re.search(
             rf"{name}: {kind} in .* such as \d+.md@.* row 0. {re.escape(KINDS[kind][1])}", check["summary"]
         )

@@ -15,10 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.clean.personal_data import find_personal_data, mask_personal_data, mask_text
-from pipeline.clean.personal_kinds import kinds_of
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import PERSONAL_KINDS
-from tests.support.personal_data import plant
+from tests.support.personal_data import kinds_of, plant
 
 KINDS = kinds_of(PERSONAL_KINDS)
 PLACEHOLDERS = [placeholder for kind in KINDS for placeholder in kind.placeholders]
@@ -36,8 +35,8 @@ def masked(texts: list[str]) -> tuple[list[str], Tally]:
     counts = Tally()
     array = pa.array(["john@gmail.com", *texts, "john@gmail.com"], pa.large_string()).slice(1, len(texts))
     found = mask_personal_data(Documents(array, np.arange(len(array), dtype=np.uint32)), PERSONAL_KINDS, counts)
-    found.validate(full=True)
-    return [str(text) for text in found.to_pylist()], counts
+    found.text.validate(full=True)
+    return [str(text) for text in found.text.to_pylist()], counts
 
 
 @pytest.mark.long

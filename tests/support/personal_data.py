@@ -2,8 +2,10 @@
 
 import random
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeline.clean.personal_kinds import GROUPS, Kind
 from pipeline.recipe.clean_recipe import PERSONAL_KINDS, PersonalKind
 
 _DRAWN = {
@@ -73,3 +75,8 @@ def plant(number: int, seed: int = 0) -> list[Planted]:
         secret = "".join(rng.choice(_DRAWN.get(sign, sign)) for sign in shape)
         pieces.append(Planted(kind, f"{before}{secret}{after}", secret))
     return pieces
+
+
+def kinds_of(names: Sequence[PersonalKind]) -> tuple[Kind, ...]:
+    """Return the kinds of personal data of these names, in the order of `GROUPS`."""
+    return tuple(kind for group in GROUPS for kind in group if kind.name in names)

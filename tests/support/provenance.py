@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.clean.personal_data import mask_text
-from pipeline.clean.personal_kinds import kinds_of
 from pipeline.clean.tally import Tally
 from pipeline.recipe.paths import find_recipe_folder
 from pipeline.recipe.schema import SourceRecipe
@@ -16,6 +15,7 @@ from pipeline.sources.files import list_files, list_spans, read_span
 from shards import open_set
 from shards.format.content_hash import hash_document
 from shards.stores.open import open_writable_store
+from tests.support.personal_data import kinds_of
 
 
 def compare_with_sources(path: Path | str, count: int) -> tuple[int, int]:

@@ -162,13 +162,11 @@ class HeldItems:
             all_words = (1 << count) - 1
             rare = frozenset(ngram for ngram in words if not self.common[ngram])
             outside = all_words & ~reduce(int.__or__, (words[ngram] for ngram in words if ngram not in rare), 0)
-            own = all_words & ~reduce(int.__or__, (words[ngram] for ngram in words if self._is_phrase(ngram, count)), 0)
+            # Of a short item, any common n-gram is a phrase, which tells nothing of the item.
+            phrases = self._phrases if count >= LONG_WORDS else self.common
+            own = all_words & ~reduce(int.__or__, (words[ngram] for ngram in words if phrases[ngram]), 0)
             self._words[item] = _Words(words, rare, outside, own, count)
         return self._words[item]
-
-    def _is_phrase(self, ngram: int, words: int) -> bool:
-        """Return whether an n-gram of an item with so many words is a phrase, which tells nothing of the item."""
-        return bool(self._phrases[ngram] or (words < LONG_WORDS and self.common[ngram]))
 
     def _find_best(self, hits: Rows, item: int, words: _Words) -> tuple[float, int, int] | None:
         """Return the stretch of a document that holds the most of an item: share, start, stop; None if none does."""

@@ -170,7 +170,6 @@ def read_items(folder: Path, task: EvaluationsTask, report: Report) -> ItemsResu
             texts = [memoryview(item.text.encode()) for item in read.items]
             places = np.zeros(len(texts), np.uint32)
             own.append(_describe(number, places, np.arange(len(texts), dtype=np.uint32), texts, ngrams))
-            text_bytes += sum(map(len, texts))
             dropped, labels = 0, [read.place]
             known = {"hashes": read.hashes, "sha256": read.sha256}
         else:

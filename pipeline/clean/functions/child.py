@@ -69,9 +69,7 @@ def answer(function: Function, texts: list[str], files: Sequence[str] = ()) -> A
 
 def _list_verdicts(found: Any) -> list[Any] | None:
     """Return what a function returned as a plain list, if it is a list, a tuple or an array; else None."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and issubclass(type(found), numpy.ndarray):
-        found = numpy.ndarray.tolist(found)
+    found = _unwrap(found)
     kinds: tuple[Any, Any] = (list, tuple)
     return next((list(kind.__iter__(found)) for kind in kinds if issubclass(type(found), kind)), None)
 
@@ -101,9 +99,10 @@ def _make_plain(verdict: Any) -> str | list[str] | None:
 
 
 def _unwrap(value: Any) -> Any:
-    """Return a value of numpy as one of Python, and others as they are."""
+    """Return an array or a number of numpy as a list or a value of Python, and others as they are."""
     numpy = sys.modules.get("numpy")
-    return numpy.generic.item(value) if numpy is not None and issubclass(type(value), numpy.generic) else value
+    kinds = (numpy.ndarray, numpy.generic) if numpy is not None else ()
+    return next((kind.tolist(value) for kind in kinds if issubclass(type(value), kind)), value)
 
 
 def _show(value: Any, most: int) -> str:

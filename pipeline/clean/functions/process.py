@@ -4,8 +4,6 @@ They differ in their hash seed alone. They have few variables of the environment
 descriptors of this process, and `/` as the working directory. They end with it, and so does all that they have started.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os
@@ -15,9 +13,9 @@ import subprocess
 import sys
 from collections.abc import Generator, Iterable, Sized
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.arrow_arrays import text_offsets
 from pipeline.clean.functions import child
@@ -26,9 +24,6 @@ from pipeline.recipe.clean_recipe import PythonFilter
 from pipeline.recipe.schema import SourceRecipe
 from shards.errors import InputError
 from shards.terminal.display import printable
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _PASSED = ("HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")
 ANSWER_S = 3600.0
