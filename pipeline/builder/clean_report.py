@@ -157,7 +157,7 @@ class StoredDocuments:
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:
-        return read_vocabulary(self.build.read_tokenizer())
+        return replace(read_vocabulary(self.build.read_tokenizer()), bos=self.build.tokenizer.bos_id)
 
     def list_rows(self, source: int, drops: SourceDrops) -> list[ReportRow]:
         """Return the rows of a source: one for each reason that drops or reports documents."""

@@ -49,8 +49,7 @@ def apply(table: Language, documents: Documents, tally: Tally) -> Documents:
     wanted = {_LABEL + language for language in table.keep}
     found: dict[int, str] = {}
     for index, data in enumerate(documents.seen):
-        text = bytes(data) if table.first_bytes is None else bytes(data[: table.first_bytes])
-        line = _make_line(text.decode("utf-8", "ignore"))
+        line = _make_line(str(data[: table.first_bytes], "utf-8", "ignore"))
         labels, _ = model.predict(line, k=-1, threshold=table.min_score)
         if wanted.isdisjoint(labels):
             # None of the languages to keep scores enough: the best one says why.

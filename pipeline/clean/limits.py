@@ -22,13 +22,12 @@ def find_violations(values: Float32s, names: Sequence[str], limits: Sequence[Lim
     Args:
         values: `(documents, names)`.
         names: the measures in `values`.
-        limits: their measures are among the names.
+        limits: one at least; their measures are among the names.
 
     Returns:
         `(limits, documents)`.
     """
-    violated = [limit.is_violated(values[:, names.index(limit.measure)]) for limit in limits]
-    return np.array(violated, bool).reshape(len(limits), len(values))
+    return np.array([limit.is_violated(values[:, names.index(limit.measure)]) for limit in limits])
 
 
 def count_violations(drops: SourceDrops, limits: Sequence[Limit], violated: Bools, lengths: UInt32s) -> Bools:

@@ -58,15 +58,13 @@ def mask_text(original: bytes, kinds: Sequence[Kind], tally: Tally, *, has_marks
 
     Each message is searched alone, if marks are before messages.
     """
-    seed: int | None = None
+    seed = int.from_bytes(hash_document(original)[:8], "big")
     parts = MARK.split(original) if has_marks else [original]
     for number, kind in itertools.product(range(len(parts)), kinds):
         after = parts[number]
         pieces: list[bytes] = []
         done = 0
         for start, stop in kind.find(after):
-            if seed is None:
-                seed = int.from_bytes(hash_document(original)[:8], "big")
             # The same hit in the same document has the same placeholder, whatever else was read.
             chosen = xxhash.xxh3_64_intdigest(after[start:stop], seed) % len(kind.placeholders)
             pieces += [after[done:start], kind.placeholders[chosen]]

@@ -129,6 +129,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
     parts: list[_Encoded] = []
     kept = KeptText()
     marks = 1 if task.bos_id is None else 2
+    names = task.source.clean.mix_measures()
     text_bytes = tokens = checked = 0
     # Clean, hash and encode, batch by batch.
     for spans, documents in stream:
@@ -139,7 +140,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
         rows = _start_rows(documents, spans)
         report.lap("hash_s")
         measures = None
-        if names := task.source.clean.mix_measures():
+        if names:
             measures = measure_documents(documents.seen.text, names)
             report.lap("measure_s")
         hits = None
@@ -175,7 +176,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
     return EncodeResult(
         labels=_span_labels(rows, task.unit),
         documents=len(rows),
-        measures=task.source.clean.mix_measures(),
+        measures=names,
         tokens=tokens,
         text_bytes=text_bytes,
         stated_bytes=stream.stated_bytes,

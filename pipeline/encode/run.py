@@ -320,15 +320,11 @@ def distinct_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def read_run_text(run: Run, index: int, vocabulary: Vocabulary) -> bytes:
-    """Return a document's text, from the tokens of its run.
+    """Return a document's text, from the tokens of its run and the vocabulary, which knows BOS.
 
     Raises:
         WorkFileDamagedError: the run's files are not as they were written.
     """
     row = run.read_documents(index, index + 1).copy()
     row["length"] -= 1  # without EOS
-    tokens = run.read_tokens(row)
-    # No special token is in a document, so that one at its beginning is BOS.
-    first = int(tokens[0]) if len(tokens) else None
-    is_bos = first in vocabulary.special.values() and first != vocabulary.unknown
-    return replace(vocabulary, bos=first if is_bos else None).decode_document(tokens)
+    return vocabulary.decode_document(run.read_tokens(row))

@@ -40,6 +40,7 @@ from shards.errors import remedy_of
 from shards.format.arrays import Int64s, UInt32s
 from shards.format.chat import TRAINED_ROLE, Message
 from shards.format.tokenizer_json import (
+    Part,
     find_special,
     find_spelling,
     find_without_bytes,
@@ -95,7 +96,7 @@ class Encoder:
         kept: compares documents with their tokens; None if the tokenizer keeps every byte.
     """
 
-    def __init__(self, tokenizer: dict[str, Any], chat_tokens: Sequence[str] | None = None):
+    def __init__(self, tokenizer: Part, chat_tokens: Sequence[str] | None = None):
         """Load the encoders of a tokenizer.
 
         Args:
@@ -148,17 +149,17 @@ class Encoder:
         sizes = np.diff(text_offsets(text))
         most = PIECE_BYTES if self._fast is None else _TOGETHER_BYTES
         parts: list[UInt32s] = []
-        lengths = [np.zeros(1, np.int64)]
+        lengths = np.zeros(len(text), np.int64)
         for first, last in split_by_size(np.where(sizes > PIECE_BYTES, most + 1, sizes), most):
             if sizes[first] > PIECE_BYTES:
                 pieces = self._encode_long(text[first:last])
                 parts += pieces
-                lengths.append(np.array([sum(map(len, pieces))]))
+                lengths[first] = sum(map(len, pieces))
             else:
                 ids, offsets = self._encode_batch(text[first:last])
                 parts.append(ids)
-                lengths.append(np.diff(offsets))
-        offsets = np.cumsum(np.concatenate(lengths), dtype=np.int64)
+                lengths[first:last] = np.diff(offsets)
+        offsets = np.append(0, np.cumsum(lengths))
         if len(parts) == 1:
             return parts[0], offsets
         # Each part is let go as soon as it is copied: the ids of a long document are not in memory twice.
@@ -368,7 +369,7 @@ def _load_fast(described: str, expected: dict[str, list[int]]) -> tuple[Any, str
     return fast, ""
 
 
-def _describe_for_gigatoken(tokenizer: dict[str, Any], plain: str) -> str:
+def _describe_for_gigatoken(tokenizer: Part, plain: str) -> str:
     """Return the tokenizer.json that gigatoken, the fast encoder, loads: the plain one, unless entries need a name.
 
     gigatoken takes characters that spell no byte for text, and would give the id of an added token `\\n` to the text of

@@ -5,8 +5,6 @@ version which changes them is seen.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
@@ -46,10 +44,9 @@ def find_documents(text: pa.LargeStringArray, *, has_normalizer: bool) -> Int64s
         text: the documents, none of them null.
         has_normalizer: whether the tokenizer normalizes text, so that marks count, too.
     """
-    buffers: Any = text.buffers()
     offsets = text_offsets(text)
-    data = np.frombuffer(buffers[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    found: list[Int64s] = []
+    data = np.frombuffer(memoryview(text.buffers()[2] or b""), np.uint8)[offsets[0] : offsets[-1]]
+    found = [np.zeros(0, np.int64)]
     for start in range(0, len(data), _SLICE_BYTES):  # a long document is not copied whole
         part = data[start : start + _SLICE_BYTES]
         content = part.tobytes()
@@ -59,8 +56,7 @@ def find_documents(text: pa.LargeStringArray, *, has_normalizer: bool) -> Int64s
             for lead in _LEADS
             if lead in content
         ]
-    places = np.concatenate(found) if found else np.zeros(0, np.int64)
-    return np.unique(np.searchsorted(offsets[1:] - offsets[0], places, "right"))
+    return np.unique(np.searchsorted(offsets[1:] - offsets[0], np.concatenate(found), "right"))
 
 
 def _find_places(data: UInt8s, places: Int64s, has_normalizer: bool) -> Int64s:

@@ -86,7 +86,7 @@ class HitFinder:
             text = DOCUMENT_END.join(texts[first:last]) if last - first > 1 else texts[first]
             ngrams, starts, stops = self._search(text).T
             begins = documents.offsets[first:last] - documents.offsets[first] + np.arange(last - first)
-            own = cast("Int64s", np.searchsorted(begins, starts, "right")) - 1
+            own = begins.searchsorted(starts, "right") - 1
             rows = np.zeros(len(starts), HIT_DTYPE)
             rows["document"], rows["ngram"] = own + first, ngrams
             rows["start"], rows["stop"] = starts - begins[own], stops - begins[own]
@@ -135,12 +135,12 @@ class HitFinder:
             parts.append((first, hashes[likely], first + size - 1))
         firsts, hashes, lasts = (np.concatenate(column) for column in zip(*parts, strict=True))
         # The filter lets some through that are of no item.
-        found = np.minimum(np.searchsorted(self._ngrams, hashes), len(self._ngrams) - 1)
+        found = np.minimum(self._ngrams.searchsorted(hashes), len(self._ngrams) - 1)
         held = self._ngrams[found] == hashes
         starts, stops = places[firsts[held], 0], places[lasts[held], 1]
         # Not from one document into the next.
-        own = cast("Bools", np.searchsorted(ends, starts) == np.searchsorted(ends, stops))
-        return np.stack([found[held], starts, stops], axis=1)[own]
+        within = ends.searchsorted(starts) == ends.searchsorted(stops)
+        return np.stack([found[held], starts, stops], axis=1)[within]
 
     def _find_dense(self, rows: Rows) -> Bools:
         """Return which hits count: short items, and those of which `LEAST_HITS` are close together.

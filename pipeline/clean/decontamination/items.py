@@ -249,7 +249,7 @@ def find_item_ngrams(text: memoryview) -> tuple[int, int, UInt64s]:
 def collect_items(rows: Rows, ngrams: list[UInt64s]) -> Items:
     """Return items from their rows, and from the n-grams that `find_item_ngrams` gave for each."""
     # Items share n-grams: each is kept once, with the items that it is of.
-    pairs = np.concatenate([*ngrams, np.zeros((0, 2), np.uint64)])
+    pairs = np.concatenate(ngrams)
     hashes, of_items = np.unique(pairs[:, 0], return_inverse=True)
     beginnings = np.unique(pairs[pairs[:, 1] > 0, 1])
     return Items(rows, hashes, beginnings, of_items, np.cumsum([0, *map(len, ngrams)]))
