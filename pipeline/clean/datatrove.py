@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.metadata import version
+from inspect import getmembers, isclass
 from typing import Any, cast
 
 import numpy as np
@@ -93,5 +94,4 @@ def _filters() -> dict[str, Any]:
     # Every class of the module that is a filter; what cannot be used is refused by name.
     module = import_extra(_MODULE)
     base = module.base_filter.BaseFilter
-    classes = {name: value for name, value in vars(module).items() if isinstance(value, type)}
-    return {name: value for name, value in classes.items() if issubclass(value, base) and value is not base}
+    return {name: kind for name, kind in getmembers(module, isclass) if issubclass(kind, base) and kind is not base}

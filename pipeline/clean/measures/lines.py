@@ -35,7 +35,6 @@ _PUNCTUATION, _ENDS, _CLOSERS = (tuple(map(ord, chars)) for chars in (PUNCTUATIO
 _LAST_BYTES = mark_bytes((SENTENCE_ENDS + CLOSERS).encode())
 """The bytes of both, among them the last bytes of words that can end a sentence: few words have one."""
 _BULLET = np.frombuffer("•".encode(), np.uint8)
-_ELLIPSIS = np.frombuffer("…".encode(), np.uint8)
 _DOTS = np.frombuffer(b"...", np.uint8)
 _MOST_BYTES = 4
 """Bytes that a character has at most."""
@@ -118,8 +117,7 @@ def is_punctuated(document: Bytes, stop: int) -> bool:
 @compiled
 def trails_off(document: Bytes, start: int, stop: int) -> bool:
     """Return whether a line ends with an ellipsis."""
-    at = max(start, stop - 3)
-    return begins_with(document, at, stop, _DOTS) or begins_with(document, at, stop, _ELLIPSIS)
+    return begins_with(document, max(start, stop - 3), stop, _DOTS) or read_last(document, stop)[0] == ord("…")
 
 
 @compiled
