@@ -8,16 +8,15 @@ reading a file that was cut off within its dictionary. It does not tell one that
 import re
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pipeline.clean.tally import Documents, Tally
-from pipeline.recipe.clean_recipe import PACKAGED_MODEL, Language, find_model
-from shards.errors import InputError, MissingExtraError, import_extra
+from pipeline.recipe.clean_recipe import Language
+from shards.errors import InputError, import_extra
 from shards.stores.files import hash_file
 from shards.terminal.hints import nearest
 
@@ -63,20 +62,6 @@ def _make_line(text: str) -> str:
     """Return a text as the line that fastText reads, without words that are fastText's own."""
     line = text.replace("\n", " ")
     return _SIGNS.sub(" ", line) if _END in line or _LABEL in line else line
-
-
-def count_languages(texts: Iterable[str]) -> Counter[str]:
-    """Count texts by the language of their first 2,000 characters if it scores 0.65, the default of `min_score`.
-
-    Without the extra `clean`, none is counted.
-    """
-    try:
-        model = _open_model(find_model(PACKAGED_MODEL), "")
-    except MissingExtraError:
-        return Counter()
-    lines = (_make_line(text[:2000].encode("utf-8", "ignore").decode()) for text in texts)
-    found = (model.predict(line, k=1, threshold=0.65)[0] for line in lines)
-    return Counter(label.removeprefix(_LABEL) for labels in found for label in labels)
 
 
 def check_model(path: str, sha256: str, keep: list[Any]) -> Iterator[str]:

@@ -277,7 +277,6 @@ def _describe(source: _Source) -> dict[str, str]:
 
 def _write(name: str, sources: list[_Source], lines: list[str], *, has_validation: bool) -> Iterator[str]:
     """Yield the lines of the recipe."""
-    from pipeline.clean.language import count_languages
     from pipeline.sources.formats.columns import list_names
     from pipeline.sources.formats.contract import FORMATS
     from pipeline.sources.survey import IN_LIST
@@ -300,9 +299,6 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
         found, keys = source.found, source.found.keys
         about = plural(len(found.files), "file"), format_size(source.text_bytes), plural(source.documents, "document")
         yield "\n# {}, about {} of text, {}".format(*about)
-        if languages := count_languages(text for _, text in source.texts[:64]):
-            shares = ", ".join(f"{language} {count:,}" for language, count in languages.most_common(5))
-            yield f"# languages of {plural(languages.total(), 'document')}: {shares}"
         folders = sorted({column for file in found.files for column in re.findall(r"/([^/=]+)=[^/]*(?=/)", file.name)})
         if folders and "keep" in FORMATS[keys["format"]].keys:
             columns = ", ".join(map(printable, folders))

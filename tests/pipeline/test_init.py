@@ -17,11 +17,9 @@ import zstandard
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.sources import survey
 from pipeline.sources.files import list_files
-from shards import errors
 from shards.errors import shell_command
 from tests.pipeline.test_marks import LAYOUTS
 from tests.support.builds import call_here, real_documents
-from tests.support.cleaned_recipe import language_model
 from tests.support.hub_builds import Command
 from tests.support.reading import read_batches, texts_of
 from tests.support.recipes import write_file, write_lines
@@ -294,7 +292,7 @@ def test_a_vocabulary_is_no_larger_than_text_that_repeats_itself_offers(tmp_path
         call_here(*command.split(), cwd=tmp_path, expect=0)
 
 
-def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_text_is_measured(tmp_path: Path):
     lines = "".join(json.dumps({"text": text}) + "\n" for text in real_documents()[:4000] * 3)
     (tmp_path / "a.jsonl").write_text(lines)
     (tmp_path / "b").mkdir()
@@ -307,11 +305,6 @@ def test_text_is_measured_and_its_languages_named(tmp_path: Path, monkeypatch: p
         f"{lines.count(chr(10)):,}",
     ]
     assert found[0]["bytes"] == found[2]["bytes"]
-    said = "# languages of 54 documents: en 54\n"
-    assert (said in (tmp_path / "recipe.toml").read_text()) == (language_model() is not None)
-    monkeypatch.setattr(errors.importlib.util, "find_spec", {}.get)
-    call_here("init", "a.jsonl", "--out", "b.toml", cwd=tmp_path, expect=0)
-    assert "# languages" not in (tmp_path / "b.toml").read_text()
 
 
 STRANGE = ("a b", "it's", 'q"t', "x=1", "-rf", "100%", r"b\x41", "bA", "[br]", "a[[]b", "a[b", "st*r", "ün", "$HOME")
