@@ -18,7 +18,6 @@ from pipeline.clean.measures import measure
 from pipeline.clean.patterns import drop_matches
 from pipeline.clean.reasons import EMPTY, INVALID, LONG, NULL, SHORT
 from pipeline.clean.tally import Documents, Tally
-from pipeline.recipe.clean_recipe import Filter
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SHOWN_MALFORMED, Span, TextBatch, spans_to_json
 from pipeline.sources.formats.encodings import explain_fault, is_utf8
@@ -52,15 +51,15 @@ def _apply_filter(name: str, source: SourceRecipe, documents: Documents, tally: 
     return documents
 
 
-_CHANGING = ("python", "personal_data")
-"""Filters that may change the text come first: presets measure the text that is encoded."""
-
 STEPS: tuple[Step, ...] = (
     _drop_by_length,
     drop_matches,
-    *(partial(_apply_filter, name) for name in _CHANGING),
+    # Filters that may change the text come first: presets measure the text that is encoded.
+    partial(_apply_filter, "python"),
+    partial(_apply_filter, "personal_data"),
     drop_beyond_limits,
-    *(partial(_apply_filter, table.name) for table in Filter.__subclasses__() if table.name not in _CHANGING),
+    partial(_apply_filter, "language"),
+    partial(_apply_filter, "datatrove"),
 )
 """Every step, in order. What identifies a step beside the keys of a source, `identify_steps` says."""
 

@@ -77,7 +77,7 @@ class TokenizerTask(Payload):
     weights: Annotated[dict[str, float], NOT_IN_DIGEST]
     """Of the sources in the sample, by name, in their order. A change of the mix trains no new tokenizer."""
     seed: int
-    limits: Annotated[dict[str, CleanRecipe], NOT_IN_DIGEST] = field(default_factory=dict[str, CleanRecipe])
+    limits: Annotated[dict[str, CleanRecipe], NOT_IN_DIGEST]
     """By source, the presets with `when = "mix"`, with the limits that the sample is drawn with."""
 
 

@@ -230,7 +230,7 @@ def test_the_order_of_sources_and_of_evaluations_counts(recipe: Path):
     )
 
     def digests(step: int) -> list[str]:
-        sample = TokenizerTask(read.tokenizer, sources[::step], spans, dict.fromkeys(spans, 1.0), read.seed)
+        sample = TokenizerTask(read.tokenizer, sources[::step], spans, dict.fromkeys(spans, 1.0), read.seed, {})
         items = EvaluationsTask(evaluations[::step], spans)
         return [digest_of_payload(sample), digest_of_payload(items)]
 

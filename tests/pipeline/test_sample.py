@@ -39,7 +39,7 @@ def make_task(tmp_path: Path) -> Any:
             sources.append(files_source(path, name=f"s{index}", **keys))
         spans = {item.name: tuple(list_spans_of(item)) for item in sources}
         recipe = TokenizerRecipe(vocab_size=270, sample_bytes=sample_bytes)
-        return TokenizerTask(recipe, tuple(sources), spans, dict(zip(spans, weights, strict=True)), seed)
+        return TokenizerTask(recipe, tuple(sources), spans, dict(zip(spans, weights, strict=True)), seed, {})
 
     return make
 
@@ -86,7 +86,7 @@ def draw_texts(folder: Path, texts: list[str], budget: int = 10**9) -> tuple[Dra
     pq.write_table(pa.table({"text": texts}), folder / "a.parquet")
     recipe = files_source(folder / "a.parquet", name="a")
     tokenizer = TokenizerRecipe(vocab_size=300, sample_bytes=budget)
-    task = TokenizerTask(tokenizer, (recipe,), {"a": tuple(list_spans_of(recipe))}, {"a": 1.0}, 1)
+    task = TokenizerTask(tokenizer, (recipe,), {"a": tuple(list_spans_of(recipe))}, {"a": 1.0}, 1, {})
     drawn = draw_sample(folder / "sample.bin", task, Report())["a"]
     return drawn, list(iter_sample(folder / "sample.bin"))
 

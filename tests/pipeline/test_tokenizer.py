@@ -92,7 +92,7 @@ def test_a_vocabulary_too_large_for_the_sample(name: str, tmp_path: Path, monkey
     most = train_bpe(texts, 5000, SPECIAL, pre_tokenizer(name)).get_vocab_size()
     for vocab_size in (most, most + 1, 5000):
         recipe = TokenizerRecipe(vocab_size=vocab_size, special_tokens=SPECIAL, pretokenizer=name)
-        task = TokenizerTask(recipe, (source,), {"s": tuple(list_spans_of(source))}, {"s": 1.0}, 1337)
+        task = TokenizerTask(recipe, (source,), {"s": tuple(list_spans_of(source))}, {"s": 1.0}, 1337, {})
         (tmp_path / str(vocab_size)).mkdir()
         if vocab_size == 5000:  # far too large, for which gigatoken takes minutes
             monkeypatch.setattr("gigatoken.train_bpe", None)
