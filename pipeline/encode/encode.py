@@ -84,7 +84,6 @@ class EncodeTask(Payload):
 class EncodeResult(RunResult):
     """The result of encoding a unit."""
 
-    tokens: int = 0
     text_bytes: int = 0
     stated_bytes: float = 0.0
     """Text that was read, as the spans state it."""
@@ -177,7 +176,6 @@ def encode_unit(folder: Path, task: EncodeTask, report: Report) -> EncodeResult:
         labels=_span_labels(rows, task.unit),
         documents=len(rows),
         measures=names,
-        tokens=tokens,
         text_bytes=text_bytes,
         stated_bytes=stream.stated_bytes,
         tally=stream.tally,

@@ -86,7 +86,6 @@ class Drawn:
     """What was read of a source for the sample."""
 
     text_bytes: int = 0
-    documents: int = 0
     left_out: int = 0
     """Documents that have parts left out, as the source's share of `MOST_UNBROKEN_BYTES` was taken."""
     records: int = 0
@@ -133,7 +132,7 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Report) -> Dr
     for _, batch in stream:
         stream.refuse_malformed()
         for text in batch:
-            taken = left_out = False
+            left_out = False
             for piece, is_unbroken in chain.from_iterable(map(_iter_pieces, _list_texts(source, text))):
                 if is_unbroken and unbroken and unbroken + len(piece) > most:  # each source has one at least
                     left_out = True
@@ -142,10 +141,8 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Report) -> Dr
                 file.write(piece)
                 file.write(DOCUMENT_SEPARATOR)
                 drawn.text_bytes += len(piece)
-                taken = True
                 if drawn.text_bytes >= budget:  # whole documents or pieces, including the one that meets the budget
                     break
-            drawn.documents += taken
             drawn.left_out += left_out
             if drawn.text_bytes >= budget:
                 break

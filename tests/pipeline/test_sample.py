@@ -49,7 +49,6 @@ def draw(task: TokenizerTask, path: Path) -> list[list[str]]:
     facts = draw_sample(path, task, Report()).values()
     documents = list(iter_sample(path))
     drawn = [[text for text in documents if text[51:53] == f"{index:02d}"] for index in range(len(task.sources))]
-    assert [fact.documents for fact in facts] == [len(own) for own in drawn]
     assert [fact.text_bytes for fact in facts] == [60 * len(own) for own in drawn]
     return drawn
 
@@ -98,7 +97,7 @@ def test_documents_with_endless_words_are_sampled_in_parts(tmp_path: Path):
         texts = {text[len(piece) :] if text.startswith(piece) else text for text in texts}
     assert texts == {""}
     assert all(len(piece.encode()) <= PART_BYTES for piece in pieces if piece not in WHOLE)
-    assert drawn.documents == drawn.records == 7
+    assert drawn.records == 7
     assert not drawn.left_out
     # A part ends with a mark, so that no phrase is cut.
     _, pieces = draw_texts(tmp_path, [PHRASES])
@@ -109,7 +108,7 @@ def test_documents_with_endless_words_are_sampled_in_parts(tmp_path: Path):
 def test_of_endless_words_a_sample_takes_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("pipeline.tokenizer.sample.MOST_UNBROKEN_BYTES", 50_000)
     drawn, pieces = draw_texts(tmp_path, ["a" * 40_000, "b" * 40_000, "c" * 40_000, *WHOLE])
-    assert drawn == Drawn(text_bytes=sum(map(len, pieces)), documents=4, left_out=2, records=5)
+    assert drawn == Drawn(text_bytes=sum(map(len, pieces)), left_out=2, records=5)
     assert {*WHOLE} < {*pieces}
     assert 40_000 < sum(len(piece) for piece in pieces if piece not in WHOLE) <= 50_000
     # Each source has one part at least.
@@ -145,7 +144,7 @@ def test_a_build_samples_text_without_spaces(tmp_path: Path, monkeypatch: pytest
 def test_long_documents_are_sampled_in_pieces(tmp_path: Path, text: str, end: str):
     for budget in (10**9, 1000):
         drawn, pieces = draw_texts(tmp_path, [text], budget)
-        assert drawn.documents == 1
+        assert drawn.records == 1
         assert all(piece.endswith(end) and 0 < len(piece.encode()) <= PIECE_BYTES for piece in pieces)
         assert drawn.text_bytes == sum(len(piece.encode()) for piece in pieces)
         # No more than the budget asks for.
