@@ -54,6 +54,12 @@ def text_offsets(text: Any) -> Int64s:
     return np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
 
 
+def text_bytes(text: Any) -> memoryview:
+    """Return the bytes of the texts of an Arrow array with offsets of 64 bits, one after the other."""
+    offsets = text_offsets(text)
+    return memoryview(text.buffers()[2] or b"")[offsets[0] : offsets[-1]]
+
+
 def as_large_binary(column: pa.Array[Any]) -> pa.LargeBinaryArray:
     """Return an Arrow array of text of any type as large_binary; string data is not copied, only its offsets are."""
     if column.type == pa.large_binary():

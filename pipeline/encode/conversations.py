@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import text_offsets, wrap_numbers, wrap_texts
+from pipeline.arrow_arrays import text_bytes, text_offsets, wrap_numbers, wrap_texts
 from shards.format.arrays import Int64s, UInt32s
 from shards.format.chat import MARK_BYTES, ROLES, ChatIds, find_marks
 
@@ -71,10 +71,8 @@ class Messages:
 def find_messages(text: pa.LargeStringArray, chat: ChatIds) -> Messages:
     """Find the messages of conversations, each of which begins with a mark."""
     offsets = text_offsets(text)
-    start = int(offsets[0])
-    data = np.frombuffer(memoryview(text.buffers()[2] or b""), np.uint8)[start : int(offsets[-1])]
-    places, roles = find_marks(data)
-    places += start
+    places, roles = find_marks(np.frombuffer(text_bytes(text), np.uint8))
+    places += offsets[0]
     # Marks and contents take turns in the text; the contents are every second part.
     edges = np.empty(2 * len(places) + 1, np.int64)
     edges[:-1:2], edges[1::2], edges[-1] = places, places + MARK_BYTES, offsets[-1]

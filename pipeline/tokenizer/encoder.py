@@ -24,12 +24,12 @@ import resource
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import split_by_size, text_offsets, wrap_texts
+from pipeline.arrow_arrays import split_by_size, text_bytes, text_offsets, wrap_texts
 from pipeline.engine.receipts import TaskOutput
 from pipeline.recipe.chat import ChatRecipe
 from pipeline.tokenizer.chat_tokens import add_chat_tokens
@@ -218,8 +218,7 @@ class Encoder:
 
     def _encode_long(self, text: pa.LargeStringArray) -> list[UInt32s]:
         """Return the ids of a long document, encoded in pieces; each begins where a cut changes no token."""
-        first, last = text_offsets(text).tolist()
-        data = memoryview(cast("Any", text.buffers()[2]))[first:last]
+        data = text_bytes(text)
         pieces: list[tuple[int, UInt32s, list[int]]] = []  # where each begins, its ids, and the id that must follow
         begin, size = 0, PIECE_BYTES
         while begin < len(data):

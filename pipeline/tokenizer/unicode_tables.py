@@ -8,7 +8,7 @@ version which changes them is seen.
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import text_offsets
+from pipeline.arrow_arrays import text_bytes, text_offsets
 from shards.format.arrays import Int64s, UInt8s, UInt32s
 
 
@@ -45,7 +45,7 @@ def find_documents(text: pa.LargeStringArray, *, has_normalizer: bool) -> Int64s
         has_normalizer: whether the tokenizer normalizes text, so that marks count, too.
     """
     offsets = text_offsets(text)
-    data = np.frombuffer(memoryview(text.buffers()[2] or b""), np.uint8)[offsets[0] : offsets[-1]]
+    data = np.frombuffer(text_bytes(text), np.uint8)
     found = [np.zeros(0, np.int64)]
     for start in range(0, len(data), _SLICE_BYTES):  # a long document is not copied whole
         part = data[start : start + _SLICE_BYTES]

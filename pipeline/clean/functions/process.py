@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import text_offsets
+from pipeline.arrow_arrays import text_bytes, text_offsets
 from pipeline.clean.functions import child
 from pipeline.clean.functions.modules import check_allowed, describe_refusal, name_modules, pin_packages
 from pipeline.recipe.clean_recipe import PythonFilter
@@ -75,9 +75,7 @@ class FunctionProcess:
             ChildProcessError: the process has ended, or never answers.
         """
         self.is_fresh = False
-        offsets = text_offsets(texts)
-        data = memoryview(texts.buffers()[2] or b"")[offsets[0] : offsets[-1]]
-        return self._exchange(np.diff(offsets).tolist(), data)
+        return self._exchange(np.diff(text_offsets(texts)).tolist(), text_bytes(texts))
 
     def _exchange(self, told: Sized, data: bytes | memoryview = b"") -> child.Answer:
         try:
