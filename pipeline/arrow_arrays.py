@@ -44,7 +44,12 @@ def wrap_texts(kind: pa.DataType, texts: Sequence[bytes | memoryview]) -> Any:
     large = kind in (pa.large_binary(), pa.large_string())
     offsets = np.array([0, *itertools.accumulate(map(len, texts))], np.int64 if large else np.int32)
     data = texts[0] if len(texts) == 1 else b"".join(texts)
-    return pa.Array.from_buffers(kind, len(texts), [None, pa.py_buffer(offsets.data), pa.py_buffer(data)])
+    return wrap_slices(kind, offsets, data)
+
+
+def wrap_slices(kind: pa.DataType, offsets: Integers, data: Any) -> Any:
+    """Wrap the texts between offsets in a buffer as an Arrow array of strings or bytes, `(len(offsets) - 1,)`."""
+    return pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets.data), pa.py_buffer(data)])
 
 
 def text_offsets(text: Any) -> Int64s:

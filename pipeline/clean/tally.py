@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from pipeline.arrow_arrays import text_bytes, text_offsets, wrap_mask, wrap_texts
+from pipeline.arrow_arrays import text_bytes, text_offsets, wrap_mask, wrap_slices, wrap_texts
 from pipeline.clean.drops import SourceDrops
 from pipeline.clean.reasons import MEASURED, TEXT_CHARACTERS, step_of
 from pipeline.sources.base import SHOWN_MALFORMED, SHOWN_UNDIVIDED, Span, describe_place
@@ -85,11 +85,10 @@ class Documents:
         """The documents as whatever measures or searches sees them: each mark is three line ends, so places stay."""
         if not self.has_marks:
             return self
-        offsets, data = pa.py_buffer((self.offsets - self.offsets[0]).data), bytes(text_bytes(self.text))
+        data = bytes(text_bytes(self.text))
         for mark in ROLE_MARKS.values():  # in a tenth of a pattern's time
             data = data.replace(mark.encode(), b"\n\n\n")
-        text: Any = pa.Array.from_buffers(pa.large_string(), len(self), [None, offsets, pa.py_buffer(data)])
-        return Documents(text, self.rows)
+        return Documents(wrap_slices(pa.large_string(), self.offsets - self.offsets[0], data), self.rows)
 
     def start_of(self, index: int, characters: int = TEXT_CHARACTERS) -> str:
         """Return the first characters of a document."""

@@ -6,12 +6,11 @@ a piece of its own. Special ids are set by index, and no content yields one.
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import text_bytes, text_offsets, wrap_numbers, wrap_texts
+from pipeline.arrow_arrays import text_bytes, text_offsets, wrap_numbers, wrap_slices, wrap_texts
 from shards.format.arrays import Int64s, UInt32s
 from shards.format.chat import MARK_BYTES, ROLES, ChatIds, find_marks
 
@@ -58,10 +57,9 @@ class Messages:
         kind, size = pa.large_binary(), pieces.itemsize
         heads = wrap_texts(kind, [np.array(self.chat.heads[role], pieces.dtype).tobytes() for role in ROLES])
         tail = np.array(self.chat.tail, pieces.dtype).tobytes()
-        buffers = [None, pa.py_buffer((bounds * size).data), pa.py_buffer(pieces.data)]
         joined = pc.binary_join_element_wise(
             heads.take(wrap_numbers(pa.int64(), self.roles)),
-            pa.Array.from_buffers(kind, len(self.roles), buffers),
+            wrap_slices(kind, bounds * size, pieces.data),
             *(pa.scalar(text, kind) for text in (tail, b"")),
         )
         ids = np.frombuffer(joined.buffers()[2] or b"", pieces.dtype)
@@ -76,7 +74,6 @@ def find_messages(text: pa.LargeStringArray, chat: ChatIds) -> Messages:
     # Marks and contents take turns in the text; the contents are every second part.
     edges = np.empty(2 * len(places) + 1, np.int64)
     edges[:-1:2], edges[1::2], edges[-1] = places, places + MARK_BYTES, offsets[-1]
-    buffers = [None, pa.py_buffer(edges.data), text.buffers()[2]]
-    parts: Any = pa.Array.from_buffers(pa.large_string(), 2 * len(places), buffers)
+    parts = wrap_slices(pa.large_string(), edges, text.buffers()[2])
     contents = parts.take(wrap_numbers(pa.int64(), np.arange(1, 2 * len(places), 2)))
     return Messages(chat, roles, np.searchsorted(places, offsets), contents)
