@@ -28,7 +28,7 @@ from pipeline.sources.base import ALLOW, SourceError, Span
 from pipeline.sources.files import list_files, list_spans
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.eval_tasks.read import read_items as read_task_items
-from shards.format.arrays import Int64s, Rows, UInt32s, UInt64s
+from shards.format.arrays import Int64s, Integers, Rows, UInt32s, UInt64s
 from shards.stores.open import open_store
 
 NGRAM_WORDS = 5
@@ -168,8 +168,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Report) -> ItemsResu
             # The items of an eval task are those that a training run scores.
             read = read_task_items(KNOWN_TASKS[evaluation.task])
             texts = [memoryview(item.text.encode()) for item in read.items]
-            places = np.zeros(len(texts), np.uint32)
-            own.append(_describe(number, places, np.arange(len(texts), dtype=np.uint32), texts, ngrams))
+            own.append(_describe(number, 0, np.arange(len(texts)), texts, ngrams))
             dropped, labels = 0, [read.place]
             known = {"hashes": read.hashes, "sha256": read.sha256}
         else:
@@ -199,8 +198,8 @@ def read_items(folder: Path, task: EvaluationsTask, report: Report) -> ItemsResu
 
 def _describe(
     number: int,
-    places: UInt32s,
-    rows: UInt32s,
+    places: UInt32s | int,
+    rows: Integers,
     texts: Iterable[memoryview],
     ngrams: list[UInt64s],
 ) -> Rows:
