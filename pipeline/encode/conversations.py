@@ -62,7 +62,7 @@ class Messages:
             wrap_slices(kind, bounds * size, pieces.data),
             *(pa.scalar(text, kind) for text in (tail, b"")),
         )
-        ids = np.frombuffer(joined.buffers()[2] or b"", pieces.dtype)
+        ids = np.frombuffer(text_bytes(joined), pieces.dtype)
         return ids, text_offsets(joined)[self.first] // size
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow_arrays import text_offsets, wrap_numbers, wrap_texts
+from pipeline.arrow_arrays import text_bytes, text_offsets, wrap_numbers, wrap_texts
 from pipeline.clean.reasons import Dropped
 from pipeline.clean.tally import Documents
 from pipeline.tokenizer.given_tokenizer import TokenizerError
@@ -80,7 +80,7 @@ class KeptCounter:
         spelling = self._spelling
         # The bytes of all tokens, end to end, and where those of each document end.
         taken = self._entries.take(wrap_numbers(pa.uint32(), ids))
-        joined = bytes(taken.buffers()[2] or b"")
+        joined = bytes(text_bytes(taken))
         ends: list[int] = text_offsets(taken)[offsets].tolist()
         unknown = np.flatnonzero(ids == spelling.unknown) if spelling.unknown is not None else np.zeros(0, np.int64)
         has_unknown = np.diff(np.searchsorted(unknown, offsets)) > 0
