@@ -34,7 +34,6 @@ from pipeline.sources.globs import (
     SPECIAL,
     UNREADABLE,
     LeftOut,
-    count_links,
     describe_left_out,
     find_paths,
     name_some,
@@ -78,8 +77,6 @@ def list_files(source: SourceRecipe, note: Note = no_note, *, with_splits: bool 
         left_out = LeftOut()
         listed = [(glob, file) for glob in source.paths for file in expand_glob(glob, left_out)]
         files = {file.name: file for _, file in listed}
-        if len(source.paths) > 1:
-            _leave_out_twins(files, left_out)
         for name in files:
             left_out.pop(name, None)
         for glob in source.exclude:
@@ -133,22 +130,6 @@ def _leave_out_by_paths(source: SourceRecipe, files: list[File], note: Note) -> 
     if files and not kept:
         raise SourceError(f"source {source.name!r}: `keep` rejects all files by their folders: {', '.join(counts)}.")
     return [file for file in files if file.url.rpartition("/")[0] not in rejected]
-
-
-def _leave_out_twins(files: dict[str, File], left_out: LeftOut) -> None:
-    """Leave out the local files whose folder another glob reaches by a name with fewer links."""
-    folders: dict[str, list[str]] = {}
-    for name, file in files.items():
-        if is_local(file.url):
-            folders.setdefault(os.path.dirname(file.url), []).append(name)
-    seen = set[tuple[int, int, str]]()
-    for folder in sorted(folders, key=lambda path: (count_links(path), path)):
-        facts = os.stat(folder or ".")
-        for name in folders[folder]:
-            if (key := (facts.st_dev, facts.st_ino, posixpath.basename(name))) in seen:
-                del files[name]
-                left_out[folder] = AGAIN
-            seen.add(key)
 
 
 def _add_digest(file: File) -> File:

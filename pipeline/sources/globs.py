@@ -59,14 +59,12 @@ def _find_folders(glob: str, left_out: LeftOut) -> Iterator[Found]:
         if stat.S_ISDIR(facts.st_mode):
             found.setdefault((facts.st_dev, facts.st_ino), []).append((path, is_hidden))
     for names in found.values():
-        best, *others = (
-            names if len(names) == 1 else sorted(names, key=lambda one: (one[1], count_links(one[0]), one[0]))
-        )
+        best, *others = sorted(names, key=lambda one: (one[1], _count_links(one[0]), one[0]))
         yield best
-        left_out |= {path: AGAIN for path, is_hidden in others if not is_hidden and count_links(path)}
+        left_out |= {path: AGAIN for path, is_hidden in others if not is_hidden and _count_links(path)}
 
 
-def count_links(path: str) -> int:
+def _count_links(path: str) -> int:
     """Return how many parts of a path are links."""
     parts = path.split(os.sep)
     return sum(os.path.islink(os.sep.join(parts[:end])) for end in range(1, len(parts) + 1))

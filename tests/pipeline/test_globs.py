@@ -70,7 +70,6 @@ def test_links_that_lead_up_are_followed_once(folder: Path):
         ("real/" + "l*/" * 6 + "*.txt", "real/" + "l0/" * 6 + "a.txt", 19 * 6),
         ("*/a.txt", "real/a.txt", 1),
         ("*/l*/*.txt", "real/l0/a.txt", 20),
-        ("0/*.txt real/*.txt", "real/a.txt", 1),
         ("*/l*/**/*.txt", "real/l0/a.txt", 40),
     ],
 )
