@@ -9,6 +9,7 @@ of as few files as possible. Reading is in `pipeline.sources.formats.contract`.
 import contextlib
 import glob as globbing
 import hashlib
+import itertools
 import os
 import posixpath
 import stat
@@ -23,16 +24,14 @@ from pipeline.recipe.sources import FilesSource, HubSource, SourceRecipe
 from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, read_file_version, version_of_status
-from pipeline.sources.formats.columns import read_path_columns, test_path
-from pipeline.sources.formats.contract import FORMATS, list_formats_with_columns
+from pipeline.sources.formats.columns import test_path
+from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, explain_unread, format_of_name
 from pipeline.sources.formats.span_reader import SpanReader
 from pipeline.sources.globs import (
-    AGAIN,
     BROKEN,
     HIDDEN,
     SPECIAL,
-    UNREADABLE,
     LeftOut,
     describe_left_out,
     find_paths,
@@ -75,42 +74,36 @@ def list_files(source: SourceRecipe, note: Note = no_note, *, with_splits: bool 
     try:
         # A file that several globs match is one file.
         left_out = LeftOut()
-        listed = [(glob, file) for glob in source.paths for file in expand_glob(glob, left_out)]
-        files = {file.name: file for _, file in listed}
-        for name in files:
+        found = {file.name: (glob, file) for glob in source.paths for file in expand_glob(glob, left_out)}
+        for name in found:
             left_out.pop(name, None)
         for glob in source.exclude:
             for file in expand_glob(glob, {}):
-                files.pop(file.name, None)
+                found.pop(file.name, None)
                 left_out.pop(file.name, None)
-        globs = {file.name: glob for glob, file in listed if file.name in files}
-        marked = find_marked(globs, with_splits=with_splits)
+        marked = find_marked({name: glob for name, (glob, _) in found.items()}, with_splits=with_splits)
         if tables := [why for why in marked.values() if why.startswith(DELTA)]:
             raise ValueError(tables[0])
-        files = {name: file for name, file in files.items() if name not in marked}
-        left_out |= marked
+        files = [file for name, (_, file) in sorted(found.items()) if name not in marked]
         if source.verify:
-            files = {file.name: file for file in map_in_threads(_add_digest, [*files.values()], LIST_THREADS)}
+            files = map_in_threads(_add_digest, files, LIST_THREADS)
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         raise SourceError(
             f"source {source.name!r}: {source.paths} cannot be listed: {text_of(error)}"
             + (remedy_of(error) or ". Correct `paths`.")
         ) from error
+    left_out |= marked
     if not files:
-        without = f"without {source.exclude} " if source.exclude else ""
         why = "".join(f" ({line})" for line in describe_left_out(left_out)) if marked else ""
         raise SourceError(
-            f"source {source.name!r}: {source.paths} {without}no longer match any file{why}. "
-            f"Restore the files, or correct {'`paths` or `exclude`' if source.exclude else '`paths`'}."
+            f"source {source.name!r}: {source.paths} no longer match any file{why}. Restore the files, or correct "
+            "`paths` or `exclude`."
         )
-    folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})
-    folders = {name: left_out.pop(name) for name in [*left_out] if left_out[name] in (AGAIN, UNREADABLE)}
+    folder = posixpath.commonpath({file.name.rpartition("/")[0] or "/" for file in files})
     for line in describe_left_out({_relative(name, folder): why for name, why in left_out.items()}):
         note(f"files of {source.name}: {line}")
-    for line in describe_left_out(folders):
-        note(line)  # without the source: several may meet the same folders
-    listed_files = [replace(file, name=_relative(name, folder)) for name, file in sorted(files.items())]
-    return _leave_out_by_paths(source, listed_files, note)
+    files = [replace(file, name=_relative(file.name, folder)) for file in files]
+    return _leave_out_by_paths(source, files, note)
 
 
 def _leave_out_by_paths(source: SourceRecipe, files: list[File], note: Note) -> list[File]:
@@ -121,15 +114,16 @@ def _leave_out_by_paths(source: SourceRecipe, files: list[File], note: Note) -> 
     """
     if not source.keep:
         return files
-    folders = {file.url.rpartition("/")[0]: file.url for file in files}
-    rejected = {folder: why for folder, path in folders.items() if (why := test_path(source, path))}
-    counts = Counter(rejected.get(file.url.rpartition("/")[0], "") for file in files)
-    kept = counts.pop("", 0)
+    folders = [f"{file.url.rpartition('/')[0]}/" for file in files]
+    reasons = {folder: test_path(source, folder) for folder in dict.fromkeys(folders)}
+    counts = Counter(reasons[folder] for folder in folders)
+    kept = [file for file, folder in zip(files, folders, strict=True) if not reasons[folder]]
+    counts.pop("", None)
     for why, count in sorted(counts.items()):
         note(f"files of {source.name}: left out by their folders: {plural(count, 'file')}: {why}")
     if files and not kept:
         raise SourceError(f"source {source.name!r}: `keep` rejects all files by their folders: {', '.join(counts)}.")
-    return [file for file in files if file.url.rpartition("/")[0] not in rejected]
+    return kept
 
 
 def _add_digest(file: File) -> File:
@@ -169,18 +163,20 @@ def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None =
     size = min(_LIST_FILES, -(-len(files) // LIST_THREADS) or 1)
     parts = [files[start : start + size] for start in range(0, len(files), size)]
     found = map_in_threads(lambda part: list(map(spans_of, part)), parts, LIST_THREADS)
-    listed = [item for part in found for item in part]
+    spans: list[Span] = []
     faults: dict[str, list[str]] = {}
-    for file, item in zip(files, listed, strict=True):
+    for file, item in zip(files, itertools.chain.from_iterable(found), strict=True):
         if isinstance(item, str):
             faults.setdefault(item.removeprefix(file.name), []).append(file.name)
+        else:
+            spans += item
     if faults:
         lines = [
             f"source {source.name!r}: {first}{fault}" + (f" The same applies to {name_some(more)}." if more else "")
             for fault, (first, *more) in faults.items()
         ]
         raise SourceError("\n".join(first_of(lines)))
-    return [span for item in listed if isinstance(item, list) for span in item]
+    return spans
 
 
 def list_spans_of_file(source: SourceRecipe, file: File, unit_bytes: int | None) -> list[Span]:
@@ -192,7 +188,7 @@ def list_spans_of_file(source: SourceRecipe, file: File, unit_bytes: int | None)
     with _explain_broken(source, file):
         # A listing of local files, and of the Hub, has their versions; others are asked for one by one.
         file = replace(file, version=file.version or read_file_version(file.url))
-        if packed := describe_packed(file.name):
+        if packed := describe_packed(file):
             raise SourceError(f"{file.name}: {packed}.")
         with keep_fetched():  # what is read of a remote file now is read again with its span
             format_ = detect_format(file, source.encoding) if source.format == "auto" else source.format
@@ -299,7 +295,6 @@ def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
     else:
         found = find_paths(os.path.join(glob, "*") if os.path.basename(glob) == "**" else glob, left_out)
     # One call of the system for each file, as there may be many.
-    folders: dict[str, str] = {}
     for path, is_hidden in found:
         try:
             status = os.stat(path)
@@ -309,10 +304,7 @@ def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
             continue
         if stat.S_ISDIR(status.st_mode):
             continue
-        folder, separator, base = path.rpartition(os.sep)
-        if folder not in folders:
-            folders[folder] = os.path.abspath(folder + separator).rstrip("/")
-        name = f"{folders[folder]}/{base}"
+        name = os.path.abspath(path)
         if is_hidden or not stat.S_ISREG(status.st_mode):
             left_out[name] = HIDDEN if is_hidden else SPECIAL
             continue
@@ -344,9 +336,7 @@ def _explain_folder(glob: str, path: str) -> str:
 
 def check_globs(recipe: Recipe, folder: Path) -> Iterator[str]:
     """Yield the globs of a recipe in a folder that match no files, and the keys that do not fit their files."""
-    listed: dict[str, list[SourceRecipe] | list[EvaluationRecipe]]
-    listed = {"sources": recipe.sources, "evaluations": recipe.evaluations}
-    for section, tables in listed.items():
+    for section, tables in (("sources", recipe.sources), ("evaluations", recipe.evaluations)):
         for name, source in zip(item_names(tables), tables, strict=True):
             if getattr(source, "weight", 1) == 0:
                 continue  # the set does not need its files
@@ -385,14 +375,7 @@ def _check_keys(source: SourceRecipe | EvaluationRecipe, glob: str, files: list[
     names = sorted({ending_of(file.name): file.name for file in reversed(files)}.values())
     if not names:
         return
-    if packed := [f"paths: {name!r} {what}" for name in names if (what := describe_packed(name))]:
-        yield from packed
-        return
     formats = {name: format_of_name(name) if source.format == "auto" else source.format for name in names}
-    cut = [name for name, found in formats.items() if found in FORMATS and "separator" in FORMATS[found].keys]
-    if cut and not source.separator:
-        remedy = 'Give `separator`, or format = "file" for one document per file'
-        yield f"separator: required to cut {cut[0]!r} into documents. {remedy}"
     read_as = ", or as ".join(sorted({found or "its content says" for found in formats.values()}))
     for key, format_ in (("separator", "text"), ("join_bytes", "text"), ("delimiter", "csv"), ("quote", "csv")):
         used = any(found in FORMATS and key in FORMATS[found].keys for found in formats.values())
@@ -402,6 +385,3 @@ def _check_keys(source: SourceRecipe | EvaluationRecipe, glob: str, files: list[
                 f"read as {read_as}. Leave `{key}` out, or give these files a source of their own"
                 + (f', or set format = "{format_}"' if None in formats.values() else "")
             )
-    if isinstance(source, SourceRecipe) and not source.keep.keys() <= read_path_columns(files[0].url).keys():
-        for name in [name for name, found in formats.items() if found and "keep" not in FORMATS[found].keys][:1]:
-            yield f"keep: {name!r} has no columns; predicates need {list_formats_with_columns()}"

@@ -56,11 +56,10 @@ def test_links_that_lead_up_are_followed_once(folder: Path):
     files = list_files(files_source(folder / "**/*.txt"), notes.append)
     assert [file.name for file in files] == ["[j]/k.txt", "a.txt", "b/a.txt", "b/out/o.txt", "kept/i.txt", "é b/m.txt"]
     assert [file.name for file in list_files(files_source(folder / "[j]/*.txt"))] == ["k.txt"]  # as it is written
-    names = [f"{folder}/{name}" for name in ("0", "1", "b/c/up", "b/up", "z")]
     assert notes == [
+        "files of s: left out: 0, 1, b/c/up, b/up, z: a link to a folder that is read already or lies above",
         "files of s: left out: b/pipe.txt, null.txt: a pipe, a socket or a device is not read",
         f"files of s: left out: .f/g.txt, b/c/.e.txt: {HIDDEN}",
-        f"left out: {', '.join(names)}: a link to a folder that is read already or lies above",
     ]
 
 
@@ -107,7 +106,7 @@ def test_what_this_user_cannot_read_is_said():
             os.seteuid(user)
             for path in shut:
                 os.chmod(path, 0o700)
-    assert notes == [f"left out: {shut[0]}, {shut[2]}: cannot be read: Permission denied"]
+    assert notes == ["files of s: left out: ../../d, ../b: cannot be read: Permission denied"]
     assert left_out == dict.fromkeys(shut, "cannot be read: Permission denied")
 
 

@@ -68,12 +68,6 @@ FORMATS = {
 """All formats, by their names in recipes."""
 
 
-def list_formats_with_columns() -> str:
-    """Return the names of the formats in the table that have columns to test, for messages."""
-    *others, last = [name for name, format_ in FORMATS.items() if "keep" in format_.keys]
-    return f"{', '.join(others)} or {last}"
-
-
 def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | None) -> list[Span]:
     """Cut a file by its format into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
@@ -93,12 +87,9 @@ def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | N
 
 def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
     used = FORMATS[format_].keys
-    if source.keep and "keep" not in used:
-        needed = list_formats_with_columns()
-        raise SourceError(f"{name}: is read as {format_} and has no columns; predicates need {needed}.")
-    if source.has_conversations and "keep" not in used:
-        needed = list_formats_with_columns()
-        raise SourceError(f"{name}: is read as {format_} and has no columns; `messages` needs {needed}.")
+    if (source.keep or source.has_conversations) and "keep" not in used:
+        key, others = "keep" if source.keep else "messages", [name for name in FORMATS if "keep" in FORMATS[name].keys]
+        raise SourceError(f"{name}: is read as {format_} and has no columns; `{key}` needs one of {', '.join(others)}.")
     if source.encoding != UTF8 and "encoding" not in used:
         raise SourceError(
             f"{name}: is read as {format_}, which holds text in UTF-8; `encoding` is for text files. Leave it out, or "

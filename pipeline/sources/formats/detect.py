@@ -48,10 +48,8 @@ where these are, and what to do with the file `{name}`; docs/data.md has `warc_t
 _PACKED_NAME = re.compile(f"({'|'.join(endings for _, endings, *_ in PACKED)})$", re.IGNORECASE)
 _BY_NAME = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}
 _BY_MAGIC = {magic: name for name, format_ in FORMATS.items() for magic in format_.magic}
-_MAGIC = {
-    b"\x1f\x8b": "gzip",
-    b"\x28\xb5\x2f\xfd": "Zstandard",
-    b"BZh": "bzip2",
+_CODEC_MAGIC = {"gzip": (b"\x1f\x8b",), "zstd": (b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18"), "bz2": (b"BZh",)}
+_MAGIC = {magics[0]: codec for codec, magics in _CODEC_MAGIC.items()} | {
     b"\x04\x22\x4d\x18": "LZ4",
     b"%PDF-": "PDF",
     b"\x89PNG": "an image (PNG)",
@@ -71,7 +69,6 @@ _STAND_INS = {
     b"<?xml": _PAGE,
 }
 """First bytes of what is found in the place of a file: what it is, and the remedy."""
-_CODEC_MAGIC = {"gzip": (b"\x1f\x8b",), "zstd": (b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18"), "bz2": (b"BZh",)}
 _WINDOW_BYTES = 1 << 27
 """The largest window of Zstandard that is read, which takes as much memory: the library's own limit."""
 _AS_FILES = 'or say format = "file" to make each file one document'
@@ -91,18 +88,18 @@ def format_of_name(name: str) -> str | None:
     return _BY_NAME.get(ending_of(name))
 
 
-def describe_packed(name: str, head: bytes = b"") -> str | None:
+def describe_packed(file: File | Span, head: bytes = b"") -> str | None:
     """Return what format an archive, a crawl or a file in xz has, and how to unpack it; None for other files.
 
     Args:
-        name: the file's name.
+        file: the file.
         head: its first bytes, if they were read.
     """
-    if not head and not _PACKED_NAME.search(name):
+    if not head and not _PACKED_NAME.search(file.name):
         return None  # one search for each of many files
     for what, endings, magic, magic_at, remedy in PACKED:
-        if re.search(f"{endings}$", name.lower()) or head.startswith(magic, magic_at):
-            command = remedy.format(name=shell_command(Path(name)))
+        if re.search(f"{endings}$", file.name.lower()) or head.startswith(magic, magic_at):
+            command = remedy.format(name=shell_command(Path(file.url if is_local(file.url) else file.name)))
             return f"is {what}, which is not read. Unpack it first, `{command}`, and name the files that it gives"
     return None
 
@@ -129,7 +126,7 @@ def detect_format(file: File, encoding: str, head: bytes | None = None) -> str:
     if found := next((found for magic, found in _BY_MAGIC.items() if head.startswith(magic)), None):
         return found
     # From here on it is text, or refused.
-    if packed := describe_packed(name, head):
+    if packed := describe_packed(file, head):
         raise SourceError(f"{name}: {packed}.")
     if kind := next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None):
         raise _not_text(name, kind)
@@ -203,7 +200,7 @@ def explain_unread(file: File | Span, error: BaseException, format_: str = "auto
         return ""  # `detect_format` says it
     if kind := next((kind for magic, kind in (_BY_MAGIC | _MAGIC).items() if head.startswith(magic)), ""):
         return f"holds {kind}. Correct its name or `format`"
-    if packed := describe_packed(name, head):
+    if packed := describe_packed(file, head):
         return packed
     if own:
         return f"is not {codec or format_}: it begins with {head[:16]!r}. Correct its name or `format`, or restore it"
@@ -229,7 +226,7 @@ def _explain_window(name: str, head: bytes) -> str:
 
 
 def _not_text(name: str, kind: str) -> SourceError:
-    if kind in ("gzip", "Zstandard", "bzip2"):
+    if kind in COMPRESSION.values():
         endings = ", ".join(COMPRESSION)
         return SourceError(
             f"{name}: is compressed ({kind}), but its name does not say so. Rename it: {endings} are read."

@@ -24,7 +24,8 @@ JOIN_CELL_BYTES = 4 << 20
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Cut a text file after separators; a compressed one is one span."""
     if not source.separator:
-        raise SourceError(f"{whole.name}: is read as text, which needs `separator`. Give it, or set `format`.")
+        remedy = 'Give it, or format = "file" for one document per file'
+        raise SourceError(f"{whole.name}: is read as text, which needs `separator` to be cut into documents. {remedy}.")
     if source.join_bytes and source.encoding != UTF8:  # places in its text are not those in the file
         return [whole] if whole.stop else []
     return cut_at(source.separator, whole, unit_bytes, source.encoding)
