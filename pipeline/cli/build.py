@@ -131,7 +131,7 @@ def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
 def show_build(report: BuildResult, out: str, work: str) -> Iterator[Part]:
     """Yield what `build` prints: the achieved mix next to the requested one, the drops, the folders, what to do."""
     from pipeline.clean.reasons import describe_masked, drop_rows
-    from pipeline.sources.selection import describe_empty
+    from pipeline.sources.globs import name_some
     from shards.cli.inspect_set import mix_rows, mix_warnings, phase_rows
 
     manifest = report.manifest
@@ -151,7 +151,7 @@ def show_build(report: BuildResult, out: str, work: str) -> Iterator[Part]:
             f"{entry.found:,} of {plural(entry.hashes, 'hash')} found, {plural(entry.documents, 'document')} dropped"
         )
         yield f"block list {entry.file}: {found}"
-    yield from (f"files of {name}: {describe_empty(names)}" for name, names in report.empty.items())
+    yield from (f"files of {name}: without a record: {name_some(names)}" for name, names in report.empty.items())
     yield from (f"not read from {name}: {unread}" for name, unread in report.unread.items() if unread.bytes)
     tokens = sum(split.tokens for split in manifest.splits.values())
     size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,9 +78,6 @@ def run(options: argparse.Namespace) -> Outcome:
     # Validation takes whole documents.
     few = sum(source.documents for source in sources) < FEW_DOCUMENTS
     notes = [f"fewer than {FEW_DOCUMENTS} documents: no validation split, which training needs"] if few else []
-    encodings = {source.found.keys["name"]: source.found.keys.get("encoding", "utf") for source in sources}
-    if guessed := [f"{name} {encoding}" for name, encoding in encodings.items() if not encoding.startswith("utf")]:
-        notes.append(f"guessed encodings: {', '.join(guessed)}. Read some text by `plan --show`, or correct them.")
     notes += [line for source in sources for line in _notice(source)]
     notes += sorted(lines, key=lambda line: _USUAL.search(line) is not None)
     shown = notes if options.verbose else notes[:_MOST_DECISIONS]
@@ -126,7 +124,7 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
     from pipeline.clean.reasons import NULL, describe_drops
     from pipeline.clean.steps import name_invalid
     from pipeline.clean.tally import Tally
-    from pipeline.recipe.sources import MAX_NULL, FilesSource
+    from pipeline.recipe.sources import MAX_NULL, FilesSource, HubSource
     from pipeline.sources.base import MALFORMED
     from pipeline.sources.files import list_spans_of_file
     from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS
@@ -136,8 +134,8 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
     from shards.audit.not_text import CHATS, KINDS, MAIL
 
     keys, is_hub = found.keys, "kind" in found.keys
-    given = {key: value for key, value in keys.items() if key not in ("kind", "repo", "config", "split", "revision")}
-    source = FilesSource.model_validate(given | {"name": "s", "paths": ["x"], "max_malformed": 1.0})
+    given: Keys = keys | {"name": "s", "max_malformed": 1.0}
+    source = HubSource.model_validate(given) if is_hub else FilesSource.model_validate(given | {"paths": ["x"]})
     sampled = found.files[:: -(-len(found.files) // (1 if is_hub else _MOST_FILES.get(keys["format"], 1 << 12)))]
     room = _SAMPLE_CHARACTERS
     read, documents, text_bytes, tallies, texts = 0.0, 0, 0, list[Tally](), list[tuple[str, str]]()
@@ -216,14 +214,14 @@ def _make_name(text: str) -> str:
 def _name(sources: list[_Source], folder: Path) -> None:
     """Give each source a name of its own, and paths from the recipe's folder."""
     labels = [_make_name(source.found.keys["name"]) for source in sources]
-    names: list[str] = []
+    names = Counter[str]()
     for source, label in zip(sources, labels, strict=True):
-        keys = source.found.keys
-        format_ = "tsv" if keys.get("delimiter") == "\t" else keys["format"]
-        long = _make_name("-".join([label, format_, keys.get("encoding", "")]))
-        names.append(label if labels.count(label) == 1 else long)
-        twins = names.count(names[-1])
-        keys["name"] = f"{names[-1]}-{twins}" if twins > 1 else names[-1]
+        keys, name = source.found.keys, label
+        if labels.count(label) > 1:
+            format_ = "tsv" if keys.get("delimiter") == "\t" else keys["format"]
+            name = _make_name("-".join([label, format_, keys.get("encoding", "")]))
+        names[name] += 1
+        keys["name"] = f"{name}-{names[name]}" if names[name] > 1 else name
         for key in ("paths", "exclude"):
             paths = [path if "://" in path else os.path.relpath(path, folder) for path in keys.get(key, [])]
             keys[key] = [f"./{path}" if path[0] == "~" else path for path in paths]  # a name, and not a home folder
@@ -235,7 +233,9 @@ def _notice(source: _Source) -> Iterator[str]:
     from shards.audit.not_text import describe_not_text
 
     keys = source.found.keys
-    name = keys["name"]
+    name, encoding = keys["name"], keys.get("encoding", "utf")
+    if not encoding.startswith("utf"):
+        yield f"{name}: its encoding, {encoding}, is a guess. Read some text by `plan --show`, or correct it."
     yield from (f"{name}: {line}." for line in describe_not_text(source.tally.not_text))
     if source.drops:
         yield f"{name}: {source.drops}."

@@ -160,7 +160,7 @@ def _source_row(source: SourceEstimate) -> JsonObject:
 
 
 def _lines(estimate: Estimate) -> Iterator[str]:
-    from pipeline.sources.selection import describe_empty
+    from pipeline.sources.globs import name_some
 
     least, most = estimate.least_train_tokens, estimate.most_train_tokens
     bounds = f" ({least:,} to {most:,})" if least < most else ""
@@ -175,7 +175,7 @@ def _lines(estimate: Estimate) -> Iterator[str]:
             yield f"without weights, the set has all {total:,} tokens once"
     for source in estimate.sources:
         if source.empty_files:
-            yield f"files of {source.name}: {describe_empty(source.empty_files)}"
+            yield f"files of {source.name}: without a record: {name_some(source.empty_files)}"
         if estimate.when_short == "repeat" and source.epochs > 1:
             yield f"epochs of {source.name}: about {source.epochs:.1f} in training"
     if largely := [*_find_largely_held_out(estimate)]:

@@ -13,7 +13,7 @@ order of the others. Of 2,400 files, it reads the footers of 16 if a few hold en
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -30,7 +30,6 @@ from pipeline.sources.formats.byte_io import compression_of
 from shards.errors import plural
 from shards.stores.store import WritableStore
 from shards.terminal.amounts import format_amount
-from shards.terminal.display import printable
 
 WHOLE_BYTES = 256 << 20
 """A source with at most this many stored bytes is always read whole, which takes seconds."""
@@ -44,7 +43,6 @@ PARTS = 64
 """Number of parts that a source's share is cut into, if row groups and `LEAST_PART_BYTES` allow it."""
 LEAST_PART_BYTES = 4 << 20
 FIRST_GROUP_FILES = 16
-_SHOWN_EMPTY = 5
 SAMPLE_SPREAD = 4
 """The tokenizer's sample is drawn from files with this many times its bytes: predicates may reject many of them."""
 
@@ -163,7 +161,8 @@ class Selection:
                 raise
         # Small sources are read whole: cutting them costs more than it saves, and their order stays that of the files.
         small = source.content == "column" and sum(file.stored_bytes for file in self.files) <= WHOLE_BYTES
-        self.whole = tokens is None or small  # a small file may name millions of others
+        # A small file may name millions of others.
+        self.whole = tokens is None or small or is_left_out
         self.units: list[Unit] = []
         self.sampled: list[Span] | None = None
         """What the tokenizer's sample is drawn from; None: as `sample_spans` says."""
@@ -171,10 +170,8 @@ class Selection:
         self._listed: dict[str, list[Span]] = {}  # by file name
         self._taken = 0  # parts in the seeded order
         self._unit_bytes = None
-        if is_left_out:
-            self.whole = True
-        elif tokens is None or self.whole:
-            self.units = make_units(index, self._list(self.files))
+        if tokens is None or self.whole:
+            self.units = [] if is_left_out else make_units(index, self._list(self.files))
         else:
             # The text must be as dense as text gets for these parts to suffice; the mix asks for more if it is not.
             first_bytes = int(tokens * FIRST_BYTES_PER_TOKEN)
@@ -296,12 +293,6 @@ class Selection:
         for span in spans:
             self._listed[span.name].append(span)
         return [span for file in files for span in self._listed[file.name]]
-
-
-def describe_empty(names: Sequence[str]) -> str:
-    """Say which files of a selection hold no record."""
-    shown = ", ".join(map(printable, names[:_SHOWN_EMPTY])) + (", ..." if len(names) > _SHOWN_EMPTY else "")
-    return f"{plural(len(names), 'file')} without a record: {shown}"
 
 
 def seeded_place(seed: int, text: str) -> tuple[int, str]:

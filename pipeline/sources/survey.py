@@ -8,6 +8,7 @@ whoever writes a recipe says. Every file is looked at: some thousand a second.
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import codecs
+import contextlib
 import io
 import itertools
 import json
@@ -109,7 +110,7 @@ def look_at(file: File) -> tuple[Keys, Letters]:
         OSError, ValueError, EOFError: it cannot be read.
     """
     with open_file(file.url, file.version) as raw:
-        stream: Any = open_decompressed(raw, file.name)
+        stream = open_decompressed(raw, file.name)
         head = stream.read(HEAD_BYTES)
         encoding = find_wide_encoding(head)
         # A recipe gives the format of compressed text whose name does not, so the name counts without its `.gz`.
@@ -147,13 +148,11 @@ def look_at(file: File) -> tuple[Keys, Letters]:
 
 
 def _decode(stream: Any, head: bytes, encoding: str, most: int) -> tuple[str, bytes]:
-    """Return the beginning of a text that goes on after its head; if it does not decode, bytes where it does not."""
-    decoder, piece, text = codecs.getincrementaldecoder(encoding)(), head, ""
+    """Return the beginning of a text, of which up to `most` bytes more are decoded; or bytes that do not decode."""
+    decoder, piece = codecs.getincrementaldecoder(encoding)(), head + stream.read(_BEGINNING_BYTES)
     try:
-        is_short = len(head) < HEAD_BYTES
-        piece += b"" if is_short else stream.read(_BEGINNING_BYTES)
-        text = decoder.decode(piece, is_short)
-        while not is_short and most > 0 and (piece := stream.read(_BEGINNING_BYTES)):
+        text = decoder.decode(piece, len(piece) < HEAD_BYTES)
+        while most > 0 and (piece := stream.read(_BEGINNING_BYTES)):
             decoder.decode(piece)
             most -= len(piece)
     except UnicodeDecodeError:
@@ -287,24 +286,20 @@ def is_western(text: str) -> bool:
 
 
 def _list_rows(file: File, format_: str) -> Iterator[Any]:
-    """Yield the first rows of a columnar file."""
-    if format_ == "parquet":
-        with open_parquet(file.url, file.version) as (opened, _, _):
-            for batch in opened.iter_batches(_RECORDS):
-                yield from _list_texts(batch)
-        return
-    with open_file(file.url, file.version) as raw:
-        source: Any = raw
-        for batch in [pa.ipc.open_file(source).get_batch(0)] if is_file(raw) else pa.ipc.open_stream(source):
-            yield from _list_texts(batch.slice(0, _RECORDS))
-
-
-def _list_texts(batch: pa.RecordBatch) -> list[Any]:
-    """Return rows without dates and times, of which Python has not all."""
-    table = pa.Table.from_batches([batch])
-    while any(pa.types.is_struct(field.type) for field in table.schema):
-        table = table.flatten()
-    return table.select([i for i, kind in enumerate(table.schema.types) if not pa.types.is_temporal(kind)]).to_pylist()
+    """Yield the first rows of a columnar file, without dates and times, of which Python has not all."""
+    with contextlib.ExitStack() as stack:
+        if format_ == "parquet":
+            opened, _, _ = stack.enter_context(open_parquet(file.url, file.version))
+            batches: Any = opened.iter_batches(_RECORDS)
+        else:
+            raw: Any = stack.enter_context(open_file(file.url, file.version))
+            batches = [pa.ipc.open_file(raw).get_batch(0)] if is_file(raw) else pa.ipc.open_stream(raw)
+        for batch in batches:
+            table = pa.Table.from_batches([batch.slice(0, _RECORDS)])
+            while any(map(pa.types.is_struct, table.schema.types)):
+                table = table.flatten()
+            kinds = enumerate(table.schema.types)
+            yield from table.select([place for place, kind in kinds if not pa.types.is_temporal(kind)]).to_pylist()
 
 
 def _list_objects(text: str) -> Iterator[Any]:

@@ -150,7 +150,7 @@ def test_said_by_plan_build_and_audit(tmp_path: Path):
             rf"{name}: {kind} in .* such as \d+.md@.* row 0. {re.escape(KINDS[kind][1])}", check["summary"]
         )
     for words in (
-        "files of prose: 2 files without a record: a.jsonl, b.csv",
+        "files of prose: without a record: a.jsonl, b.csv",
         f"files of prose: left out: .c.jsonl, .d/e.jsonl: {HIDDEN}",
         r'read as one document each: undivided.txt (has "\r\n\r\n"). Correct `separator`',
     ):
