@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from itertools import chain
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -21,12 +22,12 @@ import pyarrow.csv as pa_csv
 
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
+from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_records, excerpt, open_file
 from pipeline.sources.formats.columns import list_names, refuse_twins
 from pipeline.sources.formats.detect import ending_of
 from pipeline.sources.formats.encodings import UTF8
-from pipeline.sources.formats.span_reader import SpanReader
+from pipeline.sources.formats.span_reader import Malformed, SpanReader, parse_parts
 from shards.errors import plural
 from shards.format.arrays import Int64s
 from shards.terminal.display import printable
@@ -229,32 +230,22 @@ def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
     table, faults = _parse(reader, header, data)
     num_rows = table.num_rows + len(faults)
     records = np.delete(np.arange(num_rows), list(faults))
-    bad: dict[int, str] = {}
     compared: dict[str, Any] = {}
-    kinds: dict[str, Any] = {one.column: one.json_type() for one in reader.predicates}
-    for name, kind in kinds.items():
-        column: Any = table.column(name).combine_chunks()
-        try:
-            compared[name] = _cast(column, kind)
-            continue
-        except pa.ArrowInvalid:
-            pass  # some value is not of the type: the rows below tell which one, and report it
-        # One value at a time, only for a block with a bad one.
-        values: list[Any] = []
-        for place in range(len(column)):
-            try:
-                values.append(_cast(column.slice(place, 1), kind))
-            except pa.ArrowInvalid:
-                bad[place] = f"column {name!r} holds '{excerpt(column[place].as_py())}', which is not {kind}"
-                values.append(pa.nulls(1, kind))
-        compared[name] = pa.concat_arrays(values)
-    faults |= {int(records[place]): fault for place, fault in bad.items()}
-    for record in sorted(faults):
-        reader.refuse(describe_place(reader.span, reader.row + record), faults[record], "Repair the record")
+    for predicate in reader.predicates:
+        name, kind = predicate.column, cast("Any", predicate.json_type())
+        parts, done = [pa.nulls(0, kind)], 0
+        for part in parse_parts(table.column(name).combine_chunks(), partial(_cast, kind=kind)):
+            if isinstance(part, Malformed):
+                shown = excerpt(part.record.as_py())
+                faults[int(records[done])] = f"column {name!r} holds '{shown}', which is not {kind}"
+                part = pa.nulls(1, kind)
+            parts.append(part)
+            done += len(part)
+        compared[name] = pa.concat_arrays(parts)
+    rows = reader.number_whole_rows(num_rows, faults, "Repair the record")
     # Records with a bad value leave the batch; those with bad fields were never in the table.
     whole = wrap_mask(~np.isin(records, list(faults)))
     table = table.filter(whole)
-    rows = np.delete(reader.number_rows(num_rows), list(faults))
 
     def written(name: str) -> list[Any]:
         return [_read_number(cast("bytes", value).strip()) for value in table.column(name).to_pylist()]

@@ -11,15 +11,14 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, TypeAlias, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import SourceError, Span, TextBatch, describe_place
+from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file
 from pipeline.sources.formats.columns import describe_list, list_names
-from pipeline.sources.formats.span_reader import SpanReader
+from pipeline.sources.formats.span_reader import Malformed, SpanReader, parse_parts
 from pipeline.sources.messages import MESSAGES, PLAIN_MESSAGES, describe_turns
 
 _HEAD_BYTES = 1 << 16
@@ -59,10 +58,7 @@ def read_records(reader: SpanReader, pieces: Iterable[bytes]) -> Iterator[TextBa
     plain = parse_options(reader.source, reader.span.name, PLAIN_MESSAGES) if isinstance(messages, str) else None
     for piece in filter(bytes.strip, pieces):
         table, faults = parse_lines(piece, options, reader.span, reader.row, plain)
-        for record, fault in faults.items():
-            reader.refuse(describe_place(reader.span, reader.row + record), fault, _REMEDY)
-        # Malformed records keep their numbers: rows of the others are those that provenance names.
-        rows = np.delete(reader.number_rows(table.num_rows + len(faults)), list(faults))
+        rows = reader.number_whole_rows(table.num_rows + len(faults), faults, _REMEDY)
         written = partial(_list_written, reader.span, piece, faults)
         listed = None
         if isinstance(messages, str) and plain and table.schema != plain.explicit_schema:
@@ -102,10 +98,8 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
     kind = list if isinstance(source.messages, str) else str
     texts = (text for record in records for column in source.text_columns for text in _values_at(record, column))
     if not any(isinstance(text, kind) for text in texts):
-        reader = SpanReader(source, span)
         table, faults = parse_lines(head, options, span, 0)
-        for number, fault in faults.items():
-            reader.refuse(describe_place(span, number), fault, _REMEDY)
+        SpanReader(source, span).number_whole_rows(table.num_rows + len(faults), faults, _REMEDY)
         if not table.num_rows:
             names = ", ".join(map(repr, source.columns))
             raise SourceError(f"{span.name}: no column {names} in its first records; all are malformed: {faults[0]}")
@@ -210,33 +204,18 @@ def parse_lines(
         with contextlib.suppress(pa.ArrowInvalid):
             return _read_json(piece, tried), {}
     lines = [line for line in piece.split(b"\n") if line.strip()]
-    # Arrow refuses the whole piece for one bad record, so bad records are found by halving.
+    # Arrow refuses the whole piece for one bad record.
     tables: list[pa.Table] = [options.explicit_schema.empty_table()]
     faults: dict[int, str] = {}
     records = 0
-    for part in _parse_parts(lines, options):
-        if isinstance(part, str):
-            faults[records] = part
+    for part in parse_parts(lines, lambda part: _read_json(b"\n".join(part), options)):
+        if isinstance(part, Malformed):
+            faults[records] = f"{str(part.error).removesuffix(' in row 0')}: {excerpt(part.record)}"
             records += 1
         else:
             tables.append(part)
             records += part.num_rows
     return pa.concat_tables(tables), faults
-
-
-def _parse_parts(lines: list[bytes], options: pa_json.ParseOptions) -> Iterator[pa.Table | str]:
-    """Yield, in order, tables of well-formed JSON lines and the fault of each malformed one, found by halving."""
-    if not lines:
-        return
-    try:
-        yield _read_json(b"\n".join(lines), options)
-    except pa.ArrowInvalid as error:
-        if len(lines) == 1:
-            yield f"{str(error).removesuffix(' in row 0')}: {excerpt(lines[0])}"
-            return
-        middle = len(lines) // 2
-        yield from _parse_parts(lines[:middle], options)
-        yield from _parse_parts(lines[middle:], options)
 
 
 def _read_json(piece: bytes, options: pa_json.ParseOptions) -> pa.Table:

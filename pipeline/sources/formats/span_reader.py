@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_mask
 from pipeline.recipe.schema import SourceRecipe
@@ -29,9 +30,6 @@ from pipeline.sources.base import (
 from pipeline.sources.formats.byte_io import last_end, open_file, read_blocks, read_text_blocks
 from pipeline.sources.formats.columns import WrittenBy, take_path, test_predicates, without_path_columns
 from pipeline.sources.messages import mark_messages
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class SpanReader:
@@ -107,6 +105,19 @@ class SpanReader:
         self.row += count
         return np.arange(self.row - count, self.row, dtype=np.uint32)
 
+    def number_whole_rows(self, count: int, faults: dict[int, str], remedy: str) -> np.ndarray:
+        """Return the numbers of the next rows, but for the malformed ones, which `refuse` counts.
+
+        Args:
+            count: of these rows.
+            faults: by the place among them.
+            remedy: of all faults.
+        """
+        for place, fault in sorted(faults.items()):
+            self.refuse(describe_place(self.span, self.row + place), fault, remedy)
+        # Malformed records keep their numbers: rows of the others are those that provenance names.
+        return np.delete(self.number_rows(count), list(faults))
+
     def refuse(self, where: str, fault: object, remedy: str) -> None:
         """Count a malformed record, and keep some to show.
 
@@ -158,6 +169,28 @@ class SpanReader:
             # A stream of decompressed bytes closes the file when it ends.
             batch.read_bytes = (self.span.stop if self._raw.closed else self._raw.tell()) - self.span.start
         return batch
+
+
+class Malformed(NamedTuple):
+    """A record that Arrow cannot parse."""
+
+    record: Any
+    error: pa.ArrowInvalid
+
+
+def parse_parts(records: Any, parse: Callable[[Any], Any]) -> Iterator[Any]:
+    """Yield, in order, what `parse` makes of records by Arrow, and each `Malformed` one, found by halving."""
+    if not len(records):
+        return
+    try:
+        yield parse(records)
+    except pa.ArrowInvalid as error:
+        if len(records) == 1:
+            yield Malformed(records[0], error)
+            return
+        middle = len(records) // 2
+        yield from parse_parts(records[:middle], parse)
+        yield from parse_parts(records[middle:], parse)
 
 
 def too_long(span: Span, row: int, most: int) -> SourceError:
