@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.recipe.schema import Recipe
-from pipeline.recipe.sources import HubSource
+from pipeline.recipe.sources import HubSource, SourceRecipe
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.network import network_settings, open_cache
 from shards.errors import import_extra
@@ -40,26 +40,23 @@ def pin_revisions(recipe: Recipe, work: WritableStore | None = None, *, keep: bo
     known: dict[str, str] = {}
     if work is not None and work.find(_REVISIONS_FILE) is not None:
         known = json.loads(work.read(_REVISIONS_FILE))
-    found: dict[str, str] = {}
+    commits = known.copy()
+    sources: list[SourceRecipe] = []
     faults: list[str] = []
     for source in recipe.sources:
         if isinstance(source, HubSource) and not COMMIT.fullmatch(source.revision):
             key = f"{source.repo}@{source.revision}"
             try:
-                found[key] = known.get(key) or found.get(key) or resolve_commit(source)
+                commits[key] = commits.get(key) or resolve_commit(source)
+                source = source.model_copy(update={"revision": commits[key]})
             except SourceError as error:
                 faults.append(str(error))
+        sources.append(source)
     # The commits are kept before anything is read, so that a stopped build goes on with the same ones.
     if faults:
         raise SourceError("\n".join(faults))
-    if work is not None and keep and found.keys() - known.keys():
-        work.put(_REVISIONS_FILE, (json.dumps(known | found, indent=2) + "\n").encode())
-    sources = [
-        source.model_copy(update={"revision": found.get(f"{source.repo}@{source.revision}", source.revision)})
-        if isinstance(source, HubSource)
-        else source
-        for source in recipe.sources
-    ]
+    if work is not None and keep and commits != known:
+        work.put(_REVISIONS_FILE, (json.dumps(commits, indent=2) + "\n").encode())
     return recipe.model_copy(update={"sources": sources})
 
 
