@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _EXACT = 1 << 53
 """Up to this number, every whole number is a float."""
 _KINDS = (bool, str, int | float)
-Written = Callable[[], Sequence[Any]]
 _COMPARISON = re.compile(r"\s*(==|!=|<=|>=|<|>)(?!=)\s*(.+?)\s*")
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
@@ -64,12 +63,23 @@ class Predicate:
         return self._values()[0]
 
     def json_type(self) -> pa.DataType:
-        """Return the Arrow type in which a predicate compares a JSON value."""
+        """Return the Arrow type in which a predicate compares a value of JSON or CSV.
+
+        Raises:
+            InputError: it is a number that is not told from its neighbours there.
+        """
         import pyarrow as pa
 
         if isinstance(self.example, bool):
             return pa.bool_()
-        return pa.large_string() if isinstance(self.example, str) else pa.float64()
+        if isinstance(self.example, str):
+            return pa.large_string()
+        if any(abs(value) >= _EXACT for value in self._values()):
+            raise InputError(
+                f"column {self.column!r}: cannot test {self.operator} {self.value}: numbers in JSON, CSV and names of "
+                "folders are compared below 2^53. Convert the files to parquet."
+            )
+        return pa.float64()
 
     def fits(self, kind: pa.DataType) -> bool:
         """Return whether a column of a type can be compared with the predicate's value."""
@@ -92,13 +102,8 @@ class Predicate:
         """Return the fault of a column of a type that cannot be compared with the predicate's value."""
         return f"column {self.column!r} is {kind}; cannot test {self.operator} {self.value!r}"
 
-    def mask(self, values: pa.Array[Any], written: Written | None = None) -> pa.BooleanArray:
-        """Return for which rows the predicate holds; null if the column is null.
-
-        Args:
-            values: the column, of a type that fits.
-            written: returns the numbers as they are written, if `values` are the floats next to them.
-        """
+    def mask(self, values: pa.Array[Any]) -> pa.BooleanArray:
+        """Return for which rows of a column, of a type that fits, the predicate holds; null if the column is null."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -115,7 +120,7 @@ class Predicate:
                 compared = pa.array(wanted).cast(kind)
             elif pa.types.is_floating(kind):
                 if any(abs(value) >= _EXACT for value in wanted):
-                    return self._compare(written() if written else values.to_pylist(), wanted)
+                    return self._compare(values.to_pylist(), wanted)
                 compared = pa.array([*map(float, wanted)])
             else:
                 compared = pa.array(wanted)

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote
@@ -23,8 +22,6 @@ from shards.terminal.display import printable
 
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 _Table = TypeVar("_Table", pa.Table, pa.RecordBatch)
-WrittenBy = Callable[[str], Sequence[Any]]
-"""Returns the numbers of a column as a text has them, of which the table has the next floats."""
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 RAW_TYPES = {
     pa.string(): pa.binary(),
@@ -258,21 +255,20 @@ def test_path(source: SourceRecipe, path: str) -> str:
         except pa.ArrowInvalid as error:
             misfit = predicate.describe_misfit(pa.string())
             raise SourceError(f"{path}: the folder's {misfit}, as it holds {value!r}. Correct `keep`.") from error
-        _, rejected = test_predicates(pa.table({predicate.column: values}), [predicate], None, path)
+        _, rejected = test_predicates(pa.table({predicate.column: values}), [predicate], path)
         if rejected:
             return next(iter(rejected))
     return ""
 
 
 def test_predicates(
-    table: pa.Table | pa.RecordBatch, predicates: list[Predicate], written: WrittenBy | None, where: str
+    table: pa.Table | pa.RecordBatch, predicates: list[Predicate], where: str
 ) -> tuple[np.ndarray, Counter[str]]:
     """Test predicates on the columns of a table of any format, one after the other.
 
     Args:
         table: the columns.
         predicates: the predicates.
-        written: see `WrittenBy`; None if the table's numbers are exact.
         where: the file, for errors.
 
     Returns:
@@ -290,7 +286,7 @@ def test_predicates(
         # A row counts under the first predicate that rejects it; a null is a reason of its own.
         null = mask & unwrap_mask(pc.is_null(values))
         try:
-            held = predicate.mask(values, written and partial(written, predicate.column))
+            held = predicate.mask(values)
         except InputError as error:
             raise SourceError(f"{where}: {error}") from error
         passed = mask & unwrap_mask(held.fill_null(False))

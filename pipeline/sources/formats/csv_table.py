@@ -11,7 +11,6 @@ import io
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from decimal import Decimal
 from functools import partial
 from itertools import chain
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -246,18 +245,8 @@ def _read_block(reader: SpanReader, header: _Header, data: bytes) -> TextBatch:
     # Records with a bad value leave the batch; those with bad fields were never in the table.
     whole = wrap_mask(~np.isin(records, list(faults)))
     table = table.filter(whole)
-
-    def written(name: str) -> list[Any]:
-        return [_read_number(cast("bytes", value).strip()) for value in table.column(name).to_pylist()]
-
     compared = {name: column.filter(whole) for name, column in compared.items()}
-    return reader.make_batch(table, rows, written, compared=pa.table(compared))
-
-
-def _read_number(value: bytes) -> Decimal | float | None:
-    if value.lstrip(b"+-").isdigit():
-        return Decimal(value.decode())
-    return float(value) if value else None
+    return reader.make_batch(table, rows, compared=pa.table(compared))
 
 
 def _parse(reader: SpanReader, header: _Header, data: bytes) -> tuple[pa.Table, dict[int, str]]:

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from functools import partial
 from itertools import accumulate
 from typing import Any, TypeAlias, cast
 
@@ -59,11 +58,10 @@ def read_records(reader: SpanReader, pieces: Iterable[bytes]) -> Iterator[TextBa
     for piece in filter(bytes.strip, pieces):
         table, faults = parse_lines(piece, options, reader.span, reader.row, plain)
         rows = reader.number_whole_rows(table.num_rows + len(faults), faults, _REMEDY)
-        written = partial(_list_written, reader.span, piece, faults)
         listed = None
         if isinstance(messages, str) and plain and table.schema != plain.explicit_schema:
-            listed = written(messages)
-        yield reader.make_batch(table, rows, written, listed=listed)
+            listed = _list_values(reader.span, piece, faults, messages)
+        yield reader.make_batch(table, rows, listed=listed)
 
 
 def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
@@ -139,8 +137,8 @@ def _values_at(record: Any, column: str) -> Iterator[Any]:
     yield value
 
 
-def _list_written(span: Span, piece: bytes, faults: Mapping[int, str], column: str) -> list[Any]:
-    """Return the values of a column in a piece's well-formed records, whole numbers as they are written."""
+def _list_values(span: Span, piece: bytes, faults: Mapping[int, str], column: str) -> list[Any]:
+    """Return the values of a column in a piece's well-formed records."""
     decoder = json.JSONDecoder(parse_int=Decimal)
     text = piece.decode("utf-8-sig", "replace")
     values: list[Any] = []
@@ -153,7 +151,7 @@ def _list_written(span: Span, piece: bytes, faults: Mapping[int, str], column: s
             try:
                 record, at = decoder.raw_decode(text, at)
             except (ValueError, RecursionError) as error:  # of a record that Arrow can read
-                fault = f"{span.name}: {column!r} cannot be compared exactly ({error}). Convert the file to parquet."
+                fault = f"{span.name}: {column!r} cannot be read ({error}). Convert the file to parquet."
                 raise SourceError(fault) from error
             values.append(next(_values_at(record, column), None))
         records += 1

@@ -161,7 +161,7 @@ def _read_group(reader: SpanReader, file: pq.ParquetFile, data: Any, index: int)
     if not is_kept:
         # The predicates' columns are small, the text is large: read the text only if the predicates keep a row.
         for table in _read_tables(file, data, index, list(reader.source.keep)):
-            mask, own = test_predicates(table, reader.predicates, None, reader.span.name)
+            mask, own = test_predicates(table, reader.predicates, reader.span.name)
             rejected.update(own)
             rows += table.num_rows
             if is_kept := bool(mask.any()):

@@ -28,7 +28,7 @@ from pipeline.sources.base import (
     describe_place,
 )
 from pipeline.sources.formats.byte_io import last_end, open_file, read_blocks, read_text_blocks
-from pipeline.sources.formats.columns import WrittenBy, take_path, test_predicates, without_path_columns
+from pipeline.sources.formats.columns import take_path, test_predicates, without_path_columns
 from pipeline.sources.messages import mark_messages
 
 
@@ -134,7 +134,6 @@ class SpanReader:
         self,
         table: pa.Table | pa.RecordBatch,
         rows: np.ndarray,
-        written: WrittenBy | None = None,
         *,
         compared: pa.Table | None = None,
         listed: list[Any] | None = None,
@@ -144,7 +143,6 @@ class SpanReader:
         Args:
             table: rows of the span.
             rows: the rows' numbers in the span, `(num_rows,)`.
-            written: see `test_predicates`.
             compared: the predicates' columns of the same rows, if the table has other values there.
             listed: see `mark_messages`.
         """
@@ -152,7 +150,7 @@ class SpanReader:
         rejected: Counter[str] = Counter()
         if self.predicates:
             tested = table if compared is None else compared
-            mask, rejected = test_predicates(tested, self.predicates, written, self.span.name)
+            mask, rejected = test_predicates(tested, self.predicates, self.span.name)
             columns, rows = [column.filter(wrap_mask(mask)) for column in columns], rows[mask]
             listed = listed and [*itertools.compress(listed, mask)]
         is_text = not self.source.has_conversations
