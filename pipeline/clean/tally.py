@@ -165,7 +165,7 @@ class Tally:
 
     def note_undivided(self, files: list[str]) -> None:
         """Keep some names of text files that the separator does not divide."""
-        self.undivided += files[: SHOWN_UNDIVIDED + 1 - len(self.undivided)]
+        self.undivided += files[: SHOWN_UNDIVIDED - len(self.undivided)]
 
     def describe_row(self, row: int) -> str:
         """Return where a document is, for a message."""

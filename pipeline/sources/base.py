@@ -270,9 +270,8 @@ def describe_undivided(source: SourceRecipe, undivided: list[str]) -> Iterator[s
         undivided: some of them, each with what it has instead.
     """
     if undivided:
-        more = ", ..." if len(undivided) > SHOWN_UNDIVIDED else ""
         yield (
             f"source {source.name!r}: the separator {json.dumps(source.separator)} never occurs in text files that are "
-            f"read as one document each: {', '.join(undivided[:SHOWN_UNDIVIDED])}{more}. Correct `separator`, give "
-            'files with other line ends a source of their own, or set format = "file".'
+            f"read as one document each, such as {', '.join(undivided)}. Correct `separator`, give files with other "
+            'line ends a source of their own, or set format = "file".'
         )

@@ -152,7 +152,7 @@ def test_said_by_plan_build_and_audit(tmp_path: Path):
     for words in (
         "files of prose: without a record: a.jsonl, b.csv",
         f"files of prose: left out: .c.jsonl, .d/e.jsonl: {HIDDEN}",
-        r'read as one document each: undivided.txt (has "\r\n\r\n"). Correct `separator`',
+        r'read as one document each, such as undivided.txt (has "\r\n\r\n"). Correct `separator`',
     ):
         assert words in built
         assert words in planned

@@ -18,7 +18,14 @@ import pyarrow as pa
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.byte_io import compression_of, is_local, open_file
-from pipeline.sources.formats.columns import RAW_TYPES, check_columns, measure_rows, replace_types, split_rows
+from pipeline.sources.formats.columns import (
+    RAW_TYPES,
+    check_columns,
+    measure_rows,
+    replace_types,
+    split_rows,
+    top_names,
+)
 from pipeline.sources.formats.span_reader import SpanReader
 
 _FILE_MAGIC = b"ARROW1"
@@ -160,7 +167,7 @@ def _read_batches(file: Any, span: Span, columns: list[str]) -> Iterator[pa.Reco
 
 def _read_fields(schema: pa.Schema, columns: Iterable[str]) -> list[int]:
     """Return the places of the fields of an Arrow IPC schema that hold some columns, given by dotted paths."""
-    names = {name if name in schema.names else name.partition(".")[0] for name in columns}
+    names = top_names(schema.names, columns)
     return [index for index, name in enumerate(schema.names) if name in names]
 
 

@@ -34,16 +34,17 @@ _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary
 """Types in which several values may be one text in memory, and what they are cast to: few functions take them."""
 
 
-def column_names(schema: pa.Schema) -> list[str]:
-    """List a schema's columns, struct fields as dotted paths."""
+def _list_paths(fields: Iterable[pa.Field[Any]], prefix: str = "") -> Iterator[str]:
+    """Yield the columns of a schema, fields of structs as dotted paths."""
+    for field in fields:
+        yield f"{prefix}{field.name}"
+        if pa.types.is_struct(field.type):
+            yield from _list_paths(field.type, f"{prefix}{field.name}.")
 
-    def walk(prefix: str, field: pa.Field[Any]) -> list[str]:
-        path = f"{prefix}{field.name}"
-        if not pa.types.is_struct(field.type):
-            return [path]
-        return [path, *(name for child in field.type for name in walk(f"{path}.", child))]
 
-    return [name for field in schema for name in walk("", field)]
+def top_names(names: list[str], paths: Iterable[str]) -> set[str]:
+    """Return the columns among some names that dotted paths lead to or into."""
+    return {path if path in names else path.partition(".")[0] for path in paths}
 
 
 def list_names(names: Iterable[str]) -> str:
@@ -61,14 +62,11 @@ def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
 
 
 def _follow(schema: pa.Schema, names: list[str]) -> pa.DataType | None:
-    head, *rest = names
-    if head not in schema.names:
-        return None
-    found = schema.field(head).type
-    for part in rest:
-        if not pa.types.is_struct(found) or found.get_field_index(part) < 0:
+    found: Any = pa.struct(list(schema))
+    for name in names:
+        if not pa.types.is_struct(found) or found.get_field_index(name) < 0:
             return None
-        found = found.field(part).type
+        found = found.field(name).type
     return found.value_type if pa.types.is_dictionary(found) else found
 
 
@@ -122,10 +120,7 @@ def measure_rows(table: pa.Table | pa.RecordBatch, columns: list[str]) -> np.nda
     for path in columns:
         column = _find_column(table, path)
         chunks: list[Any] = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        done = 0
-        for chunk in chunks:
-            sizes[done : done + len(chunk)] += measure_texts(chunk)
-            done += len(chunk)
+        sizes += np.concatenate([sizes[:0], *map(measure_texts, chunks)])
     return sizes
 
 
@@ -161,8 +156,7 @@ def refuse_twins(names: list[str], source: SourceRecipe, where: str) -> None:
     Raises:
         SourceError: naming the columns.
     """
-    heads = {name if name in names else name.partition(".")[0] for name in source.columns}
-    if twins := sorted(name for name in heads if names.count(name) > 1):
+    if twins := sorted(name for name in top_names(names, source.columns) if names.count(name) > 1):
         raise SourceError(
             f"{where}: has {twins[0]!r} as the name of {plural(names.count(twins[0]), 'column')}. Rename them."
         )
@@ -211,7 +205,7 @@ def describe_absent(schema: pa.Schema, column: str, key: str) -> str:
         if isinstance(find_type(schema, head), _LISTS):
             return describe_list(column, head, key)
     use = f" for `{key}`" if key == "keep" else ""
-    return f"no column {column!r}{use}; there are {list_names(column_names(schema))}. Correct `{key}`."
+    return f"no column {column!r}{use}; there are {list_names(_list_paths(schema))}. Correct `{key}`."
 
 
 def describe_list(column: str, head: str, key: str) -> str:
