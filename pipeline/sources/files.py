@@ -26,7 +26,7 @@ from pipeline.sources.formats import contract
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, is_local, read_file_version, version_of_status
 from pipeline.sources.formats.columns import test_path
 from pipeline.sources.formats.contract import FORMATS
-from pipeline.sources.formats.detect import describe_packed, detect_format, ending_of, explain_unread, format_of_name
+from pipeline.sources.formats.detect import describe_packed, detect_format, explain_unread, format_of_name
 from pipeline.sources.formats.span_reader import SpanReader
 from pipeline.sources.globs import (
     BROKEN,
@@ -345,7 +345,7 @@ def check_globs(recipe: Recipe, folder: Path) -> Iterator[str]:
                 for glob in list_of(getattr(source, key, None)):
                     if not isinstance(glob, RecipePath):
                         continue  # the model reports it
-                    files, fault = _try_glob(key, glob, folder)
+                    files, fault = _try_glob(glob, folder)
                     if fault:
                         yield f"{place}.{key}: {fault}"
                     elif key == "exclude":
@@ -355,33 +355,29 @@ def check_globs(recipe: Recipe, folder: Path) -> Iterator[str]:
                         yield from (f"{place}.{found}" for found in _check_keys(source, glob.written, kept))
 
 
-def _try_glob(key: str, path: RecipePath, folder: Path) -> tuple[list[File], str]:
-    """Return the files of a source that a glob of a key matches; if it matches none, also why."""
+def _try_glob(path: RecipePath, folder: Path) -> tuple[list[File], str]:
+    """Return the files of a source that a glob matches; if it matches none, also why."""
     glob, left_out = path.written, LeftOut()
     try:
         files = expand_glob(path, left_out)
-        explained = _explain_folder(glob, path) if key == "paths" and not files else ""
+        explained = "" if files else _explain_folder(glob, path)
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         return [], f"{glob!r} cannot be listed: {error}"
     if files or explained:
         return files, explained
-    remedy = " Or leave it out." if key == "exclude" else ""
     why = "".join(f" ({line})" for line in describe_left_out(left_out))
-    return [], f"{glob!r} matches no file{why}. {explain_path(folder, glob)}{remedy}"
+    return [], f"{glob!r} matches no file{why}. {explain_path(folder, glob)}"
 
 
 def _check_keys(source: SourceRecipe | EvaluationRecipe, glob: str, files: list[File]) -> Iterator[str]:
-    # One file of each ending shows which formats the glob has, as far as names tell.
-    names = sorted({ending_of(file.name): file.name for file in reversed(files)}.values())
-    if not names:
-        return
-    formats = {name: format_of_name(name) if source.format == "auto" else source.format for name in names}
-    read_as = ", or as ".join(sorted({found or "its content says" for found in formats.values()}))
+    # Which formats the glob has, as far as names tell.
+    formats = {format_of_name(file.name) if source.format == "auto" else source.format for file in files}
+    read_as = ", or as ".join(sorted(found or "its content says" for found in formats))
+    used = {key for found in formats if found in FORMATS for key in FORMATS[found].keys}
     for key, format_ in (("separator", "text"), ("join_bytes", "text"), ("delimiter", "csv"), ("quote", "csv")):
-        used = any(found in FORMATS and key in FORMATS[found].keys for found in formats.values())
-        if getattr(source, key, None) is not None and not used:
+        if formats and getattr(source, key, None) is not None and key not in used:
             yield (
                 f"{key}: only files that are read as {format_} use it; {glob!r} is "
                 f"read as {read_as}. Leave `{key}` out, or give these files a source of their own"
-                + (f', or set format = "{format_}"' if None in formats.values() else "")
+                + (f', or set format = "{format_}"' if None in formats else "")
             )
