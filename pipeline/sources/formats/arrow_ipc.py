@@ -43,7 +43,7 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     # A file has a list of its batches; a stream is walked, if it is local and each batch stands alone.
     check_columns(schema, source, whole.name)
     if in_file:
-        return join_groups(replace(whole, kind="rg"), _measure_batches(source, whole, schema), unit_bytes)
+        return join_groups(replace(whole, kind="rg"), _measure_batches(source, whole), unit_bytes)
     stream = _walk(whole.url, whole.name, whole.version) if is_local(whole.url) else None
     if stream is None:
         return [whole]
@@ -87,17 +87,23 @@ def _check_ends(file: Any, whole: Span) -> None:
         raise SourceError(f"{whole.name}: the stream has no end mark, so it was cut short. Write or restore it whole.")
 
 
-def _measure_batches(source: SourceRecipe, whole: Span, schema: pa.Schema) -> list[Group]:
+def _open_columns(file: Any, columns: Iterable[str]) -> pa.ipc.RecordBatchFileReader:
+    """Open an IPC file of which some columns are read, given by dotted paths."""
+    fields = _read_fields(pa.ipc.open_file(file).schema, columns)
+    return pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
+
+
+def _measure_batches(source: SourceRecipe, whole: Span) -> Iterator[Group]:
     """Measure the record batches of an IPC file; from another file system, only their number is read."""
-    fields = _read_fields(schema, source.columns)
-    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     with _open(whole, mapped=True) as file:
-        reader = pa.ipc.open_file(file, options=options)
+        reader = _open_columns(file, source.columns)
         count = reader.num_record_batches
-        if is_local(whole.url):
-            batches = map(reader.get_batch, range(count))
-            return [(batch.num_rows, _text_bytes(source, batch), batch.nbytes) for batch in batches]
-    return [(None, whole.text_bytes // max(1, count), whole.stop // max(1, count))] * count
+        for index in range(count):
+            if is_local(whole.url):
+                batch = reader.get_batch(index)
+                yield batch.num_rows, _text_bytes(source, batch), batch.nbytes
+            else:
+                yield None, whole.text_bytes // count, whole.stop // count
 
 
 def _text_bytes(source: SourceRecipe, batch: pa.RecordBatch) -> int:
@@ -151,8 +157,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
 
 def _read_batches(file: Any, span: Span, columns: list[str]) -> Iterator[pa.RecordBatch]:
     if is_file(file):
-        fields = _read_fields(pa.ipc.open_file(file).schema, columns)
-        reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
+        reader = _open_columns(file, columns)
         yield from (reader.get_batch(index) for index in range(span.start, span.stop))
         return
     if span.kind == "b":
