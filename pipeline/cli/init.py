@@ -277,7 +277,7 @@ def _describe(source: _Source) -> dict[str, str]:
 
 def _write(name: str, sources: list[_Source], lines: list[str], *, has_validation: bool) -> Iterator[str]:
     """Yield the lines of the recipe."""
-    from pipeline.sources.formats.columns import list_names
+    from pipeline.sources.formats.columns import list_names, read_path_columns
     from pipeline.sources.formats.contract import FORMATS
     from pipeline.sources.survey import IN_LIST
 
@@ -299,7 +299,7 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
         found, keys = source.found, source.found.keys
         about = plural(len(found.files), "file"), format_size(source.text_bytes), plural(source.documents, "document")
         yield "\n# {}, about {} of text, {}".format(*about)
-        folders = sorted({column for file in found.files for column in re.findall(r"/([^/=]+)=[^/]*(?=/)", file.name)})
+        folders = sorted({column for file in found.files for column in read_path_columns(file.name)})
         if folders and "keep" in FORMATS[keys["format"]].keys:
             columns = ", ".join(map(printable, folders))
             yield f"# folders are columns ({columns}), for conditions: keep = {{ {folders[0]} = \"== 'a'\" }}"

@@ -354,7 +354,7 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
     left_out |= find_copies({file.name: file.stored_bytes for file in files if file.name not in left_out})
     sources: list[Found] = []
     for (label, glob), own in parts.items():
-        groups: dict[str, list[Look]] = defaultdict(list)
+        groups: dict[Any, list[Look]] = defaultdict(list)
         for file in own:
             try:
                 if file.name not in left_out:
@@ -411,10 +411,10 @@ def _ending(name: str) -> str:
     return found[0] if found else ""
 
 
-def _kind_of(keys: Keys, letters: Letters) -> str:
+def _kind_of(keys: Keys, letters: Letters) -> tuple[str | None, ...]:
     """Return what like files have in common; the column of the text is chosen for all of them."""
-    same = [keys.get(key) for key in ("format", "encoding", "delimiter", "quote", "separator")]
-    return json.dumps([*same, [*letters] if keys["format"] == "csv" else []])
+    same = (keys.get(key) for key in ("format", "encoding", "delimiter", "quote", "separator"))
+    return *same, *(letters if keys["format"] == "csv" else ())
 
 
 def _divide(looks: list[Look]) -> Iterator[tuple[Keys, list[File], Letters]]:
