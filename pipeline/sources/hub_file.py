@@ -102,16 +102,12 @@ class RangeFile(io.RawIOBase):
         start = self._place
         stop = self.size if size is None or size < 0 else min(self.size, start + size)
         self._place = stop
-        # pyarrow reads what was announced, in that order, but may read over the end of a range.
+        # pyarrow reads what was announced, in that order, or the beginning of it.
         for index, group in enumerate(self._groups):
             for part in group:
-                if part[0] <= start < part[1] and part in self._fetched:
+                if part[0] <= start and stop <= part[1] and part in self._fetched:
                     self._fetch_ahead(index)
-                    data = self._fetched[part].result()
-                    if (start, stop) == part:
-                        return data
-                    rest = self.fetch(part[1], stop) if stop > part[1] else b""
-                    return data[start - part[0] : stop - part[0]] + rest
+                    return self._fetched[part].result()[start - part[0] : stop - part[0]]
         return self.fetch(start, stop) if stop > start else b""
 
     def readinto(self, buffer: Any) -> int:

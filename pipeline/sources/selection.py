@@ -337,13 +337,11 @@ def _find_small(demand: Demand, selections: list[Selection]) -> list[str]:
     for index, selection in enumerate(selections):
         if selection.has_more or selection.is_left_out:
             continue
-        name = selection.source.name
-        rows = [span.rows for unit in selection.units for span in unit.spans]
-        most = selection.text_bytes
         # A token takes a byte at least, and each row may add the EOS of a document.
-        most += sum(row for row in rows if row is not None) if None not in rows else most
+        spans = [span for unit in selection.units for span in unit.spans]
+        most = sum(span.text_bytes + (span.text_bytes if span.rows is None else span.rows) for span in spans)
         if not most:
-            faults.append(f"source {name!r}: its files hold no document. Correct `paths`.")
+            faults.append(f"source {selection.source.name!r}: its files hold no document. Correct `paths`.")
         elif demand.recipe.has_weights and (fault := demand.validation_fault(index, most, how_sure="at most ")):
             faults.append(fault)
     # Without weights, a source may give nothing, but not all.
