@@ -12,7 +12,6 @@ document holds. Size: less than a byte a document. Memory: one partition.
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import base64
-import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from pipeline.arrow_arrays import unwrap_mask, wrap_numbers, wrap_texts
 from pipeline.encode.run import Run
 from pipeline.engine.checksums import WrittenFile, checksum_file
 from pipeline.engine.receipts import TaskOutput
+from pipeline.sources.ranged_file import RangedFile
 from shards.format.arrays import Bools, Int64s, Integers
 from shards.stores.open import open_store
 from shards.stores.store import Store
@@ -202,32 +202,15 @@ def find_reasons(rows: pa.Table, wants: Callable[[str], bool]) -> Bools:
     return np.array([*map(wants, names), False], bool)[codes]
 
 
-class _TaskFile(io.RawIOBase):
-    """A file of a finished task for reading by pyarrow; each range that is read is compared with its checksums."""
+class _TaskFile(RangedFile):
+    """A file of a finished task; each range that is read is compared with its checksums."""
 
     def __init__(self, output: TaskOutput[Any], name: str):
-        self._output, self._name, self._at = output, name, 0
-        self._size = output.size(name)
+        super().__init__(output.size(name))
+        self._output, self._name = output, name
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size if size < 0 else min(self._size, self._at + size)
-        data = bytes(self._output.read(self._name, self._at, end))
-        self._at = end
-        return data
+    def take(self, start: int, stop: int) -> bytes:
+        return bytes(self._output.read(self._name, start, stop))
 
 
 def read_evidence(store: Store, runs: int) -> Evidence:

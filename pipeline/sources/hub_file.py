@@ -6,14 +6,13 @@ that versions never mix. Memory: `AHEAD_BYTES` and the group of ranges that is b
 """
 
 import functools
-import io
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.network import is_kept, network_settings, open_cache
+from pipeline.sources.ranged_file import RangedFile
 from shards.stores.hub_client import limit_hub_requests
 from shards.stores.hub_store import HubAddress, HubStore
 from shards.stores.retry import StoreError
@@ -26,8 +25,8 @@ Range = tuple[int, int]
 """The first byte, and one past the last."""
 
 
-class RangeFile(io.RawIOBase):
-    """A file on the Hub at one commit, as a read-only file object for pyarrow."""
+class RangeFile(RangedFile):
+    """A file on the Hub at one commit."""
 
     def __init__(self, url: str, version: str):
         """Prepare to read a file on the Hub; no request is sent yet.
@@ -36,18 +35,16 @@ class RangeFile(io.RawIOBase):
             url: `hf://datasets/OWNER/NAME@COMMIT/PATH`.
             version: `SIZE bytes, ETAG`.
         """
-        super().__init__()
         match = _URL.fullmatch(url)
         assert match, url
         size, _, etag = version.partition(" bytes, ")
-        file = ListedFile(match["path"], int(size), etag)
+        super().__init__(int(size))
+        file = ListedFile(match["path"], self.size, etag)
         settings = network_settings()
         limit_hub_requests(settings.give_up_s, wait_s=settings.timeout_s)
         self._store = HubStore(HubAddress(match["repo"]), match["commit"], {match["path"]: file})
         self._name = match["path"]
         self._key = f"{url} {version}"
-        self.size = file.bytes
-        self._place = 0
         self._groups: list[list[Range]] = []
         self._fetched: dict[Range, Future[bytes]] = {}
         self._next = 0  # the first group that is not being fetched yet
@@ -97,37 +94,15 @@ class RangeFile(io.RawIOBase):
             for key in self._keys:
                 cache.delete(key)
 
-    def read(self, size: int | None = -1) -> bytes:
-        """Return `size` bytes from the position on, or all that are left if it is negative or None."""
-        start = self._place
-        stop = self.size if size is None or size < 0 else min(self.size, start + size)
-        self._place = stop
+    def take(self, start: int, stop: int) -> bytes:
+        """Return the bytes [start, stop), from what was fetched ahead if they are announced."""
         # pyarrow reads what was announced, in that order, or the beginning of it.
         for index, group in enumerate(self._groups):
             for part in group:
                 if part[0] <= start and stop <= part[1] and part in self._fetched:
                     self._fetch_ahead(index)
                     return self._fetched[part].result()[start - part[0] : stop - part[0]]
-        return self.fetch(start, stop) if stop > start else b""
-
-    def readinto(self, buffer: Any) -> int:
-        """Read bytes into a buffer, and return how many they were."""
-        view = memoryview(buffer).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a position and return it."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self.size}[whence]
-        self._place = base + offset
-        return self._place
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+        return self.fetch(start, stop)
 
     def close(self) -> None:
         """Cancel and free the ranges that were fetched ahead."""
