@@ -11,6 +11,7 @@ import codecs
 import json
 import os
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -258,14 +259,15 @@ def _is_json_lines(head: bytes, is_cut: bool) -> bool:
     if is_cut and len(lines) == 1:
         return bool(re.match(rb'\s*\{\s*"', head))  # one line, longer than the head
     judged = (lines[:-1] if is_cut else lines)[:_JUDGED_LINES]
-    return 2 * sum(isinstance(_parse(line), dict) for line in judged) > len(judged)
+    return 2 * sum(parse_object(line) is not None for line in judged) > len(judged)
 
 
-def _parse(line: bytes) -> Any:
+def parse_object(line: bytes) -> dict[str, Any] | None:
+    """Return the object on a line of JSON, with whole numbers of any length; None if there is none."""
     if not line.lstrip(codecs.BOM_UTF8 + b" \t\r").startswith(b"{"):
-        return None  # no object; to find that out by an exception takes ten times as long
+        return None  # to find that out by an exception takes ten times as long
     try:
-        return json.loads(line.decode("utf-8-sig", "replace"))
+        return json.loads(line.decode("utf-8-sig", "replace"), parse_int=Decimal)
     except (ValueError, RecursionError):
         return None
 

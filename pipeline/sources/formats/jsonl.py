@@ -17,6 +17,7 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, excerpt, open_file
 from pipeline.sources.formats.columns import describe_list, list_names
+from pipeline.sources.formats.detect import parse_object
 from pipeline.sources.formats.span_reader import Malformed, SpanReader, parse_parts
 from pipeline.sources.messages import MESSAGES, PLAIN_MESSAGES, describe_turns
 
@@ -78,11 +79,7 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
     piece = piece.lstrip()
     head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1 or len(piece)]
     options = parse_options(source, span.name)
-    records: list[dict[str, Any]] = []
-    for line in head.split(b"\n"):
-        with contextlib.suppress(ValueError, RecursionError):
-            record = json.loads(line.decode("utf-8-sig", "replace"), parse_int=Decimal)
-            records += [record] if isinstance(record, dict) else []
+    records = [record for line in head.split(b"\n") if (record := parse_object(line)) is not None]
     for column, key in source.columns.items():
         if column == source.messages:
             first = next((value for record in records for value in _values_at(record, column) if value), None)
