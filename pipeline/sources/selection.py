@@ -11,6 +11,7 @@ the files. A build opens the files of a group only when it has used the groups b
 order of the others. Of 2,400 files, it reads the footers of 16 if a few hold enough.
 """
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -65,15 +66,11 @@ class SpanCache:
     def __init__(self, work: WritableStore):
         """Use the cached spans that an earlier build kept in `work`."""
         self._work = work
+        self._kept: _Kept = {}
+        with contextlib.suppress(OSError, ValueError):  # absent or damaged: each file is opened
+            self._kept = unseal(work.read(SPANS_FILE), _Kept)
         self._used: _Kept = {}
         self._changed = False
-
-    @cached_property
-    def _kept(self) -> _Kept:
-        try:
-            return unseal(self._work.read(SPANS_FILE), _Kept)
-        except (OSError, ValueError):
-            return {}  # absent or damaged: each file is opened
 
     def list_spans(self, source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:
         """List the spans of several files, in the files' order; only files that the cache lacks are opened.

@@ -122,7 +122,9 @@ def detect_format(file: File, encoding: str, head: bytes | None = None) -> str:
     ending = ending_of(name)
     if found := _BY_NAME.get(ending):
         return found
-    head = read_head(file) if head is None else head
+    if head is None:
+        with open_file(file.url, file.version) as raw:
+            head = open_decompressed(raw, name).read(HEAD_BYTES)
     is_cut = len(head) == HEAD_BYTES
     if found := next((found for magic, found in _BY_MAGIC.items() if head.startswith(magic)), None):
         return found
@@ -160,12 +162,6 @@ def detect_format(file: File, encoding: str, head: bytes | None = None) -> str:
             'or "file" to make each file one document.'
         )
     return "file"
-
-
-def read_head(file: File) -> bytes:
-    """Return the first bytes of a file by which its format is detected, decompressed if its name tells so."""
-    with open_file(file.url, file.version) as raw:
-        return open_decompressed(raw, file.name).read(HEAD_BYTES)
 
 
 def explain_unread(file: File | Span, error: BaseException, format_: str = "auto") -> str:
