@@ -25,7 +25,7 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, TextBatch, describe_place
 from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, compression_of
 from pipeline.sources.formats.columns import measure_texts, without_path_columns
-from pipeline.sources.formats.encodings import UTF8, text_per_byte
+from pipeline.sources.formats.encodings import UTF8
 from pipeline.sources.formats.span_reader import SpanReader, too_long
 from shards.errors import plural
 
@@ -80,7 +80,8 @@ def cut_file(source: SourceRecipe, file: File, format_: str, unit_bytes: int | N
     size = int(file.version.partition(" ")[0])
     per_byte = _CONTENT_PER_LINE_BYTE if source.content == "software-heritage" else 1
     compression = TEXT_PER_STORED_BYTE if compression_of(name) else 1
-    text_bytes = int(size * compression * per_byte * text_per_byte(source.encoding))
+    stored_per_character = {"utf-16": 2, "utf-32": 4}.get(source.encoding[:6], 1)
+    text_bytes = int(size * compression * per_byte / stored_per_character)
     whole = Span(file.url, name, file.version, format_, "b", 0, size, text_bytes, None, size, file.revision)
     return FORMATS[format_].load().cut_file(source, whole, unit_bytes or UNIT_BYTES)
 

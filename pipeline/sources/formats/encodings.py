@@ -19,7 +19,6 @@ _MARK = "tokenmill-mark"
 """The name under which Python's codecs know `_mark`."""
 _MARKED = re.compile(rb"\xff([0-9a-f]{2})")
 """A byte that did not decode, in text that `decode_blocks` gives."""
-_STORED_PER_CHARACTER = {"utf-16": 2, "utf-32": 4}
 _WIDE_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -92,11 +91,6 @@ def is_cuttable(encoding: str) -> bool:
         if decoder.getstate() != (b"", 0):  # waits for more, or has another meaning for what follows
             return False
     return True
-
-
-def text_per_byte(encoding: str) -> float:
-    """Return about how many bytes of UTF-8 a byte of a file gives, for estimates."""
-    return 1 / _STORED_PER_CHARACTER.get(encoding[:6], 1)
 
 
 def find_wide_encoding(head: bytes) -> str:
