@@ -35,7 +35,7 @@ from pipeline.sources.formats.byte_io import (
     open_file,
 )
 from pipeline.sources.formats.csv_table import OLD_MAC, Form, QuotedFields
-from pipeline.sources.formats.detect import detect_format, explain_unread, find_stand_in, is_binary
+from pipeline.sources.formats.detect import STAND_INS, detect_format, explain_unread, is_binary, look_up
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.html_page import MOST_PAGE_BYTES, READ_AS, find_encoding
 from pipeline.sources.formats.parquet import open_parquet
@@ -117,7 +117,7 @@ def look_at(file: File) -> tuple[Keys, Letters]:
         named = replace(file, name=os.path.splitext(file.name)[0]) if compression_of(file.name) else file
         format_ = detect_format(named, encoding or UTF8, head)
         keys: Keys = {"format": format_} | ({"encoding": encoding} if encoding else {})
-        if format_ in ("jsonl", "json", "csv") and (what := find_stand_in(head)):
+        if format_ in ("jsonl", "json", "csv") and (what := look_up(head, STAND_INS)):
             raise SourceError(f"{file.name}: holds {what}")
         if format_ in ("parquet", "arrow"):
             return _choose_column(file, keys, _list_rows(file, format_))

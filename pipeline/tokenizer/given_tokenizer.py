@@ -14,7 +14,7 @@ from typing import cast
 
 from pipeline.recipe.chat import ChatRecipe
 from pipeline.recipe.schema import BOS_TEXTS
-from pipeline.sources.formats.detect import find_stand_in
+from pipeline.sources.formats.detect import STAND_INS, look_up
 from pipeline.tokenizer.chat_tokens import add_chat_tokens, find_chat_faults, find_chat_ids
 from shards.errors import InputError, plural, remedy_of
 from shards.format.chat import ChatIds
@@ -256,7 +256,7 @@ def _find_wrong_ids(data: Part) -> Iterator[str]:
 
 def _describe_kind(path: Path, content: bytes) -> str:
     """Return what a file given as tokenizer is if it is none, and how to make one of it; empty if that is not known."""
-    if what := find_stand_in(content):
+    if what := look_up(content, STAND_INS):
         return f"holds {what}."
     if not content.strip():
         return "is empty. Restore it, or train one."

@@ -11,6 +11,7 @@ import codecs
 import json
 import os
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ _MAGIC = {magics[0]: codec for codec, magics in _CODEC_MAGIC.items()} | {
     b"GIF8": "an image (GIF)",
 }
 _PAGE = "a page, such as a server's error: download the file again"
-_STAND_INS = {
+STAND_INS = {
     LFS_POINTER: LFS_REMEDY,
     b"-----BEGIN PGP MESSAGE": "data encrypted by PGP: decrypt it",
     b"Salted__": "data encrypted by OpenSSL: decrypt it",
@@ -126,12 +127,12 @@ def detect_format(file: File, encoding: str, head: bytes | None = None) -> str:
         with open_file(file.url, file.version) as raw:
             head = open_decompressed(raw, name).read(HEAD_BYTES)
     is_cut = len(head) == HEAD_BYTES
-    if found := next((found for magic, found in _BY_MAGIC.items() if head.startswith(magic)), None):
+    if found := look_up(head, _BY_MAGIC):
         return found
     # From here on it is text, or refused.
     if packed := describe_packed(file, head):
         raise SourceError(f"{name}: {packed}.")
-    if kind := next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None):
+    if kind := look_up(head, _MAGIC):
         raise _not_text(name, kind)
     if encoding == UTF8:
         refuse_wide(head, name)
@@ -190,12 +191,12 @@ def explain_unread(file: File | Span, error: BaseException, format_: str = "auto
         if "Dictionary mismatch" in str(error):
             return "needs a dictionary of Zstandard, which is not read. Decompress it: zstd -d -D DICTIONARY"
         return ""
-    if what := find_stand_in(head):
+    if what := look_up(head, STAND_INS):
         is_text = not codec and ending_of(name) != ".json" and "keep" not in FORMATS.get(format_, FORMATS["file"]).keys
         return "" if is_text and what == _PAGE else f"holds {what}"
     if not codec and not format_:
         return ""  # `detect_format` says it
-    if kind := next((kind for magic, kind in (_BY_MAGIC | _MAGIC).items() if head.startswith(magic)), ""):
+    if kind := look_up(head, _BY_MAGIC | _MAGIC):
         return f"holds {kind}. Correct its name or `format`"
     if packed := describe_packed(file, head):
         return packed
@@ -205,9 +206,9 @@ def explain_unread(file: File | Span, error: BaseException, format_: str = "auto
     return "" if is_text else "holds binary data, not text. Correct its name or `format`"
 
 
-def find_stand_in(head: bytes) -> str:
-    """Return what is found in the place of a file, by its first bytes, and the remedy; empty for other files."""
-    return next((what for mark, what in _STAND_INS.items() if head.startswith(mark)), "")
+def look_up(head: bytes, table: Mapping[bytes, str]) -> str:
+    """Return what a table of first bytes says of a file; empty if nothing."""
+    return next((what for mark, what in table.items() if head.startswith(mark)), "")
 
 
 def _explain_window(name: str, head: bytes) -> str:
