@@ -219,7 +219,9 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[S
     rows: int | None = 0
 
     def close() -> None:
-        spans.append(replace(whole, start=start, stop=stop, text_bytes=text_bytes, rows=rows, stored_bytes=stored))
+        spans.append(
+            replace(whole, kind="rg", start=start, stop=stop, text_bytes=text_bytes, rows=rows, stored_bytes=stored)
+        )
 
     for index, (own_rows, own_text, own_stored) in enumerate(groups):
         # Row numbers are uint32.

@@ -109,7 +109,7 @@ def look_at(file: File) -> tuple[Keys, Letters]:
         InputError: the file holds no text; the message begins with its name and the reason.
         OSError, ValueError, EOFError: it cannot be read.
     """
-    with open_file(file.url, file.version) as raw:
+    with open_file(file) as raw:
         stream = open_decompressed(raw, file.name)
         head = stream.read(HEAD_BYTES)
         encoding = find_wide_encoding(head)
@@ -289,10 +289,10 @@ def _list_rows(file: File, format_: str) -> Iterator[Any]:
     """Yield the first rows of a columnar file, without dates and times, of which Python has not all."""
     with contextlib.ExitStack() as stack:
         if format_ == "parquet":
-            opened, _, _ = stack.enter_context(open_parquet(file.url, file.version))
+            opened, _, _ = stack.enter_context(open_parquet(file))
             batches: Any = opened.iter_batches(_RECORDS)
         else:
-            raw: Any = stack.enter_context(open_file(file.url, file.version))
+            raw: Any = stack.enter_context(open_file(file))
             batches = [pa.ipc.open_file(raw).get_batch(0)] if is_file(raw) else pa.ipc.open_stream(raw)
         for batch in batches:
             table = pa.Table.from_batches([batch.slice(0, _RECORDS)])

@@ -9,7 +9,6 @@ shares with those before it, is one span. Memory: one record batch, as in the fi
 import contextlib
 import itertools
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast
 
@@ -43,11 +42,11 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     # A file has a list of its batches; a stream is walked, if it is local and each batch stands alone.
     check_columns(schema, source, whole.name)
     if in_file:
-        return join_groups(replace(whole, kind="rg"), _measure_batches(source, whole), unit_bytes)
-    stream = _walk(whole.url, whole.name, whole.version) if is_local(whole.url) else None
+        return join_groups(whole, _measure_batches(source, whole), unit_bytes)
+    stream = _walk(whole.url, whole.version) if is_local(whole.url) else None
     if stream is None:
         return [whole]
-    return join_groups(replace(whole, kind="rg"), _measure_messages(source, whole, *stream), unit_bytes)
+    return join_groups(whole, _measure_messages(source, whole, *stream), unit_bytes)
 
 
 @contextlib.contextmanager
@@ -57,7 +56,7 @@ def _open(span: Span, *, mapped: bool = False) -> Generator[Any]:
         with pa.memory_map(span.url) if mapped else pa.OSFile(span.url, mode="r") as file:
             yield file
         return
-    with open_file(span.url, span.version) as raw, pa.PythonFile(cast("Any", raw), mode="r") as file:
+    with open_file(span) as raw, pa.PythonFile(cast("Any", raw), mode="r") as file:
         yield file
 
 
@@ -111,7 +110,7 @@ def _text_bytes(source: SourceRecipe, batch: pa.RecordBatch) -> int:
 
 
 @lru_cache(maxsize=32)  # a sample reads many batches of one stream
-def _walk(url: str, name: str, version: str) -> tuple[pa.Schema, list[int]] | None:
+def _walk(url: str, version: str) -> tuple[pa.Schema, list[int]] | None:
     """Return an Arrow stream's schema, where its record batches start, and where the last one ends; None if
     dictionaries are among them."""
     with pa.memory_map(url) as file:
@@ -163,7 +162,7 @@ def _read_batches(file: Any, span: Span, columns: list[str]) -> Iterator[pa.Reco
     if span.kind == "b":
         yield from pa.ipc.open_stream(file, options=pa.ipc.IpcReadOptions(use_threads=False))
         return
-    stream = _walk(span.url, span.name, span.version)
+    stream = _walk(span.url, span.version)
     assert stream is not None  # or it would not have been cut
     schema, offsets = stream
     file.seek(offsets[span.start])

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from pipeline.sources.base import BATCH_BYTES, SourceError, Span
+from pipeline.sources.base import BATCH_BYTES, File, SourceError, Span
 from pipeline.sources.formats.encodings import UTF8, decode_blocks, is_cuttable, refuse_wide
 from shards.stores.files import no_pipe
 from shards.terminal.display import printable
@@ -51,26 +51,21 @@ def is_local(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def open_file(url: str, version: str) -> Generator[BinaryIO]:
-    """Open a file on any file system for reading bytes, without decompression.
-
-    Args:
-        url: the file.
-        version: its `Span.version`, by which a file on the Hub is compared with each answer.
-    """
-    if is_local(url):
-        with open(url, "rb", opener=no_pipe) as file:
-            yield file
+def open_file(file: File | Span) -> Generator[BinaryIO]:
+    """Open a file on any file system for reading bytes, without decompression; one on the Hub in the given version."""
+    if is_local(file.url):
+        with open(file.url, "rb", opener=no_pipe) as opened:
+            yield opened
         return
-    if url.startswith("hf://"):
+    if file.url.startswith("hf://"):
         from pipeline.sources.hub_file import RangeFile
 
-        with io.BufferedReader(RangeFile(url, version), _HUB_BYTES) as file:
-            yield cast("BinaryIO", file)
+        with io.BufferedReader(RangeFile(file.url, file.version), _HUB_BYTES) as opened:
+            yield cast("BinaryIO", opened)
         return
-    fs, path = _open_file_system(url)
-    with fs.open(path, "rb") as file:
-        yield cast("BinaryIO", file)
+    fs, path = _open_file_system(file.url)
+    with fs.open(path, "rb") as opened:
+        yield cast("BinaryIO", opened)
 
 
 def read_file_version(url: str) -> str:
@@ -161,7 +156,7 @@ def _cut(whole: Span, unit_bytes: int, find: Callable[[BinaryIO, int], Iterable[
     if compression_of(whole.name) or not can_cut or whole.text_bytes <= unit_bytes:
         return [whole]
     per_byte = max(1, whole.text_bytes // whole.stop)
-    with open_file(whole.url, whole.version) as raw:
+    with open_file(whole) as raw:
         cuts = [0, *(place for place in find(raw, unit_bytes // per_byte) if place < whole.stop), whole.stop]
     return [
         replace(whole, start=start, stop=stop, text_bytes=(stop - start) * per_byte, stored_bytes=stop - start)

@@ -83,7 +83,7 @@ def _read_header(source: SourceRecipe, span: Span) -> _Header:
     """
     form = Form(source.delimiter or _DELIMITERS.get(ending_of(span.name), ","), source.quote)
     names, length = list[str](), 0
-    with open_file(span.url, span.version) as raw:
+    with open_file(span) as raw:
         reader = SpanReader(source, replace(span, start=0))
         for piece, _ in reader.read_cut(raw, QuotedFields(form).find_end):
             start = 0

@@ -124,7 +124,7 @@ def detect_format(file: File, encoding: str, head: bytes | None = None) -> str:
     if found := _BY_NAME.get(ending):
         return found
     if head is None:
-        with open_file(file.url, file.version) as raw:
+        with open_file(file) as raw:
             head = open_decompressed(raw, name).read(HEAD_BYTES)
     is_cut = len(head) == HEAD_BYTES
     if found := look_up(head, _BY_MAGIC):
@@ -177,7 +177,7 @@ def explain_unread(file: File | Span, error: BaseException, format_: str = "auto
     if remedy_of(error) or not (is_local(file.url) or isinstance(error, ValueError)):
         return ""  # what a network has lost is not asked for again
     try:
-        with open_file(file.url, file.version) as raw:
+        with open_file(file) as raw:
             head = raw.read(HEAD_BYTES)
     except BROKEN_FILE_ERRORS:
         return ""

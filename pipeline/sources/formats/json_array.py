@@ -22,7 +22,7 @@ _SPACE = b" \t\r\n"
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the first elements of a JSON array, and cut its file between elements; a compressed one is one span."""
     reader = SpanReader(source, whole)
-    with open_file(whole.url, whole.version) as raw:
+    with open_file(whole) as raw:
         head = next(filter(bytes.strip, _read_lines(raw, reader)), b"")
     if not head:
         return []

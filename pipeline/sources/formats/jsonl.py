@@ -30,7 +30,7 @@ _REMEDY = "Repair the record, or correct the column's name or type"
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the first records of a file of JSON lines, and cut it after line ends; a compressed one is one span."""
-    with open_file(whole.url, whole.version) as raw:
+    with open_file(whole) as raw:
         head = next(filter(bytes.strip, SpanReader(source, whole).read_pieces(raw, b"\n")), b"")
     if not head:
         return []

@@ -12,7 +12,6 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator
-from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +20,16 @@ import pyarrow.parquet as pq
 
 from pipeline.arrow_arrays import gather
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import BATCH_BYTES, Group, SourceError, Span, TextBatch, batch_without_rows, join_groups
+from pipeline.sources.base import (
+    BATCH_BYTES,
+    File,
+    Group,
+    SourceError,
+    Span,
+    TextBatch,
+    batch_without_rows,
+    join_groups,
+)
 from pipeline.sources.formats.byte_io import is_local, open_file
 from pipeline.sources.formats.columns import check_columns, split_rows, test_predicates
 from pipeline.sources.formats.span_reader import SpanReader
@@ -45,7 +53,7 @@ _DICTIONARY_PAGE = re.compile(
 
 
 @contextlib.contextmanager
-def open_parquet(url: str, version: str) -> Generator[tuple[pq.ParquetFile, Any, RangeFile | None]]:
+def open_parquet(file: File | Span) -> Generator[tuple[pq.ParquetFile, Any, RangeFile | None]]:
     """Open a parquet file and read its footer.
 
     Yields:
@@ -56,26 +64,25 @@ def open_parquet(url: str, version: str) -> Generator[tuple[pq.ParquetFile, Any,
     """
     remote: RangeFile | None = None
     with contextlib.ExitStack() as stack:
-        if url.startswith("hf://"):
+        if file.url.startswith("hf://"):
             from pipeline.sources.hub_file import RangeFile
 
-            remote = stack.enter_context(RangeFile(url, version))
+            remote = stack.enter_context(RangeFile(file.url, file.version))
             data: Any = pa.PythonFile(cast("Any", remote), mode="r")
-        elif is_local(url):
-            data = stack.enter_context(pa.memory_map(url))
+        elif is_local(file.url):
+            data = stack.enter_context(pa.memory_map(file.url))
         else:
-            data = pa.PythonFile(cast("Any", stack.enter_context(open_file(url, version))), mode="r")
-        # Of other remote files the next ranges are read ahead; one on the Hub does so itself, without the gaps.
-        ahead, metadata = remote is None and not is_local(url), _read_footer(remote) if remote else None
+            data = pa.PythonFile(cast("Any", stack.enter_context(open_file(file))), mode="r")
         # INT96 is read as microseconds: in nanoseconds, years before 1677 and after 2262 would be others.
-        file = pq.ParquetFile(
+        opened = pq.ParquetFile(
             data,
-            metadata=metadata,
-            pre_buffer=ahead,
+            metadata=_read_footer(remote) if remote else None,
+            # Of other remote files the next ranges are read ahead; one on the Hub does so itself, without the gaps.
+            pre_buffer=remote is None and not is_local(file.url),
             page_checksum_verification=True,
             coerce_int96_timestamp_unit="us",
         )
-        yield stack.enter_context(file), data, remote
+        yield stack.enter_context(opened), data, remote
 
 
 def _read_footer(file: RangeFile) -> pq.FileMetaData:
@@ -91,13 +98,13 @@ def _read_footer(file: RangeFile) -> pq.FileMetaData:
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Cut a Parquet file into spans of whole row groups with up to `unit_bytes` of text each."""
-    with open_parquet(whole.url, whole.version) as (file, _, _):
+    with open_parquet(whole) as (file, _, _):
         metadata = file.metadata
         check_columns(file.schema_arrow, source, whole.name)
         content_bytes = _mean_content_bytes(file) if source.content == "software-heritage" else None
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     measured = (_measure_group(source, group, content_bytes) for group in groups)
-    return join_groups(replace(whole, kind="rg"), measured, unit_bytes)
+    return join_groups(whole, measured, unit_bytes)
 
 
 def _measure_group(source: SourceRecipe, group: pq.RowGroupMetaData, content_bytes: float | None) -> Group:
@@ -127,7 +134,7 @@ def _mean_content_bytes(file: pq.ParquetFile) -> float:
 def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the row groups of a span of a Parquet file."""
     span = reader.span
-    with open_parquet(span.url, span.version) as (file, data, remote):
+    with open_parquet(span) as (file, data, remote):
         groups = {index: file.metadata.row_group(index) for index in range(span.start, span.stop)}
         if remote is not None:  # what will be read, in order, is fetched ahead
             remote.expect([_find_places(group, reader.columns) for group in groups.values()])

@@ -57,7 +57,7 @@ class SpanReader:
     @contextlib.contextmanager
     def open(self) -> Generator[BinaryIO]:
         """Open the file: batches then say how far it has been read."""
-        with open_file(self.span.url, self.span.version) as raw:
+        with open_file(self.span) as raw:
             self._raw = raw
             yield raw
 
@@ -114,16 +114,17 @@ class SpanReader:
             remedy: of all faults.
         """
         for place, fault in sorted(faults.items()):
-            self.refuse(describe_place(self.span, self.row + place), fault, remedy)
+            self.refuse(self.row + place, fault, remedy)
         # Malformed records keep their numbers: rows of the others are those that provenance names.
         return np.delete(self.number_rows(count), list(faults))
 
-    def refuse(self, where: str, fault: object, remedy: str) -> None:
+    def refuse(self, row: int, fault: str, remedy: str) -> None:
         """Count a malformed record, and keep some to show.
 
         Raises:
             SourceError: the source's `max_malformed` is 0.
         """
+        where = describe_place(self.span, row)
         if not self.source.max_malformed:
             raise SourceError(f"{where}: {fault}. {remedy}{ALLOW}.")
         self.not_read[MALFORMED] += 1

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import Span, TextBatch, describe_place
+from pipeline.sources.base import Span, TextBatch
 from pipeline.sources.formats import html_page
 from pipeline.sources.formats.encodings import UTF8, decode_whole
 from pipeline.sources.formats.span_reader import SpanReader
@@ -46,7 +46,7 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
         if span.format != "file":
             documents = [take_text(span.format, documents[0], reader.source.encoding)]
     except ValueError as error:
-        reader.refuse(describe_place(span, 0), f"cannot be read as {span.format}: {error}", "Repair the file")
+        reader.refuse(0, f"cannot be read as {span.format}: {error}", "Repair the file")
         documents = []
     yield reader.finish(TextBatch(wrap_texts(pa.large_binary(), documents), np.zeros(len(documents), np.uint32)))
 
