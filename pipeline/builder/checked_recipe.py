@@ -154,7 +154,7 @@ def pin_models(recipe: Recipe, *, allow_code: bool) -> Recipe:
     sources: list[SourceRecipe] = []
     for source in recipe.sources:
         language = source.clean.language
-        if language is not None and not language.sha256:
+        if language is not None and not language.model.sha256:
             language = language.with_values(model=language.model.pinned(hash_file(Path(language.file))))
         python = [read_function(table, allow_code=allow_code) for table in source.clean.python or ()] or None
         clean = source.clean.with_values(language=language, python=python)
@@ -171,7 +171,8 @@ def _check_filters(recipe: Recipe) -> Iterator[str]:
                     yield f"{place}.datatrove.{index}: {fault}"
         table = clean.language
         if table and isinstance(table.model, RecipePath) and (table.enabled or "model" in table.model_fields_set):  # pyright: ignore[reportUnnecessaryIsInstance]
-            yield from (f"{place}.language: {fault}" for fault in check_model(table.file, table.sha256, table.keep))
+            faults = check_model(table.file, table.model.sha256, table.keep)
+            yield from (f"{place}.language: {fault}" for fault in faults)
 
 
 def _check_tokenizer_file(recipe: Recipe, folder: Path) -> Iterator[str]:

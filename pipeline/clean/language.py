@@ -44,7 +44,7 @@ def apply(table: Language, documents: Documents, tally: Tally) -> Documents:
     Raises:
         InputError: the model's file has changed.
     """
-    model = _open_model(table.file, table.sha256)
+    model = _open_model(table.file, table.model.sha256)
     wanted = {_LABEL + language for language in table.keep}
     found: dict[int, str] = {}
     for index, data in enumerate(documents.seen):

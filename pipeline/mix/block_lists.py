@@ -10,14 +10,13 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.clean.drops import SourceDrops
-from pipeline.recipe.paths import DIGEST_MARK, RecipePath, explain_path
+from pipeline.recipe.paths import RecipePath, explain_path
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
 from shards.format.arrays import Int32s, UInt64s
@@ -31,96 +30,76 @@ MOST_FAULTS = 5
 _LINE_BYTES = 1 << 20
 """Longer lines are read in pieces: a file without line ends need not fit into memory."""
 _HASH = re.compile(rb"[0-9a-fA-F]{32}")
-_DIGEST = re.compile(r"(.+)#sha256=([0-9a-f]{64})", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class BlockList:
-    """One entry of a recipe's `drop_hashes`."""
+def read_list(entry: RecipePath) -> tuple[UInt64s, str]:
+    """Read the block list that an entry of `drop_hashes` names, `FILE` or `FILE#sha256=DIGEST`.
 
-    name: str
-    """The file as the recipe names it, relative to the recipe's folder."""
-    path: Path
-    sha256: str | None = None
-    """SHA-256 of the file's bytes; None if not known yet."""
+    Returns:
+        The distinct hashes in order, uint64 `(hashes, 2)`, first and last 8 bytes; and the file's SHA-256.
 
-    @property
-    def drop_reason(self) -> str:
-        """The drop reason under which the documents of a block list are counted."""
-        return block_list_reason(self.name)
-
-    def read(self) -> tuple[UInt64s, str]:
-        """Read the file of a block list.
-
-        Returns:
-            The distinct hashes in order, uint64 `(hashes, 2)`, first and last 8 bytes; and the file's SHA-256.
-
-        Raises:
-            InputError: the file cannot be read, holds lines that are not hashes, or does not match `sha256`.
-        """
-        digest = hashlib.sha256()
-        found = bytearray()
-        faults: list[str] = []
-        try:
-            with open(self.path, "rb", opener=no_pipe) as file:
-                for number, line in enumerate(iter(partial(file.readline, _LINE_BYTES), b""), 1):
-                    digest.update(line)
-                    text = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
-                    if _HASH.fullmatch(text):
-                        found += bytes.fromhex(text.decode("ascii"))
-                    elif text and text[:1] != b"#":
-                        faults.append(f"line {number} is {_quote(text)}")
-                        if len(faults) == MOST_FAULTS:
-                            break
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be read: {error.strerror}") from error
-        except UnicodeEncodeError as error:
-            raise InputError(f"{self.path!r}: not the name of a file: it holds a lone surrogate") from error
-        if faults:
-            raise InputError(
-                f"{self.path}: {'; '.join(faults)}. Expected 32 hexadecimal digits a line, a document's content hash, "
-                f"as `tokenmill trace --out FILE` writes them."
-            )
-        if self.sha256 not in (None, digest.hexdigest()):
-            raise InputError(
-                f"{self.path}: its SHA-256 is {digest.hexdigest()}, expected {self.sha256}: it was changed, or is "
-                "another list. Restore it, or name the one you want."
-            )
-        # Each hash once, in order.
-        rows = split_hashes(found)
-        order, _ = sort_hashes(*rows.T)
-        rows = rows[order]
-        return rows[mark_first(*rows.T)], digest.hexdigest()
+    Raises:
+        InputError: the file cannot be read, holds lines that are not hashes, or has another SHA-256 than the entry.
+    """
+    path = entry.file
+    digest = hashlib.sha256()
+    found = bytearray()
+    faults: list[str] = []
+    try:
+        with open(path, "rb", opener=no_pipe) as file:
+            for number, line in enumerate(iter(partial(file.readline, _LINE_BYTES), b""), 1):
+                digest.update(line)
+                text = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
+                if _HASH.fullmatch(text):
+                    found += bytes.fromhex(text.decode("ascii"))
+                elif text and text[:1] != b"#":
+                    faults.append(f"line {number} is {_quote(text)}")
+                    if len(faults) == MOST_FAULTS:
+                        break
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if faults:
+        raise InputError(
+            f"{path}: {'; '.join(faults)}. Expected 32 hexadecimal digits a line, a document's content hash, "
+            f"as `tokenmill trace --out FILE` writes them."
+        )
+    if entry.sha256 not in ("", digest.hexdigest()):
+        raise InputError(
+            f"{path}: its SHA-256 is {digest.hexdigest()}, expected {entry.sha256}: it was changed, or is another "
+            "list. Restore it, or name the one you want."
+        )
+    # Each hash once, in order.
+    rows = split_hashes(found)
+    order, _ = sort_hashes(*rows.T)
+    rows = rows[order]
+    return rows[mark_first(*rows.T)], digest.hexdigest()
 
 
 class Blocked:
     """The hashes of several lists, sorted for search. Memory: 26 bytes per hash, about 80 while they are read."""
 
-    def __init__(self, files: Sequence[BlockList], found: Sequence[tuple[str, UInt64s]] = ()):
+    def __init__(self, entries: Sequence[RecipePath], found: Sequence[tuple[str, UInt64s]]):
         """Read the files of the block lists.
 
         Args:
-            files: the block lists.
+            entries: the recipe's `drop_hashes`.
             found: documents that the mix itself has found: the drop reason under which they are counted, and their
                 hashes, `(hashes, 2)`, first and last 8 bytes.
 
         Raises:
-            InputError: as `BlockList.read`.
+            InputError: as `read_list`.
         """
-        self._files: list[tuple[BlockList, str, int]] = []
-        lists = [np.zeros((0, 2), np.uint64)]
-        for item in files:
-            rows, digest = item.read()
-            lists.append(rows)
-            self._files.append((item, digest, len(rows)))
-        self.reasons = [*(item.drop_reason for item in files), *(reason for reason, _ in found)]
+        self._entries, read = entries, list(map(read_list, entries))
+        self._digests = [digest for _, digest in read]
+        self.reasons = [*(block_list_reason(entry.name) for entry in entries), *(reason for reason, _ in found)]
         """The reason of each list; a document with a hash of it is dropped with all copies."""
-        lists += (rows for _, rows in found)
+        lists = [np.zeros((0, 2), np.uint64), *(rows for rows, _ in read), *(rows for _, rows in found)]
+        self._sizes = [len(rows) for rows in lists[1:]]
         rows = np.concatenate(lists)
         # A hash in several lists is one: of its places the first is that of the first list.
         order, _ = sort_hashes(*rows.T)
         rows = rows[order]
-        self._list = np.repeat(np.arange(-1, len(self.reasons), dtype=np.int32), list(map(len, lists)))[order]
+        self._list = np.repeat(np.arange(len(self.reasons), dtype=np.int32), self._sizes)[order]
         self._first = mark_first(*rows.T)
         self._first_list = self._list[self._first]
         self._hi, self._lo = np.ascontiguousarray(rows[self._first].T)
@@ -148,52 +127,39 @@ class Blocked:
         counts = np.bincount(own, minlength=len(self.reasons))
         return tuple(
             BlockListEntry(
-                file=item.name,
+                file=entry.name,
                 sha256=digest,
                 hashes=hashes,
                 found=int(found),
-                documents=sum(own.dropped().get(item.drop_reason, 0) for own in drops),
+                documents=sum(own.dropped().get(reason, 0) for own in drops),
             )
-            for (item, digest, hashes), found in zip(self._files, counts, strict=False)
+            for entry, digest, hashes, found, reason in zip(
+                self._entries, self._digests, self._sizes, counts, self.reasons, strict=False
+            )
         )
-
-
-def parse_entry(entry: RecipePath) -> BlockList:
-    """Return the block list that an entry of `drop_hashes` names, `FILE` or `FILE#sha256=DIGEST`."""
-    match = _DIGEST.fullmatch(entry)
-    if match is None:
-        return BlockList(entry.written, Path(entry))
-    return BlockList(entry.written.removesuffix(f"{DIGEST_MARK}{match[2]}"), Path(match[1]), match[2])
-
-
-def open_lists(recipe: Recipe) -> list[BlockList]:
-    """Return the block lists that a recipe names."""
-    return [parse_entry(entry) for entry in recipe.drop_hashes]
 
 
 def pin_entries(recipe: Recipe) -> Recipe:
     """Return the recipe with the SHA-256 of each block list's file in its entry."""
-    listed = zip(recipe.drop_hashes, open_lists(recipe), strict=True)
-    entries = [entry if item.sha256 else entry.pinned(hash_file(item.path)) for entry, item in listed]
+    entries = [entry if entry.sha256 else entry.pinned(hash_file(Path(entry.file))) for entry in recipe.drop_hashes]
     return recipe.with_values(drop_hashes=entries)
 
 
 def check_entries(recipe: Recipe, folder: Path) -> Iterator[str]:
     """Read the files that `drop_hashes` of a recipe in a folder names, and yield their faults."""
-    entries = enumerate(recipe.drop_hashes)
-    lists = [
-        (index, parse_entry(entry))
-        for index, entry in entries
+    entries = [
+        (index, entry)
+        for index, entry in enumerate(recipe.drop_hashes)
         if isinstance(entry, RecipePath)  # pyright: ignore[reportUnnecessaryIsInstance]  the model has refused others
     ]
-    names = [block_list.name for _, block_list in lists]
+    names = [entry.name for _, entry in entries]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"drop_hashes: {name!r} is listed more than once. Keep one of each"
-    for index, block_list in lists:
+    for index, entry in entries:
         try:
-            block_list.read()
+            read_list(entry)
         except InputError as error:
-            rule = "" if os.path.isfile(block_list.path) else f". {explain_path(folder, block_list.name)}"
+            rule = "" if os.path.isfile(entry.file) else f". {explain_path(folder, entry.name)}"
             yield f"drop_hashes.{index}: {error}{rule}"
 
 

@@ -25,10 +25,9 @@ from pipeline.clean.reasons import describe_change, describe_drops
 from pipeline.encode.run import END_HASH, FIRST_HASH, RunsAddress, load_runs, runs_in_scratch
 from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, InDigest, Payload, last_part
-from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.contamination import Findings, find_contamination
 from pipeline.mix.evidence import write_evidence
-from pipeline.mix.index import FAR_OFF, Axis, Cut, Index, open_limits
+from pipeline.mix.index import FAR_OFF, Axis, Cut, Index
 from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from pipeline.mix.near_duplicates.drop import SimilarPairs, drop_near_duplicates
 from pipeline.recipe.schema import Recipe
@@ -70,8 +69,6 @@ class MixTask(Payload):
     CODE: ClassVar = 5
 
     recipe: Annotated[Recipe, InDigest(_mixing_keys, "")]
-    block_lists: Annotated[tuple[BlockList, ...], NOT_IN_DIGEST]
-    """The recipe's `drop_hashes` have the SHA-256 of each."""
     runs: RunsAddress
     """The address of the list of runs, of a `RunList`."""
     has_more: Annotated[tuple[bool, ...], InDigest(called="after.selection")] = ()
@@ -84,7 +81,7 @@ class MixTask(Payload):
     """The pairs of similar documents; None if the build does not search for near-duplicates."""
 
 
-def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict[int, int]:
+def find_short(index: Index, has_more: tuple[bool, ...]) -> dict[int, int]:
     """Find the sources that are too short to be cut into shards, and must be read further before that.
 
     Nothing is repeated or shrunk while a source has more to read. Sources that were read whole bound the set; if they
@@ -93,6 +90,7 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
     Returns:
         The tokens that each such source needs in total: its share of both splits and one longest document.
     """
+    recipe = index.recipe
     tokens = recipe.mix.tokens
     if tokens == "max" or not any(has_more):
         return {}
@@ -118,11 +116,10 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
     return short
 
 
-def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> MixPlan:
+def cut_sources(index: Index, has_more: tuple[bool, ...] = ()) -> MixPlan:
     """Cut the sources into shards: decide which documents every shard holds.
 
     Args:
-        recipe: the data recipe.
         index: the documents.
         has_more: for each source, whether parts of it were not read; such a source does not limit the set.
 
@@ -130,6 +127,7 @@ def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -
         InputError: a source is too small for the validation split, or for the mix when `when_short` is "error".
     """
     # Validation takes the beginning of each axis.
+    recipe = index.recipe
     axes = [Axis(index, source) for source in range(len(recipe.sources))]
     demand = Demand(recipe, [axis.total for axis in axes])
     has_more = has_more or (False,) * len(axes)
@@ -377,17 +375,15 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
         InputError: a block list was changed or deleted after the recipe was read.
     """
     runs = load_runs(task.runs)
-    recipe, names = task.recipe, [source.name for source in task.recipe.sources]
+    recipe = task.recipe
     with runs_in_scratch(runs, folder) if task.fetch else nullcontext(runs) as own:
         # Decide which documents are dropped, step by step.
         findings = Findings()
         if task.evaluations:
             findings = find_contamination(task.evaluations, recipe, runs, own, task.similar)
-        blocked = Blocked(task.block_lists, findings.list_dropped())
-        most = [recipe.chat.max_tokens if recipe.chat and one.has_conversations else None for one in recipe.sources]
-        index = Index(list(own), len(names), blocked, open_limits(recipe.sources), most, folder)
+        index = Index(list(own), recipe, findings.list_dropped(), folder)
         near = drop_near_duplicates(index, task.similar) if task.similar is not None else None
-        index.drop_not_taken(recipe.sources)
+        index.drop_not_taken()
         # Write what became of them, and count.
         evidence = [one for one in (near, findings if task.evaluations else None) if one is not None]
 
@@ -400,11 +396,11 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
         result = MixResult(files=files, items=findings.counts, drops=drops)
 
         # Cut what is kept.
-        short = find_short(recipe, index, task.has_more)
+        short = find_short(index, task.has_more)
         result.short = [(source, needed, drops[source].left.tokens) for source, needed in short.items()]
         if not short:
             try:
-                plan = cut_sources(recipe, index, task.has_more)
+                plan = cut_sources(index, task.has_more)
                 known = findings.list_eval_tasks(plan, index)
                 result.plan = replace(plan, notes=(*plan.notes, *findings.notes), eval_tasks=known)
             except InputError as error:

@@ -7,7 +7,7 @@ bytes for each document of a partition, and 8 bytes for each run and partition.
 import bisect
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,13 +15,12 @@ import numpy as np
 
 from pipeline.clean.drops import Counts, SourceDrops, StepDrops
 from pipeline.clean.limits import count_violations, find_violations
-from pipeline.clean.reasons import DUPLICATE, ELSEWHERE, MANY_TOKENS, NEAR_DUPLICATE, NOT_TAKEN, REASONS, step_of
+from pipeline.clean.reasons import DUPLICATE, ELSEWHERE, MANY_TOKENS, NEAR_DUPLICATE, NOT_TAKEN, step_of
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.block_lists import Blocked
 from pipeline.mix.evidence import RowPlaces
 from pipeline.mix.partitions import Part, Partitions
-from pipeline.recipe.presets import Limit
-from pipeline.recipe.schema import SourceRecipe
+from pipeline.recipe.schema import Recipe
 from shards.format.arrays import Bools, Float32s, Int64s, Integers, UInt32s, UInt64s
 from shards.format.content_hash import HashRange, find_copies, find_hashes, sort_hashes
 from shards.format.manifest import BlockListEntry
@@ -33,20 +32,8 @@ BLOCK_DOCUMENTS = 1 << 16
 """Documents whose measures are read at once, at most."""
 SUM_DOCUMENTS = 1 << 20
 """Documents that are added up at once."""
-
-
-SourceLimits = tuple[list[Limit], list[str]]
-"""The limits of a source's presets with `when = "mix"`, in the order in which they count as the first reason; and the
-measures that are stored with the source's runs."""
-
-
-def open_limits(sources: Sequence[SourceRecipe]) -> dict[int, SourceLimits]:
-    """Return the limits that the index applies to each source that has some in the mix, by the source's index."""
-    return {
-        number: (source.clean.limits("mix"), source.clean.mix_measures())
-        for number, source in enumerate(sources)
-        if source.clean.limits("mix")
-    }
+_CODE_DTYPE = np.dtype(np.uint16)
+"""Of the numbers of reasons."""
 
 
 class Index:
@@ -60,22 +47,31 @@ class Index:
     def __init__(
         self,
         runs: list[Run],
-        num_sources: int,
-        blocked: Blocked | None = None,
-        limits: Mapping[int, SourceLimits] | None = None,
-        max_tokens: Sequence[int | None] = (),
+        recipe: Recipe,
+        found: Sequence[tuple[str, UInt64s]] = (),
         scratch: Path | None = None,
     ):
-        self._runs = runs
+        """Read the runs, and decide.
+
+        Args:
+            runs: of all sources.
+            recipe: the recipe.
+            found: documents that the mix has found, as for `Blocked`.
+            scratch: as for `Partitions`.
+
+        Raises:
+            InputError: a block list was changed or deleted after the recipe was read.
+        """
+        self._runs, self.recipe = runs, recipe
         self.sources = np.array([run.source for run in runs], np.int64)
-        self._blocked, self._limits = blocked or Blocked(()), limits or {}
-        self._max_tokens = {source: most for source, most in enumerate(max_tokens) if most is not None}
+        self._blocked = Blocked(recipe.drop_hashes, found)
+        # In the order in which they count as the first reason.
+        self._limits = {
+            number: limits for number, source in enumerate(recipe.sources) if (limits := source.clean.limits("mix"))
+        }
         self._partitions = Partitions(runs, scratch)
         self.bits = self._partitions.bits
-        limits_of_all = [limit for own, _ in self._limits.values() for limit in own]
-        reasons = len(limits_of_all) + len(self._blocked.reasons) + 2 * len(REASONS) + num_sources
-        self._dtype = np.dtype(np.uint8 if reasons < 256 else np.uint16)
-        """Of the numbers of reasons."""
+        num_sources = len(recipe.sources)
         # Documents and tokens by partition, source and reason, of which the first is none: kept documents.
         self._sums = np.zeros((1 << self.bits, num_sources, 1, 2), np.int64)
         self._codes: dict[str, int] = {}
@@ -83,9 +79,9 @@ class Index:
         """The longest document that is kept, by partition and source."""
         self._counted = [SourceDrops() for _ in range(num_sources)]
         """Steps that are counted when they decide: limits and near-duplicates."""
-        for limit in limits_of_all:
+        for limit in itertools.chain.from_iterable(self._limits.values()):
             self._code(limit.reason)
-        listed = np.array([0, *map(self._code, self._blocked.reasons)], self._dtype)
+        listed = np.array([0, *map(self._code, self._blocked.reasons)], _CODE_DTYPE)
         for number in range(1 << self.bits):
             self._decide(number, listed)
 
@@ -112,7 +108,7 @@ class Index:
 
     def read_reasons(self, number: int) -> Integers:
         """Return the number of the reason of each document of a partition; 0 for those that are kept."""
-        return np.frombuffer(self._partitions.scratch.read(number), self._dtype)
+        return np.frombuffer(self._partitions.scratch.read(number), _CODE_DTYPE)
 
     def are_kept(self, run: Int64s, index: Int64s) -> Bools:
         """Return which documents, by their runs and indexes in these, are kept."""
@@ -149,15 +145,18 @@ class Index:
         order, shared = sort_hashes(part.hi, part.lo, bits=self.bits)
 
         # Whoever is listed goes with all copies, counted under the first list.
-        codes = np.zeros(len(part.hi), self._dtype)
+        codes = np.zeros(len(part.hi), _CODE_DTYPE)
         if len(listed) > 1:
             codes = listed[self._blocked.find(part.hi, part.lo) + 1]
-        for source, most in self._max_tokens.items():
-            own = np.repeat(self.sources == source, self.places.sizes(number))
-            codes[own & (codes == 0) & (part.lengths > most)] = self._code(MANY_TOKENS)
+        chat, sources = self.recipe.chat, self.recipe.sources
+        if chat is not None and chat.max_tokens is not None:
+            of_chat = [sources[run.source].has_conversations for run in self._runs]
+            own = np.repeat(np.array(of_chat, bool), self.places.sizes(number))
+            codes[own & (codes == 0) & (part.lengths > chat.max_tokens)] = self._code(MANY_TOKENS)
         # A document that breaks a limit may leave a copy of another source.
-        for source, (limits, measures) in self._limits.items():
-            own = np.array([self._code(limit.reason) for limit in limits], self._dtype)
+        for source, limits in self._limits.items():
+            measures = sources[source].clean.mix_measures()
+            own = np.array([self._code(limit.reason) for limit in limits], _CODE_DTYPE)
             for block, values in self._read_measures(number, source):
                 decided = np.flatnonzero(codes[block] == 0)
                 violated = find_violations(values[decided], measures, limits)
@@ -166,9 +165,9 @@ class Index:
         # Of equal documents that are left, the first is kept; only those that share a beginning can be equal.
         candidates = order[shared]
         copies, originals = find_copies(part.hi, part.lo, candidates[codes[candidates] == 0])
-        sources, keepers = (self.sources[self.places.locate(number, places)[0]] for places in (copies, originals))
+        owners, keepers = (self.sources[self.places.locate(number, places)[0]] for places in (copies, originals))
         inside, elsewhere = self._code(DUPLICATE), self._code(DUPLICATE + ELSEWHERE)
-        codes[copies] = np.where(sources == keepers, inside, elsewhere)
+        codes[copies] = np.where(owners == keepers, inside, elsewhere)
         self._write(number, codes, part.lengths)
 
     def _read_measures(self, number: int, source: int) -> Iterator[tuple[slice, Float32s]]:
@@ -210,14 +209,14 @@ class Index:
             step = counted.steps[NEAR_DUPLICATE] = StepDrops(decided=self.count_kept(source), reports=report)
             for place, reason in enumerate(reasons):
                 step.reason(reason).add(lengths[(sources == source) & (elsewhere == place)])
-        numbers = np.array([self._code(reason) for reason in reasons], self._dtype)[elsewhere]
+        numbers = np.array([self._code(reason) for reason in reasons], _CODE_DTYPE)[elsewhere]
         for number in range(0 if report else 1 << self.bits):
             inside, places = self.places.find(number, run, index)
             codes = self.read_reasons(number)
             codes[places] = numbers[inside]
             self._write(number, codes, self._partitions.read(number).lengths)
 
-    def drop_not_taken(self, sources: Sequence[SourceRecipe]) -> None:
+    def drop_not_taken(self) -> None:
         """Drop the kept documents that are not taken of each source.
 
         A document is taken if the first 8 bytes of its hash, as a big-endian number, are below take x 2^64. So the
@@ -228,7 +227,7 @@ class Index:
         share would hold documents that the whole source loses to near-duplicates, other sources would keep copies of
         documents that are not taken, and the alarms of cleaning would see fewer documents.
         """
-        for source, take in enumerate(recipe.take for recipe in sources):
+        for source, take in enumerate(one.take for one in self.recipe.sources):
             if take == 1:
                 continue
             code, end = self._code(describe_take(take)), find_take_end(take)

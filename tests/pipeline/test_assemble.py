@@ -71,9 +71,9 @@ def _read(folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
 
 def build(folder: Path, cuts: list[list[int]], **mix: Any) -> tuple[Any, Any]:
     runs = write_runs(folder / "runs", SOURCES, cuts)
-    index = Index(runs, 2)
     recipe = make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink"} | mix)
-    plan = cut_sources(recipe, index)
+    index = Index(runs, recipe)
+    plan = cut_sources(index)
     return assemble(folder, runs, plan, index), place_documents(plan, runs, index)
 
 
@@ -104,8 +104,9 @@ def test_a_shard_holds_its_documents_each_with_one_eos(tmp_path: Path):
 )
 def test_runs_and_shards_assembled_together_change_no_token(mix: dict[str, Any], tmp_path: Path):
     runs = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
-    index = Index(runs, 2)
-    plan = cut_sources(make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink", **mix}), index)
+    recipe = make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink", **mix})
+    index = Index(runs, recipe)
+    plan = cut_sources(index)
     alone = assemble(tmp_path / "alone", runs, plan, index)
     assert len(alone) > 3
     for together, fetch in ((2, False), (2, True), (100, True)):
@@ -130,29 +131,29 @@ def test_runs_in_a_bucket_are_read_once_for_all_shards_of_a_task(bucket: str, pr
     for path in (tmp_path / "runs").rglob("*.*"):
         store.put(str(path.relative_to(tmp_path)), path)
     runs = [Run(f"{store}/runs/{Path(run.place).name}", run.source, run.dtype) for run in local]
-    index = Index(local, 2)
-    expected = assemble(tmp_path / "local", local, cut_sources(recipe, index), index)
+    index = Index(local, recipe)
+    expected = assemble(tmp_path / "local", local, cut_sources(index), index)
 
     listed = RunList(store, runs)
     listed.write()
     (tmp_path / "mix").mkdir()
-    mixed = mix_runs(tmp_path / "mix", MixTask(recipe, (), listed.address, fetch=True), None)
-    assert mixed.plan == cut_sources(recipe, index)
+    mixed = mix_runs(tmp_path / "mix", MixTask(recipe, listed.address, fetch=True), None)
+    assert mixed.plan == cut_sources(index)
     assert {path.name for path in (tmp_path / "mix").iterdir()} == mixed.files.keys()
 
     def requests(name: str) -> int:
         return sum(record.method == "GET" and record.path.endswith(name) for record in proxy.requests)
 
     assert requests("/documents.npy") == len(runs)
-    found = assemble(tmp_path / "remote", runs, cut_sources(recipe, index), index, together=100, fetch=True)
+    found = assemble(tmp_path / "remote", runs, cut_sources(index), index, together=100, fetch=True)
     assert found == expected
     once = requests("/tokens.bin")
     assert len(runs) <= once <= 2 * len(runs)  # one for each split in which a run has documents
-    assert assemble(tmp_path / "single", runs, cut_sources(recipe, index), index) == expected
+    assert assemble(tmp_path / "single", runs, cut_sources(index), index) == expected
     assert requests("/tokens.bin") - once > 2 * once
     store.put(f"runs/{Path(runs[0].place).name}/tokens.bin", b"\1" * local[0].output.size("tokens.bin"))
     with pytest.raises(WorkFileDamagedError, match=r"tokens\.bin.*differs from what was written"):
-        assemble(tmp_path / "damaged", runs, cut_sources(recipe, index), index, together=100, fetch=True)
+        assemble(tmp_path / "damaged", runs, cut_sources(index), index, together=100, fetch=True)
 
 
 def test_tasks_take_so_many_shards_that_reads_are_long():
@@ -184,5 +185,5 @@ def test_the_order_is_the_same_for_ever(tmp_path: Path):
     """Recorded: a numpy whose generators differ would change every shard set."""
     runs = [write_run(tmp_path / "run", 0, [Document((i * 0x9E3779B97F4A7C15 % (1 << 64), i), 2) for i in range(12)])]
     plan = MixPlan(tuple(ShardPlan(*name, (Slice(0, 0, FIRST_HASH, END_HASH),)) for name in GOLDEN), (), (), 0, (), ())
-    found = assemble(tmp_path, runs, plan, Index(runs, 1), seed=1337)
+    found = assemble(tmp_path, runs, plan, Index(runs, make_recipe([1])), seed=1337)
     assert [[row["row"] for row in shard["table"]] for shard in found.values()] == [*GOLDEN.values()]

@@ -9,9 +9,9 @@ import pytest
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.encode.run import HashKey, RunList
-from pipeline.mix.block_lists import BlockList, open_lists
+from pipeline.mix.block_lists import read_list
 from pipeline.mix.cuts import MixTask, mix_runs
-from pipeline.recipe.paths import locate, state_recipe_folder
+from pipeline.recipe.paths import RecipePath, locate, state_recipe_folder
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
 from shards.stores.store import FolderStore
@@ -25,13 +25,9 @@ def line_of(key: HashKey) -> str:
     return f"{key[0]:016x}{key[1]:016x}\n"
 
 
-def write_list(path: Path, keys: list[HashKey]) -> BlockList:
+def write_list(path: Path, keys: list[HashKey]) -> RecipePath:
     path.write_text("# Block list\n" + "".join(line_of(key) for key in keys))
-    return BlockList(path.name, path)
-
-
-def keys_of(block_list: BlockList) -> list[tuple[int, ...]]:
-    return [tuple(row) for row in block_list.read()[0].tolist()]
+    return RecipePath(str(path), path.name)
 
 
 def test_what_trace_writes_and_a_person_edits_is_read(tmp_path: Path):
@@ -43,11 +39,11 @@ def test_what_trace_writes_and_a_person_edits_is_read(tmp_path: Path):
     )
     for data in (text.encode(), codecs.BOM_UTF8 + text.encode()):
         path.write_bytes(data)
-        hashes, digest = BlockList("block.txt", path).read()
+        hashes, digest = read_list(RecipePath(str(path)))
         assert hashes.tolist() == [[0, 0], [5, 1], [5, TOP]]
         assert digest == hashlib.sha256(data).hexdigest()
     path.write_text("")
-    assert len(BlockList("block.txt", path).read()[0]) == 0
+    assert len(read_list(RecipePath(str(path)))[0]) == 0
 
 
 def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path):
@@ -57,17 +53,17 @@ def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path):
     listed = RunList(FolderStore(tmp_path), runs)
     listed.write()
     with pytest.raises(InputError, match="it was changed, or is another list"):
-        mix_runs(tmp_path, MixTask(recipe, tuple(open_lists(recipe)), listed.address), None)
+        mix_runs(tmp_path, MixTask(recipe, listed.address), None)
 
 
 Load = Callable[..., Recipe]
 
 
 def test_a_recipe_records_the_digest_of_its_lists(tmp_path: Path, load: Load):
-    digest = write_list(tmp_path / "a.txt", [(1, 2)]).read()[1]
+    _, digest = read_list(write_list(tmp_path / "a.txt", [(1, 2)]))
     recipe = load('drop_hashes = ["a.txt"]\n' + GOOD)
     assert recipe.drop_hashes == [f"{tmp_path}/a.txt#sha256={digest}"]
-    assert [keys_of(item) for item in open_lists(recipe)] == [[(1, 2)]]
+    assert [read_list(entry)[0].tolist() for entry in recipe.drop_hashes] == [[[1, 2]]]
     # A set's recipe.json is elsewhere, and leads to the list.
     (tmp_path / "set").mkdir()
     (tmp_path / "set/recipe.json").write_text(recipe.to_json())

@@ -17,6 +17,7 @@ from pipeline.clean.steps import clean_batch, reading_keys
 from pipeline.clean.tally import Tally
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.clean_recipe import CleanRecipe
+from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.presets import Preset
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from shards.errors import InputError
@@ -96,9 +97,9 @@ def test_what_decides_what_is_encoded(monkeypatch: pytest.MonkeyPatch):
 
 PRESETS = {preset.name for preset in Preset.__subclasses__()}
 OTHER: dict[str, Any] = {
-    "enabled": False, "when": "mix", "action": "drop", "kinds": ["email"], "model": "other.ftz", "keep": ["fr"],
-    "min_score": 0.1, "first_bytes": 7, "filter": "C4ParagraphFilter", "arguments": {"a": 1}, "function": "a:b",
-    "packages": ["c"], "env": ["D"],
+    "enabled": False, "when": "mix", "action": "drop", "kinds": ["email"], "model": RecipePath("other.ftz"),
+    "keep": ["fr"], "min_score": 0.1, "first_bytes": 7, "filter": "C4ParagraphFilter", "arguments": {"a": 1},
+    "function": RecipePath("a:b"), "packages": ["c"], "env": ["D"],
 }  # fmt: skip
 """Another value of each key of a table but limits, which may all be "off"."""
 

@@ -22,12 +22,12 @@ from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, TaskOutput
 from pipeline.mix import index as index_module
 from pipeline.mix import partitions as partitions_module
-from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cuts import cut_sources
 from pipeline.mix.evidence import EVIDENCE_FILE, Evidence, find_reasons, read_evidence
-from pipeline.mix.index import Axis, Index, open_limits
+from pipeline.mix.index import Axis, Index
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.partitions import Partitions
+from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError, RunError
@@ -62,8 +62,8 @@ CUTS = st.lists(st.lists(st.integers(0, 60), max_size=4), min_size=3, max_size=3
 
 
 def plan_of(recipe: Recipe, runs: list[Run]) -> tuple[MixPlan, Index]:
-    index = Index(runs, len(recipe.sources))
-    return cut_sources(recipe, index), index
+    index = Index(runs, recipe)
+    return cut_sources(index), index
 
 
 def mix_sources(recipe: Recipe, sources: Corpus, cuts: list[list[int]]) -> tuple[Any, ...]:
@@ -304,11 +304,11 @@ def test_an_index_is_what_plain_code_finds(
         patch.setattr(partitions_module, "PARTITION_DOCUMENTS", documents)
         patch.setattr(partitions_module, "GROUP_DOCUMENTS", group)
         patch.setattr(index_module, "BLOCK_DOCUMENTS", group)
-        files = [BlockList(f"{number}.txt", Path(folder, f"{number}.txt")) for number in range(len(lists))]
+        files = [RecipePath(f"{folder}/{number}.txt", f"{number}.txt") for number in range(len(lists))]
         for file, listed in zip(files, lists, strict=True):
-            file.path.write_text("".join(f"{hi:016x}{lo:016x}\n" for hi, lo in listed))
+            Path(file).write_text("".join(f"{hi:016x}{lo:016x}\n" for hi, lo in listed))
         runs = write_runs(Path(folder, "runs"), sources, cuts, [one.clean.mix_measures() for one in recipe.sources])
-        index = Index(runs, len(sources), Blocked(files), open_limits(recipe.sources))
+        index = Index(runs, recipe.with_values(drop_hashes=files))
         hi, lo = np.array(sorted(near), np.uint64).reshape(-1, 2).T
         places = np.stack(index.find(hi, lo))
         there = places[0] >= 0
@@ -317,7 +317,7 @@ def test_an_index_is_what_plain_code_finds(
             run, place, 0 * run, np.array([lengths[key] for key in sorted(near)])[there], report=False
         )
         assert (index.find(hi, lo)[0] == -1).all()
-        index.drop_not_taken(recipe.sources)
+        index.drop_not_taken()
         write_index(Path(folder), index)
         evidence = read_evidence(FolderStore(Path(folder)), len(runs))
         for number, run in enumerate(runs):
@@ -376,7 +376,7 @@ def test_evidence_that_a_later_attempt_wrote_is_opened_anew(tmp_path: Path, monk
     """From a store with costly requests a process keeps it open; the mix may have run again since."""
     monkeypatch.setattr(FolderStore, "request_bytes", 1)
     store, runs = FolderStore(tmp_path), write_runs(tmp_path, corpus_of(3, 3, 100), [[], [], []])
-    write_index(tmp_path, Index(runs, 3))
+    write_index(tmp_path, Index(runs, make_recipe([1, 1, 1])))
     expected = Evidence(TaskOutput(store), len(runs)).kept(0, 0, 30).tolist()
     assert read_evidence(store, len(runs)) is read_evidence(store, len(runs))
     # Another attempt has its files in a folder, and those of the first are gone.

@@ -7,7 +7,6 @@ from pipeline.builder.stages.fetch import run_fetch
 from pipeline.builder.stages.near_duplicates import run_near_duplicates
 from pipeline.engine.tasks import make_task
 from pipeline.mix import cuts as mix
-from pipeline.mix.block_lists import open_lists
 from shards.errors import InputError, plural
 
 
@@ -39,7 +38,6 @@ def run_mix(build: RunningBuild) -> bool:
     build.has_more = tuple(selection.has_more for selection in build.selections)
     payload = mix.MixTask(
         recipe,
-        tuple(open_lists(recipe)),
         build.run_list.address,
         build.has_more,
         fetch=build.work.folder is None,

@@ -33,7 +33,7 @@ def read_function(table: PythonFilter, *, allow_code: bool) -> PythonFilter:
         InputError: a module cannot be read, or is not the one that the recipe pins.
         MissingExtraError: a package that the table names is not installed.
     """
-    folder, module, _, sha256 = table.parts
+    (folder, module, _), sha256 = table.parts, table.function.sha256
     try:
         # A folder of data may have the name of an installed package.
         data = [name for name in os.listdir(folder) if not os.path.exists(f"{folder}/{name}/__init__.py")]

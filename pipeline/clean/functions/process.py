@@ -58,7 +58,7 @@ class FunctionProcess:
         own.settimeout(ANSWER_S)
         self._channel = own.makefile("rwb", 1 << 20)
         own.close()
-        _, module, name, _ = table.parts
+        _, module, name = table.parts
         told = {"module": module, "name": name, "modules": name_modules(table)}
         try:
             fault = self._exchange(told)["fault"]
