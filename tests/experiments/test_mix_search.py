@@ -12,6 +12,7 @@ from pipeline.engine.stage_progress import Progress
 from shards.config import load_settings
 from shards.errors import InputError
 from tests.support.ablations import call_experiment, write_search
+from tokenmill.experiments.arms import Experiment
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.mix_search.answer import _list_notes  # pyright: ignore[reportPrivateUsage]
 from tokenmill.mix_search.schema import MixSearchConfig
@@ -64,7 +65,7 @@ def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path):
 
 
 def open_search(file: Path, out: Path) -> MixSearch:
-    return MixSearch(file, out, LocalExecutor(1), Progress(quiet=True))
+    return MixSearch(Experiment(file, out, LocalExecutor(1), Progress(quiet=True), allow_code=False))
 
 
 def test_trainings_and_the_real_run_are_counted(tmp_path: Path):

@@ -11,6 +11,7 @@ from shards.config import load_settings
 from tests.support.builds import Done, call_here
 from tests.support.recipes import source, to_toml, write_recipe
 from tokenmill.experiments.ablation import Ablation
+from tokenmill.experiments.arms import Experiment
 from tokenmill.experiments.schema import AblationConfig
 
 TEXTS = {
@@ -80,7 +81,8 @@ def write_toml(path: Path, tables: dict[str, Any]) -> Path:
 
 def open_ablation(file: Path, out: Path, *, quiet: bool = True) -> Ablation:
     """Return the ablation of a file in a folder."""
-    return Ablation(file, load_settings(AblationConfig, file), out, LocalExecutor(1), Progress(quiet=quiet))
+    experiment = Experiment(file, out, LocalExecutor(1), Progress(quiet=quiet), allow_code=False)
+    return Ablation(experiment, load_settings(AblationConfig, file))
 
 
 def call_experiment(name: str, file: Path, out: Path, *options: str, expect: int | None = None) -> Done:

@@ -9,7 +9,8 @@ command resumes, and the answer is a table of differences from the first arm wit
 from __future__ import annotations
 
 import argparse
-from contextlib import closing
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from pipeline.cli.flags import add_allow_code, add_engine, open_executor
@@ -21,6 +22,7 @@ from shards.terminal.shipped_recipes import find_recipe
 
 if TYPE_CHECKING:
     from tokenmill.experiments.ablation import Ablation
+    from tokenmill.experiments.arms import Experiment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,18 +45,27 @@ def add_experiment(parser: argparse.ArgumentParser, file: str) -> None:
     add_engine(parser)
 
 
-def run(options: argparse.Namespace) -> Outcome:
-    """Run `ablate`; exit status 1 if a training failed."""
+@contextmanager
+def open_experiment(options: argparse.Namespace) -> Generator[Experiment]:
+    """Open what `ablate` and other experiments are called with; their workers end with it."""
     with closing(open_executor(options)) as executor:
         from pipeline.engine.stage_progress import Progress
+        from tokenmill.experiments.arms import Experiment
+        from tokenmill.experiments.schema import SHIPPED
+
+        file, out = find_recipe(options.file, SHIPPED), options.out.absolute()
+        yield Experiment(file, out, executor, Progress(), options.allow_code)
+
+
+def run(options: argparse.Namespace) -> Outcome:
+    """Run `ablate`; exit status 1 if a training failed."""
+    with open_experiment(options) as experiment:
         from shards.config import load_settings
         from tokenmill.experiments.ablation import Ablation
         from tokenmill.experiments.answer import answer_ablation, show_tables, tell_answer
-        from tokenmill.experiments.schema import SHIPPED, AblationConfig
+        from tokenmill.experiments.schema import AblationConfig
 
-        file = find_recipe(options.file, SHIPPED)
-        config, allow_code = load_settings(AblationConfig, file), options.allow_code
-        ablation = Ablation(file, config, options.out, executor, Progress(), allow_code=allow_code)
+        ablation = Ablation(experiment, load_settings(AblationConfig, experiment.file))
         mix = ablation.find_mixes()
         if options.dry_run:
             return tell_missing(ablation, len(ablation.find_pending()), {"mix": mix})

@@ -8,12 +8,9 @@ their 95% intervals, and writes the recipe with them, ready for `tokenmill build
 """
 
 import argparse
-from contextlib import closing
 
-from pipeline.cli.flags import open_executor
 from shards.terminal.program import Outcome
-from shards.terminal.shipped_recipes import find_recipe
-from tokenmill.commands.ablate import add_experiment, tell_missing
+from tokenmill.commands.ablate import add_experiment, open_experiment, tell_missing
 
 RECIPE_FILE = "recipe.json"
 
@@ -25,20 +22,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run `mix-search`; exit status 1 if a training failed."""
-    with closing(open_executor(options)) as executor:
-        from pipeline.engine.stage_progress import Progress
+    with open_experiment(options) as experiment:
         from tokenmill.experiments.answer import tell_answer
-        from tokenmill.experiments.schema import SHIPPED
         from tokenmill.mix_search.answer import answer_search, show_tables
         from tokenmill.mix_search.search import MixSearch
 
-        file, allow_code = find_recipe(options.file, SHIPPED), options.allow_code
-        search = MixSearch(file, options.out, executor, Progress(), allow_code=allow_code)
+        search = MixSearch(experiment)
         if options.dry_run:
             ablation, left = search.find_pending()
             mixes = {arm.name: {one.name: one.weight for one in arm.recipe.sources} for arm in ablation.arms}
             return tell_missing(ablation, left, {"rounds": search.rounds, "mixes": mixes})
         search.run()
     answer = answer_search(search)
-    recipe = search.write_recipe(search.out / RECIPE_FILE)
+    recipe = search.write_recipe(experiment.out / RECIPE_FILE)
     return tell_answer(search.ablation, search.trainings, answer, show_tables(answer), "mix-search", [recipe])

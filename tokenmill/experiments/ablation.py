@@ -1,6 +1,6 @@
 """An ablation from start to end: the sets of its arms, the trainings of its proxies, the answer.
 
-OUT/sets/ARM      the set of an arm, deleted when its models are trained
+OUT/sets/DIGEST   the set of an arm, deleted when its models are trained
 OUT/work          the work folder of all sets: what is equal is done once
 OUT/runs/ARM/seed-N-DIGEST
                   the run folder of each training
@@ -22,8 +22,6 @@ from pathlib import Path
 from pipeline.builder.build import build_set
 from pipeline.clean.functions.modules import check_allowed
 from pipeline.engine.driver import Driver
-from pipeline.engine.executors import Executor
-from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Task, digest_of, make_task
 from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.schema import TokenizerRecipe
@@ -33,7 +31,7 @@ from shards.format.manifest import Manifest, parse_json
 from shards.stores.files import lock_folder, make_folder, write_text
 from shards.stores.open import open_writable_store
 from shards.terminal.display import JsonObject
-from tokenmill.experiments.arms import Arm, resolve_arms
+from tokenmill.experiments.arms import Arm, Experiment, resolve_arms
 from tokenmill.experiments.proxy import ProxyResult, ProxyTask, train_proxy
 from tokenmill.experiments.schema import AblationConfig
 
@@ -69,38 +67,19 @@ class _Looks(Settings):
 class Ablation:
     """An ablation in its folder."""
 
-    def __init__(
-        self,
-        file: Path,
-        config: AblationConfig,
-        out: Path,
-        executor: Executor,
-        progress: Progress,
-        *,
-        allow_code: bool = False,
-    ):
+    def __init__(self, experiment: Experiment, config: AblationConfig):
         """Resolve and check the arms.
-
-        Args:
-            file: the file of the experiment, at whose folder paths begin.
-            config: the ablation.
-            out: the folder for all that the ablation makes.
-            executor: where builds and trainings run.
-            progress: shows them.
-            allow_code: whether functions of the recipes may run.
 
         Raises:
             InputError: a recipe cannot be used; with every fault.
         """
-        self.config = config
+        self.experiment, self.config, self.out = experiment, config, experiment.out
         self.looks: dict[str, int] = {}
         """By arm, how many different answers of it and the first arm have been looked at, this one included."""
-        self.out = out.absolute()
-        self.work = self.out / "work"
-        self._progress, self._executor, self._allow_code = progress, executor, allow_code
         # Trainings are tasks with receipts, in a work folder of their own.
-        self.driver = Driver(open_writable_store(str(self.out / "trainings")), executor, progress)
-        self.arms = resolve_arms(file, config, self.driver.work, progress, allow_code=allow_code)
+        store = open_writable_store(str(self.out / "trainings"))
+        self.driver = Driver(store, experiment.executor, experiment.progress)
+        self.arms = resolve_arms(experiment, config, store)
         self.trainings = [Training(arm, seed, self._make_task(arm, seed)) for arm in self.arms for seed in config.seeds]
 
     def find_pending(self) -> list[Training]:
@@ -196,13 +175,9 @@ class Ablation:
         """Return the folder of a training's result: its metrics and recipe, as in a run folder."""
         return self.out / "trainings" / _STAGE / training.task.digest / training.result.folder
 
-    def set_folder(self, arm: Arm) -> Path:
+    def _set_folder(self, arm: Arm) -> Path:
         """Return the folder of an arm's set; arms with equal sets share it."""
-        return self.out / "sets" / self._first_with(arm.data).name
-
-    def _first_with(self, data: str) -> Arm:
-        """Return the first of the arms whose sets are equal."""
-        return next(arm for arm in self.arms if arm.data == data)
+        return self.out / "sets" / arm.data
 
     def _make_task(self, arm: Arm, seed: int) -> Task:
         recipe = arm.train.with_values(train=arm.train.train.with_values(seed=seed))
@@ -211,7 +186,7 @@ class Ablation:
             evals=arm.evals,
             recipe=recipe.model_dump(mode="json"),
             threads=self.config.threads,
-            shards=str(self.set_folder(arm)),
+            shards=str(self._set_folder(arm)),
             run=str(self.out / "runs" / arm.name / f"seed-{seed}"),
         )
         return make_task(payload, arm.tokens, f"{arm.name} seed {seed}")
@@ -219,27 +194,28 @@ class Ablation:
     def _build_for(self, pending: list[Task]) -> None:
         """Build the sets that trainings need."""
         missing = {task.digest for task in pending}
-        for data in dict.fromkeys(one.arm.data for one in self.trainings if one.task.digest in missing):
-            self._build(self._first_with(data))
+        arms = {one.arm.data: one.arm for one in self.trainings if one.task.digest in missing}
+        for arm in arms.values():
+            self._build(arm)
 
     def _build(self, arm: Arm) -> None:
         """Build an arm's set unless it is there, with the first arm's tokenizer or its own."""
-        folder = self.set_folder(arm)
+        folder = self._set_folder(arm)
         # Arms without a tokenizer of their own share that of the first.
         recipe = arm.recipe
         if not arm.own_tokenizer and recipe.tokenizer.file is None:
             file = RecipePath(str(self._keep(self.arms[0], "tokenizer")))
             given = TokenizerRecipe(file=file, eos_token=recipe.tokenizer.eos_token, bos=recipe.tokenizer.bos)
             recipe = recipe.with_values(tokenizer=given)
-        self._progress.note(f"arm {arm.name}: its set in {folder}")
+        self.experiment.progress.note(f"arm {arm.name}: its set in {folder}")
         try:
             build_set(
                 recipe,
                 out=folder,
-                work=self.work,
-                executor=self._executor,
+                work=self.out / "work",
+                executor=self.experiment.executor,
                 progress=True,
-                allow_code=self._allow_code,
+                allow_code=self.experiment.allow_code,
             )
         except InputError as error:
             raise InputError([f"arm {arm.name}: {problem}" for problem in error.problems]) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pipeline.builder.checked_recipe import load_checked_recipe
+from pipeline.engine.executors import Executor
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.schema import Recipe
@@ -25,6 +26,29 @@ from trainer.recipe.eval_config import EVAL_PATH_KEYS
 
 _VALIDATION_PART, _VALIDATION_TOKENS = 0.02, 20_000
 """Of the tokens of a training; at least as many tokens: enough for a document of most corpora."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What an experiment is called with."""
+
+    file: Path
+    """The file of the experiment, at whose folder paths begin."""
+    out: Path
+    """The folder for all that it makes; absolute."""
+    executor: Executor
+    """Where builds and trainings run."""
+    progress: Progress
+    """Shows them."""
+    allow_code: bool
+    """Whether functions of its recipes may run."""
+
+    def locate_recipe(self, given: str) -> Path:
+        """Return the path of a recipe that the experiment's file names, or the name of a shipped one as it is."""
+        path = Path(given)
+        if not path.suffix and path.name == given and not (self.file.parent / path).is_file():
+            return path
+        return Path(os.path.normpath(self.file.parent / path))
 
 
 @dataclass(frozen=True)
@@ -49,26 +73,23 @@ class Arm:
         return self.train.train.tokens
 
 
-def resolve_arms(
-    file: Path, ablation: AblationConfig, work: WritableStore, progress: Progress, *, allow_code: bool
-) -> list[Arm]:
+def resolve_arms(experiment: Experiment, ablation: AblationConfig, work: WritableStore) -> list[Arm]:
     """Resolve and check the arms of an ablation.
 
     Args:
-        file: where the ablation is; its recipes' paths begin at its folder.
-        ablation: what the file says.
+        experiment: what it is called with.
+        ablation: what its file says.
         work: keeps the commits of sources on the Hub.
-        progress: prints a note when text is gathered.
-        allow_code: whether functions of the recipes may run.
 
     Raises:
         InputError: a recipe cannot be used, with every fault of all arms; or two arms do not differ.
     """
+    file = experiment.file
     arms: list[Arm] = []
     problems: list[str] = []
     for config in ablation.arms:
         try:
-            arms.append(_resolve(file, ablation, config, arms, work, progress, allow_code=allow_code))
+            arms.append(_resolve(experiment, ablation, config, arms, work))
         except InputError as error:
             problems += [f"{file}: arms.{config.name}: {problem}" for problem in error.problems]
     if problems:
@@ -94,24 +115,17 @@ def resolve_arms(
 
 
 def _resolve(
-    file: Path,
-    ablation: AblationConfig,
-    arm: ArmConfig,
-    earlier: Sequence[Arm],
-    work: WritableStore,
-    progress: Progress,
-    *,
-    allow_code: bool,
+    experiment: Experiment, ablation: AblationConfig, arm: ArmConfig, earlier: Sequence[Arm], work: WritableStore
 ) -> Arm:
     # The train recipe first, since it says how many tokens the set needs.
-    train = load_train_recipe(locate_recipe(file, ablation.train), changes=list_changes("train", arm))
+    train = load_train_recipe(experiment.locate_recipe(ablation.train), changes=list_changes("train", arm))
     train = _make_proxy(train, ablation)
     tokens = train.train.tokens
     recipe = load_checked_recipe(
-        locate_recipe(file, ablation.data),
+        experiment.locate_recipe(ablation.data),
         changes=list_changes("data", arm),
-        progress=progress,
-        allow_code=allow_code,
+        progress=experiment.progress,
+        allow_code=experiment.allow_code,
     )
     if recipe.chat is not None:
         train = train.with_values(train=train.train.with_values(rows="packed"))
@@ -121,7 +135,7 @@ def _resolve(
     if "split" not in arm.data:
         recipe = _shrink_validation(recipe, tokens)
     if recipe.mix.tokens != "max" and recipe.mix.tokens < tokens:
-        progress.note(
+        experiment.progress.note(
             f"arm {arm.name}: trains on {plural(tokens, 'token')}, and mix.tokens = {recipe.mix.tokens:,} of its data "
             f"recipe: each is read {tokens / recipe.mix.tokens:.1f} times"
         )
@@ -143,14 +157,6 @@ def _digest_data(recipe: Recipe, tokenizer_of: Arm | None) -> str:
         for source in recipe.sources
     }
     return digest_of([tables, files])
-
-
-def locate_recipe(file: Path, given: str) -> Path:
-    """Return the path of an arm's recipe that an experiment's file names, or the name of a shipped one as it is."""
-    path = Path(given)
-    if not path.suffix and path.name == given and not (file.parent / path).is_file():
-        return path
-    return Path(os.path.normpath(file.parent / path))
 
 
 def list_changes(kind: str, arm: ArmConfig) -> Changes:

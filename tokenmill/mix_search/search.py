@@ -17,15 +17,13 @@ from typing import Literal
 import numpy as np
 
 from pipeline.builder.checked_recipe import load_checked_recipe
-from pipeline.engine.executors import Executor
-from pipeline.engine.stage_progress import Progress
 from pipeline.plan.plan import plan_set
 from pipeline.recipe.schema import MAX_EPOCHS, Recipe
 from shards.config import Document, load_settings, settings_error
 from shards.errors import InputError, RunError, plural
 from shards.stores.files import write_text
 from tokenmill.experiments.ablation import Ablation, Training, list_failed
-from tokenmill.experiments.arms import locate_recipe
+from tokenmill.experiments.arms import Experiment
 from tokenmill.experiments.schema import AblationConfig, ArmConfig
 from tokenmill.mix_search.fit import SearchFit, fit_scores
 from tokenmill.mix_search.schema import MixSearchConfig
@@ -45,6 +43,11 @@ _SURE = 1.1
 """Bounds are refused if even this many times the tokens measured would be too few."""
 
 
+SourceSize = tuple[int | None, float]
+"""What a source has for the real run, by the estimate of `plan`: its tokens, None if it has more than the real run can
+take within the bounds, and the part of its documents in the sets of the arms."""
+
+
 class MixSearch:
     """A mix search in its folder, and what it has found once it has run."""
 
@@ -58,28 +61,22 @@ class MixSearch:
     last: Ablation | None = None
     """The comparison of the winner with the recipe's own mix; None if they are the same."""
 
-    def __init__(self, file: Path, out: Path, executor: Executor, progress: Progress, *, allow_code: bool = False):
+    def __init__(self, experiment: Experiment):
         """Read the file of the mix search, and check its recipes and bounds.
-
-        Args:
-            file: the file.
-            out: the folder for all that the search makes.
-            executor: where builds and trainings run.
-            progress: shows them.
-            allow_code: whether functions of the recipe may run.
 
         Raises:
             InputError: the file or a recipe that it names cannot be used.
         """
-        self.file, self.config, self.out = file, load_settings(MixSearchConfig, file), out.absolute()
-        self._executor, self._progress, self._allow_code = executor, progress, allow_code
-        self.recipe = load_checked_recipe(locate_recipe(file, self.config.data), progress=progress)
+        self.experiment, file = experiment, experiment.file
+        self.config = load_settings(MixSearchConfig, file)
+        data, train = map(experiment.locate_recipe, (self.config.data, self.config.train))
+        self.recipe = load_checked_recipe(data, progress=experiment.progress)
         self.space = find_space(file, self.recipe, self.config.bounds)
-        known = load_train_recipe(locate_recipe(file, self.config.train)).eval.score_names
+        known = load_train_recipe(train).eval.score_names
         if faults := [*find_faults(self.config, self.recipe, self.space, known)]:
             raise settings_error(str(file), faults)
         self.target = int(find_target(self.config, self.recipe))
-        self.sizes = measure_sources(file, self.config, self.recipe, self.space, self.target, allow_code=allow_code)
+        self.sizes = self._measure_sources()
         self.candidates = list_candidates(self.space)
         self.own = self._open_mixes({OWN: self.space.own}).arms[0]
 
@@ -144,7 +141,9 @@ class MixSearch:
             chosen = spread_out(self.space, candidates, count, np.array(list(mixes.values())))
             if run:
                 fewer = f", not {count}: the bounds leave no others" if len(chosen) < count else ""
-                self._progress.note(f"round {number} of {len(self.rounds)}: {plural(len(chosen), 'mix')}{fewer}")
+                self.experiment.progress.note(
+                    f"round {number} of {len(self.rounds)}: {plural(len(chosen), 'mix')}{fewer}"
+                )
             mixes |= {f"mix-{len(mixes) + index:02d}": mix for index, mix in enumerate(chosen)}
             yield mixes
 
@@ -168,8 +167,8 @@ class MixSearch:
         """Refuse scores of other text: arms leave out other documents of an eval set that they hold."""
         results = [one.result for one in ablation.trainings if not one.result.failed]
         problems = [
-            f"{self.file}: objective.{score}: the arms were scored on other text each, because sources hold documents "
-            "of the eval set. Take them out of the sources or of the eval set, and run the search again."
+            f"{self.experiment.file}: objective.{score}: the arms were scored on other text each, because sources hold "
+            "documents of the eval set. Take them out of the sources or of the eval set, and run the search again."
             for score in self.config.objective
             if len({result.texts.get(find_own(score, result.texts)) for result in results}) > 1
         ]
@@ -205,7 +204,7 @@ class MixSearch:
         shared = {key: getattr(self.config, key) for key in ("name", "data", "train", "tokens", "threads")}
         own = list(seeds or self.config.seeds)
         config = AblationConfig.model_construct(**shared, seeds=own, scores=[], arms=arms)
-        return Ablation(self.file, config, self.out, self._executor, self._progress, allow_code=self._allow_code)
+        return Ablation(self.experiment, config)
 
     def _open_last(self, *, run: bool) -> Ablation | None:
         """Fit the scores of all arms. Return the comparison of the winner, whose seeds are its own if the file says so;
@@ -216,7 +215,7 @@ class MixSearch:
             return None
         if run:
             shares = ", ".join(f"{name} {share:.2%}" for name, share in zip(self.space.names, self.winner, strict=True))
-            self._progress.note(f"the winner: {shares}")
+            self.experiment.progress.note(f"the winner: {shares}")
         return self._open_mixes({OWN: self.space.own, WINNER: self.winner}, self.config.last_seeds)
 
     def write_recipe(self, file: Path) -> Path:
@@ -234,6 +233,50 @@ class MixSearch:
         write_text(file, found.to_json(as_written=False))
         return file
 
+    def _measure_sources(self) -> dict[str, SourceSize]:
+        """Return what each source of a search has for the real run, and the part of it that the arms take.
+
+        Raises:
+            InputError: a bound repeats a source more often than `mix.max_epochs`
+                allows, or an arm would see too few documents of a source.
+        """
+        config, recipe, target = self.config, self.recipe, self.target
+        greatest = self.space.divide(self.space.high)
+        # A plan in which each source has its greatest share of the target tells whether that is more than it has.
+        sources = [one.with_values(weight=max(greatest[one.name], 1e-9)) for one in recipe.sources]
+        most = {"tokens": max(1, int(target * sum(greatest.values()))), "when_short": "shrink"}
+        greatest_mix = recipe.with_values(sources=sources, mix=recipe.mix.with_values(**most))
+        planned = plan_set(greatest_mix, allow_code=self.experiment.allow_code)
+        sizes: dict[str, SourceSize] = {}
+        problems: list[str] = []
+        for source, found in zip(recipe.sources, planned.sources, strict=True):
+            # How often the real run would take the source at its greatest share.
+            epochs = greatest[source.name] * target / max(1, found.tokens)
+            if found.has_more or epochs <= 1:
+                sizes[source.name] = (None if found.has_more else found.tokens, source.take)
+                continue
+            take = source.take * config.tokens / target
+            sizes[source.name] = (found.tokens, take)
+            place = f"{self.experiment.file}: bounds: {source.name!r} has about {plural(found.tokens, 'token')}"
+            if epochs > recipe.mix.max_epochs * _SURE:
+                share = recipe.mix.max_epochs * found.tokens / target
+                problems.append(
+                    f"{place}: its greatest share, {greatest[source.name]:.4g} of {target:,}, repeats it {epochs:.1f} "
+                    f"times, and mix.max_epochs is {recipe.mix.max_epochs}. Give it a bound of at most {share:.4f}, or "
+                    "raise mix.max_epochs in the data recipe."
+                )
+            # How many documents an arm would see.
+            left = found.documents * config.tokens / target
+            if left < _FEWEST_DOCUMENTS:
+                problems.append(
+                    f"{place}: models of {plural(config.tokens, 'token')} would see about "
+                    f"{plural(round(left), 'document')} of it, to repeat them as often as the real run of {target:,}. "
+                    "Give more tokens to each model."
+                )
+        if problems:
+            raise InputError(problems)
+        return sizes
+
 
 def count_trainings(config: MixSearchConfig) -> int:
     """Return how many trainings a search takes, those of the last comparison included."""
@@ -248,57 +291,6 @@ def split_rounds(arms: int, rounds: int, parameters: int) -> list[int]:
     first = left if rounds == 1 else min(left, max(parameters, round(_FIRST_ROUND * left)))
     later = [(left - first + extra) // (rounds - 1) for extra in reversed(range(rounds - 1))]  # the larger ones first
     return [first, *filter(None, later)]
-
-
-SourceSize = tuple[int | None, float]
-"""What a source has for the real run, by the estimate of `plan`: its tokens, None if it has more than the real run can
-take within the bounds, and the part of its documents in the sets of the arms."""
-
-
-def measure_sources(
-    file: Path, config: MixSearchConfig, recipe: Recipe, space: MixSpace, target: int, *, allow_code: bool
-) -> dict[str, SourceSize]:
-    """Return what each source of a search has for the real run, and the part of it that the arms take.
-
-    Raises:
-        InputError: a bound repeats a source more often than `mix.max_epochs`
-            allows, or an arm would see too few documents of a source.
-    """
-    greatest = space.divide(space.high)
-    # A plan in which each source has its greatest share of the target tells whether that is more than it has.
-    sources = [one.with_values(weight=max(greatest[one.name], 1e-9)) for one in recipe.sources]
-    most = {"tokens": max(1, int(target * sum(greatest.values()))), "when_short": "shrink"}
-    greatest_mix = recipe.with_values(sources=sources, mix=recipe.mix.with_values(**most))
-    planned = plan_set(greatest_mix, allow_code=allow_code)
-    sizes: dict[str, SourceSize] = {}
-    problems: list[str] = []
-    for source, found in zip(recipe.sources, planned.sources, strict=True):
-        # How often the real run would take the source at its greatest share.
-        epochs = greatest[source.name] * target / max(1, found.tokens)
-        if found.has_more or epochs <= 1:
-            sizes[source.name] = (None if found.has_more else found.tokens, source.take)
-            continue
-        take = source.take * config.tokens / target
-        sizes[source.name] = (found.tokens, take)
-        place = f"{file}: bounds: {source.name!r} has about {plural(found.tokens, 'token')}"
-        if epochs > recipe.mix.max_epochs * _SURE:
-            share = recipe.mix.max_epochs * found.tokens / target
-            problems.append(
-                f"{place}: its greatest share, {greatest[source.name]:.4g} of {target:,}, repeats it {epochs:.1f} "
-                f"times, and mix.max_epochs is {recipe.mix.max_epochs}. Give it a bound of at most {share:.4f}, or "
-                "raise mix.max_epochs in the data recipe."
-            )
-        # How many documents an arm would see.
-        left = found.documents * config.tokens / target
-        if left < _FEWEST_DOCUMENTS:
-            problems.append(
-                f"{place}: models of {plural(config.tokens, 'token')} would see about "
-                f"{plural(round(left), 'document')} of it, to repeat them as often as the real run of {target:,}. "
-                "Give more tokens to each model."
-            )
-    if problems:
-        raise InputError(problems)
-    return sizes
 
 
 def find_faults(config: MixSearchConfig, recipe: Recipe, space: MixSpace, known: Sequence[str]) -> Iterator[str]:
