@@ -143,56 +143,53 @@ class Findings:
             start, stop = trained.get(piece.source, (piece.start, piece.stop))
             trained[piece.source] = min(start, piece.start), max(stop, piece.stop)
 
-        kept = index.are_kept(self.held["run"].astype(np.int64), self.held["document"].astype(np.int64))
-
         def is_trained(held: np.void) -> bool:
             start, stop = trained.get(int(held["source"]), (END_HASH, END_HASH))
             return start <= (int(held["hash_hi"]), int(held["hash_lo"])) < stop
 
+        kept = self.held[index.are_kept(self.held["run"].astype(np.int64), self.held["document"].astype(np.int64))]
+        too_short = self.items[self.items["size"] == 0]
+        held = self.items[[int(one["item"]) for one in kept if is_trained(one)]]
+
+        def list_hashes(items: Rows, number: int) -> list[str]:
+            rows = items["row"][items["evaluation"] == number]
+            return sorted({self.read[number].hashes[int(row)] for row in rows})
+
         # Two evaluation sets may be of one task: they hold the same.
         known = {one.task: number for number, one in enumerate(self.evaluations) if one.task}
-        entries: list[EvalTaskEntry] = []
-        for task, number in known.items():
-            read, rows = self.read[number], self.items["row"]
-            short = np.flatnonzero((self.items["evaluation"] == number) & (self.items["size"] == 0))
-            own = self.held[kept & (self.items["evaluation"][self.held["item"]] == number)]
-            held = {int(one["item"]) for one in own if is_trained(one)}
-            entries.append(
-                EvalTaskEntry(
-                    task=task,
-                    items=read.items,
-                    items_sha256=read.sha256,
-                    too_short=sorted({read.hashes[int(row)] for row in rows[short]}),
-                    held=sorted({read.hashes[int(row)] for row in rows[list(held)]}),
-                )
+        return tuple(
+            EvalTaskEntry(
+                task=task,
+                items=self.read[number].items,
+                items_sha256=self.read[number].sha256,
+                too_short=list_hashes(too_short, number),
+                held=list_hashes(held, number),
             )
-        return tuple(entries)
+            for task, number in known.items()
+        )
 
 
-def find_contamination(
-    place: str, recipe: Recipe, runs: Sequence[Run], rows: Sequence[Run], similar: SimilarPairs | None = None
-) -> Findings:
+def find_contamination(place: str, recipe: Recipe, runs: Sequence[Run], similar: SimilarPairs | None) -> Findings:
     """Find the documents that hold items.
 
     Args:
         place: the address of the folder of the task that read the evaluation sets.
         recipe: the recipe.
-        runs: all runs.
-        rows: the same runs, where their rows are read: scratch folders if they are in a remote store.
+        runs: all runs, where their rows are read: scratch folders if they are in a remote store.
         similar: the pairs of similar documents; None if the build does not search for near-duplicates.
     """
     items = load_items(place)
     read = TaskOutput(open_store(place), ItemsResult).result.evaluations
     # Common n-grams are told by all runs together, before any document is judged.
-    counts = count_documents(len(items.ngrams), rows, similar)
-    rule = HeldItems(items, counts, sum(run.num_documents for run in rows))
+    counts = count_documents(len(items.ngrams), runs, similar)
+    rule = HeldItems(items, counts, sum(run.num_documents for run in runs))
     parts = [np.zeros(0, HELD_DTYPE)]
-    for number, (run, own) in enumerate(zip(runs, rows, strict=True)):
-        if not own.num_hits or not len(held := rule.find(own.read_hits())):
+    for number, run in enumerate(runs):
+        if not run.num_hits or not len(held := rule.find(run.read_hits())):
             continue
         held["run"], held["source"] = number, run.source
         documents, which = np.unique(held["document"], return_inverse=True)
-        read_rows = np.concatenate([own.read_documents(one, one + 1) for one in documents.tolist()])
+        read_rows = np.concatenate([run.read_documents(one, one + 1) for one in documents.tolist()])
         for name in ("hash_hi", "hash_lo", "length"):
             held[name] = read_rows[name][which]
         parts.append(held)

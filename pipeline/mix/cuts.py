@@ -380,15 +380,15 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> MixResult:
         # Decide which documents are dropped, step by step.
         findings = Findings()
         if task.evaluations:
-            findings = find_contamination(task.evaluations, recipe, runs, own, task.similar)
+            findings = find_contamination(task.evaluations, recipe, own, task.similar)
         index = Index(list(own), recipe, findings.list_dropped(), folder)
         near = drop_near_duplicates(index, task.similar) if task.similar is not None else None
         index.drop_not_taken()
-        # Write what became of them, and count.
-        evidence = [one for one in (near, findings if task.evaluations else None) if one is not None]
 
+        # Write what became of them, and count.
         def add_columns(number: int) -> dict[str, Any]:
-            return {name: column for one in evidence for name, column in one.to_columns(index.places, number).items()}
+            columns = near.to_columns(index.places, number) if near else {}
+            return columns | findings.to_columns(index.places, number) if task.evaluations else columns
 
         files = write_evidence(folder, index.places, index.reasons, index.read_reasons, add_columns)
         drops = index.drops
