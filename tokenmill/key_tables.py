@@ -18,8 +18,6 @@ from shards.config import Settings, find_table
 from shards.terminal.amounts import format_size
 
 _HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
-_ONE_DATA_SET = ("content", "blob_id", "max_missing")
-"""Keys of a source that serve one data set: they stand apart."""
 _PLAIN = {int: "whole number", float: "number", bool: "true, false"}
 _CONVERTERS = {parse_size: "bytes", parse_count: "count"}
 """What a key is called whose type has one of these converters."""
@@ -47,9 +45,7 @@ def _section_tables(parent: type[Settings], name: str, path: str) -> Iterator[st
     said = [inspect.cleandoc(model.__doc__ or ""), "" if path else meaning]
     about = " ".join([*said, "Required." if field.is_required() and not path else ""])
     own = [key for key in model.key_names() if not issubclass(model, Preset) or key not in Preset.model_fields]
-    yield f"`{title}`: {' '.join(about.split())}\n\n{_table(model, [key for key in own if key not in _ONE_DATA_SET])}"
-    if apart := [key for key in own if key in _ONE_DATA_SET]:
-        yield f"`{title}`, for `python-edu`, whose text is in Software Heritage's archive:\n\n{_table(model, apart)}"
+    yield f"`{title}`: {' '.join(about.split())}\n\n{_table(model, own)}"
     # The keys that all presets share come before them.
     if issubclass(model, CleanRecipe):
         yield (

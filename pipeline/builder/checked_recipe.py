@@ -14,7 +14,7 @@ from pipeline.engine.stage_progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
 from pipeline.recipe.paths import SHIPPED, RecipePath, explain_path, find_recipe_folder
 from pipeline.recipe.schema import Recipe, SourceRecipe
-from pipeline.recipe.shares import fit_sizes, small_phases
+from pipeline.recipe.shares import Demand, fit_sizes
 from pipeline.recipe.sources import read_from_files
 from pipeline.sources.files import check_globs
 from pipeline.tokenizer.given_tokenizer import explain_making
@@ -121,7 +121,7 @@ def load_checked_recipe(
         checked, scaled = fit_sizes(checked, whole, {override.partition("=")[0].strip() for override in overrides})
         if scaled and progress:
             progress.note_once(f"--tokens {tokens}: scaled to fit: {scaled}. Give your own with --set.")
-    if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
+    if isinstance(checked.mix.tokens, int) and (small := Demand(checked).small_phases(checked.mix.tokens)):
         raise settings_error(where, small)
     if checked.clean.near_duplicates or any(source.clean.presets() for source in checked.sources):
         check_extra("numba")

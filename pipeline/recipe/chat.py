@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pipeline.recipe.key_values import Count
+from pipeline.recipe.key_values import SomeTokens
 from shards.config import Settings, table_of
 from shards.format.chat import ROLES, TRAINED_ROLE
 from shards.format.manifest import Role
@@ -39,7 +39,7 @@ class ChatRecipe(Settings):
     token, and none with another. Tokens such as `<|im_start|>` are added to the tokenizer."""
     after: Annotated[str, Field(max_length=MOST_CHARACTERS)] = ""
     """What stands after it: empty, or a text that begins with a special token, which ends an answer."""
-    max_tokens: Annotated[int, Count, Field(gt=0)] | None = None
+    max_tokens: SomeTokens | None = None
     """Longer conversations are dropped when the set is mixed, and counted: a model whose context is shorter cannot
     train on them."""
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 from hashlib import sha256 as hash_bytes
 from importlib.metadata import distribution
-from operator import not_
 from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from pipeline.recipe.key_values import Proportion, SizeBytes, Text, distinct
+from pipeline.recipe.key_values import IfGiven, Proportion, SizeBytes, Text, distinct
 from pipeline.recipe.paths import DIGEST_MARK, RecipePath
 from pipeline.recipe.presets import C4, CleanTable, Code, Fineweb, Gopher, Limit, Preset
 from shards.config import Settings, in_form
@@ -227,25 +226,21 @@ def distinct_filters(filters: list[Any]) -> list[Any]:
 class CleanRecipe(Settings):
     """Presets and filters of a source."""
 
-    gopher: Gopher | None = Field(default=None, exclude_if=not_)
+    gopher: IfGiven[Gopher] = None
     """Drops prose of low quality."""
-    c4: C4 | None = Field(default=None, exclude_if=not_)
+    c4: IfGiven[C4] = None
     """Drops the pages that C4 drops whole."""
-    fineweb: Fineweb | None = Field(default=None, exclude_if=not_)
+    fineweb: IfGiven[Fineweb] = None
     """Drops web pages by their lines."""
-    code: Code | None = Field(default=None, exclude_if=not_)
+    code: IfGiven[Code] = None
     """Drops data, generated files and minified files among source code."""
-    personal_data: PersonalData | None = Field(default=None, exclude_if=not_)
+    personal_data: IfGiven[PersonalData] = None
     """Masks personal data and secrets, or drops documents that have them."""
-    language: Language | None = Field(default=None, exclude_if=not_)
+    language: IfGiven[Language] = None
     """Drops documents in other languages."""
-    datatrove: Annotated[list[DatatroveFilter], AfterValidator(distinct_filters)] | None = Field(
-        default=None, exclude_if=not_
-    )
+    datatrove: IfGiven[Annotated[list[DatatroveFilter], AfterValidator(distinct_filters)]] = None
     """Filters of datatrove, in order. An empty list in a source turns the recipe's filters off."""
-    python: Annotated[list[PythonFilter], AfterValidator(distinct_filters)] | None = Field(
-        default=None, exclude_if=not_
-    )
+    python: IfGiven[Annotated[list[PythonFilter], AfterValidator(distinct_filters)]] = None
     """Functions of your own, in order, before presets and filters. An empty list in a source turns the recipe's off."""
 
     def __bool__(self) -> bool:
@@ -324,7 +319,7 @@ class CleanAllRecipe(CleanRecipe):
     """Presets drop documents that break a limit; filters read documents before they are encoded. A table turns its
     preset on, even when it is empty. Each limit in it replaces the published one, and `"off"` turns a limit off."""
 
-    near_duplicates: NearDuplicatesRecipe | None = Field(default=None, exclude_if=not_)
+    near_duplicates: IfGiven[NearDuplicatesRecipe] = None
     """Reports or drops documents that are nearly equal."""
 
     def __bool__(self) -> bool:

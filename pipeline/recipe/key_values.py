@@ -4,7 +4,8 @@
 import codecs
 import re
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from operator import not_
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -83,6 +84,8 @@ Proportion = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0, lt=1 << 63)]
 Count = BeforeValidator(parse_count)
+SomeTokens = Annotated[int, Count, Field(gt=0)]
+"""A number of tokens, one at least."""
 
 
 def _refuse_thousands(value: Any) -> Any:
@@ -96,16 +99,13 @@ def _refuse_thousands(value: Any) -> Any:
 Entries = BeforeValidator(_refuse_thousands)
 
 
-def _no_tiny(value: float) -> float:
-    if 0 < value < 1e-18:
-        raise ValueError("expected 0, or a number from 1e-18")
-    return value
-
-
 Weight = Annotated[float, Field(ge=1e-18, le=1e18)]
 """Within bounds in which no sum of weights overflows, and no share of one loses digits."""
-SourceWeight = Annotated[float, Field(ge=0, le=1e18), AfterValidator(_no_tiny)]
-"""The same, or 0."""
+SourceWeight = Annotated[float, Field(ge=0, le=1e18)]
+"""The same, or less: a recipe refuses what is next to nothing of the sum of its weights."""
+ValueT = TypeVar("ValueT")
+IfGiven = Annotated[ValueT | None, Field(exclude_if=not_)]
+"""A key that a recipe in JSON has only if it is given."""
 
 
 MATCH_GROUP = "the_match"

@@ -231,7 +231,3 @@ class Code(Preset):
     """Bytes in runs of base64 or hex (The Stack v2)."""
     min_code_letters: Share = 0.05
     """Characters that are letters outside strings and numbers. Our number: tables and word lists have 0 to 2%."""
-
-
-PRESETS: dict[str, type[Preset]] = {preset.name: preset for preset in (Gopher, C4, Fineweb, Code)}
-"""Name -> model of every preset."""

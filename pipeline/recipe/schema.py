@@ -21,11 +21,13 @@ from pipeline.recipe.key_values import (
     Delimiter,
     Entries,
     FormatName,
+    IfGiven,
     Name,
     Patterns,
     Proportion,
     Quote,
     SizeBytes,
+    SomeTokens,
     SourceWeight,
     Text,
     distinct,
@@ -37,7 +39,6 @@ from pipeline.recipe.sources import SourceRecipe
 from shards.config import Settings, are_named, item_names, list_of, shared_names, table_of
 from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
-from shards.format.manifest import is_none
 from shards.terminal.hints import nearest
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
@@ -161,11 +162,8 @@ class MixRecipe(Settings):
             yield f"phases: {count} phases are called {name!r}; expected distinct names"
         shares = [Decimal(str(phase.share)) for phase in self.phases]
         if all(phase.share > 0 for phase in self.phases) and shares and sum(shares) != 1:
-            *before, _ = shares
-            left = 1 - sum(before)
-            remedy = f"Give {self.phases[-1].name!r} the share {left}" if left > 0 else "Give the phases smaller shares"
             listed = " + ".join(map(str, shares))
-            yield f"phases: the shares add up to {listed} = {sum(shares)}; expected exactly 1. {remedy}."
+            yield f"phases: the shares add up to {listed} = {sum(shares)}; expected exactly 1. Change one of them."
 
 
 class SplitRecipe(Settings):
@@ -178,7 +176,7 @@ class SplitRecipe(Settings):
 class ShardsRecipe(Settings):
     """The size and compression of a shard."""
 
-    tokens: Annotated[int, Count, Field(gt=0)] = 100_000_000
+    tokens: SomeTokens = 100_000_000
     """The most tokens in a shard, give or take a document."""
     zstd_level: Annotated[int, Field(ge=1, le=19)] | None = None
     """The level of Zstandard. None: parameters that fit tokens, at most 1% larger than level 3."""
@@ -240,7 +238,7 @@ class Recipe(Settings):
     sources: Annotated[list[SerializeAsAny[SourceRecipe]], Field(min_length=1)]
     """If two sources have the same document, the first one keeps it."""
     tokenizer: TokenizerRecipe
-    chat: ChatRecipe | None = Field(default=None, exclude_if=is_none)
+    chat: IfGiven[ChatRecipe] = None
     """Required with sources that have `messages`."""
     mix: MixRecipe = Field(default_factory=MixRecipe)
     split: SplitRecipe = Field(default_factory=SplitRecipe)
@@ -318,10 +316,9 @@ class Recipe(Settings):
         """Yield the sources whose weight leaves them next to nothing of the mix, or of a phase."""
         given = {source.name: source.weight for source in self.sources if are_named([source])}
         if self.has_weights and (without := [name for name, weight in given.items() if weight is None]):
-            with_one = next(name for name, weight in given.items() if weight)
             yield (
-                f"sources: {', '.join(map(repr, without))} {'has' if len(without) == 1 else 'have'} no weight, and "
-                f"{with_one!r} has one. Give every source a weight, or none: then all text is in the set once."
+                f"sources: some have a weight, and not {', '.join(map(repr, without))}. Give every source a weight, or "
+                "none: then all text is in the set once."
             )
         why = "needs weights: without them, all text is in the set once. Leave it out, or give every source a weight"
         for key, table in (("mix.phases", self.mix.phases), ("mix.when_short", self.mix.when_short == "repeat")):

@@ -158,9 +158,19 @@ class Demand:
         )
 
     def _remedy(self, source: int) -> str:
-        own = self.recipe.sources[source]
-        more = "add data" if own.take == 1 else "raise its `take`"
-        return f"{more}, or leave it out: --set sources.{own.name}.weight=0"
+        name = self.recipe.sources[source].name
+        return f"add data (files, or a larger `take`), or leave it out: --set sources.{name}.weight=0"
+
+    def small_phases(self, train_tokens: int) -> list[str]:
+        """Return a fault for each phase whose share of the training tokens is smaller than a shard."""
+        shard_tokens = self.recipe.shards.tokens
+        return [
+            f"mix.phases.{phase.name}: {phase.share} of {plural(train_tokens, 'training token')} is {tokens:,}, less "
+            f"than a shard of {shard_tokens:,}, and a shard has one phase. Lower shards.tokens to at most "
+            f"{max(1, tokens):,}, or give the phase a larger share."
+            for phase, tokens in zip(self.recipe.mix.phases, self.phase_tokens(train_tokens), strict=False)
+            if tokens < shard_tokens
+        ]
 
     def grant(self, available: Sequence[float | None]) -> Grant:
         """Return the training tokens that the set gets of what is needed, and whether they make a shard of each phase.
@@ -170,7 +180,7 @@ class Demand:
                 that it bounds nothing.
         """
         found = self._grant(available)
-        return found if found.fault else replace(found, fault="\n".join(small_phases(self.recipe, found.train_tokens)))
+        return found if found.fault else replace(found, fault="\n".join(self.small_phases(found.train_tokens)))
 
     def _grant(self, available: Sequence[float | None]) -> Grant:
         mix = self.recipe.mix
@@ -199,37 +209,24 @@ class Demand:
         if not self.recipe.has_weights:
             found = f"mix.tokens: {wanted:,}; the sources have {plural(most, 'training token')} in all. "
             return f'{found}Ask for at most that, or set mix.when_short to "shrink".'
-        more = "more files" if all(self.recipe.sources[s].take == 1 for s in short) else "a larger `take`"
-        remedies = [f"Ask for at most {plural(most, 'token')}", f"give the scarce sources less weight or {more}"]
-        even = or_repeat = ""
-        # Of several remedies, those that work here.
-        if self.recipe.mix.when_short == "repeat":
-            even = f" even in {plural(self.passes, 'epoch')}"
-            epochs = max(ceil(self.shares.fractions[s] * wanted / Fraction(tokens)) for s, tokens in short.items())
-            if epochs <= MAX_EPOCHS:
-                remedies.append(f"raise mix.max_epochs to {epochs}")
-        else:
-            or_repeat = ' or "repeat"'
+        remedies = [
+            f"Ask for at most {plural(most, 'token')}",
+            "give the scarce sources less weight or more data (files, or a larger `take`)",
+        ]
+        epochs = max(ceil(self.shares.fractions[s] * wanted / Fraction(tokens)) for s, tokens in short.items())
+        if self.recipe.mix.when_short != "repeat":
+            remedies.append('set mix.when_short to "repeat"')
+        elif epochs <= MAX_EPOCHS:
+            remedies.append(f"raise mix.max_epochs from {self.passes} to {epochs}")
         lines = [
             f"source {self.recipe.sources[s].name!r}: has {plural(int(tokens), 'token')} for training; its share of "
             f"{wanted:,} is {self.shares.of(s, wanted):,}"
             for s, tokens in short.items()
         ]
-        remedy = f'{", ".join(remedies)}, or set mix.when_short to "shrink"{or_repeat}'
-        return "\n".join([f"mix.tokens: the sources are too small{even}. {remedy}.", *lines])
-
-
-def small_phases(recipe: Recipe, train_tokens: int) -> list[str]:
-    """Return a fault for each phase whose share of the training tokens is smaller than a shard."""
-    shard_tokens = recipe.shards.tokens
-    phases = zip(recipe.mix.phases, Demand(recipe).phase_tokens(train_tokens), strict=False)
-    return [
-        f"mix.phases.{phase.name}: {phase.share} of {plural(train_tokens, 'training token')} is {tokens:,}, less than "
-        f"a shard of {shard_tokens:,}, and a shard has one phase. Lower shards.tokens to at most {max(1, tokens):,}, "
-        "or give the phase a larger share."
-        for phase, tokens in phases
-        if tokens < shard_tokens
-    ]
+        remedy = f'{", ".join(remedies)}, or set mix.when_short to "shrink"'
+        return "\n".join(
+            [f"mix.tokens: the sources are too small in {plural(self.passes, 'epoch')}. {remedy}.", *lines]
+        )
 
 
 def fit_sizes(recipe: Recipe, whole: Any, given: set[str]) -> tuple[Recipe, str]:

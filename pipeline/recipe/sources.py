@@ -13,6 +13,7 @@ from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.key_values import (
     Delimiter,
     FormatName,
+    IfGiven,
     Name,
     Patterns,
     Proportion,
@@ -56,9 +57,7 @@ class SourceRecipe(Settings):
     files](../docs/data.md#formats). `file` makes each file one document."""
     text: Text = "text"
     """Column of the text; dots descend into structs."""
-    messages: Annotated[
-        Text | Annotated[list[Text], Field(min_length=2, max_length=2)] | None, Field(exclude_if=not_)
-    ] = None
+    messages: IfGiven[Text | Annotated[list[Text], Field(min_length=2, max_length=2)]] = None
     """Instead of `text`, of a source of conversations: a column of lists of messages, records of `role` and `content`
     or `from` and `value`; or two columns of text, `["prompt", "completion"]`."""
     separator: Text | None = None
@@ -203,7 +202,7 @@ class FilesSource(SourceRecipe):
     must match a file, or be a folder of `datasets.save_to_disk`."""
     exclude: list[RecipePath] = []
     """`files`: globs over files to leave out. Each must match one."""
-    verify: Annotated[Literal["sha256"] | None, Field(exclude_if=not_)] = None
+    verify: IfGiven[Literal["sha256"]] = None
     """`files`: `sha256` reads all local files in each build, to see an edit that keeps size and modification time."""
 
 

@@ -22,7 +22,7 @@ import pipeline
 import shards
 from pipeline.builder.stored_build import BUILD_FILE
 from pipeline.engine.checksums import seal, unseal
-from pipeline.recipe.presets import PRESETS
+from pipeline.recipe.presets import Gopher
 from shards.errors import InputError
 from shards.format.content_hash import hash_document
 from tests.support.builds import build_here, call_here, hashes_in, real_documents
@@ -146,7 +146,7 @@ def sentences(count: int, first: int) -> list[str]:
 def turn_off_others(recipe: str) -> str:
     """Return the recipe with all other limits of its two presets off."""
     for own in ({"min_words", "max_mean_word_chars"}, {"max_words", "max_mean_word_chars"}):
-        off = [f'{key} = "off"' for key in PRESETS["gopher"].limit_keys() if key not in own]
+        off = [f'{key} = "off"' for key in Gopher.limit_keys() if key not in own]
         recipe = recipe.replace("OTHERS", "\n".join(off), 1)
     return recipe
 

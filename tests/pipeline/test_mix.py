@@ -28,7 +28,7 @@ from pipeline.mix.index import Axis, Index
 from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.partitions import Partitions
 from pipeline.recipe.paths import RecipePath
-from pipeline.recipe.presets import PRESETS
+from pipeline.recipe.presets import Preset
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError, RunError
 from shards.format.manifest import block_list_reason
@@ -222,7 +222,8 @@ def check_shares(shards: list[list[Placed]], shares: list[Any], total: Fraction,
 
 def only(preset: str, **limits: float) -> dict[str, Any]:
     """Return the table of a preset with these limits alone."""
-    return dict.fromkeys(PRESETS[preset].limit_keys(), "off") | limits
+    (model,) = (one for one in Preset.__subclasses__() if one.name == preset)
+    return dict.fromkeys(model.limit_keys(), "off") | limits
 
 
 CLEAN: list[dict[str, Any]] = [

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue
 
-from pipeline.recipe.key_values import distinct, parse_count
-from shards.config import Document, Settings, in_form, shared_names, table_of
+from pipeline.recipe.key_values import Name, SomeTokens, Text, distinct
+from shards.config import Document, Settings, shared_names, table_of
 from shards.terminal.shipped_recipes import shipped_folder
 
 Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1), AfterValidator(distinct)]
@@ -16,13 +16,7 @@ Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_lengt
 class ArmConfig(Settings):
     """One alternative of an ablation. The first is the one that the others are compared with."""
 
-    name: Annotated[
-        str,
-        in_form(
-            r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}",
-            'at most 80 ASCII letters, digits, ".", "_" and "-", the first a letter or digit',
-        ),
-    ]
+    name: Name
     """The name of the arm, and of its folders."""
     data: dict[str, JsonValue] = {}
     """Keys of the data recipe with this arm's values: `data.sources.maths.weight = 20`."""
@@ -33,11 +27,11 @@ class ArmConfig(Settings):
 class ExperimentConfig(Settings):
     """What experiments have in common: recipes, and how small models are trained on the sets of their arms."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: Text
     """The name of the experiment."""
-    data: Annotated[str, Field(min_length=1)]
+    data: Text
     """The data recipe that all arms begin with: a path from this file's folder, or the name of a shipped recipe."""
-    train: Annotated[str, Field(min_length=1)]
+    train: Text
     """The train recipe that all arms begin with: a small model with eval sets and tasks. Its phases and prompts are
     left out."""
     seeds: Seeds = [1, 2, 3]
@@ -49,7 +43,7 @@ class ExperimentConfig(Settings):
 class AblationConfig(ExperimentConfig):
     """An ablation: training runs that differ in one decision."""
 
-    tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
+    tokens: SomeTokens | None = None
     """Tokens of each training, instead of the train recipe's steps."""
     scores: Annotated[list[str], AfterValidator(distinct)] = []
     """Scores to compare, such as `web_bpb`; when absent, all."""

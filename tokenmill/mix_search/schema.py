@@ -3,9 +3,9 @@
 from itertools import islice
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
-from pipeline.recipe.key_values import Weight, parse_count
+from pipeline.recipe.key_values import Proportion, SomeTokens, Weight
 from tokenmill.experiments.schema import ExperimentConfig, Seeds
 
 
@@ -15,18 +15,17 @@ def _check_order(pair: list[float]) -> list[float]:
     return pair
 
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Bounds = Annotated[list[Share], Field(min_length=2, max_length=2), AfterValidator(_check_order)]
+Bounds = Annotated[list[Proportion], Field(min_length=2, max_length=2), AfterValidator(_check_order)]
 
 
 class MixSearchConfig(ExperimentConfig):
     """A mix search: which shares of the sources give the best scores. Its arms are mixes of one recipe."""
 
-    tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)]
+    tokens: SomeTokens
     """Tokens of each training."""
     final_seeds: Seeds | None = None
     """Seeds of the last comparison, of the winner with the recipe's weights; when absent, three new ones or more."""
-    target_tokens: Annotated[int, BeforeValidator(parse_count), Field(gt=0)] | None = None
+    target_tokens: SomeTokens | None = None
     """Training tokens of the real run; when absent, `mix.tokens` of the data recipe. Small models repeat a scarce
     source as often as that run will."""
     bounds: Annotated[dict[str, Bounds], Field(min_length=1)]
