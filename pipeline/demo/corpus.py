@@ -30,8 +30,8 @@ SOURCES = ("docs-prose", "docs-maths", "stdlib-code", "questions")
 HELD_OUT = "held-out"
 """What no source of the corpus has: a folder like theirs for an eval set."""
 
-FILE_BYTES = 6_000_000
-"""Text bytes in each parquet file, but the last: the largest source gets several, as the real ones do."""
+FILE = "part-00000.parquet"
+"""The file of each source."""
 ROW_GROUP_ROWS = 500
 
 MAX_CHARS, MAX_CODE_CHARS = 6_000, 1_000
@@ -80,18 +80,18 @@ class Question(NamedTuple):
 
 def gather_missing_corpus(*, note: Note) -> None:
     """Write the corpus to the folder where the demo's shipped recipes read it, unless all its sources are there."""
-    if not all(any((FOLDER / source).glob("part-*.parquet")) for source in (*SOURCES, HELD_OUT)):
+    if not all((FOLDER / source / FILE).is_file() for source in (*SOURCES, HELD_OUT)):
         note(f"demo: gathering the text of this installation into {FOLDER}")
         write_demo_corpus(FOLDER)
 
 
 def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
-    """Write the sources below a folder, as `<source>/part-00000.parquet` and so on, and what is held out of them.
+    """Write the sources below a folder, as `<source>/part-00000.parquet`, and what is held out of them.
 
     A file that already holds the same bytes is left alone, so that a second run makes nothing downstream run again.
 
     Returns:
-        One row per source: `name`, `files`, `documents`, `bytes` (UTF-8 bytes of text).
+        One row per source: `name`, `documents`, `bytes` (UTF-8 bytes of text).
         Then one for the documents held out.
 
     Raises:
@@ -104,9 +104,9 @@ def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
     sources = (prose, mathematics, _gather_code(), list(ask_questions([*prose, *mathematics])))
     gathered = zip((*SOURCES, HELD_OUT), (*sources, cut_excerpts(long)), strict=True)
     for name, documents in gathered:
-        files = _write_parts(folder / name, documents)
+        _write_source(folder / name, documents)
         text_bytes = sum(len(document.text.encode()) for document in documents)
-        summary.append({"name": name, "files": files, "documents": len(documents), "bytes": text_bytes})
+        summary.append({"name": name, "documents": len(documents), "bytes": text_bytes})
     return summary
 
 
@@ -234,32 +234,14 @@ def ask_questions(documents: Iterable[Docstring]) -> Iterator[Question]:
             yield Question(f"What is {module}.{document.name}?", answer, *document[1:])
 
 
-def _write_parts(folder: Path, documents: Sequence[Docstring | Question]) -> int:
-    """Write part files of about `FILE_BYTES` of text each; remove parts of an earlier, longer corpus."""
-    make_folder(folder)
-    parts: list[list[Docstring | Question]] = [[]]
-    size = 0
-    for document in documents:
-        if size >= FILE_BYTES:
-            parts.append([])
-            size = 0
-        parts[-1].append(document)
-        size += len(document.text.encode())
-    names = [f"part-{index:05d}.parquet" for index in range(len(parts))]
-    for name, part in zip(names, parts, strict=True):
-        _write_part(folder / name, part)
-    for stale in set(folder.glob("part-*.parquet")) - {folder / name for name in names}:
-        stale.unlink()
-    return len(parts)
-
-
-def _write_part(path: Path, documents: Sequence[Docstring | Question]) -> None:
+def _write_source(folder: Path, documents: Sequence[Docstring | Question]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     table, sink = pa.Table.from_pylist([document._asdict() for document in documents]), pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", row_group_size=ROW_GROUP_ROWS)
-    data = sink.getvalue().to_pybytes()
+    data, path = sink.getvalue().to_pybytes(), folder / FILE
+    make_folder(folder)
     if not path.is_file() or path.read_bytes() != data:
         with atomic_open(path) as file:
             file.write(data)
