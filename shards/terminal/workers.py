@@ -38,7 +38,7 @@ from shards.terminal.reporter import has_reporter, report_to
 # only spin. Batches come and go by megabytes: memory that malloc keeps is not zeroed by the kernel again and again,
 # 0.3 s of a build of 150 MB with two workers, measured. One arena keeps it for all threads: those that read and write
 # a bucket would each fill their own, with 1.6 times the page faults (docs/lab/build.md).
-_WORKER_ENVIRONMENT = {
+WORKER_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
@@ -198,7 +198,7 @@ _SERVER_FOLDER = "TOKENMILL_FORK_SERVER_FOLDER"
 @contextlib.contextmanager
 def _environment_of_workers(place: str) -> Generator[None]:
     """Change this process's environment while the fork server starts; the workers inherit it."""
-    wanted = dict(_WORKER_ENVIRONMENT)
+    wanted = dict(WORKER_ENVIRONMENT)
     if not {"", os.getcwd()} & set(sys.path):
         wanted["PYTHONSAFEPATH"] = "1"  # else Python puts the working directory first on the server's path
     added = {name: value for name, value in wanted.items() if name not in os.environ}

@@ -18,7 +18,7 @@ from pipeline.tokenizer import encoder as module
 from pipeline.tokenizer.encoder import Encoder
 from pipeline.tokenizer.train import build_tokenizer_json
 from shards.format.tokenizer_json import byte_characters
-from shards.terminal.workers import _WORKER_ENVIRONMENT
+from shards.terminal.workers import WORKER_ENVIRONMENT
 from tests.support.builds import real_documents
 from tests.support.tokenizers import train_byte_level, trained_kinds
 
@@ -46,7 +46,7 @@ assert encoder.encode(pa.array([special], pa.large_string()))[0].tolist() == enc
 def test_words_that_never_come_again_do_not_stay_in_memory(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(trained_kinds()["plain"]))
     command = [sys.executable, "-c", GROW, str(tmp_path / "tokenizer.json")]
-    worker = os.environ | _WORKER_ENVIRONMENT  # malloc keeps what is freed
+    worker = os.environ | WORKER_ENVIRONMENT  # malloc keeps what is freed
     early, late = map(int, subprocess.run(command, check=True, capture_output=True, env=worker).stdout.split())
     assert late < 1.3 * early
 

@@ -151,7 +151,7 @@ def test_commands_print_where_it_is_and_no_document_controls_the_terminal(plan, 
     shown = call_here(*arguments, expect=0).stdout
     assert f"source {first.source}, unit {first.unit}, row {first.row}, hash {first.hash.hex()}" in shown
     assert "before \\x1b]0;owned\\x07 the >>>needle<<<\\u202e\\nb" in shown
-    assert "1 document holds it, 1 time" in shown
+    assert "1 document, 1 hit" in shown
     assert first.hash.hex() in (tmp_path / "b.txt").read_text()
     holder = call_here("trace", tmp_path / "set", "--shard", "val-00000", "--offset", "0", expect=0)
     assert plan.documents["val"][0][0].hash.hex() in holder.stdout

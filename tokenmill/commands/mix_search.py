@@ -12,8 +12,6 @@ import argparse
 from shards.terminal.program import Outcome
 from tokenmill.commands.ablate import add_experiment, open_experiment, tell_missing
 
-RECIPE_FILE = "recipe.json"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `mix-search`."""
@@ -34,5 +32,5 @@ def run(options: argparse.Namespace) -> Outcome:
             return tell_missing(ablation, left, {"rounds": search.rounds, "mixes": mixes})
         search.run()
     answer = answer_search(search)
-    recipe = search.write_recipe(experiment.out / RECIPE_FILE)
+    recipe = search.write_recipe(experiment.out / "recipe.json")
     return tell_answer(search.ablation, search.trainings, answer, show_tables(answer), "mix-search", [recipe])

@@ -116,10 +116,8 @@ def _show(found: Trace, written: JsonObject) -> Shown:
     for hit in found.shown:
         yield from show_hit(hit)
     yield [{"source": name, **counts} for name, counts in found.sources.items()]
-    yield (
-        f"{plural(found.documents, 'document')} {'holds' if found.documents == 1 else 'hold'} it, "
-        f"{plural(found.hits, 'time')}{describe_shown(len(found.shown), found.documents)}"
-    )
+    shown = describe_shown(len(found.shown), found.documents)
+    yield f"{plural(found.documents, 'document')}, {plural(found.hits, 'hit')}{shown}"
     if written:
         yield f"block list: {written['out']}, {plural(written['hashes'], 'hash')}"
 

@@ -97,7 +97,7 @@ def _compare_arms(ablation: Ablation, score: str) -> Iterator[JsonObject]:
 
 def _describe_pairs(score: str, pairs: Sequence[tuple[Any, ...]], results: Sequence[ProxyResult]) -> JsonObject:
     """Return what the pairs of values of two arms say by themselves."""
-    if len({result.texts.get(find_own(score, result.texts)) for result in results if not result.failed}) > 1:
+    if have_other_texts(score, results):
         return {"answer": "other text: the arms were not scored on the same documents or items"}
     if not pairs:
         return {"answer": "not known: its trainings failed"}
@@ -110,6 +110,11 @@ def _describe_pairs(score: str, pairs: Sequence[tuple[Any, ...]], results: Seque
         signs = f"{len(pairs)} of {len(pairs)} seeds have its sign"
         found = f"no difference shown: {signs}, as {2 ** (1 - len(pairs)):.0%} of equal arms do"
     return row | {"difference_spread": statistics.stdev(differences), "answer": found}
+
+
+def have_other_texts(score: str, results: Iterable[ProxyResult]) -> bool:
+    """Return whether trainings had a score of an ablation on different text."""
+    return len({result.texts.get(find_own(score, result.texts)) for result in results if not result.failed}) > 1
 
 
 def decide(rows: Sequence[JsonObject]) -> None:

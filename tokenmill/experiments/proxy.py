@@ -28,7 +28,7 @@ from shards.errors import InputError, plural
 from shards.stores.files import no_follow, write_text
 from shards.terminal.display import JsonObject, say
 from shards.terminal.program import COULD_NOT_RUN
-from shards.terminal.workers import end_with_parent
+from shards.terminal.workers import WORKER_ENVIRONMENT, end_with_parent
 from trainer.metrics import METRICS_FILE, last_record, read_metrics
 from trainer.run_folder import RECIPE_FILE, RUN_FILE, TOKENIZER_FILE
 
@@ -38,8 +38,7 @@ hidden files and logs for a new one."""
 _RESULT_FILES = (METRICS_FILE, RECIPE_FILE, RUN_FILE, TOKENIZER_FILE)
 _WITHOUT_EFFECT = ("name", "checkpoint", "log", "cost", "phases")
 """Sections of a train recipe that do not change a score."""
-_MALLOC = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
-_NOT_INHERITED = (*_MALLOC, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_NOT_INHERITED = (*WORKER_ENVIRONMENT, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _POLL_SECONDS, _MOST_READING = 0.25, 0.05
 """Metrics are read again after some time, of which reading takes this part at most: 10,000 steps take 0.4 s."""
 _ATTEMPTS = 2

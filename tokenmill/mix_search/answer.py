@@ -103,8 +103,10 @@ def _describe_objective(search: MixSearch, comparison: list[JsonObject]) -> Iter
 
 
 def _describe_fits(search: MixSearch) -> Iterator[JsonObject]:
+    mixes = np.array(list(search.mixes.values()))
     for score, weight in search.config.objective.items():
         fit, values = search.fit.scores[score], search.values(score)
+        missed = values.mean(axis=1) - fit.predict(mixes)
         # Residuals of a fit with p parameters are smaller than its errors, by (n - p) / n.
         free = max(1, len(values) - len(fit.pure) - 1)
         arms, seeds = values.shape
@@ -116,7 +118,7 @@ def _describe_fits(search: MixSearch) -> Iterator[JsonObject]:
             "weight": weight,
             "exponent": fit.exponent,
             "pure": dict(zip(search.space.names, map(float, fit.pure), strict=True)),
-            "error": float(np.sqrt((search.fit.arm_weights * search.fit.residuals[score] ** 2).sum() / free)),
+            "error": float(np.sqrt((search.fit.arm_weights * missed**2).sum() / free)),
             "noise": None if noise is None else float(noise),
         }
 

@@ -67,8 +67,6 @@ class SearchFit(NamedTuple):
     """The fits of each resample."""
     resampled_best: Shares
     """The best mix of each resample, `(resamples, dimensions)`."""
-    residuals: dict[str, Values]
-    """For each score, the mean of each arm less the fit."""
     arm_weights: Values
     """How much each arm counts, `(arms,)`, 1 on average."""
 
@@ -177,7 +175,6 @@ def fit_scores(
         find_best(space, candidates, fits, parts),
         resampled,
         np.array([find_best(space, candidates, one, parts) for one in resampled]).reshape(resamples, len(space.own)),
-        {name: mean - fits[name].predict(mixes) for name, mean in means.items()},
         counts,
     )
 

@@ -12,7 +12,6 @@ repeats them.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -23,12 +22,13 @@ from shards.config import Document, load_settings, settings_error
 from shards.errors import InputError, RunError, plural
 from shards.stores.files import write_text
 from tokenmill.experiments.ablation import Ablation, Training, list_failed
+from tokenmill.experiments.answer import have_other_texts, note_failed
 from tokenmill.experiments.arms import Experiment
 from tokenmill.experiments.schema import AblationConfig, ArmConfig
 from tokenmill.mix_search.fit import SearchFit, fit_scores
 from tokenmill.mix_search.schema import MixSearchConfig
 from tokenmill.mix_search.space import DECIMALS, MixSpace, Shares, draw_near, find_space, list_candidates, spread_out
-from trainer.evaluation.scores import find_own, unit_of
+from trainer.evaluation.scores import unit_of
 from trainer.recipe import load_train_recipe
 
 OWN, WINNER = "recipe", "winner"
@@ -75,7 +75,7 @@ class MixSearch:
         known = load_train_recipe(train).eval.score_names
         if faults := [*find_faults(self.config, self.recipe, self.space, known)]:
             raise settings_error(str(file), faults)
-        self.target = int(find_target(self.config, self.recipe))
+        self.target = int(self.config.target_tokens or self.recipe.mix.tokens)
         self.sizes = self._measure_sources()
         self.candidates = list_candidates(self.space)
         self.own = self._open_mixes({OWN: self.space.own}).arms[0]
@@ -97,13 +97,13 @@ class MixSearch:
     def find_pending(self) -> tuple[Ablation, int]:
         """Return the arms of the first undone round, and how many trainings are missing, those of all later
         rounds with it; nothing is trained."""
-        for mixes in self._propose(run=False):
+        for mixes in self._propose():
             ablation = self._open_mixes(mixes)
             if pending := ablation.find_pending():
                 later = count_trainings(self.config) - len(ablation.trainings)
                 return ablation, len(pending) + later
             self._train(mixes)
-        last = self._open_last(run=False)
+        last = self._open_last(resamples=0)
         return last or self.ablation, len(last.find_pending()) if last else 0
 
     def run(self) -> None:
@@ -113,9 +113,9 @@ class MixSearch:
             InputError: a set cannot be built, or the folder is in use.
             RunError: too few trainings succeeded to fit their scores; call again to go on.
         """
-        for mixes in self._propose(run=True):
+        for mixes in self._propose():
             self._train(mixes)
-        self.last = self._open_last(run=True)
+        self.last = self._open_last(self.config.resamples)
         if self.last is None:
             return
         self.last.run()
@@ -131,7 +131,7 @@ class MixSearch:
                 training.result = replace(training.result, scores=scores | own)
         self.last.config = self.last.config.with_values(scores=[OBJECTIVE, *self.config.objective])
 
-    def _propose(self, *, run: bool) -> Iterator[dict[str, Shares]]:
+    def _propose(self) -> Iterator[dict[str, Shares]]:
         """Yield the arms up to each round, for the caller to train: later ones depend on their scores."""
         mixes = {OWN: self.space.own}
         for number, count in enumerate(self.rounds, start=1):
@@ -139,11 +139,8 @@ class MixSearch:
             if number > 1:
                 candidates = draw_near(candidates, self._fit(0).best, number)
             chosen = spread_out(self.space, candidates, count, np.array(list(mixes.values())))
-            if run:
-                fewer = f", not {count}: the bounds leave no others" if len(chosen) < count else ""
-                self.experiment.progress.note(
-                    f"round {number} of {len(self.rounds)}: {plural(len(chosen), 'mix')}{fewer}"
-                )
+            fewer = f", not {count}: the bounds leave no others" if len(chosen) < count else ""
+            self.experiment.progress.note(f"round {number} of {len(self.rounds)}: {plural(len(chosen), 'mix')}{fewer}")
             mixes |= {f"mix-{len(mixes) + index:02d}": mix for index, mix in enumerate(chosen)}
             yield mixes
 
@@ -157,20 +154,16 @@ class MixSearch:
         without = {one["arm"] for one in failed}
         self.mixes = {name: mix for name, mix in mixes.items() if name not in without}
         if len(self.mixes) < self.space.parameters:
-            left = f"{plural(len(self.mixes), 'arm')} left: too few to fit"
-            raise RunError(
-                [f"{one['arm']}, seed {one['seed']}: failed: {one['why']}" for one in failed]
-                + [f"{left}. Run the same command again to retry the others."]
-            )
+            raise RunError([*note_failed(failed), f"{plural(len(self.mixes), 'arm')} left: too few to fit"])
 
     def _check_texts(self, ablation: Ablation) -> None:
         """Refuse scores of other text: arms leave out other documents of an eval set that they hold."""
-        results = [one.result for one in ablation.trainings if not one.result.failed]
+        results = [one.result for one in ablation.trainings]
         problems = [
             f"{self.experiment.file}: objective.{score}: the arms were scored on other text each, because sources hold "
             "documents of the eval set. Take them out of the sources or of the eval set, and run the search again."
             for score in self.config.objective
-            if len({result.texts.get(find_own(score, result.texts)) for result in results}) > 1
+            if have_other_texts(score, results)
         ]
         if problems:
             raise InputError(problems)
@@ -206,16 +199,15 @@ class MixSearch:
         config = AblationConfig.model_construct(**shared, seeds=own, scores=[], arms=arms)
         return Ablation(self.experiment, config)
 
-    def _open_last(self, *, run: bool) -> Ablation | None:
+    def _open_last(self, resamples: int) -> Ablation | None:
         """Fit the scores of all arms. Return the comparison of the winner, whose seeds are its own if the file says so;
         None if the winner is the recipe's own mix."""
-        self.fit = self._fit(self.config.resamples if run else 0)
+        self.fit = self._fit(resamples)
         self.winner = self.space.round(self.fit.best)
         if np.abs(self.winner - self.space.own).max() < 10**-DECIMALS:
             return None
-        if run:
-            shares = ", ".join(f"{name} {share:.2%}" for name, share in zip(self.space.names, self.winner, strict=True))
-            self.experiment.progress.note(f"the winner: {shares}")
+        shares = ", ".join(f"{name} {share:.2%}" for name, share in zip(self.space.names, self.winner, strict=True))
+        self.experiment.progress.note(f"the winner: {shares}")
         return self._open_mixes({OWN: self.space.own, WINNER: self.winner}, self.config.last_seeds)
 
     def write_recipe(self, file: Path) -> Path:
@@ -309,7 +301,7 @@ def find_faults(config: MixSearchConfig, recipe: Recipe, space: MixSpace, known:
                 f"objective.{score}: the train recipe does not compute it in bits per byte. "
                 f"Expected one of: {', '.join(likelihoods)}."
             )
-    target, least = find_target(config, recipe), space.parameters + 2
+    target, least = config.target_tokens or recipe.mix.tokens, space.parameters + 2
     if target == "max":
         yield (
             'target_tokens: required key is missing: the data recipe has mix.tokens = "max". Give the tokens of the '
@@ -325,8 +317,3 @@ def find_faults(config: MixSearchConfig, recipe: Recipe, space: MixSpace, known:
             f"{plural(space.parameters, 'parameter')}: it takes at least {least} arms, the recipe's own mix and the "
             "winner among them. Give more, shorter trainings, or fewer bounds."
         )
-
-
-def find_target(config: MixSearchConfig, recipe: Recipe) -> int | Literal["max"]:
-    """Return the training tokens of the real run that a mix search is for."""
-    return recipe.mix.tokens if config.target_tokens is None else config.target_tokens
