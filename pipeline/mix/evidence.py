@@ -12,6 +12,7 @@ document holds. Size: less than a byte a document. Memory: one partition.
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import base64
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,7 @@ def write_evidence(
     own = tables()
     first = next(own)
     with pq.ParquetWriter(folder / EVIDENCE_FILE, first.schema, compression="zstd") as file:
-        for table in (first, *own):
+        for table in itertools.chain([first], own):
             if len(table):
                 file.write_table(table, row_group_size=len(table))
         edges = places.edges.astype(_EDGES_DTYPE).tobytes()
