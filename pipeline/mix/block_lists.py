@@ -18,12 +18,12 @@ import numpy as np
 from pipeline.clean.drops import SourceDrops
 from pipeline.recipe.paths import RecipePath, explain_path
 from pipeline.recipe.schema import Recipe
+from shards.config import show_value
 from shards.errors import InputError
 from shards.format.arrays import Int32s, UInt64s
 from shards.format.content_hash import find_hashes, mark_first, sort_hashes, split_hashes
 from shards.format.manifest import BlockListEntry, block_list_reason
 from shards.stores.files import hash_file, no_pipe
-from shards.terminal.display import printable
 
 MOST_FAULTS = 5
 """Faulty lines in a report: a file with more is probably not a block list, and may be large."""
@@ -53,7 +53,7 @@ def read_list(entry: RecipePath) -> tuple[UInt64s, str]:
                 if _HASH.fullmatch(text):
                     found += bytes.fromhex(text.decode("ascii"))
                 elif text and text[:1] != b"#":
-                    faults.append(f"line {number} is {_quote(text)}")
+                    faults.append(f"line {number} is {show_value(text[:80].decode(errors='replace'), 40)}")
                     if len(faults) == MOST_FAULTS:
                         break
     except OSError as error:
@@ -161,8 +161,3 @@ def check_entries(recipe: Recipe, folder: Path) -> Iterator[str]:
         except InputError as error:
             rule = "" if os.path.isfile(entry.file) else f". {explain_path(folder, entry.name)}"
             yield f"drop_hashes.{index}: {error}{rule}"
-
-
-def _quote(line: bytes) -> str:
-    text = line[:40].decode("utf-8", "replace")
-    return f'"{printable(text)}{"..." if len(line) > 40 else ""}"'

@@ -122,7 +122,7 @@ class Findings:
 
     def to_columns(self, places: RowPlaces, number: int) -> dict[str, Any]:
         """Return contamination's column `items` of the evidence of a partition."""
-        inside, own = places.find(number, self.held["run"].astype(np.int64), self.held["document"].astype(np.int64))
+        inside, own = places.find(number, self.held["run"], self.held["document"])
         order = np.argsort(own, kind="stable")
         size = int(places.sizes(number).sum())
         offsets = np.append(0, np.cumsum(np.bincount(own, minlength=size))).astype(np.int32)
@@ -147,7 +147,7 @@ class Findings:
             start, stop = trained.get(int(held["source"]), (END_HASH, END_HASH))
             return start <= (int(held["hash_hi"]), int(held["hash_lo"])) < stop
 
-        kept = self.held[index.are_kept(self.held["run"].astype(np.int64), self.held["document"].astype(np.int64))]
+        kept = self.held[index.are_kept(self.held["run"], self.held["document"])]
         too_short = self.items[self.items["size"] == 0]
         held = self.items[[int(one["item"]) for one in kept if is_trained(one)]]
 

@@ -253,20 +253,17 @@ def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ..
     # Less than was asked for: name the source that bounds it.
     if total == wanted or grant.scarcest is None:
         return total, []
+    said = plural(total, "training token") + ("" if wanted == "max" else f", not {wanted:,}")
     if not demand.recipe.has_weights:
-        asked = "" if wanted == "max" else f", not {wanted:,}"
-        return total, [f"{plural(total, 'training token')}{asked}: all that the sources have, each document once"]
-    scarce = demand.recipe.sources[grant.scarcest].name
-    if wanted == "max":
-        more = f" in {plural(demand.passes, 'epoch')}" if demand.passes > 1 else ""
-        is_plain = demand.passes == 1 and not demand.recipe.mix.phases
-        if is_plain and (unused := 1 - total / sum(available)) > SHOWN_UNUSED:
-            more = (
-                f"; {unused:.0%} of the tokens stay unused at these weights. To use all, leave out every source's "
-                "`weight`"
-            )
-        return total, [f"{plural(total, 'training token')}, the most that {scarce!r} allows{more}"]
-    return total, [f"shrunk from {wanted:,} to {plural(total, 'training token')}: {scarce!r} is too small"]
+        return total, [f"{said}: all that the sources have, each document once"]
+    said += f": the most that {demand.recipe.sources[grant.scarcest].name!r} allows"
+    if demand.passes > 1:
+        said += f" in {plural(demand.passes, 'epoch')}"
+    is_plain = demand.passes == 1 and not demand.recipe.mix.phases
+    unused = 1 - total / sum(available)
+    if wanted == "max" and is_plain and unused > SHOWN_UNUSED:
+        said += f"; {unused:.0%} of the tokens stay unused at these weights. To use all, leave out every `weight`"
+    return total, [said]
 
 
 def _check_phases(demand: Demand, numbers: list[int]) -> None:

@@ -18,7 +18,6 @@ from pipeline.clean.limits import count_violations, find_violations
 from pipeline.clean.reasons import DUPLICATE, ELSEWHERE, MANY_TOKENS, NEAR_DUPLICATE, NOT_TAKEN, step_of
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.block_lists import Blocked
-from pipeline.mix.evidence import RowPlaces
 from pipeline.mix.partitions import Part, Partitions
 from pipeline.recipe.schema import Recipe
 from shards.format.arrays import Bools, Float32s, Int64s, Integers, UInt32s, UInt64s
@@ -70,36 +69,30 @@ class Index:
             number: limits for number, source in enumerate(recipe.sources) if (limits := source.clean.limits("mix"))
         }
         self._partitions = Partitions(runs, scratch)
-        self.bits = self._partitions.bits
+        self.places, self.bits = self._partitions.places, self._partitions.bits
         num_sources = len(recipe.sources)
+        reasons = [
+            *(limit.reason for limits in self._limits.values() for limit in limits),
+            *self._blocked.reasons,
+            *(MANY_TOKENS, DUPLICATE, DUPLICATE + ELSEWHERE, NEAR_DUPLICATE, NEAR_DUPLICATE + ELSEWHERE),
+            *(describe_take(source.take) for source in recipe.sources),
+        ]
+        self._codes = {reason: number for number, reason in enumerate(dict.fromkeys(reasons), start=1)}
+        """The number of each reason."""
         # Documents and tokens by partition, source and reason, of which the first is none: kept documents.
-        self._sums = np.zeros((1 << self.bits, num_sources, 1, 2), np.int64)
-        self._codes: dict[str, int] = {}
+        self._sums = np.zeros((1 << self.bits, num_sources, 1 + len(self._codes), 2), np.int64)
         self.longest = np.zeros((1 << self.bits, num_sources), np.int64)
         """The longest document that is kept, by partition and source."""
         self._counted = [SourceDrops() for _ in range(num_sources)]
         """Steps that are counted when they decide: limits and near-duplicates."""
-        for limit in itertools.chain.from_iterable(self._limits.values()):
-            self._code(limit.reason)
-        listed = np.array([0, *map(self._code, self._blocked.reasons)], _CODE_DTYPE)
+        listed = np.array([0, *(self._codes[reason] for reason in self._blocked.reasons)], _CODE_DTYPE)
         for number in range(1 << self.bits):
             self._decide(number, listed)
-
-    def _code(self, reason: str) -> int:
-        """Return the number of a reason, from 1 on, which is new the first time."""
-        if reason not in self._codes:
-            self._sums = np.pad(self._sums, ((0, 0), (0, 0), (0, 1), (0, 0)))
-        return self._codes.setdefault(reason, len(self._codes) + 1)
 
     @property
     def reasons(self) -> list[str]:
         """The reasons for drops, by their numbers from 1 on."""
         return list(self._codes)
-
-    @property
-    def places(self) -> RowPlaces:
-        """Where the documents of the runs are in the partitions."""
-        return self._partitions.places
 
     @property
     def tokens(self) -> Int64s:
@@ -152,11 +145,11 @@ class Index:
         if chat is not None and chat.max_tokens is not None:
             of_chat = [sources[run.source].has_conversations for run in self._runs]
             own = np.repeat(np.array(of_chat, bool), self.places.sizes(number))
-            codes[own & (codes == 0) & (part.lengths > chat.max_tokens)] = self._code(MANY_TOKENS)
+            codes[own & (codes == 0) & (part.lengths > chat.max_tokens)] = self._codes[MANY_TOKENS]
         # A document that breaks a limit may leave a copy of another source.
         for source, limits in self._limits.items():
             measures = sources[source].clean.mix_measures()
-            own = np.array([self._code(limit.reason) for limit in limits], _CODE_DTYPE)
+            own = np.array([self._codes[limit.reason] for limit in limits], _CODE_DTYPE)
             for block, values in self._read_measures(number, source):
                 decided = np.flatnonzero(codes[block] == 0)
                 violated = find_violations(values[decided], measures, limits)
@@ -166,7 +159,7 @@ class Index:
         candidates = order[shared]
         copies, originals = find_copies(part.hi, part.lo, candidates[codes[candidates] == 0])
         owners, keepers = (self.sources[self.places.locate(number, places)[0]] for places in (copies, originals))
-        inside, elsewhere = self._code(DUPLICATE), self._code(DUPLICATE + ELSEWHERE)
+        inside, elsewhere = self._codes[DUPLICATE], self._codes[DUPLICATE + ELSEWHERE]
         codes[copies] = np.where(owners == keepers, inside, elsewhere)
         self._write(number, codes, part.lengths)
 
@@ -209,7 +202,7 @@ class Index:
             step = counted.steps[NEAR_DUPLICATE] = StepDrops(decided=self.count_kept(source), reports=report)
             for place, reason in enumerate(reasons):
                 step.reason(reason).add(lengths[(sources == source) & (elsewhere == place)])
-        numbers = np.array([self._code(reason) for reason in reasons], _CODE_DTYPE)[elsewhere]
+        numbers = np.array([self._codes[reason] for reason in reasons], _CODE_DTYPE)[elsewhere]
         for number in range(0 if report else 1 << self.bits):
             inside, places = self.places.find(number, run, index)
             codes = self.read_reasons(number)
@@ -230,7 +223,7 @@ class Index:
         for source, take in enumerate(one.take for one in self.recipe.sources):
             if take == 1:
                 continue
-            code, end = self._code(describe_take(take)), find_take_end(take)
+            code, end = self._codes[describe_take(take)], find_take_end(take)
             for number in range(end >> (64 - self.bits), 1 << self.bits):
                 part, codes = self._partitions.read(number), self.read_reasons(number)
                 own = np.repeat(self.sources == source, self.places.sizes(number)) & (codes == 0)

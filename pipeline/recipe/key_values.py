@@ -13,13 +13,12 @@ from shards.config import in_form
 
 # `K` and `k` are one unit; `m` is a thousandth.
 _SIZE = re.compile(r"\s*(\d[\d_]{0,30}(?:\.\d{1,9})?)\s*([kKMGT]i?)?B?\s*")
-_SCALE = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_SCALE = {**_DECIMAL, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_COUNT = re.compile(r"\s*(\d[\d_]{0,30}(?:\.\d{1,9})?(?:[eE]\d{1,2})?)\s*([kKmMbBgGtT])?\s*")
 
 _NOT_OF_FILES = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")
 """Python's text encodings that are for parts of texts."""
-
-_COUNT = re.compile(r"\s*(\d[\d_]{0,30}(?:\.\d{1,9})?(?:[eE]\d{1,2})?)\s*([kKmMbBgGtT])?\s*")
-_COUNT_SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 
 
 def parse_size(value: Any) -> Any:
@@ -46,7 +45,7 @@ def parse_count(value: Any) -> Any:
         if isinstance(value, str) and value[:1].isdigit():
             raise ValueError("expected a whole number such as 16_000, 16K, 500M, 1.5B or 1e9")
         return value
-    count = Decimal(match[1].replace("_", "")) * _COUNT_SCALE[(match[2] or "").upper()]
+    count = Decimal(match[1].replace("_", "")) * _DECIMAL[(match[2] or "").upper()]
     return int(count) if count == int(count) else value
 
 

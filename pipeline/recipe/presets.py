@@ -8,7 +8,7 @@ stays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -30,9 +30,17 @@ class Limit:
     preset: str
     key: str
     """The key in the recipe, such as `min_words`."""
-    measure: str
-    side: Literal["min", "max"]
     value: float
+
+    @property
+    def measure(self) -> str:
+        """The measure that a preset's limit bounds."""
+        return self.key[4:]
+
+    @property
+    def is_lower(self) -> bool:
+        """Whether a preset's limit is the least value of its measure, else the greatest."""
+        return self.key.startswith("min_")
 
     @property
     def reason(self) -> str:
@@ -44,7 +52,7 @@ class Limit:
 
         The limit is rounded to float32, like the measures, so a document exactly on it stays.
         """
-        return values < self.value if self.side == "min" else values > self.value
+        return values < self.value if self.is_lower else values > self.value
 
 
 Share = Proportion | Literal["off"]
@@ -101,9 +109,9 @@ class Preset(CleanTable):
         if not self.enabled:  # its limits are kept for the day that it is turned on again
             return self
         # A minimum above the maximum of one measure drops every document.
-        least = {limit.measure: limit.value for limit in self.limits() if limit.side == "min"}
+        least = {limit.measure: limit.value for limit in self.limits() if limit.is_lower}
         for limit in self.limits():
-            if limit.side == "max" and limit.value < least.get(limit.measure, 0):
+            if not limit.is_lower and limit.value < least.get(limit.measure, 0):
                 raise ValueError(f"min_{limit.measure} is above {limit.key}: every document would be dropped")
         return self
 
@@ -120,11 +128,7 @@ class Preset(CleanTable):
     def limits(self) -> list[Limit]:
         """Return the preset's limits that are not off, in order."""
         values = {key: getattr(self, key) for key in self.limit_keys()}
-        return [
-            Limit(self.name, key, key[4:], cast("Literal['min', 'max']", key[:3]), value)
-            for key, value in values.items()
-            if value != OFF
-        ]
+        return [Limit(self.name, key, value) for key, value in values.items() if value != OFF]
 
 
 class Gopher(Preset):

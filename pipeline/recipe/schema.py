@@ -334,16 +334,18 @@ class Recipe(Settings):
                     "weights. Give it more, or leave the source out."
                 )
         sample = self.tokenizer.sample_weights if isinstance(self.tokenizer.sample_weights, dict) else own
-        if sample and not any(sample.values()) and self.tokenizer.file is None:
-            yield "tokenizer.sample_weights: every source has the weight 0 in the sample. Give one of them more."
-        if own and all(weight == 0 for weight in own.values()) and not self.mix.phases:
-            yield "sources: every source has the weight 0. Give one of them more, or leave `weight` out."
+        weighed = {
+            "tokenizer.sample_weights": {} if self.tokenizer.file else sample,
+            "sources": {} if self.mix.phases else own,
+        }
         for called, phase in zip(item_names(self.mix.phases), self.mix.phases, strict=True):
             place = f"mix.phases.{called}.weights"
             if are_named(self.sources) and (unknown := sorted(phase.weights.keys() - own.keys())):
                 yield f"{place}: no source has the name {', '.join(map(repr, unknown))}; expected some of {[*own]}"
             # A source that a phase does not name keeps its own weight.
-            if own and not any(phase.weights.get(name, weight) for name, weight in own.items()):
+            weighed[place] = {name: phase.weights.get(name, weight) for name, weight in own.items()}
+        for place, weights in weighed.items():
+            if weights and not any(weights.values()):
                 yield f"{place}: every source has the weight 0. Give one of them more."
 
     @property

@@ -64,8 +64,8 @@ def test_paragraphs_are_equal_whatever_white_space_stands_between_their_words():
 
 def test_a_document_on_a_limit_stays():
     values = np.array([0.1, 0.2, 0.3], np.float32)
-    assert Limit("p", "max_x", "x", "max", 0.2).is_violated(values).tolist() == [False, False, True]
-    assert Limit("p", "min_x", "x", "min", 0.2).is_violated(values).tolist() == [True, False, False]
+    assert Limit("p", "max_x", 0.2).is_violated(values).tolist() == [False, False, True]
+    assert Limit("p", "min_x", 0.2).is_violated(values).tolist() == [True, False, False]
 
 
 def find_reasons(texts: list[str]) -> list[list[str]]:

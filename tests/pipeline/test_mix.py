@@ -245,7 +245,7 @@ def list_broken(document: Document, recipe: Recipe, source: int) -> list[str]:
     broken: list[str] = []
     for limit in recipe.sources[source].clean.limits("mix"):
         value = document.measure(limit.measure)
-        if value < limit.value if limit.side == "min" else value > limit.value:
+        if value < limit.value if limit.is_lower else value > limit.value:
             broken.append(limit.reason)
     return broken
 
@@ -439,14 +439,14 @@ def test_repeat_is_exact(tmp_path: Path):
     times = Counter(key for items in place_documents(plan, runs, index).values() for s, _, key, _ in items if s == 0)
     assert set(times.values()) == {3}
     assert len(times) == 50
-    assert plan.notes == ("3,000 training tokens, the most that 's0' allows in 3 epochs",)
+    assert plan.notes == ("3,000 training tokens: the most that 's0' allows in 3 epochs",)
     (note,) = plan_of(make_recipe([50, 50], tokens="max"), runs)[0].notes
-    assert note.endswith("To use all, leave out every source's `weight`")
+    assert note.endswith("To use all, leave out every `weight`")
     phases = [{"name": "a", "share": 0.5}, {"name": "b", "share": 0.5}]
     (note,) = plan_of(make_recipe([50, 50], tokens="max", phases=phases, shard_tokens=500), runs)[0].notes
     assert note.endswith("the most that 's0' allows")
     plan, _ = plan_of(make_recipe([50, 50], tokens=3000, when_short="shrink"), runs)
-    assert plan.notes == ("shrunk from 3,000 to 1,000 training tokens: 's0' is too small",)
+    assert plan.notes == ("1,000 training tokens, not 3,000: the most that 's0' allows",)
 
 
 def test_a_document_longer_than_a_shard_has_one_of_its_own(tmp_path: Path):
