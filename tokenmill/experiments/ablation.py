@@ -194,9 +194,12 @@ class Ablation:
     def _build_for(self, pending: list[Task]) -> None:
         """Build the sets that trainings need."""
         missing = {task.digest for task in pending}
-        arms = {one.arm.data: one.arm for one in self.trainings if one.task.digest in missing}
-        for arm in arms.values():
-            self._build(arm)
+        wanted = {one.arm.data for one in self.trainings if one.task.digest in missing}
+        for arm in self.arms:
+            # The first arm with a set stands for all with it: its tokenizer is its own.
+            if arm.data in wanted:
+                wanted.remove(arm.data)
+                self._build(arm)
 
     def _build(self, arm: Arm) -> None:
         """Build an arm's set unless it is there, with the first arm's tokenizer or its own."""
