@@ -211,7 +211,7 @@ def test_what_counts_of_a_payload_is_known():
         EncodeTask: {"tokenizer", "tokenizer_task", "chat"},
         TokenizerTask: {"weights", "limits"},
         EvaluationsTask: set(),
-        MixTask: {"block_lists", "fetch"},
+        MixTask: {"fetch"},
         AssembleTask: {"runs", "fetch", "threads", "opening", "special_ids"},
         FetchTask: {"journal"},
     }
