@@ -263,8 +263,7 @@ class RunList:
         self.runs = runs
         # Processes keep what they have read: a list with the files of other attempts is in another folder.
         self.folder = f"runs-{digest_of([run.result and run.result.folder for run in runs])}"
-        names = [[run.source, run.digest, ""] for run in runs]  # the last part keeps the digests of earlier versions
-        self.name = f"{self.folder}/runs-{digest_of(names)}.json"
+        self.name = f"{self.folder}/runs-{digest_of([(run.source, run.digest) for run in runs])}.json"
         self.address = f"{store}/{self.name}"
         self._store = store
         self._written = False

@@ -139,7 +139,7 @@ class HitFinder:
         held = self._ngrams[found] == hashes
         starts, stops = places[firsts[held], 0], places[lasts[held], 1]
         # Not from one document into the next.
-        within = ends.searchsorted(starts) == ends.searchsorted(stops)
+        within = cast("Bools", ends.searchsorted(starts) == ends.searchsorted(stops))
         return np.stack([found[held], starts, stops], axis=1)[within]
 
     def _find_dense(self, rows: Rows) -> Bools:
