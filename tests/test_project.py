@@ -218,7 +218,7 @@ def test_every_library_is_a_dependency_or_comes_with_an_extra():
     assert _third_party_imports("shards") <= always | extras["torch"]  # in shards.torch alone: lint-imports checks it
     of_pipeline = always.union(*(extras[extra] for extra in ("clean", "datatrove", "html", "hub", "ray")))
     assert _third_party_imports("pipeline") <= of_pipeline
-    of_trainer = always.union(extras["train"], extras["gguf"], {"transformers", "accelerate", "tensorboard"})
+    of_trainer = always.union(extras["train"], extras["gguf"], {"transformers", "accelerate"})
     assert _third_party_imports("trainer") <= of_trainer
 
 

@@ -71,7 +71,7 @@ class MetricsLog:
     Attributes:
         records: every line, about 1 KB of memory each; phases and the checks of the loss are computed from them.
         removed: how many lines after `step` were removed when the log was opened.
-        trackers: called with each line after it is written.
+        track: called with each line after it is written, if it is set.
         seconds: the run's time so far by the lines found, the removed ones included, since it was paid for.
         usd: what it has cost by then, at the prices that held.
     """
@@ -89,7 +89,7 @@ class MetricsLog:
         if self.removed and write:
             _write_lines(run, self.records)
         self._file = open(run / METRICS_FILE, "a", encoding="utf-8", opener=no_follow) if write else None  # noqa: SIM115
-        self.trackers: list[Callable[[Record], None]] = []
+        self.track: Callable[[Record], None] | None = None
 
     def close(self) -> None:
         """Close the file."""
@@ -111,8 +111,8 @@ class MetricsLog:
         if self._file is not None:
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
-        for track in self.trackers:
-            track(record)
+        if self.track is not None:
+            self.track(record)
 
     def sync(self) -> None:
         """Wait until all lines are on disk."""

@@ -1,7 +1,6 @@
-"""The numbers of metrics.jsonl in TensorBoard and in Weights & Biases, where these are wanted.
+"""The numbers of metrics.jsonl in Weights & Biases, if the recipe names a project (`log.wandb_project`).
 
-TensorBoard gets them if its package is installed, Weights & Biases if the recipe names a project
-(`log.wandb_project`). Neither can stop a run: what fails is said once. metrics.jsonl has everything in any case.
+It cannot stop a run: what fails is said once. metrics.jsonl has everything in any case.
 
 A resumed run goes on in its run of Weights & Biases, whose id is kept in the run folder: a folder that moves keeps it,
 and a new folder of the same path gets another. What a killed process, or one without a connection, may not have sent is
@@ -10,10 +9,9 @@ sent by the next one. So lines can be there twice; curves are drawn over the log
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import contextlib
-import importlib.util
 import os
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +22,6 @@ from shards.terminal.reporter import Note
 from trainer.metrics import Record
 from trainer.recipe import TrainRecipe
 
-EVENTS_FOLDER = "tensorboard"
 WANDB_FILE = "wandb/tokenmill.json"
 """In a run folder: the `id` of its run of Weights & Biases, and the last step of the last process that sent all its
 lines, `sent_until`."""
@@ -46,65 +43,6 @@ class WandbRun(Settings):
     """The last step of the last process that sent all its lines."""
 
 
-Tracker = Callable[[Record], None]
-"""Takes a line of the metrics."""
-
-
-@contextlib.contextmanager
-def open_trackers(run: Path, recipe: TrainRecipe, records: Sequence[Record], say: Note) -> Generator[list[Tracker]]:
-    """Return the trackers that are wanted and work, for the lines of the metrics; both end with the context.
-
-    Args:
-        run: the run's folder.
-        recipe: names the project, and is the run's configuration in Weights & Biases.
-        records: the lines of the metrics, to which the caller adds those that it sends.
-        say: called once with what does not work.
-    """
-    with contextlib.ExitStack() as opened:
-        found = (open_events(run, say, opened), _open_wandb(run, recipe, records, say, opened))
-        yield [tracker for tracker in found if tracker]
-
-
-def open_events(run: Path, say: Note, opened: contextlib.ExitStack) -> Tracker | None:
-    """Return what writes a line of the metrics as TensorBoard events, which end with `opened`; None if it cannot."""
-    if importlib.util.find_spec("tensorboard") is None:
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-
-        events = SummaryWriter(str(run / EVENTS_FOLDER))
-    except Exception as error:  # noqa: BLE001 (code of others)
-        say(f"nothing goes to TensorBoard, only to metrics.jsonl: {_first_line(error)}")
-        return None
-
-    def write(record: Record) -> None:
-        for key, value in list_numbers(record):
-            if key != "step":
-                events.add_scalar(key, value, record["step"])
-        events.flush()
-
-    def close() -> None:
-        with contextlib.suppress(Exception):  # what failed is said
-            events.close()
-
-    opened.callback(close)
-    return _send_until_it_fails("TensorBoard", write, [], say)
-
-
-def _send_until_it_fails(name: str, send: Tracker, broken: list[Exception], say: Note) -> Tracker:
-    """Return what sends a line to a tracker, until that fails: it puts the error into a list, and says it once."""
-
-    def track(record: Record) -> None:
-        try:
-            if not broken:
-                send(record)
-        except Exception as error:  # noqa: BLE001 (code of others)
-            broken.append(error)
-            say(f"{name} gets no more from step {record['step']} on: {_first_line(error)}")
-
-    return track
-
-
 def list_numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     """Yield a metrics line's numbers for trackers by name: those of a table in it as `table/name`."""
     for key, value in values.items():
@@ -114,10 +52,18 @@ def list_numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
             yield prefix + key, value
 
 
-def _open_wandb(
+def open_wandb(
     run: Path, recipe: TrainRecipe, records: Sequence[Record], say: Note, opened: contextlib.ExitStack
-) -> Tracker | None:
-    """Return what sends a line of the metrics to Weights & Biases, which ends with `opened`; None if it cannot."""
+) -> Callable[[Record], None] | None:
+    """Return what sends a line of the metrics to Weights & Biases; None if the recipe names no project or it fails.
+
+    Args:
+        run: the run's folder.
+        recipe: names the project, and is the run's configuration there.
+        records: the lines of the metrics, to which the caller adds those that it sends.
+        say: called once with what does not work.
+        opened: ends the run there.
+    """
     project = recipe.log.wandb_project
     if project is None:
         return None
@@ -142,6 +88,14 @@ def _open_wandb(
         return None
     broken: list[Exception] = []
 
+    def track(record: Record) -> None:
+        try:
+            if not broken:
+                sent.log(dict(list_numbers(record)))
+        except Exception as error:  # noqa: BLE001 (code of others)
+            broken.append(error)
+            say(f"Weights & Biases gets no more from step {record['step']} on: {_first_line(error)}")
+
     def finish(kind: type[BaseException] | None, *_: object) -> None:
         try:
             sent.finish(exit_code=0 if kind is None else 1)
@@ -151,7 +105,7 @@ def _open_wandb(
             say(f"Weights & Biases may lack the last lines: {_first_line(error)}")
 
     opened.push(finish)
-    return _send_until_it_fails("Weights & Biases", lambda line: sent.log(dict(list_numbers(line))), broken, say)
+    return track
 
 
 def _first_line(error: Exception) -> str:

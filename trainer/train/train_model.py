@@ -35,7 +35,7 @@ from trainer.run_folder import read_run_record, update_run_record
 from trainer.session import Session, open_session
 from trainer.train.loop import TrainingLoop, catch_signals
 from trainer.train.step import open_training_windows
-from trainer.train.trackers import open_trackers
+from trainer.train.trackers import open_wandb
 from trainer.weights.given_weights import GivenWeights, open_weights
 from trainer.weights.transformers_folder import SERVERS, list_servers
 
@@ -192,7 +192,7 @@ def run_training(session: Session, say: Note, *, go_on: str | None = None, progr
                 if before.get(scorer.name, scorer.notes).get("sha256") != scorer.notes["sha256"]:
                     say(f"{scorer.name}: scored on other text than before; its scores do not compare with those")
             if first_rank:
-                log.trackers = opened.enter_context(open_trackers(session.run, recipe, log.records, say))
+                log.track = open_wandb(session.run, recipe, log.records, say, opened)
             loop = TrainingLoop(session, windows, log, signals, meter, say, go_on, began)
             loop.take_steps()
             return loop
