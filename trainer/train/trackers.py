@@ -11,9 +11,9 @@ sent by the next one. So lines can be there twice; curves are drawn over the log
 import contextlib
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from shards.config import Settings, load_settings
 from shards.errors import import_extra
@@ -21,6 +21,7 @@ from shards.stores.files import write_text
 from shards.terminal.reporter import Note
 from trainer.metrics import Record
 from trainer.recipe import TrainRecipe
+from trainer.resume import list_keys
 
 WANDB_FILE = "wandb/tokenmill.json"
 """In a run folder: the `id` of its run of Weights & Biases, and the last step of the last process that sent all its
@@ -43,13 +44,10 @@ class WandbRun(Settings):
     """The last step of the last process that sent all its lines."""
 
 
-def list_numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield a metrics line's numbers for trackers by name: those of a table in it as `table/name`."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from list_numbers(cast("dict[str, Any]", value), f"{prefix}{key}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield prefix + key, value
+def list_numbers(record: Record) -> dict[str, float]:
+    """Return the numbers of a line of the metrics: those of a table in it as `table/name`, a section there."""
+    values = {key.replace(".", "/"): value for key, value in list_keys(record)}
+    return {key: value for key, value in values.items() if isinstance(value, int | float)}
 
 
 def open_wandb(
@@ -82,7 +80,7 @@ def open_wandb(
         sent.define_metric("*", step_metric="step")
         for record in records:
             if record["step"] > known.sent_until:
-                sent.log(dict(list_numbers(record)))
+                sent.log(list_numbers(record))
     except Exception as error:  # noqa: BLE001 (code of others)
         say(f"log.wandb_project: nothing goes to Weights & Biases, only to metrics.jsonl: {_first_line(error)}")
         return None
@@ -91,7 +89,7 @@ def open_wandb(
     def track(record: Record) -> None:
         try:
             if not broken:
-                sent.log(dict(list_numbers(record)))
+                sent.log(list_numbers(record))
         except Exception as error:  # noqa: BLE001 (code of others)
             broken.append(error)
             say(f"Weights & Biases gets no more from step {record['step']} on: {_first_line(error)}")
