@@ -78,6 +78,9 @@ def run(options: argparse.Namespace) -> Outcome:
     # Validation takes whole documents.
     few = sum(source.documents for source in sources) < FEW_DOCUMENTS
     notes = [f"fewer than {FEW_DOCUMENTS} documents: no validation split, which training needs"] if few else []
+    encodings = {source.found.keys["name"]: source.found.keys.get("encoding", "utf") for source in sources}
+    if guessed := [f"{name} {encoding}" for name, encoding in encodings.items() if not encoding.startswith("utf")]:
+        notes.append(f"guessed encodings: {', '.join(guessed)}. Read some text by `plan --show`, or correct them.")
     notes += [line for source in sources for line in _notice(source)]
     notes += sorted(lines, key=lambda line: _USUAL.search(line) is not None)
     shown = notes if options.verbose else notes[:_MOST_DECISIONS]
@@ -233,9 +236,7 @@ def _notice(source: _Source) -> Iterator[str]:
     from shards.audit.not_text import describe_not_text
 
     keys = source.found.keys
-    name, encoding = keys["name"], keys.get("encoding", "utf")
-    if not encoding.startswith("utf"):
-        yield f"{name}: its encoding, {encoding}, is a guess. Read some text by `plan --show`, or correct it."
+    name = keys["name"]
     yield from (f"{name}: {line}." for line in describe_not_text(source.tally.not_text))
     if source.drops:
         yield f"{name}: {source.drops}."

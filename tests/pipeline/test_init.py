@@ -275,11 +275,11 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         done = call_here("init", f"{encoding}.txt", "--out", f"{encoding}.toml", cwd=tmp_path, expect=0)
         ((name, source),) = read_sources(tmp_path / f"{encoding}.toml").items()
         assert source["encoding"] == encoding
-        assert f"{name}: its encoding, {encoding}, is a guess. Read" in done.stdout
+        assert f"guessed encodings: {name} {encoding}. Read" in done.stdout
     # Of a page that declares none, too.
     (tmp_path / "page.html").write_bytes(PAGE.format(texts["koi8-r"]).encode("koi8-r"))
     done = call_here("init", "page.html", "--out", "page.toml", cwd=tmp_path, expect=0)
-    assert "page: its encoding, koi8-r, is a guess" in done.stdout
+    assert "guessed encodings: page koi8-r" in done.stdout
     (page,) = load_checked_recipe(tmp_path / "page.toml").sources
     assert "крик" in texts_of(read_batches(page))[0]
 
