@@ -162,7 +162,7 @@ class PythonFilter(Filter):
     ]
     """`"my_rules:keep"`: the function `keep` in `my_rules.py`, in the recipe's folder. The set's `recipe.json` adds the
     SHA-256 of the modules."""
-    packages: list[str] = []
+    packages: list[Annotated[str, in_form(r"[\w.-]*\w(==[\w.!+-]+)?", "NAME or NAME==VERSION of a package")]] = []
     """Installed packages that decide what it returns: `["regex"]`. Another version encodes the source again."""
     env: Annotated[list[Text], AfterValidator(distinct)] = []
     """Environment variables that it reads: `["LEXICON"]`. It sees no others; another value encodes the source again."""

@@ -198,7 +198,8 @@ def test_fetched_documents_that_were_damaged_are_fetched_again(
     recipe, out = write(tmp_path, small.folder), tmp_path / "set"
     build(recipe, out, server)
     for seed, place in enumerate((None, -1, -300)):  # anywhere, and in the footer
-        (path,) = (tmp_path / "set.work").glob("fetch/*/*/*.parquet")
+        # The folders of damaged attempts stay while the process that made them lives.
+        path = max((tmp_path / "set.work").glob("fetch/*/*/*.parquet"), key=os.path.getmtime)
         flip(path, place, seed)
         for name in ("set", "set.work/encode"):
             shutil.rmtree(tmp_path / name)
@@ -226,10 +227,13 @@ class Run:
 
     def __call__(self) -> fetched_documents.FetchResult:
         task = fetch.make_fetch_task(self.unit, self.source, self.work)
-        self.folder = self.work / task.digest
-        self.folder.mkdir(exist_ok=True)
-        result = fetch.fetch_unit(self.folder, task.payload, Report(lambda *counts: self.counts.append(counts)))
-        write_receipt(self.folder, result)
+        written, self.folder = self.work / f".{task.digest}", self.work / task.digest / "attempt"
+        written.mkdir()
+        result = fetch.fetch_unit(written, task.payload, Report(lambda *counts: self.counts.append(counts)))
+        write_receipt(written, result)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.parent.mkdir(exist_ok=True)
+        written.rename(self.folder)
         return result
 
     def read(self, result: fetched_documents.FetchResult) -> tuple[Span, list[TextBatch]]:

@@ -94,7 +94,9 @@ def _make_plain(verdict: Any) -> str | list[str] | None:
         return text or [""]
     pair = _list_verdicts(verdict)
     if pair is not None and len(pair) == 2 and _unwrap(pair[0]) is False and issubclass(type(pair[1]), str):
-        return [str.__str__(pair[1])[:_MOST_SHOWN]]
+        reason = str.__str__(pair[1])[:_MOST_SHOWN]
+        reason.encode()
+        return [reason]
     raise ValueError
 
 

@@ -14,12 +14,22 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import decode_source
 from modulefinder import ModuleFinder
 from pathlib import Path
+from typing import Any
 
 from pipeline.recipe.clean_recipe import PythonFilter
 from pipeline.recipe.schema import SourceRecipe
 from shards.config import MAX_RECIPE_BYTES
 from shards.errors import InputError, MissingExtraError, shell_command
 from shards.stores.files import read_file
+
+
+class _SourceFinder(ModuleFinder):
+    """Finds the modules of a folder by their text: nothing compiled is opened."""
+
+    def load_module(self, fqname: str, fp: Any, pathname: str, file_info: tuple[str, str, str]) -> Any:
+        if file_info[0] not in ("", ".py"):  # of a package, and of a module
+            raise ImportError(f"{pathname} is no text of Python")
+        return super().load_module(fqname, fp, pathname, file_info)
 
 
 def read_function(table: PythonFilter, *, allow_code: bool) -> PythonFilter:
@@ -37,15 +47,16 @@ def read_function(table: PythonFilter, *, allow_code: bool) -> PythonFilter:
     try:
         # A folder of data may have the name of an installed package.
         data = [name for name in os.listdir(folder) if not os.path.exists(f"{folder}/{name}/__init__.py")]
-        finder = ModuleFinder([folder], excludes=[name for name in data if f"{name}.py" not in data])
+        finder = _SourceFinder([folder], excludes=[name for name in data if f"{name}.py" not in data])
         # A syntax error in a module that it imports is only told to `msg`, which stops at it here.
         vars(finder)["msg"] = _raise_syntax_error
         finder.import_hook(module)
         files = sorted(file for one in finder.modules.values() if (file := vars(one)["__file__"]))
         found = {file: decode_source(read_file(Path(file), MAX_RECIPE_BYTES)) for file in files}
-    except (OSError, SyntaxError, ValueError, ImportError, AttributeError, RecursionError) as error:
+    except (OSError, SyntaxError, ValueError, ImportError, AttributeError, RecursionError, MemoryError) as error:
+        why = str(error) or "it is nested too deeply"  # the parser's MemoryError
         raise InputError(
-            f"{folder}: cannot read the module of {table.step}: {error}. Put it there, or correct it or the recipe."
+            f"{folder}: cannot read the module of {table.step}: {why}. Put it there, or correct it or the recipe."
         ) from error
     text = json.dumps([(file.removeprefix(folder), module) for file, module in found.items()])
     now = hashlib.sha256(text.encode()).hexdigest()

@@ -54,6 +54,8 @@ _CODEC_MAGIC = {"gzip": (b"\x1f\x8b",), "zstd": (b"\x28\xb5\x2f\xfd", b"\x2a\x4d
 _MAGIC = {magics[0]: codec for codec, magics in _CODEC_MAGIC.items()} | {
     b"\x04\x22\x4d\x18": "LZ4",
     b"%PDF-": "PDF",
+    b"%!PS": "PostScript",
+    b"{\\rtf": "RTF",
     b"\x89PNG": "an image (PNG)",
     b"\xff\xd8\xff": "an image (JPEG)",
     b"GIF8": "an image (GIF)",
