@@ -1,7 +1,8 @@
 """`tokenmill COMMAND`: every command of the project, and how each is started.
 
 Only the package of the command that was called is imported. The working directory is not on the path of this program
-nor of the processes it starts, so a person's own `pipeline/` or `shards.py` is never imported.
+nor of the processes it starts, so a person's own `pipeline/` or `shards.py` is never imported. (With `python -m` it
+is, as for any program.)
 
 Exit statuses: 0 done; 1 it failed on the way, or the set has problems; 2 it could not run (bad input, nothing started);
 3 training stopped at an off-ramp: a phase's goal was missed or its budget is spent; 130 or 143 after SIGINT or SIGTERM;
