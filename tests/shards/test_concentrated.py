@@ -139,7 +139,9 @@ def test_halves_are_what_their_definition_says(documents):
 def test_the_command_writes_a_list_with_reasons(flooded, found, tmp_path):
     path = tmp_path / "block.txt"
     audit = ("audit", flooded[0], "--out", tmp_path / "audit", "--write-block-list", path)
-    told = call_here(*audit, "--json").json["block_list"]
+    done = call_here(*audit, "--json")
+    assert done.returncode in (0, 1)
+    told = done.json["block_list"]
     lines = path.read_text("ascii").splitlines()
     assert lines[4::2] == sorted(place.hash for place, _ in found.documents)
     assert (told["hashes"], told["documents"], told["file"]) == (24, 24, str(path))
