@@ -130,7 +130,8 @@ def test_an_answer_stops_at_its_end_in_llama_cpp(chat: str, train, trainer, tmp_
     packed = ("train.rows=packed", "train.seq_len=128", "model.max_position_embeddings=128", "model.use_qk_norm=true")
     steps = ("train.steps=50", "eval.every_steps=50", "checkpoint.every_steps=50")
     train(tmp_path / "run", *packed, *steps, shards=tmp_path / "set")
-    trainer.run("export-model", tmp_path / "run", "--to", "gguf", "--out", tmp_path / "gguf", expect=0)
+    done = trainer.run("export-model", tmp_path / "run", "--to", "gguf", "--out", tmp_path / "gguf", expect=0)
+    assert "texts and 300 conversations; " in done.stderr
     receipt = read_json(tmp_path / "gguf/export.json")
     assert receipt["greedy_texts"] == {"compared": 21, "equal": 21}
     assert (receipt["answer_ends_by"], receipt["chat_template"]["conversations_compared"]) == ("turn", 300)

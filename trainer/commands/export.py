@@ -28,7 +28,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.errors import InputError, check_extra
+from shards.errors import InputError, check_extra, plural
 from shards.terminal.arguments import add_new_folder, add_run
 from shards.terminal.display import JsonObject, say
 from shards.terminal.program import Outcome
@@ -171,9 +171,10 @@ def _write_gguf(
         say(f"the file is not proved by llama.cpp: the package 'xllamacpp' cannot be imported: {error}")
         return {"proved": False}
     receipt = prove_gguf(file, loaded, folder / TOKENIZER_FILE, shard_set, options.dtype)
-    ids, texts = receipt["tokenizer_proof"], receipt["greedy_texts"]
+    ids, texts, chat = receipt["tokenizer_proof"], receipt["greedy_texts"], receipt.get("chat_template")
+    talks = f" and {plural(chat['conversations_compared'], 'conversation')}" if chat else ""
     say(
-        f"proved by llama.cpp: the ids of {ids['probes'] + ids['documents']} texts; {texts['equal']} of "
+        f"proved by llama.cpp: the ids of {ids['probes'] + ids['documents']} texts{talks}; {texts['equal']} of "
         f"{texts['compared']} greedy texts equal to the last token"
     )
     return {"proved": True} | receipt

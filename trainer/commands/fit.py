@@ -1,9 +1,9 @@
 """Estimate what a recipe takes on each common GPU: the micro-batch that fits, tokens per second, hours and dollars.
 
 The speed is an estimate of two digits, from the recipe measured on an H200 whose tokens take about as many operations:
-a card needs longer for matrix products by the ratio of its peak, for
-the rest of a step by the ratio of its memory's bandwidth, and 4 ms at least for a micro-batch. This gives 28,000
-tokens/s for gpuburnout-1b on an A100; its author saw 28,300. Without bf16 (T4), fp32 is assumed.
+a card needs longer for matrix products by the ratio of its peak, for the rest of a step by the ratio of its memory's
+bandwidth, and 4 ms at least for a micro-batch. This gives 28,000 tokens/s for gpuburnout-1b on an A100; its author saw
+28,300. Without bf16 (T4), fp32 is assumed.
 
 A card has dollars if its price is known: `--price A100=1.45 --price "RTX A6000=0.49"`, or `[cost.cards]` in the recipe.
 
