@@ -31,10 +31,10 @@ def run_tokenizer(build: RunningBuild) -> None:
     """
     recipe, section = build.recipe, build.recipe.tokenizer
     # A file that the recipe gives, or a tokenizer that was trained before.
-    if recipe.tokenizer.file is not None:
-        build.say(f"tokenizer: {recipe.tokenizer.file}, as the recipe says")
+    if section.file is not None:
+        build.say(f"tokenizer: {section.file}, as the recipe says")
         build.tokenizer = read_encoder_file(
-            recipe.tokenizer.file, eos_token=section.eos_token, bos=section.bos, chat=recipe.chat
+            section.file, eos_token=section.eos_token, bos=section.bos, chat=recipe.chat
         )
         if build.tokenizer.added:
             added = ", ".join(build.tokenizer.added)
@@ -56,11 +56,10 @@ def run_tokenizer(build: RunningBuild) -> None:
     stage = build.run_stage("tokenizer", train.train_tokenizer, [task], before=check_disk)
     # Say what it was drawn from, if that is not what the recipe leads one to expect.
     result = stage.results[task.digest]
-    drawn = sum(own.text_bytes for own in result.sample.values())
     if not stage.ran:
         build.say(f"tokenizer: reused from {build.folder_of('tokenizer', task)}")
-    if stage.ran and drawn < _SAMPLE_SHORT * task.size:
-        _note_short(build, drawn, task.size, result.sample)
+    else:
+        _note_short(build, task.size, result.sample)
     if left_out := sum(own.left_out for own in result.sample.values()):
         build.note(
             f"tokenizer: only a part of {plural(left_out, 'document')} is in the sample: of documents with "
@@ -68,8 +67,7 @@ def run_tokenizer(build: RunningBuild) -> None:
             f"{format_size(sample.MOST_UNBROKEN_BYTES)}, because training needs much memory for them. Give a tokenizer "
             "`file` if most of your text is of this kind."
         )
-    drawn_with = _note_kept_sample(build, result)
-    build.recipe = recipe.with_values(tokenizer=section.with_values(**drawn_with))
+    build.recipe = recipe.with_values(tokenizer=section.with_values(**_note_kept_sample(build, result)))
     home = build.folder_of("tokenizer", task)
     build.tokenizer = read_encoder_file(
         f"{home}/{train.TOKENIZER_FILE}",
@@ -149,10 +147,15 @@ def _sample_spans(selection: Selection, sample_bytes: int) -> list[Span]:
         return []
 
 
-def _note_short(build: RunningBuild, drawn: int, size: int, sampled: dict[str, sample.Drawn]) -> None:
-    """Say why the sample of the build's tokenizer is smaller than it should be."""
+def _note_short(build: RunningBuild, size: int, sampled: dict[str, sample.Drawn]) -> None:
+    """Say why the sample of the build's tokenizer is smaller than it should be, if it is."""
+    drawn = sum(own.text_bytes for own in sampled.values())
+    if drawn >= _SAMPLE_SHORT * size:
+        return
     found = {name: describe_drops(own.dropped, own.records) for name, own in sampled.items()}
-    why = "; ".join(f"of {name}, {drops}" for name, drops in found.items() if drops)
-    wanted = f"{format_amount(size, 'bytes')}, by the sizes of the files"
-    why = why or "the rest is escapes, other contents of the files, or text that no sample takes"
-    build.note(f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text, not {wanted}: {why}")
+    why = "".join(f"; of {name}, {drops}" for name, drops in found.items() if drops)
+    build.note(
+        f"tokenizer: sampled {format_amount(drawn, 'bytes')} of text. The other {format_amount(size - drawn, 'bytes')} "
+        f"of {format_amount(size, 'bytes')}, by the sizes of the files, are escapes, other contents of the files, text "
+        f"that no sample takes, or dropped{why}"
+    )
