@@ -317,8 +317,9 @@ def check_splits(shard_set: ShardSet) -> Check:
     ]
     if not rows:
         return Check("splits", "ok", "no file is named like a test or validation split")
-    summary = "{} named like a test or validation split, such as {file} of {source}".format(
-        plural(len(rows), "file"), **rows[0]
+    summary = (
+        f"{plural(len(rows), 'file')} named like a test or validation split, such as {rows[0]['file']} of "
+        f"{rows[0]['source']}"
     )
     return Check("splits", "look", summary, rows[:MAX_DOCUMENTS])
 

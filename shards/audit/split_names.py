@@ -49,7 +49,7 @@ def find_splits(names: Collection[str]) -> dict[str, str]:
     trained = {_place(path, _TRAIN.sub("train", _base(path))) for path in paths if _TRAIN.search(_base(path))}
     splits = {path for path in paths if has_split_word(_base(path)) and _is_split(path, path in files, trained)}
     found: dict[str, str] = {}
-    for name in files if splits else ():
+    for name in files:
         own = [path for path in (name, *list_above(name)) if path in splits]
         if own and not _CODE.search(name):
             found[name] = own[-1]
@@ -73,8 +73,9 @@ def _is_split(path: str, is_file: bool, trained: Collection[tuple[str, ...]]) ->
     if _place(path, _SPLIT.sub(" ", base))[1:] == ((records[1],) if records else ("split",)):
         return True
     for word in _SPLIT.finditer(base):
-        # test_matched.tsv is of train.tsv
-        for end in (base[word.end() :], *([records[0]] if records else [])):
-            if _place(path, f"{base[: word.start()]}train{end}") in trained:
+        begin, end = base[: word.start()], base[word.end() :]
+        # my_test.tsv and test_matched.tsv are of train.tsv
+        for before, after in ((begin, end), ("" if is_file else begin, end), (begin, records[0] if records else end)):
+            if _place(path, f"{before}train{after}") in trained:
                 return True
     return False

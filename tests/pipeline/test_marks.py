@@ -12,7 +12,8 @@ from tests.support.reading import files_source
 from tests.support.recipes import write_file
 
 LAYOUTS = {
-    "one file a split": "train.jsonl | test.jsonl dev.jsonl",
+    "one file a split": "train.jsonl train.txt contest.jsonl latest.txt | test.jsonl dev.jsonl my_test.jsonl "
+    "squad-validation.jsonl my_test.txt",
     "shards": "data/train-00000-of-00002.parquet data/train-00001-of-00002.parquet | data/test-00000-of-00001.parquet "
     "data/validation-00000-of-00001-a09b74b3ef9c3b56.parquet",
     "a word inside": "wiki.train.tokens ARC-Easy-Train.jsonl | wiki.valid.tokens ARC-Easy-Dev.jsonl",
