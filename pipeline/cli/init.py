@@ -43,6 +43,10 @@ _BYTES_PER_ENTRY = 8
 _MOST_DECISIONS = 5
 _MANY_DROPPED = 10
 """One in so many records that are dropped is said."""
+_MOST_CHAT_TOKENS = 2048
+"""What a packed row of a model holds at most that `fit --write` chooses for a CPU."""
+_OTHER_TEXT = 16
+"""Another column with one in so many of the letters is said: Alpaca's `input`, seldom a title."""
 _USUAL = re.compile("an image|binary|empty$|hidden|PDF|a pipe|link|backup|beside the rows|no document|a copy")
 """What is left out and hardly anybody would read; it is said last."""
 
@@ -78,9 +82,9 @@ def run(options: argparse.Namespace) -> Outcome:
     # Validation takes whole documents.
     few = sum(source.documents for source in sources) < FEW_DOCUMENTS
     notes = [f"fewer than {FEW_DOCUMENTS} documents: no validation split, which training needs"] if few else []
-    encodings = {source.found.keys["name"]: source.found.keys.get("encoding", "utf") for source in sources}
-    if guessed := [f"{name} {encoding}" for name, encoding in encodings.items() if not encoding.startswith("utf")]:
-        notes.append(f"guessed encodings: {', '.join(guessed)}. Read some text by `plan --show`, or correct them.")
+    odd = [source.found.keys for source in sources if not source.found.keys.get("encoding", "utf").startswith("utf")]
+    if guessed := ", ".join(f"{keys['name']} {keys['encoding']}" for keys in odd):
+        notes.append(f"encodings, guessed or declared: {guessed}. Read some text by `plan --show`, or correct them.")
     notes += [line for source in sources for line in _notice(source)]
     notes += sorted(lines, key=lambda line: _USUAL.search(line) is not None)
     shown = notes if options.verbose else notes[:_MOST_DECISIONS]
@@ -131,7 +135,6 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
     from pipeline.sources.base import MALFORMED
     from pipeline.sources.files import list_spans_of_file
     from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS
-    from pipeline.sources.formats.contract import FORMATS
     from pipeline.sources.messages import NO_MESSAGES
     from pipeline.sources.survey import explain_left_out, write_globs
     from shards.audit.not_text import CHATS, KINDS, MAIL
@@ -148,7 +151,7 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
             spans = list_spans_of_file(source, named, None)
             stream = DocumentStream(source, spans, most_bytes=READ_BYTES // len(sampled))
             for _, own in stream:
-                text_bytes += own.text.nbytes
+                text_bytes += own.num_bytes
                 for text in map(str, own.text.slice(0, room).to_pylist()):
                     texts.append((named.name, text[:room]))
                     room = max(0, room - len(text))
@@ -161,7 +164,8 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
     tally = Tally.sum(tallies)
     files = [file for file in found.files if file.name not in left_out]
     records = documents + tally.dropped.total()
-    why = "" if documents else describe_drops(tally.dropped, records) or "no document"
+    drops = describe_drops(tally.dropped, records)
+    why = "" if documents else drops or "no document"
     for kind in (CHATS, MAIL):
         if 2 * tally.not_text.get(kind, (0, ""))[0] > tally.not_text.get("", (0, ""))[0]:
             why = f"{kind}: {KINDS[kind][1]}"
@@ -174,17 +178,21 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
         found.files = files
         write_globs(found, left_out)
     share = min(1.0, read / max(1, sum(file.stored_bytes for file in files))) or 1.0
-    is_whole = FORMATS[keys["format"]].module == "whole_file"  # a document each
+    is_whole = not _name_columns(keys) and "separator" not in keys  # a document each
     number = len(files) if is_whole and documents else round(documents / share)
+
+    def allow(count: int) -> float:
+        return min(1.0, round(0.01 + 2 * count / max(1, records), 2))
+
     # What stops a build by default is allowed where it was found, or may be in what was not read.
     malformed = tally.dropped[MALFORMED] + tally.dropped[name_invalid(source)]
     null = tally.dropped[NULL] + tally.dropped[NO_MESSAGES]
-    if malformed or (share < 1 and ("text" in keys or "messages" in keys)):
-        keys["max_malformed"] = min(1.0, round(0.01 + 2 * malformed / max(1, records), 2))
+    if malformed or (share < 1 and _name_columns(keys)):
+        keys["max_malformed"] = allow(malformed)
     if 2 * null > MAX_NULL * records:
-        keys["max_null"] = min(1.0, round(0.01 + 2 * null / records, 2))
-    drops = describe_drops(tally.dropped, records) if _MANY_DROPPED * tally.dropped.total() > records else ""
-    return _Source(found, texts, tally, drops, is_whole or share == 1, number, int(text_bytes / share) + 1)
+        keys["max_null"] = allow(null)
+    drops = drops if _MANY_DROPPED * tally.dropped.total() > records else ""
+    return _Source(found, texts, tally, drops, is_whole or share == 1, number, round(text_bytes / share))
 
 
 def _look_at_hub(address: str) -> Found:
@@ -234,20 +242,28 @@ def _notice(source: _Source) -> Iterator[str]:
     """Yield what a person should know of a source."""
     from pipeline.sources.formats.columns import list_names
     from shards.audit.not_text import describe_not_text
+    from shards.audit.split_names import has_split_word
 
     keys = source.found.keys
     name = keys["name"]
     yield from (f"{name}: {line}." for line in describe_not_text(source.tally.not_text))
     if source.drops:
         yield f"{name}: {source.drops}."
+    if "messages" in keys:
+        yield f"{name}: conversations of more than {_MOST_CHAT_TOKENS:,} tokens are dropped (chat.max_tokens)."
+    splits = [file.name for file in source.found.files if has_split_word(os.path.basename(file.name))]
+    if splits and _name_columns(keys):
+        yield f"{name}: read, though it may be a test or validation split: {os.path.relpath(splits[0])}"
     letters, text = source.found.columns, keys.get("text", "")
-    if beside := [column for column in letters if column != text and 2 * letters[column] > letters[text] > 0]:
-        said = f"{name}: text in other columns is not read: {list_names(beside)}"
-        yield f"{said}. If they are questions and answers, make messages of them (docs/chat.md)."
+    if beside := [column for column in letters if column != text and _OTHER_TEXT * letters[column] > letters[text] > 0]:
+        yield (
+            f"{name}: text in other columns is not read: {list_names(beside)}. If they are questions and answers, make "
+            "messages of them (docs/chat.md)."
+        )
     if source.tally.malformed:
         yield f"{name}: some records are malformed, and dropped: {source.tally.malformed[0]}"
-    if crlf := next((file for file, text in source.texts if "\r\n" in text), ""):
-        yield f'{name}: lines end with "\\r\\n" ({crlf}), which stays in the text.'
+    if cr := next((file for file, text in source.texts if "\r" in text), ""):
+        yield f'{name}: lines end with "\\r\\n" or "\\r" ({cr}), which stays in the text.'
     if not source.is_exact:
         yield f"{name}: a part of it was read; its documents are estimated."
 
@@ -279,7 +295,6 @@ def _describe(source: _Source) -> dict[str, str]:
 def _write(name: str, sources: list[_Source], lines: list[str], *, has_validation: bool) -> Iterator[str]:
     """Yield the lines of the recipe."""
     from pipeline.sources.formats.columns import list_names, read_path_columns
-    from pipeline.sources.formats.contract import FORMATS
     from pipeline.sources.survey import IN_LIST
 
     total = sum(source.text_bytes for source in sources)
@@ -298,24 +313,24 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
     }
     for source in sources:
         found, keys = source.found, source.found.keys
-        about = plural(len(found.files), "file"), format_size(source.text_bytes), plural(source.documents, "document")
-        yield "\n# {}, about {} of text, {}".format(*about)
+        size, documents = format_size(source.text_bytes), plural(source.documents, "document")
+        yield f"\n# {plural(len(found.files), 'file')}, about {size} of text, {documents}"
         folders = sorted({column for file in found.files for column in read_path_columns(file.name)})
-        if folders and "keep" in FORMATS[keys["format"]].keys:
+        named = _name_columns(keys)
+        if folders and named:
             columns = ", ".join(map(printable, folders))
             yield f"# folders are columns ({columns}), for conditions: keep = {{ {folders[0]} = \"== 'a'\" }}"
         yield "[[sources]]"
-        named = _name_columns(keys)
         others = list_names(column for column in found.columns if column.partition(IN_LIST)[0] not in named)
         comments["text"] = f"the column with most text; the others: {others}"
-        what = "questions and answers" if len(named) > 1 else "conversations, a list of messages each"
-        comments["messages"] = f"{what}; other columns: {others}"
+        comments["messages"] = f"conversations; other columns: {others}"
         for key, value in keys.items():
             if value not in ([], None):
                 comment = f"  # {printable(said)}" if (said := comments.get(key, "")) else ""
                 yield f"{key} = {json.dumps(value, ensure_ascii=False)}{comment}"
     if any("messages" in source.found.keys for source in sources):
         yield '\n[chat]\nformat = "chatml"  # what stands around a message'
+        yield f"max_tokens = {_MOST_CHAT_TOKENS}  # longer ones are dropped, and counted; on a GPU, `fit` takes 16,384"
     # As many entries as the text has parts for, by its size and by how well it compresses.
     sample = "".join(text for source in sources for _, text in source.texts).encode("utf-8", "replace")
     offered = min(8 << 2 * total.bit_length() // 5, len(zlib.compress(sample)) // _BYTES_PER_ENTRY)
@@ -326,8 +341,7 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
     yield f"\n[tokenizer]\nvocab_size = {min(_MOST_VOCABULARY, _LEAST_VOCABULARY + offered)}"
     yield '\n[mix]\ntokens = "max"  # all text, each document once; or a number, such as "100M"'
     val_tokens = min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100) if has_validation else 0
-    about = "about 1%, of whole documents" if val_tokens else "training needs some"
-    yield f"\n[split]\nval_tokens = {val_tokens}  # {about}"
+    yield f"\n[split]\nval_tokens = {val_tokens}  # usually about 1%, of whole documents; training needs some"
     if importlib.util.find_spec("numba"):
         yield "\n[clean.near_duplicates]  # exact duplicates are always dropped"
         yield 'action = "drop"  # or "report", which counts them\nmax_dropped = 1.0  # a source may consist of them'

@@ -35,7 +35,15 @@ from pipeline.sources.formats.byte_io import (
     open_file,
 )
 from pipeline.sources.formats.csv_table import OLD_MAC, Form, QuotedFields
-from pipeline.sources.formats.detect import STAND_INS, detect_format, explain_unread, is_binary, look_up
+from pipeline.sources.formats.detect import (
+    STAND_INS,
+    detect_format,
+    ending_of,
+    explain_unread,
+    is_binary,
+    look_up,
+    parse_object,
+)
 from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.html_page import MOST_PAGE_BYTES, READ_AS, find_encoding
 from pipeline.sources.formats.parquet import open_parquet
@@ -129,7 +137,8 @@ def look_at(file: File) -> tuple[Keys, Letters]:
     if _JAPANESE in text[:HEAD_BYTES] and guess_encoding(text.encode()).startswith("iso2022"):
         odd = text.encode()
     if odd:
-        guess = "" if encoding else guess_encoding(odd)
+        declared = odd.startswith(b"<?xml") and find_encoding(odd, otherwise="")
+        guess = "" if encoding else declared or guess_encoding(odd)
         text = codecs.getincrementaldecoder(guess or "ascii")("replace").decode(odd)
         if not guess or "\ufffd" in text:
             raise SourceError(f"{file.name}: not {encoding or f'UTF-8, nor in {_UNTOLD}'}")
@@ -138,12 +147,11 @@ def look_at(file: File) -> tuple[Keys, Letters]:
         raise SourceError(f"{file.name}: empty")
     if format_ == "csv":
         return _choose_column(file, keys, _list_lines(file, keys, text[:HEAD_BYTES], len(text) < HEAD_BYTES))
+    lines = text.strip().encode().split(b"\n")[:_RECORDS]
+    if format_ == "text" and None not in map(parse_object, filter(bytes.strip, lines)):
+        keys["format"] = format_ = "jsonl"
     if format_ in ("jsonl", "json"):
-        records = [*itertools.islice(_list_objects(text), _RECORDS)]
-        chosen, letters = _choose_column(file, keys, records)
-        if len(records) == 1 and "." in chosen.get("text", "") and named.name.lower().endswith(".json"):
-            raise SourceError(f"{file.name}: one JSON object with others in it, no records; `jq -c '.[]'` writes these")
-        return chosen, letters
+        return _choose_column(file, keys, _list_objects(text))
     return _look_at_text(file, keys, text), _NO_COLUMN
 
 
@@ -191,16 +199,11 @@ def _look_at_page(file: File, format_: str, data: bytes) -> Keys:
     if len(data) > MOST_PAGE_BYTES:
         raise SourceError(f"{file.name}: a page of over {MOST_PAGE_BYTES:,} bytes; split it, or extract its text first")
     check_extra("trafilatura")
-    declared = find_encoding(data, otherwise="")
-    encoding = declared or guess_encoding(data)
+    encoding = find_encoding(data, otherwise="") or guess_encoding(data)
     if not encoding:
         raise SourceError(f"{file.name}: not UTF-8, nor in {_UNTOLD}")
     data.decode(encoding)
-    return (
-        {"format": format_}
-        if encoding in (declared, find_encoding(data))
-        else {"format": format_, "encoding": encoding}
-    )
+    return {"format": format_} | ({} if encoding == find_encoding(data) else {"encoding": encoding})
 
 
 def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys, Letters]:
@@ -219,20 +222,22 @@ def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys
         if IN_LIST in parts:
             shown = f"the messages in {name!r} have lists as content; expected text: join the texts of each"
         raise SourceError(f"{file.name}: {shown if column else 'no column of text'}")
+    if len(first) == 1 and "." in read.get("text", "") and ending_of(file.name) == ".json":
+        raise SourceError(f"{file.name}: one JSON object with others in it, no records; `jq -c '.[]'` writes these")
     return keys | read, letters
 
 
 _PAIRS = (("prompt", "completion"), ("prompt", "response"), ("question", "answer"))
 """Columns of questions and of their answers: conversations of one turn, if no other column belongs to them."""
-_BESIDE = ("context", "input", "passage")
+_BESIDE = {"context", "input", "passage"}
 _MESSAGE = (("content", "role"), ("value", "from"))
 """The fields of a message: its text, and who says it."""
 
 
 def _read_column(column: str, letters: Letters) -> Keys:
     """Return the keys by which a source reads a column of text, or of messages, whose contents it is."""
-    for pair in _PAIRS if not any(name in letters for name in _BESIDE) else ():
-        if column in pair and all(name in letters for name in pair):
+    for pair in () if _BESIDE & letters.keys() else _PAIRS:
+        if column in pair and {*pair} <= letters.keys():
             return {"messages": [*pair]}
     name, in_list, field = column.partition(IN_LIST)
     role = dict(_MESSAGE).get(field[1:])

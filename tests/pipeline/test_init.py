@@ -44,11 +44,11 @@ def write_files(folder: Path) -> None:
         **{f"man/README-{number}": f"{text} {number}" for number, text in enumerate(texts[90:105])},
         **{f"pages/{number}": PAGE.format(text) for number, text in enumerate(texts[400:420])},
         **{f"copies/{name}/{number}.txt": texts[number] for number in (430, 431) for name in ("a", "a (copy)", "b")},
-        "copies/b/430.txt": texts[430][::-1],
+        "copies/b/430.txt": '{"a": 1}\n' + texts[430][::-1],
         "notes/wide.txt": "\n\n".join(texts[450:480]).encode("utf-16"),
         "alone/readme.md": "Read me, says a text about <|endoftext|>. " * 9,
         "code/one": "first one\n\nsecond",
-        "code/two.c": "third\r\n",
+        "code/two.c": "third\r",
         "code/four.gz": gzip.compress(b"fifth\nsixth"),
         "code/old.tar.gz": b"",
         "notes/escape.txt": f"\x1b$ {'. ' * 100_000} café.".encode(),
@@ -65,8 +65,11 @@ def write_files(folder: Path) -> None:
         "rows/other.csv": "a;text\n1;Some words of a text.\n",
         "rows/tabs.tsv": "n\tstory\n1\tOne story.\n2\tAnother one.\n",
         "rows/lines.jsonl": "\n".join(map(json.dumps, records)) + "\nnot JSON\n",
-        "rows/more.data": "\n".join(json.dumps({"body": {"text": text}}) for text in texts[420:440]),
-        "rows/null.jsonl": "\n".join(
+        **{
+            f"rows/more.{ending}": "{}\n" + "\n\n".join(json.dumps({"body": {"text": text}}) for text in texts[420:440])
+            for ending in ("data", "txt")
+        },
+        "rows/null-eval.jsonl": "\n".join(
             json.dumps({"story": text if n % 2 else None}) for n, text in enumerate(texts[:9])
         ),
         "rows/chat.json": json.dumps(CHAT, indent=2),
@@ -81,7 +84,6 @@ def write_files(folder: Path) -> None:
         "long/two.txt": "\n".join(texts[120:400]).replace("\n\n", "\n") * 3,
         "marked/all.txt": "\n<|endoftext|>\n".join(texts[500:560]),
         "marked/fortune": "\n%\n".join(text[:99] for text in texts[560:620]),
-        "hive/day=1/lang=en/a.parquet": b"",
         "lfs/a.bin": LFS,
     }.items():
         write_file(folder / name, content)
@@ -132,18 +134,23 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path):
         "rows-csv": {"paths": ["my data/rows/other.csv"], **table, "text": "text"},
         "rows-csv-2": {"paths": ["my data/rows/table.csv"], **table, "text": "story"},
         "rows-jsonl": {
-            "paths": ["my data/rows/**/*.data", "my data/rows/**/*.jsonl"],
-            "exclude": ["my data/rows/null.jsonl"],
+            "paths": ["my data/rows/**/*.data", "my data/rows/**/*.jsonl", "my data/rows/**/*.txt"],
+            "exclude": ["my data/rows/null-eval.jsonl"],
             "format": "jsonl",
             "text": "body.text",
-            "max_malformed": 0.03,
+            "max_malformed": 0.02,
         },
-        "rows-jsonl-2": {"paths": ["my data/rows/null.jsonl"], "format": "jsonl", "text": "story", "max_null": 1.0},
+        "rows-jsonl-2": {
+            "paths": ["my data/rows/null-eval.jsonl"],
+            "format": "jsonl",
+            "text": "story",
+            "max_null": 1.0,
+        },
         "rows-json": {"paths": ["my data/rows/chat.json"], "format": "json", "messages": "messages"},
         "rows-tsv": {"paths": ["my data/rows/**/*.tsv"], "format": "csv", "delimiter": "\t", "text": "story"},
     }
     written = (tmp_path / "recipe.toml").read_text()
-    assert tomllib.loads(written)["chat"] == {"format": "chatml"}
+    assert tomllib.loads(written)["chat"] == {"format": "chatml", "max_tokens": 2048}
     for said in [
         "my data/notes/binary.txt: binary data",
         "my data/notes/art.svg: an image (SVG or XPM), not text",
@@ -158,7 +165,9 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path):
         "my data/gone.txt: a broken link",
         "my data/notes/root, my data/notes/up, my data/pages/again: a link to a folder that is read already or lies ab",
         "my data/rows/n.csv: no column of text",
-        'code: lines end with "\\r\\n" (my data/code/two.c), which stays',
+        'code: lines end with "\\r\\n" or "\\r" (my data/code/two.c), which stays',
+        "rows-jsonl-2: read, though it may be a test or validation split: my data/rows/null-eval.jsonl",
+        "rows-json: conversations of more than 2,048 tokens are dropped (chat.max_tokens)",
         "my data/notes/empty.txt, my data/rows/empty.parquet: empty",
         "my data/notes/old.txt~: an editor's backup",
         "my data/rows/b.ipynb: expected nbformat 3 or 4, found 9",
@@ -186,18 +195,15 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path):
         for path in (Path(folder, name) for name in names):
             assert str(path) in read or any(path.name.replace("\n", "\\n") in line for line in told), path
     for command in ("plan recipe.toml", "build recipe.toml --out out/x --workers 1"):
-        done = call_here(*command.split(), cwd=tmp_path, expect=0)
+        call_here(*command.split(), cwd=tmp_path, expect=0)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text in the format that a file's name says."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    is_table = ".csv" in path.name or ".tsv" in path.name
+    write_file(path, json.dumps({"text": text}) if ".json" in path.name else f"text\n{text}" if is_table else text)
     if ".parquet" in path.name:
         pq.write_table(pa.table({"text": [text]}), path)
-    elif ".json" in path.name:
-        path.write_text(json.dumps({"text": text}))
-    else:
-        path.write_text(f"text\n{text}" if ".csv" in path.name or ".tsv" in path.name else text)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -221,7 +227,7 @@ def test_the_same_for_files_in_any_number(tmp_path: Path):
         "one/a.txt": "A short text.",
         "two/a.md": "A short text.",
         "two/b.md": "Another short text, of some more words.",
-        "split/test.jsonl": '{"text": "A test."}',
+        "test.jsonl": '{"text": "A test."}',
         "same/a/1.txt": "The same text. " * 9,
         "same/b/1.csv": f"text\n{'The same text. ' * 9}\n",
         "page/a.html": "<html><body></body></html>",
@@ -229,9 +235,8 @@ def test_the_same_for_files_in_any_number(tmp_path: Path):
     }
     for name, text in made.items():
         write_file(tmp_path / name, text)
-    for place in ("one", "two", "split/test.jsonl", "same", "page"):
-        out = place.replace("/", "-")
-        for command in (f"init {place} --out {out}.toml", f"plan {out}.toml", f"build {out}.toml --out {out}-set"):
+    for out in ("one", "two", "test.jsonl", "same", "page"):
+        for command in (f"init {out} --out {out}.toml", f"plan {out}.toml", f"build {out}.toml --out {out}-set"):
             call_here(*command.split(), cwd=tmp_path, expect=0)
     assert "val_tokens = 0" in (tmp_path / "one.toml").read_text()
 
@@ -260,11 +265,8 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, what in {"b": "a shard", "b.work": "the work", "b.audit": "an aud", "b.report": "a rep"}.items():
         assert re.search(rf"left out: out/{name}/.*: {what}", said), (name, said)
     (tmp_path / "n.csv").write_text("7,A story.\n" * 9_000 + "8,A café.\n9,Another one.\n" * 9, "cp1252")
-    refused = call_here("init", "n.csv", "--out", "n.toml", cwd=tmp_path)
-    assert (
-        refused.returncode,
-        "n.csv: the first row looks like a record or a comment; add a header" in refused.stderr,
-    ) == (2, True)
+    said = call_here("init", "n.csv", "--out", "n.toml", cwd=tmp_path, expect=2).stderr
+    assert "n.csv: the first row looks like a record or a comment; add a header" in said
     monkeypatch.setattr(survey, "_BEGINNING_BYTES", 1 << 16)
     texts = {
         "cp1252": "No.\n" * 500_000 + "Le café noir de l’été. " * 9 + "É»",
@@ -273,17 +275,18 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "cp932": "日本語の文。\n文",
         "gb18030": "夜里传来一声叫喊，大家都醒了，走出门去看。" * 9,
         "iso2022_jp": "日本語の文。\n文",
+        "iso8859-15": '<?xml version="1.0" encoding="ISO-8859-15"?>\n<a>Œuvre, 9 €</a>',
     }
     for encoding, text in texts.items():
         (tmp_path / f"{encoding}.txt").write_bytes(text.encode(encoding))
         done = call_here("init", f"{encoding}.txt", "--out", f"{encoding}.toml", cwd=tmp_path, expect=0)
         ((name, source),) = read_sources(tmp_path / f"{encoding}.toml").items()
         assert source["encoding"] == encoding
-        assert f"guessed encodings: {name} {encoding}. Read" in done.stdout
+        assert f"encodings, guessed or declared: {name} {encoding}. Read" in done.stdout
     # Of a page that declares none, too.
     (tmp_path / "page.html").write_bytes(PAGE.format(texts["koi8-r"]).encode("koi8-r"))
     done = call_here("init", "page.html", "--out", "page.toml", cwd=tmp_path, expect=0)
-    assert "guessed encodings: page koi8-r" in done.stdout
+    assert "encodings, guessed or declared: page koi8-r" in done.stdout
     (page,) = load_checked_recipe(tmp_path / "page.toml").sources
     assert "крик" in texts_of(read_batches(page))[0]
 
@@ -303,23 +306,17 @@ def test_text_is_measured(tmp_path: Path):
     (tmp_path / "b/a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     (tmp_path / "b/a.csv.zst").write_bytes(zstandard.compress(b"text\n" + b"the same words\n" * 100_000))
     found = call_here("init", ".", "--json", cwd=tmp_path).json["sources"]
-    assert [source["documents"] for source in found] == [
-        f"{lines.count(chr(10)):,}",
-        "100,000",
-        f"{lines.count(chr(10)):,}",
-    ]
-    assert found[0]["bytes"] == found[2]["bytes"]
-
-
-STRANGE = ("a b", "it's", 'q"t', "x=1", "-rf", "100%", r"b\x41", "bA", "[br]", "a[[]b", "a[b", "st*r", "ün", "$HOME")
-"""Names of files, with such as a shell, a glob, TOML or a terminal reads otherwise; some are others, escaped."""
+    many = f"{lines.count(chr(10)):,}", found[0]["bytes"]
+    assert [(source["documents"], source["bytes"]) for source in found] == [many, ("100,000", "1.4 MB"), many]
 
 
 def test_strange_names_from_init_to_trace(tmp_path: Path):
     place = tmp_path / "it's a place"
     (place / "-da ta").mkdir(parents=True)
     texts = [" ".join(f"word{number * place}" for place in range(40)) for number in range(1000, 1300)]
-    names = [*STRANGE, "`id`", "#h", "x::y", "0", "1.5", "new\nline", "\x1b[1m"]
+    # A shell, a glob, TOML or a terminal reads them otherwise; some are others, escaped.
+    names = ["a b", "it's", 'q"t', "x=1", "-rf", "100%", r"b\x41", "bA", "[br]", "a[[]b", "a[b", "st*r", "ün", "$HOME"]
+    names += ["`id`", "#h", "x::y", "0", "1.5", "new\nline", "\x1b[1m"]
     for number, name in enumerate(names):
         lines = [json.dumps({"text": text}) for text in texts[12 * number : 12 * number + 12]]
         (place / "-da ta" / name).write_text("\n".join(lines))
@@ -382,7 +379,8 @@ def test_chats_that_a_build_cannot_take_are_left_out_with_their_reason(tmp_path:
         "tools.jsonl": [{"messages": [asked, told | {"tool_calls": [{"id": "1"}]}]}] * 20,
         "parts.jsonl": [{"messages": [asked | {"content": [{"type": "text", "text": "What is it?"}]}]}] * 20,
         "half.jsonl": [{"messages": [asked, told]}, {"text": "No messages are here."}] * 20,
-        "alpaca.jsonl": [{"instruction": "Say what it is.", "output": "A mill, I think."}] * 20,
+        "alpaca.jsonl": [{"instruction": "Say what it is.", "input": "A house.", "output": "A mill, I think. " * 5}]
+        * 20,
     }
     for name, records in made.items():
         write_lines(tmp_path / name, records)
@@ -392,7 +390,7 @@ def test_chats_that_a_build_cannot_take_are_left_out_with_their_reason(tmp_path:
         "tools.jsonl: 20 of 20 records are dropped (messages: tool calls: 20)",
         "parts.jsonl: the messages in 'messages' have lists as content; expected text",
         "half: 20 of 40 records are dropped (messages: none: 20).",
-        "alpaca: text in other columns is not read: output. If they are",
+        "alpaca: text in other columns is not read: instruction, input. If they are",
     ):
         assert part in said
     assert read_sources(tmp_path / "recipe.toml")["half"]["max_null"] == 1.0

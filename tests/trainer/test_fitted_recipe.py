@@ -98,7 +98,7 @@ def test_the_trainer_takes_it_for_every_kind_of_set(recipe_file, tmp_path):
 
 
 def test_a_long_conversation_is_refused_and_not_measured(tmp_path):
-    document = make_documents(1, [2050], chat=True) + make_documents(2, [90] * 300, chat=True)
+    document = make_documents(1, [2049], chat=True) + make_documents(2, [90] * 300, chat=True)
     place = write_documents(tmp_path / "set", [document], chat=True).path
-    with pytest.raises(InputError, match=r"longest conversation has 2,050 tokens; expected at most 2,048 on this dev"):
+    with pytest.raises(InputError, match=r"longest conversation has 2,049 tokens; expected at most 2,048 on this dev"):
         fit(place, 0.1)
