@@ -78,8 +78,9 @@ def test_a_signal_ends_a_command_and_all_that_it_started(made: Path, tmp_path: P
     [
         # Of `python -m`, Python makes a SIGINT if code that a library makes of text has been interrupted.
         'exec("signal.raise_signal(signal.SIGTERM)")',
-        # What Rust makes of it is no `Exception`.
-        "panic()",
+        # What Rust makes of it is no `Exception`, or a pattern of which no file's checksum is one.
+        'panic(BaseException("a panic"))',
+        'panic(set_error("manifest_invalid", "manifest.json", "sha256"))',
         'train("gpt2", signal.SIGINT)',
         'train("gpt2", signal.SIGKILL)',
         'train("llama3", signal.SIGTERM)',
@@ -91,13 +92,14 @@ import os, signal, sys, threading
 from pathlib import Path
 import numpy as np
 from pipeline.tokenizer.train import train_merges
+from shards.errors import set_error
 from shards.terminal import program
 from tokenmill.__main__ import run
-def panic():
+def panic(of_library):
     try:
         signal.raise_signal(signal.SIGTERM)
     except KeyboardInterrupt as error:
-        raise BaseException("a panic") from error
+        raise of_library from error
 def train(name, sent):
     letters = np.random.default_rng(1).integers(97, 123, 20_000_000, np.uint8)
     letters[::8] = 32

@@ -116,13 +116,12 @@ def main(arguments: list[str]) -> int:
             raise InputError(f"no command {name!r}.{hint}")
         try:
             return call_command(name, module, rest)
-        except ShardSetError as error:
-            if name not in ("report", "trace", "push") and not module.startswith("shards."):
-                raise
-            raise RunError(error.problems) from error  # the set has problems: the answer, and no wrong command line
         except BaseException as error:
-            if _interrupts:  # a library makes another error of it, Rust a panic that is no `Exception`
+            if _interrupts:  # a library makes another error of it; Rust makes a panic, or a wrong pattern of a checksum
                 raise KeyboardInterrupt from error
+            reads_sets = name in ("report", "trace", "push") or module.startswith("shards.")
+            if reads_sets and isinstance(error, ShardSetError):
+                raise RunError(error.problems) from error  # the set has problems: the answer, and no wrong command line
             raise
 
     # Training that cannot read or write a file has failed on the way.
