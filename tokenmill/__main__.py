@@ -115,9 +115,12 @@ def main(arguments: list[str]) -> int:
             hint = did_you_mean(name, [*COMMANDS]) or " `tokenmill --help` lists the commands."
             raise InputError(f"no command {name!r}.{hint}")
         try:
-            return call_command(name, module, rest)
+            status = call_command(name, module, rest)
+            if _interrupts and status == PROBLEMS:
+                raise KeyboardInterrupt
+            return status
         except BaseException as error:
-            if _interrupts:  # a library makes another error of it; Rust makes a panic, or a wrong pattern of a checksum
+            if _interrupts:  # a library makes another error of it; Rust makes a panic, or a wrong pattern of checksums
                 raise KeyboardInterrupt from error
             reads_sets = name in ("report", "trace", "push") or module.startswith("shards.")
             if reads_sets and isinstance(error, ShardSetError):
@@ -146,7 +149,7 @@ _interrupts: list[float] = []
 
 _IMPORT_S = 60.0
 """How long an interrupt waits for the end of an import at most."""
-_AGAIN_S = 0.01
+_AGAIN_S = 0.001
 
 
 def _interrupt(_number: int, frame: FrameType | None) -> None:
