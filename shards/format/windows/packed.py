@@ -139,7 +139,9 @@ class RowOrder(WindowOrder):
     def describe(self, batch: int) -> str:
         """Return what an epoch of packed rows has, in words, for steps of so many rows."""
         cut = f"; {plural(self.counts.cut, 'text')} longer than a row are cut" if self.counts.cut else ""
-        remedy = ". Longer rows or longer shards waste less" if self.waste > 0.05 else ""
+        # The end of a shard wastes less than a row; the rest is where lengths do not fit.
+        better = "rows" if self.waste * self.per_epoch > len(self.shards) else "shards"
+        remedy = f". Longer {better} waste less" if self.waste > 0.05 else ""
         return (
             f"{plural(self.per_epoch, 'row')} of {self.seq_len}, {self.waste:.2%} of them padding; "
             f"{plural(self.targets, 'target')} and {self.per_epoch / batch:,.2f} steps an epoch{cut}"
