@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, Union, cast, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from shards.errors import InputError
+from shards.errors import InputError, unread
 from shards.stores.files import read_file
 from shards.stores.parse import MOST_DEPTH, check_values, load_json, parse_toml
 from shards.terminal.hints import did_you_mean, nearest
@@ -202,7 +202,7 @@ def read_document(path: Path) -> Document:
         data: Any = parse(read_file(path, MAX_RECIPE_BYTES).decode())
         check_values(data)
     except OSError as error:
-        raise settings_error(str(path), [f"cannot be read: {error.strerror}. Expected a recipe in {kind}"]) from error
+        raise settings_error(str(path), [unread(error, f"Expected a file in {kind}")]) from error
     except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
         is_yaml = "Expected '=' after a key" in str(error)
         remedy = _NO_RECIPE if is_yaml or path.suffix not in (".toml", ".json") else ""

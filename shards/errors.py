@@ -179,11 +179,15 @@ def remedy_of(error: BaseException) -> str:
 
 
 _PATH_REMEDIES = {
+    errno.ESPIPE: "Give the path of a regular file",
+    errno.EOVERFLOW: "It is too large for what it is read as. Give another file",
+    errno.EIO: "The disk is damaged, or this is no file to read. Give another one",
     errno.EEXIST: "A file has the name of the folder to write. Remove it, or give another path",
     errno.ELOOP: "A link of the path leads to itself. Correct or remove it",
-    errno.EISDIR: "A folder has the name of the file to write. Give another path",
+    errno.EISDIR: "This is a folder. Give the path of a file",
     errno.ENAMETOOLONG: "Give a shorter path",
-    errno.ENOENT: "Correct the path. If it is to be written: nothing can be made there; choose another place",
+    errno.ENOENT: "Correct the path; if it was there, something has removed it. If it is to be written: nothing can be "
+    "made there; choose another place",
     errno.ENOTDIR: "A part of the path is a file, not a folder. Correct the path",
     errno.EROFS: "The file system is read-only. Choose another place",
 }
@@ -193,6 +197,11 @@ def any_remedy(error: BaseException) -> str:
     """Return the remedy by `remedy_of`, or for a path that a command cannot use; empty for any other error."""
     remedy = _PATH_REMEDIES.get(getattr(error, "errno", None) or 0)
     return remedy_of(error) or (f". {remedy}." if remedy else "")
+
+
+def unread(error: Exception, remedy: str) -> str:
+    """Return that a file cannot be read, why, and what helps: by `remedy_of`, or else this remedy."""
+    return f"cannot be read: {getattr(error, 'strerror', None) or error}{remedy_of(error) or f'. {remedy}'}"
 
 
 def import_extra(module: str) -> ModuleType:

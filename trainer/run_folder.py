@@ -92,7 +92,7 @@ def find_run_record(run: Path) -> RunRecord | None:
     """
     file = run / RUN_FILE
     try:
-        return load_settings(RunRecord, file) if file.is_file() else None
+        return load_settings(RunRecord, file) if file.exists() else None
     except InputError as error:
         remedy = "Restore it, or delete it: a run resumes without it, and forgets where it began and what was changed."
         raise InputError([*error.problems, f"{file}: {remedy}"]) from error

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
-from shards.errors import InputError, first_of, plural, remedy_of
+from shards.errors import InputError, first_of, plural, unread
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder
 from shards.format.windows.packed import RowOrder, order_split
@@ -257,9 +257,7 @@ def open_valid_set(place: Place, cache: Cache | None) -> ShardSet:
             manifest = shard_set.manifest
             problems = check_manifest_totals(manifest) + check_tokenizer(shard_set.tokenizer_json, manifest)
     except OSError as error:
-        reason = error.strerror or str(error)
-        remedy = remedy_of(error) or ". Expected the folder of a shard set."
-        raise InputError(f"{place}: cannot be read: {reason}{remedy}") from error
+        raise InputError(f"{place}: {unread(error, 'Expected the folder of a shard set.')}") from error
     if problems or shard_set is None:
         raise InputError(
             [*map(str, first_of(problems)), f"{place}: not a valid shard set; run tokenmill validate {place}"]

@@ -31,9 +31,10 @@ from shards.config import (
     settings_error,
     table_of,
 )
-from shards.errors import InputError, check_extra, shell_command
+from shards.errors import InputError, check_extra, shell_command, unread
 from shards.format.manifest import MANIFEST_FILE
-from shards.stores.files import PIPE, hash_file
+from shards.format.vocabulary import MAX_TOKENIZER_BYTES
+from shards.stores.files import hash_file, read_file
 from shards.stores.parse import check_values
 from shards.stores.store import FolderStore, folder_beside
 from shards.terminal.shipped_recipes import find_recipe
@@ -183,7 +184,9 @@ def _check_tokenizer_file(recipe: Recipe, folder: Path) -> Iterator[str]:
         inside = Path(file) / TOKENIZER_FILE
         found = f"Give its file {str(inside)!r}." if inside.is_file() else explain_making(Path(file))
         yield f"tokenizer.file: {str(file)!r} is a folder, not a tokenizer.json. {found}"
-    elif not os.path.exists(file):
-        yield f"tokenizer.file: no file {str(file)!r}. {explain_path(folder, file.written)}"
-    elif not os.path.isfile(file):
-        yield f"tokenizer.file: {str(file)!r} is {PIPE}. Write its contents to a file."
+        return
+    try:
+        read_file(Path(file), MAX_TOKENIZER_BYTES)
+    except OSError as error:
+        remedy = "Give a tokenizer.json." if os.path.exists(file) else explain_path(folder, file.written)
+        yield f"tokenizer.file: {str(file)!r} {unread(error, remedy)}"

@@ -64,15 +64,19 @@ def _check_output(out: WritableStore, recipe: Recipe) -> None:
     if foreign := sorted(names - set(known)):
         listed = ", ".join(foreign[:5])
         raise InputError(f"{out}: holds files that no shard set has: {listed}. Choose an empty folder for --out.")
+    if odd := sorted(entry.path for entry in _scan(out) if entry.name[0] != "." and not entry.is_file()):
+        raise InputError(f"{odd[0]}: is not a regular file, as in a set. Remove it, or choose another --out.")
     # A set of another name may be what somebody trains on.
     if MANIFEST_FILE in names:
+        content = out.read(MANIFEST_FILE)
         try:
-            name = json.loads(out.read(MANIFEST_FILE)).get("name")
-        except (ValueError, AttributeError):
+            name = json.loads(content)["name"]
+        except (ValueError, LookupError, TypeError):
             name = None
         if name != recipe.name:
+            held = f"the set {name!r}" if name else f"a {MANIFEST_FILE} of no set"
             raise InputError(
-                f"{out}: holds the set {name!r}, not {recipe.name!r}; building here would replace it. "
+                f"{out}: holds {held}, not {recipe.name!r}; building here would replace it. "
                 "Choose another --out, or delete the folder."
             )
 
@@ -86,9 +90,14 @@ def _is_within(work: WritableStore, out: WritableStore) -> bool:
 def _names_in(place: WritableStore) -> set[str]:
     """Return the names of the files and folders in a place of a build."""
     if place.folder is not None:
-        return {path.name for path in place.folder.iterdir()} if place.folder.is_dir() else set()
+        return {entry.name for entry in _scan(place)}
     first_page = itertools.islice(place.list(), 1000)  # a work folder may hold a million
     return {file.name.partition("/")[0] for file in first_page}
+
+
+def _scan(place: WritableStore) -> list[os.DirEntry[str]]:
+    """Return what is in the folder of a place of a build, if it is one."""
+    return [*os.scandir(place.folder)] if place.folder is not None and place.folder.is_dir() else []
 
 
 @contextmanager

@@ -21,7 +21,9 @@ from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.chat_tokens import write_chat_tokens
 from pipeline.tokenizer.given_tokenizer import TokenizerInfo
 from pipeline.tokenizer.train import TOKENIZER_FILE
-from shards.errors import InputError, RunError
+from shards.errors import InputError, RunError, unread
+from shards.format.vocabulary import MAX_TOKENIZER_BYTES
+from shards.stores.files import read_file
 from shards.stores.open import open_store
 from shards.stores.store import WritableStore
 from shards.terminal.workers import map_in_threads
@@ -96,12 +98,11 @@ class Build:
             folder = self.work.child("tokenizer").child(self.tokenizer.task.rpartition("/")[2])
             return bytes(TaskOutput(folder).read(TOKENIZER_FILE))
         try:
-            return write_chat_tokens(Path(self.tokenizer.path).read_bytes(), self.tokenizer.added)
+            content = read_file(Path(self.tokenizer.path), MAX_TOKENIZER_BYTES)
         except OSError as error:
-            raise InputError(
-                f"{self.tokenizer.path}: cannot be read: {error.strerror}. It is the tokenizer of the sorted runs in "
-                f"{self.work}; restore it, or build again."
-            ) from error
+            remedy = f"It is the tokenizer of the sorted runs in {self.work}; restore it, or build again."
+            raise InputError(f"{self.tokenizer.path}: {unread(error, remedy)}") from error
+        return write_chat_tokens(content, self.tokenizer.added)
 
 
 def read_build(work: WritableStore) -> Build:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline.clean.tally import Documents, Tally
 from pipeline.recipe.clean_recipe import Language
-from shards.errors import InputError, import_extra
+from shards.errors import InputError, import_extra, unread
 from shards.stores.files import hash_file
 from shards.terminal.hints import nearest
 
@@ -75,7 +75,7 @@ def check_model(path: str, sha256: str, keep: list[Any]) -> Iterator[str]:
         found = hash_file(Path(path))
         memory = 2 * Path(path).stat().st_size + _LOADING_BYTES
     except OSError as error:
-        yield f"{path} cannot be read: {error.strerror}"
+        yield f"{path}: {unread(error, 'Name a model of fastText, such as lid.176.ftz')}"
         return
     command = [sys.executable, "-P", "-c", _LIST_LABELS, path, str(memory)]
     listed = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")

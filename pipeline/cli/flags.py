@@ -175,10 +175,10 @@ def open_executor(options: argparse.Namespace) -> Executor:
 
 def _may_measure(recipe: str) -> bool:
     """Return whether a recipe, the value of a flag, may measure documents: whether its text has the word `clean`."""
-    from shards.stores.files import no_pipe
+    from shards.stores.files import open_named
 
     try:
-        with open(recipe, encoding="utf-8", opener=no_pipe) as file:
-            return "clean" in file.read()
+        with open_named(recipe) as file:
+            return b"clean" in file.read()
     except (OSError, ValueError):  # a shipped recipe, for example
         return True

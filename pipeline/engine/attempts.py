@@ -22,7 +22,7 @@ import xxhash
 from pipeline.engine.checksums import seal, seal_checksums
 from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, Result, load_receipt
 from shards.errors import RunError
-from shards.stores.files import TMP_SUFFIX, check_own_folder, delete_path, is_abandoned, sync_folder, unique_name
+from shards.stores.files import TMP_SUFFIX, check_own_folder, delete_path, is_abandoned, sync_path, unique_name
 from shards.stores.store import WritableStore
 from shards.terminal.workers import map_in_threads
 
@@ -111,7 +111,7 @@ def publish_attempt(attempt: Attempt, result: Result) -> None:
     ):
         result.files[name].version = moved
     if target.folder is not None and names:
-        sync_folder(target.folder)
+        sync_path(target.folder)
     if checksums:
         attempt.home.put(f"{attempt.name}/{CHECKSUMS_FILE}", checksums)
     # Creating the receipt says which attempt is the first.
@@ -146,8 +146,7 @@ def _move(attempt: Attempt, store: WritableStore, name: str) -> str:
     path = attempt.folder / name
     if store.folder is None or attempt.in_scratch:
         return store.put(name, path)
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    sync_path(path)
     store.folder.mkdir(parents=True, exist_ok=True)
     return str(path.replace(store.folder / name).stat().st_mtime_ns)
 

@@ -19,11 +19,11 @@ from pipeline.clean.drops import SourceDrops
 from pipeline.recipe.paths import RecipePath, explain_path
 from pipeline.recipe.schema import Recipe
 from shards.config import show_value
-from shards.errors import InputError
+from shards.errors import InputError, unread
 from shards.format.arrays import Int32s, UInt64s
 from shards.format.content_hash import find_hashes, mark_first, sort_hashes, split_hashes
 from shards.format.manifest import BlockListEntry, block_list_reason
-from shards.stores.files import hash_file, no_pipe
+from shards.stores.files import hash_file, open_named
 
 MOST_FAULTS = 5
 """Faulty lines in a report: a file with more is probably not a block list, and may be large."""
@@ -46,7 +46,7 @@ def read_list(entry: RecipePath) -> tuple[UInt64s, str]:
     found = bytearray()
     faults: list[str] = []
     try:
-        with open(path, "rb", opener=no_pipe) as file:
+        with open_named(path) as file:
             for number, line in enumerate(iter(partial(file.readline, _LINE_BYTES), b""), 1):
                 digest.update(line)
                 text = (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).strip()
@@ -57,7 +57,7 @@ def read_list(entry: RecipePath) -> tuple[UInt64s, str]:
                     if len(faults) == MOST_FAULTS:
                         break
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        raise InputError(f"{path}: {unread(error, 'Name a file of hashes')}") from error
     if faults:
         raise InputError(
             f"{path}: {'; '.join(faults)}. Expected 32 hexadecimal digits a line, a document's content hash, "
@@ -147,17 +147,11 @@ def pin_entries(recipe: Recipe) -> Recipe:
 
 def check_entries(recipe: Recipe, folder: Path) -> Iterator[str]:
     """Read the files that `drop_hashes` of a recipe in a folder names, and yield their faults."""
-    entries = [
-        (index, entry)
-        for index, entry in enumerate(recipe.drop_hashes)
-        if isinstance(entry, RecipePath)  # pyright: ignore[reportUnnecessaryIsInstance]  the model has refused others
-    ]
-    names = [entry.name for _, entry in entries]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"drop_hashes: {name!r} is listed more than once. Keep one of each"
-    for index, entry in entries:
+    for index, entry in enumerate(recipe.drop_hashes):
+        if not isinstance(entry, RecipePath):  # pyright: ignore[reportUnnecessaryIsInstance]  the model has refused it
+            continue
         try:
             read_list(entry)
         except InputError as error:
-            rule = "" if os.path.isfile(entry.file) else f". {explain_path(folder, entry.name)}"
+            rule = "" if os.path.exists(entry.file) else f". {explain_path(folder, entry.name)}"
             yield f"drop_hashes.{index}: {error}{rule}"

@@ -229,7 +229,7 @@ class Recipe(Settings):
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1337
     """Decides the order of documents inside shards, and which parts of a source a small set and the tokenizer's sample
     take."""
-    drop_hashes: list[RecipePath] = []
+    drop_hashes: Annotated[list[RecipePath], AfterValidator(distinct)] = []
     """Block lists: files of content hashes as `tokenmill trace --out` writes them, relative to the recipe's folder.
     Their documents are dropped from all sources when the set is mixed."""
     drop_if_matches: Patterns = []

@@ -8,7 +8,6 @@ of as few files as possible. Reading is in `pipeline.sources.formats.contract`.
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 import contextlib
 import glob as globbing
-import hashlib
 import itertools
 import os
 import posixpath
@@ -41,7 +40,7 @@ from pipeline.sources.marks import DELTA, SAVED_SPLITS, find_marked, list_saved,
 from pipeline.sources.network import keep_fetched
 from shards.config import item_names, list_of
 from shards.errors import InputError, MissingExtraError, first_of, plural, remedy_of, text_of
-from shards.stores.files import PIPE, no_pipe
+from shards.stores.files import PIPE, hash_file
 from shards.terminal.reporter import Note, no_note
 from shards.terminal.workers import map_in_threads
 
@@ -130,8 +129,7 @@ def _add_digest(file: File) -> File:
     """Add the digest of a local file to its version."""
     if not is_local(file.url):
         return file
-    with open(file.url, "rb", opener=no_pipe) as opened:
-        return replace(file, version=file.version + _DIGEST + hashlib.file_digest(opened, "sha256").hexdigest())
+    return replace(file, version=file.version + _DIGEST + hash_file(Path(file.url)))
 
 
 def _relative(name: str, folder: str) -> str:

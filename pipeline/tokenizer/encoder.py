@@ -51,7 +51,8 @@ from shards.format.tokenizer_json import (
     run_tokenizers,
     without_prefix,
 )
-from shards.format.vocabulary import Vocabulary, read_vocabulary
+from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
+from shards.stores.files import read_file
 from shards.stores.open import open_store
 
 Tokens = tuple[UInt32s, Int64s]
@@ -401,8 +402,9 @@ def read_tokenizer(path: str, sha256: str, task: str | None = None) -> bytes:
         TokenizerError: the file has changed.
         WorkFileDamagedError: it is a task's output and has changed.
     """
-    name = Path(path).name
-    text = Path(path).read_bytes() if task is None else bytes(TaskOutput(open_store(task)).read(name))
+    file = Path(path)
+    given = read_file(file, MAX_TOKENIZER_BYTES) if task is None else TaskOutput(open_store(task)).read(file.name)
+    text = bytes(given)
     if hashlib.sha256(text).hexdigest() != sha256:
         raise TokenizerError(f"{path}: changed while the build ran. Restore it, or run the same command again.")
     return text

@@ -16,7 +16,7 @@ from pipeline.recipe.chat import ChatRecipe
 from pipeline.recipe.schema import BOS_TEXTS
 from pipeline.sources.formats.detect import STAND_INS, look_up
 from pipeline.tokenizer.chat_tokens import add_chat_tokens, find_chat_faults, find_chat_ids
-from shards.errors import InputError, plural, remedy_of
+from shards.errors import InputError, plural, unread
 from shards.format.chat import ChatIds
 from shards.format.tokenizer_json import (
     Part,
@@ -101,8 +101,7 @@ def read_encoder_file(
     try:
         content = read_file(Path(path), MAX_TOKENIZER_BYTES) if content is None else content
     except OSError as error:
-        remedy = remedy_of(error) or ". Use another file, or train one."
-        raise TokenizerError(f"{path}: cannot be read: {error.strerror}{remedy}") from error
+        raise TokenizerError(f"{path}: {unread(error, 'Use another file, or train one.')}") from error
     # Whatever is missing or of another type than in a tokenizer.json raises one of these errors.
     try:
         read: Part = json.loads(content)

@@ -86,26 +86,21 @@ def send(
     return Outcome(named | done | {"verified": True, "seconds": round(seconds, 3)}, shown)
 
 
-def check_card(card: Path) -> Path:
-    """Return the file of a card to push, or refuse one that is not there."""
-    if not card.is_file():
-        raise InputError(f"{card}: {'is no regular file' if card.exists() else 'no such file'}. Correct --card.")
-    return card
-
-
 def _find_card(options: argparse.Namespace) -> Path | None:
     """Return the dataset card that `push` sends: the given one, or the report's; None if there is none."""
     from shards.format.reader import open_set
     from shards.report.write import CARD_FILE
+    from shards.stores.files import hash_file
     from shards.stores.store import FolderStore, folder_beside
 
     if options.card is not None:
-        return check_card(options.card)
+        hash_file(options.card)  # or the error of a file that cannot be read
+        return options.card
     card = folder_beside(FolderStore(options.set), "report") / CARD_FILE
-    if not card.is_file():
+    if not card.exists():
         return None
     # A report lies beside its set, but the set may have been built again since.
-    if open_set(options.set).manifest_sha256 not in card.read_text(encoding="utf-8"):
+    if open_set(options.set).manifest_sha256.encode() not in card.read_bytes():
         raise InputError(
             f"{card}: does not name this set's manifest by its SHA-256, so it may be another's. Run "
             f"{shell_command('tokenmill', 'report', options.set)}, or give it by --card."

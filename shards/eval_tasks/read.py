@@ -17,7 +17,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shards.errors import InputError, lacks_memory
+from shards.errors import InputError, lacks_memory, unread
 from shards.eval_tasks.known import EvalTask, Item, Row, shorten
 from shards.format.content_hash import hash_document
 from shards.stores.cache import Cache
@@ -66,11 +66,8 @@ def read_items(task: EvalTask, file: str = "", *, files: Sequence[Path] = ()) ->
             try:
                 content = read_file(path, MAX_FILE_BYTES)
             except (OSError, ValueError) as error:  # of a path that no file can have
-                fault = getattr(error, "strerror", error)
-                raise InputError(
-                    f"{printable(str(path))}: cannot be read: {fault}. `files` names local files, one by one: "
-                    "correct it."
-                ) from error
+                fault = unread(error, "`files` names local files, one by one: correct it.")
+                raise InputError(f"{printable(str(path))}: {fault}") from error
             items += _ask_all(task, str(path), path.name, content)
         place = ", ".join(map(str, files))
     else:

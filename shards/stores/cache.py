@@ -33,7 +33,7 @@ from pathlib import Path
 from threading import Event
 
 from shards.errors import InputError, set_error
-from shards.stores.files import make_folder, no_follow
+from shards.stores.files import make_folder, no_follow, try_lock
 from shards.terminal.reporter import Advance, report
 
 MOST_DEFAULT_BYTES = 100 * 10**9
@@ -183,10 +183,10 @@ class Cache:
                 return None
             part.parent.mkdir(exist_ok=True)
             descriptor = no_follow(str(part), os.O_RDWR | os.O_CREAT)
-            mine = _lock(descriptor)
+            mine = try_lock(descriptor)
         try:
             if not mine:
-                _poll(lambda: _lock(descriptor), stop, f"{name}: another process of this machine fetches it")
+                _poll(lambda: try_lock(descriptor), stop, f"{name}: another process of this machine fetches it")
                 _release(descriptor)
                 return None
             # The bytes count from here on, before the first of them is fetched.
@@ -284,15 +284,6 @@ def default_cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenmill" / "shards"
 
 
-def _lock(descriptor: int) -> bool:
-    """Take a lock if no other process has it; return whether it was taken."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _poll(done: Callable[[], bool], stop: Event, why: str) -> None:
     """Wait for another process until `done` returns True.
 
@@ -322,7 +313,7 @@ def _remove_abandoned(part: Path) -> bool:
     """Remove a part unless a process is fetching it; return whether it was removed."""
     descriptor = no_follow(str(part), os.O_RDONLY)
     try:
-        if not _lock(descriptor):
+        if not try_lock(descriptor):
             return False
         part.unlink()
         return True

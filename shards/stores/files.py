@@ -21,6 +21,7 @@ import stat
 import tempfile
 import weakref
 from collections.abc import Generator, Sequence
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,13 +34,24 @@ STAGING_SUFFIX = ".unfinished"
 PIPE = "a pipe or a device; expected a regular file"
 
 
-def no_pipe(path: str, flags: int) -> int:
-    """Open a file to read, but no pipe or device: the `opener` for files that a user names."""
+@contextlib.contextmanager
+def open_named(path: str | Path) -> Generator[BufferedReader]:
+    """Open a file that a user names to read its bytes, but no pipe or device. An error of reading names it, too."""
+    try:
+        with open(path, "rb", opener=_no_pipe) as file:
+            yield file
+    except OSError as error:
+        if error.errno and not error.filename:
+            error.filename = str(path)
+        raise
+
+
+def _no_pipe(path: str, flags: int) -> int:
     file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(mode := os.fstat(file).st_mode) or stat.S_ISDIR(mode):
         return file
     os.close(file)
-    raise OSError(errno.EINVAL, PIPE, path)
+    raise OSError(errno.ESPIPE, PIPE, path)
 
 
 def read_file(path: Path, most: int) -> bytes:
@@ -48,9 +60,9 @@ def read_file(path: Path, most: int) -> bytes:
     Raises:
         OSError: it cannot be read, is no regular file, or has more than `most` bytes.
     """
-    with open(path, "rb", opener=no_pipe) as file:
+    with open_named(path) as file:
         if (size := os.fstat(file.fileno()).st_size) > most:
-            raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than {most:,}", str(path))
+            raise OSError(errno.EOVERFLOW, f"it has {size:,} bytes, more than {most:,}")
         return file.read()
 
 
@@ -67,7 +79,7 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
     """
     check_no_planted_link(path)
     if os.path.exists(path) and not os.path.isfile(path):
-        raise InputError(f"{path}: is not a regular file, and would be replaced. Give another file.")
+        raise InputError(f"{path}: is not a regular file, and would be replaced. Remove it, or give another path.")
     temporary = path.with_name(f".{path.name}.{unique_name()}{TMP_SUFFIX}")
     try:
         with temporary.open("xb") as file:
@@ -78,12 +90,12 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync_path(path.parent)
 
 
 def no_follow(path: str, flags: int) -> int:
     """Open a file, but not through a link of that name: the `opener` for a file that is not written by a new name."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
 
 
 @functools.cache
@@ -122,9 +134,9 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync a folder's entries to disk, so that a rename in it survives a power cut."""
-    fd = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Sync a file to disk; or a folder's entries, so that a rename in it survives a power cut."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
@@ -133,7 +145,7 @@ def sync_folder(folder: Path) -> None:
 
 def hash_file(path: Path) -> str:
     """Return the hex SHA-256 of a regular file on disk."""
-    with open(path, "rb", opener=no_pipe) as file:
+    with open_named(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -229,6 +241,15 @@ def make_folder(folder: Path) -> None:
     check_own_folder(folder)
 
 
+def try_lock(descriptor: int) -> bool:
+    """Take the lock of an open file or folder if no other process has it; return whether it was taken."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def lock_folder(folder: Path, *, wait: str = "") -> Generator[int]:
     """Lock a folder on this machine for this process. The lock ends when the process ends, in whatever way.
@@ -246,13 +267,11 @@ def lock_folder(folder: Path, *, wait: str = "") -> Generator[int]:
     check_own_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not try_lock(descriptor):
             if not wait:
                 raise InputError(
                     f"{folder}: another process is running here. Wait for it to end, or choose another folder."
-                ) from error
+                )
             report(wait)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
@@ -270,11 +289,8 @@ def hold_file(path: Path, holder: object) -> None:
 
 def is_held(path: Path) -> bool:
     """Return whether a process of this machine holds a file by `hold_file`."""
-    with contextlib.suppress(OSError), open(path, "rb", opener=no_pipe) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    with contextlib.suppress(OSError), open_named(path) as file:
+        return not try_lock(file.fileno())
     return False
 
 
@@ -326,7 +342,7 @@ def write_folder(path: Path, *, keep: bool = False) -> Generator[Path]:
             mode = (os.stat(path) if path.exists() else os.stat(".rights", dir_fd=descriptor)).st_mode & 0o7777
             os.rmdir(".rights", dir_fd=descriptor)
             for folder, _, _ in os.walk(staging):
-                sync_folder(Path(folder))
+                sync_path(Path(folder))
             if not _is_private(staging, descriptor):
                 raise RunError(f"{staging}: another user has replaced this folder. Write where others cannot.")
             os.fchmod(descriptor, mode)
@@ -335,7 +351,7 @@ def write_folder(path: Path, *, keep: bool = False) -> Generator[Path]:
             if not keep and _is_private(staging, descriptor):
                 shutil.rmtree(staging, ignore_errors=True)
             raise
-        sync_folder(path.parent)
+        sync_path(path.parent)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
 from shards.errors import InputError, set_error
-from shards.stores.files import atomic_open, check_own_folder, is_within, sync_folder
+from shards.stores.files import atomic_open, check_own_folder, is_within, sync_path
 
 READS_AT_ONCE = 16
 """Small files that are read at the same time from a store with costly requests."""
@@ -213,7 +213,7 @@ class FolderStore:
             return False
         finally:
             temporary.unlink()
-        sync_folder(place.parent)
+        sync_path(place.parent)
         return True
 
     def delete(self, name: str) -> None:

@@ -24,7 +24,7 @@ def find_recipe(given: str | Path, shipped: Path) -> Path:
     """
     path, name = Path(given), str(given)
     # A word without a folder and an ending is a name, unless such a file is here.
-    if path.suffix or path.name != name or path.is_file():
+    if path.suffix or path.name != name or (path.exists() and not path.is_dir()):
         return path
     found = shipped / f"{name}.toml"
     if found.is_file():

@@ -13,7 +13,7 @@ import numpy as np
 from shards.errors import InputError, plural
 from shards.format.arrays import UInt8s
 from shards.format.reader import ShardSet
-from shards.stores.files import atomic_open, check_no_planted_link, hash_file, no_pipe
+from shards.stores.files import atomic_open, check_no_planted_link, hash_file, open_named
 from shards.stores.store import check_outside
 
 _FIRST = "# Block list: "
@@ -41,7 +41,7 @@ def check_block_list(path: Path, shard_set: ShardSet) -> None:
         raise InputError(f"{path}: the folder {folder} cannot be written to. Give another file.")
     if not path.exists():
         return
-    with open(path, "rb", opener=no_pipe) as file:
+    with open_named(path) as file:
         start = file.read(len(_FIRST))
     if start not in (b"", _FIRST.encode()):
         raise InputError(

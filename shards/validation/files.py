@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from shards.errors import Problem, ShardSetError, plural, remedy_of
+from shards.errors import Problem, ShardSetError, plural, unread
 from shards.format import codec
 from shards.format.manifest import (
     COMPANION_FILES,
@@ -241,5 +241,4 @@ def collect(problems: list[Problem], name: str) -> Generator[None]:
     except ShardSetError as error:
         problems += error.problems
     except OSError as error:
-        found = f"cannot be read: {error.strerror or error}{remedy_of(error)}"
-        problems.append(Problem("file_unreadable", name, found))
+        problems.append(Problem("file_unreadable", name, unread(error, "Copy or build it again.")))

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> Outcome:
     if not checkpoints:
         raise InputError(f"{options.set}: no checkpoints. Expected the folder given to `tokenmill train --run`.")
     if options.card:
-        set_push.check_card(options.card)
+        hash_file(options.card)  # or the error of a file that cannot be read
     state = read_state(checkpoints[-1])
     facts = gather_facts(options, state.step) | {"repo": address.repo, "chat": state.chat is not None}
     templates = make_render_environment(Path(__file__).parents[1] / "templates")

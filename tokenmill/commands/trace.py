@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli.flags import add_allow_code
-from shards.errors import InputError, plural
+from shards.errors import InputError, plural, unread
 from shards.terminal.arguments import add_found, add_set, add_workers, parse_path, whole_number
 from shards.terminal.display import JsonObject, Table, describe_shown
 from shards.terminal.program import Outcome, Shown
@@ -174,8 +174,8 @@ def _read_text(path: Path) -> bytes:
                     raise OSError(f"more than {MOST_TEXT_BYTES:,} bytes of text")
         return bytes(text)
     except OSError as error:
-        fault = error.strerror or error
-        raise InputError(f"--document {path}: {fault}. Give a file that holds the document's text.") from error
+        fault = unread(error, "Give a file that holds the document's text.")
+        raise InputError(f"--document {path}: {fault}") from error
 
 
 def _show_places(places: Table, wanted: str, told: list[str], build: JsonObject | None) -> Iterator[str]:

@@ -15,7 +15,7 @@ from pydantic import Field
 from shards.config import Settings, check_settings, table_of
 from shards.errors import InputError, Problem, remedy_of
 from shards.format.manifest import ChatEntry, is_none
-from shards.stores.files import delete_path, no_pipe, read_file
+from shards.stores.files import delete_path, open_named, read_file
 from shards.stores.parse import load_json
 from shards.terminal.reporter import Note
 from trainer.recipe import TrainRecipe, parse_recipe
@@ -209,6 +209,6 @@ def hash_files(folder: Path) -> dict[str, str]:
     """Return the hex xxh3-128 of each file of a checkpoint by name, without the file of checksums."""
     digests: dict[str, str] = {}
     for name in (MODEL_FILE, OPTIMIZER_FILE, STATE_FILE):
-        with open(folder / name, "rb", opener=no_pipe) as file:
+        with open_named(folder / name) as file:
             digests[name] = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
     return digests

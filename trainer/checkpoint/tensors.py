@@ -3,7 +3,6 @@
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 import errno
 import json
-import os
 import shutil
 from collections.abc import Mapping, Set
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from shards.errors import InputError
-from shards.stores.files import write_folder, write_text
+from shards.stores.files import sync_path, write_folder, write_text
 from shards.terminal.amounts import format_size
 from trainer.checkpoint.folders import (
     CHECKSUMS_FILE,
@@ -80,8 +79,7 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[s
     except safetensors.SafetensorError as error:
         raise OSError(f"{path}: {error}") from error  # safetensors' form of a full disk
     path.chmod(mode)  # safetensors replaces the file by a temporary one, for its owner alone
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    sync_path(path)
 
 
 def check_disk(folder: Path, needed: int, what: Path | str) -> None:

@@ -99,7 +99,7 @@ def _load(options: argparse.Namespace) -> tuple[TrainedModel, EvalConfig]:
 
     run: Path = options.run
     trained = load_model(run, say, options.checkpoint)
-    if not options.recipe and not (run / RECIPE_FILE).is_file():
+    if not options.recipe and not (run / RECIPE_FILE).exists():
         raise InputError(f"{run}: has no recipe of its own. Give --recipe FILE, whose [eval] says what to score.")
     tables = {"model": trained.model.config.model_dump(), "train": trained.train.model_dump()}
     tables |= {"name": str(run), "optimizer": {"lr": 1.0}}  # which no score needs
@@ -110,7 +110,7 @@ def _load(options: argparse.Namespace) -> tuple[TrainedModel, EvalConfig]:
     except InputError as error:
         say(f"{error} Without it, there is no validation loss, and documents that training holds are not known.")
     else:
-        if (run / RUN_FILE).is_file():
+        if (run / RUN_FILE).exists():
             trained_on = open_training_set(run, place)
         else:
             trained_on = open_set(place)

@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> Outcome:
     served_by = list_servers(config)
     shard_set = None
     try:
-        if (options.run / RUN_FILE).is_file():  # else a folder of transformers
+        if (options.run / RUN_FILE).exists():  # else a folder of transformers
             shard_set = open_training_set(options.run, find_training_set(options.run))
     except (InputError, OSError) as error:
         say(f"the set cannot be read, so the tokenizer is compared on probes alone: {error}")

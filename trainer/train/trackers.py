@@ -71,7 +71,7 @@ def open_wandb(
     try:
         wandb: Any = import_extra("wandb")
         known = WandbRun(id=uuid.uuid4().hex[:12])
-        if file.is_file():
+        if file.exists():
             known = load_settings(WandbRun, file)
         file.parent.mkdir(exist_ok=True)
         write_text(file, known.model_dump_json() + "\n")

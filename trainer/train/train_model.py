@@ -197,7 +197,9 @@ def run_training(session: Session, say: Note, *, go_on: str | None = None, progr
             loop.take_steps()
             return loop
     except (ShardSetError, StoreError, OSError) as error:
-        raise RunError(f"{error}\nStopped after step {session.step}. {session.describe_saved()}") from error
+        raise RunError(
+            f"{error}{any_remedy(error)}\nStopped after step {session.step}. {session.describe_saved()}"
+        ) from error
 
 
 def _fetch_first_shard(session: Session, *, progress: bool) -> None:

@@ -20,6 +20,7 @@ from shards.config import show_value
 from shards.errors import InputError, plural
 from shards.format.tokenizer_json import parse_tokenizer
 from shards.format.vocabulary import read_vocabulary
+from shards.stores.files import open_named
 from shards.terminal.reporter import Note
 from trainer.model.decoder import TABLES, LanguageModel
 from trainer.model.generate import TrainedModel
@@ -49,9 +50,8 @@ def open_weights(place: Path, say: Note) -> GivenWeights:
     trained = read_model(place, say)
     digest = hashlib.sha256()
     for path in trained.files:
-        with path.open("rb") as file:
-            while block := file.read(1 << 24):
-                digest.update(block)
+        with open_named(path) as file:
+            hashlib.file_digest(file, lambda: digest)
     return GivenWeights(place.resolve(), trained, digest.hexdigest())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import tokenizers
 import torch
 
-from shards.errors import InputError
+from shards.errors import InputError, unread
 from shards.format.chat import find_chat_faults
 from shards.format.tokenizer_json import parse_tokenizer
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
@@ -46,7 +46,7 @@ def read_model(run: Path, say: Note, path: str | Path | None = None) -> TrainedM
     """Load a model as `load_model` does, on the CPU."""
     if not path and os.path.lexists(run / CONFIG_FILE):
         return read_folder(run)
-    if not path and (run / STATE_FILE).is_file():
+    if not path and (run / STATE_FILE).exists():
         run, path = run.resolve().parents[1], run
     found = read_checkpoint(Path(path)) if path else find_newest_checkpoint(run, say)
     if found is None:
@@ -83,7 +83,7 @@ def _read_tokenizer(file: Path, found: Checkpoint) -> bytes:
     try:
         content = read_file(file, MAX_TOKENIZER_BYTES)
     except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror} {remedy}") from error
+        raise InputError(f"{file}: {unread(error, f'Expected that of the checkpoint {remedy}')}") from error
     # Another tokenizer would turn the ids into other text.
     if hashlib.sha256(content).hexdigest() != state.tokenizer_sha256:
         raise InputError(f"{file}: is not the tokenizer of the checkpoint {remedy}")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shards.config import Document, Settings, check_settings, list_of, table_of
 from shards.convert.export import EXPORT_FILE
-from shards.errors import InputError
+from shards.errors import InputError, unread
 from shards.format.chat import find_chat_faults
 from shards.format.manifest import ChatEntry
 from shards.format.tokenizer_json import make_set_tokenizer, parse_tokenizer
@@ -227,7 +227,7 @@ def read_folder(folder: Path) -> TrainedModel:
         raise InputError(
             f"{folder}: {TOKENIZER_FILE} has {parsed.size:,} ids, the model {vocab_size:,}. Get its own tokenizer."
         )
-    receipt = _read_json(folder / EXPORT_FILE) if (folder / EXPORT_FILE).is_file() else {}
+    receipt = _read_json(folder / EXPORT_FILE) if (folder / EXPORT_FILE).exists() else {}
     seen = check_settings(Seen, table_of(receipt.get("seen")), where=f"{folder / EXPORT_FILE}: seen")
     if seen.chat and (faults := [*find_chat_faults(seen.chat, parsed.special, vocab_size)]):
         raise InputError([f"{folder / EXPORT_FILE}: seen: {fault}. Get the folder again." for fault in faults])
@@ -318,6 +318,4 @@ def _read(file: Path, most: int) -> bytes:
     try:
         return read_file(file, most)
     except OSError as error:
-        raise InputError(
-            f"{file}: cannot be read: {error.strerror}. Expected a whole folder of transformers."
-        ) from error
+        raise InputError(f"{file}: {unread(error, 'Expected a whole folder of transformers.')}") from error

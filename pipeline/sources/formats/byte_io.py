@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pipeline.sources.base import BATCH_BYTES, File, SourceError, Span
 from pipeline.sources.formats.encodings import UTF8, decode_blocks, is_cuttable, refuse_wide
-from shards.stores.files import no_pipe
+from shards.stores.files import open_named
 from shards.terminal.display import printable
 
 COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
@@ -54,7 +54,7 @@ def is_local(url: str) -> bool:
 def open_file(file: File | Span) -> Generator[BinaryIO]:
     """Open a file on any file system for reading bytes, without decompression; one on the Hub in the given version."""
     if is_local(file.url):
-        with open(file.url, "rb", opener=no_pipe) as opened:
+        with open_named(file.url) as opened:
             yield opened
         return
     if file.url.startswith("hf://"):
