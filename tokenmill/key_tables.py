@@ -104,7 +104,7 @@ def _type_text(annotation: Any, metadata: Sequence[Any]) -> str:
     # The converter of a value says what a person may write.
     used = [item.func for item in metadata if isinstance(item, BeforeValidator)]
     word = next((word for converter, word in _CONVERTERS.items() if converter in used), _PLAIN.get(annotation, "text"))
-    return word if word == "bytes" else word + _bounds_text(metadata, is_whole=annotation is int)
+    return word if word == "bytes" else word + _bounds_text(annotation, metadata)
 
 
 def _literal_text(value: Any) -> str:
@@ -130,11 +130,11 @@ def _default_text(key: FieldInfo, is_size: bool) -> str:
     return f"{value:_}" if isinstance(value, int) and value >= 10_000 else _literal_text(value)
 
 
-def _bounds_text(metadata: Sequence[Any], *, is_whole: bool) -> str:
+def _bounds_text(annotation: Any, metadata: Sequence[Any]) -> str:
     signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
     bounds = {name: getattr(item, name) for item in metadata for name in signs if hasattr(item, name)}
     bounds = {name: bound for name, bound in bounds.items() if name not in ("lt", "le") or bound < _NEVER_REACHED}
-    if is_whole and "gt" in bounds:
+    if annotation is int and "gt" in bounds:
         bounds["ge"] = bounds.pop("gt") + 1
     if bounds.keys() == {"ge", "le"}:
         return f", {bounds['ge']} to {bounds['le']}"

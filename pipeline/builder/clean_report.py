@@ -9,7 +9,6 @@ report gives the same bytes.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -38,7 +37,7 @@ from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.report.render import TEMPLATES, make_render_environment, read_style
 from shards.stores.files import atomic_open, make_folder
 from shards.stores.open import open_writable_store
-from shards.terminal.display import JsonObject
+from shards.terminal.display import JsonObject, find_difference
 from shards.trace.locate import cut_excerpt
 
 TEXT_CHARACTERS = 1500
@@ -246,7 +245,7 @@ class StoredDocuments:
 
 def find_start(first: str, second: str) -> int:
     """Return the character from which two texts are shown: shortly before they first differ."""
-    same = len(os.path.commonprefix([first, second]))  # noqa: RUF071  of characters
+    same = find_difference(first, second)
     start = max(0, same - BEFORE_CHARACTERS) if first != second else 0
     return next((at + 1 for mark in "\n " if (at := first.find(mark, start, same)) >= 0), start) if start else 0
 

@@ -49,9 +49,9 @@ def check_places(out: WritableStore, work: WritableStore, recipe: Recipe, *, pro
     _check_output(out, recipe)
     # Pruning, or the user, would delete what other programs keep in the work folder.
     if foreign := sorted(name for name in _names_in(work) if not _WORK_NAME.fullmatch(name)):
-        listed = ", ".join(foreign[:5])
         raise InputError(
-            f"{work}: holds files that are not a build's work: {listed}. Choose an empty folder for --work."
+            f"{work}: holds files that are not a build's work: {', '.join(foreign[:5])}. Choose an empty folder for "
+            "--work."
         )
 
 
@@ -62,8 +62,9 @@ def _check_output(out: WritableStore, recipe: Recipe) -> None:
     names = _names_in(out)
     known = (name for name in names if name in _SET_FILES or SHARD_FILE.fullmatch(name) or name.startswith("."))
     if foreign := sorted(names - set(known)):
-        listed = ", ".join(foreign[:5])
-        raise InputError(f"{out}: holds files that no shard set has: {listed}. Choose an empty folder for --out.")
+        raise InputError(
+            f"{out}: holds files that no shard set has: {', '.join(foreign[:5])}. Choose an empty folder for --out."
+        )
     if odd := sorted(entry.path for entry in _scan(out) if entry.name[0] != "." and not entry.is_file()):
         raise InputError(f"{odd[0]}: is not a regular file, as in a set. Remove it, or choose another --out.")
     # A set of another name may be what somebody trains on.

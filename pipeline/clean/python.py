@@ -16,7 +16,7 @@ from pipeline.clean.functions.process import close_functions, open_function
 from pipeline.clean.tally import MARK, Documents, Tally
 from pipeline.recipe.clean_recipe import DatatroveFilter, PythonFilter
 from shards.errors import InputError
-from shards.terminal.display import printable
+from shards.terminal.display import find_difference, printable
 
 Ask: TypeAlias = Callable[[pa.LargeStringArray, bool], Answer]
 """Asks about texts; the flag says that it is to check what was answered before."""
@@ -99,9 +99,13 @@ def judge(
         repeated = ask_about(chosen, documents.text.take(pa.array(chosen, pa.int64())), second=True)
         for index, verdict in zip(chosen, repeated, strict=True):
             if verdict != verdicts[index]:
+                answers = _show(verdicts[index]), _show(verdict)
+                # From a little before the first place where they differ.
+                start = max(0, find_difference(*answers) - 40)
+                first, second = (f"{'...' * (start > 0)}{answer[start:]:.100}" for answer in answers)
                 raise InputError(
-                    f"{where(index)} returned {_show(verdicts[index])}, and {_show(verdict)} when asked again. A rule "
-                    "must always give the same answer for the same text."
+                    f"{where(index)} returned {first}, and {second} when asked again. A rule must always give the same "
+                    "answer for the same text."
                 )
     dropped: dict[int, str] = {}
     changed: dict[int, bytes] = {}
@@ -111,8 +115,8 @@ def judge(
             before = documents.text[index].as_buffer()
             if documents.has_marks and MARK.findall(before) != MARK.findall(changed[index]):
                 raise InputError(
-                    f"{where(index)} returned {_show(verdict)}, without the marks of its messages (U+FDD0 to U+FDD2) "
-                    "in their order. Change only what is between them."
+                    f"{where(index)} returned {_show(verdict):.100}, without the marks of its messages (U+FDD0 to "
+                    "U+FDD2) in their order. Change only what is between them."
                 )
         elif verdict is not None:
             dropped[index] = f"{table.step}: {printable(verdict[0]):.{MOST_REASONS}}".removesuffix(": ")
@@ -131,5 +135,5 @@ def judge(
 def _show(verdict: Any) -> str:
     """Return a verdict of an answer as a function returns it."""
     if isinstance(verdict, str):
-        return f"{verdict!r:.100}"
-    return "True" if verdict is None else f"{(False, *verdict)!r:.100}" if verdict[0] else "False"
+        return repr(verdict)
+    return "True" if verdict is None else repr((False, *verdict) if verdict[0] else False)

@@ -40,7 +40,7 @@ from pipeline.sources.marks import DELTA, SAVED_SPLITS, find_marked, list_saved,
 from pipeline.sources.network import keep_fetched
 from shards.config import item_names, list_of
 from shards.errors import InputError, MissingExtraError, first_of, plural, remedy_of, text_of
-from shards.stores.files import PIPE, hash_file
+from shards.stores.files import hash_file
 from shards.terminal.reporter import Note, no_note
 from shards.terminal.workers import map_in_threads
 
@@ -313,7 +313,7 @@ def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
 
 
 def _explain_folder(glob: str, path: str) -> str:
-    """Say what to write for a source's path that is a folder, a pipe or a device; empty if it is none."""
+    """Say what to write for a source's path that is a folder; empty if it is none."""
     # What is a folder needs a glob; what `datasets` saved as several splits needs the name of one.
     if not is_local(path):
         import fsspec
@@ -322,8 +322,7 @@ def _explain_folder(glob: str, path: str) -> str:
         if not fs.isdir(place):
             return ""
     elif not os.path.isdir(path := os.path.expanduser(path)):
-        is_pipe = os.path.exists(path) and not os.path.isfile(path)
-        return f"{glob!r} is {PIPE}. Write its contents to a file." if is_pipe else ""
+        return ""  # what is left out is told
     elif splits := read_list(Path(path, SAVED_SPLITS), "splits"):
         named = f"{', '.join(map(str, splits))}). Name one: {str(Path(glob, str(splits[0])))!r}"
         return f"{glob!r} is a folder of saved splits ({named}."

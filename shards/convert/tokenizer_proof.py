@@ -7,7 +7,7 @@ differently, and documents of the set. If its tokenizer keeps every byte, their 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from shards.format.chat import find_openings
 from shards.format.document_table import iter_blocks
 from shards.format.reader import ShardSet
 from shards.format.tokenizer_json import find_special, make_plain, run_tokenizers
+from shards.terminal.display import find_difference
 
 Encode = Callable[[str], list[int]]
 DOCUMENTS = 300
@@ -97,7 +98,7 @@ def prove_tokenizer(
     for text, ids in texts:
         for library, encode in encoders.items():
             if (found := run_tokenizers(parsed, where, encode, text)) != ids:
-                same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found, ids, strict=False)))
+                same = find_difference(found, ids)
                 raise InputError(
                     f"{file.name}: {library} gives other ids than training to {text[:120]!r}: from id {same} on "
                     f"{found[same : same + 8]}, expected {ids[same : same + 8]}. Nothing was exported. Use another "

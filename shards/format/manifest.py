@@ -12,9 +12,10 @@ from collections import Counter
 from operator import not_
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
+from pydantic import AfterValidator, FailFast, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from shards.config import Settings
 from shards.errors import MOST_TOLD, InputError, Problem, ProblemKind, ShardSetError, plural, set_error
 from shards.stores.parse import make_object
 
@@ -69,9 +70,7 @@ LEFT_OUT: Any = Field(default=None, exclude_if=is_none)
 """The default of a key that is written only if it has a value."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
-
+class _Model(Settings):
     def to_json(self) -> str:
         """Return the canonical JSON text of a manifest or sidecar, with a final newline."""
         return self.model_dump_json(indent=2) + "\n"
@@ -290,7 +289,7 @@ class Manifest(_Model):
     """None if the set has no conversations."""
     # What the build read, and what it left out.
     sources: Rows[SourceEntry]
-    drop_hashes: Rows[BlockListEntry] = []
+    drop_hashes: Rows[BlockListEntry] = Field(default=[])
     eval_tasks: Rows[EvalTaskEntry] = Field(default=[], exclude_if=not_)
     """The recipe's evaluation sets with a `task`, in its order."""
     # The shares of the training split.

@@ -9,7 +9,6 @@ Costs one read of every file for its hash. Memory does not grow with the set.
 """
 
 import hashlib
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import ShardSet
 from shards.format.shard import compare_digest, compare_sizes
 from shards.hub.push import SetFile, batch_files, count_bytes
-from shards.stores.files import check_new_folder, check_room, delete_path, hash_file, no_follow, write_folder
+from shards.stores.files import check_new_folder, check_room, delete_path, hash_file, no_follow, sync_path, write_folder
 from shards.stores.hub_store import HubAddress, HubStore, open_hub
 from shards.stores.store import FolderStore
 from shards.terminal.reporter import Progress
@@ -117,9 +116,7 @@ def _find_wrong(files: Sequence[SetFile], remedy: str) -> list[Problem]:
     """Hash pulled files and sync them to disk; return a problem for each that is not what the manifest says."""
 
     def check(file: SetFile) -> list[Problem]:
-        with file.path.open("rb") as opened:
-            os.fsync(opened.fileno())
-            found = hashlib.file_digest(opened, "sha256").hexdigest()
-        return compare_digest(file.name, file.sha256, found, remedy=remedy)
+        sync_path(file.path)
+        return compare_digest(file.name, file.sha256, hash_file(file.path), remedy=remedy)
 
     return [problem for problems in map_in_threads(check, files, CONNECTIONS) for problem in problems]

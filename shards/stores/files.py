@@ -31,7 +31,6 @@ from shards.terminal.reporter import report
 
 TMP_SUFFIX = ".tmp"
 STAGING_SUFFIX = ".unfinished"
-PIPE = "a pipe or a device; expected a regular file"
 
 
 @contextlib.contextmanager
@@ -51,7 +50,7 @@ def _no_pipe(path: str, flags: int) -> int:
     if stat.S_ISREG(mode := os.fstat(file).st_mode) or stat.S_ISDIR(mode):
         return file
     os.close(file)
-    raise OSError(errno.ESPIPE, PIPE, path)
+    raise OSError(errno.ESPIPE, "a pipe or a device; expected a regular file", path)
 
 
 def read_file(path: Path, most: int) -> bytes:
@@ -282,7 +281,7 @@ def lock_folder(folder: Path, *, wait: str = "") -> Generator[int]:
 def hold_file(path: Path, holder: object) -> None:
     """Mark a file on this machine as being read, for `is_held`, while the holder lives, if its file system can."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = _no_pipe(str(path), os.O_RDONLY)
         weakref.finalize(holder, os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 

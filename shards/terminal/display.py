@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 FULL_WIDTH = 160
@@ -133,6 +133,12 @@ def print_lines(lines: Iterable[str]) -> None:
     """Print lines on stdout."""
     for line in lines:
         print(printable(line))
+
+
+def find_difference(first: Sequence[object], second: Sequence[object]) -> int:
+    """Return the first place at which two texts or lists differ, to show them from there; the shorter's end if none."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
 def describe_shown(shown: int, total: int) -> str:

@@ -11,7 +11,7 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from shards.convert.chat_template import prove_template
 from shards.convert.tokenizer_proof import PROBES, Encode, iter_documents, prove_tokenizer
 from shards.errors import InputError
 from shards.format.reader import ShardSet
-from shards.terminal.display import JsonObject
+from shards.terminal.display import JsonObject, find_difference
 from shards.terminal.progress import show_progress
 from trainer.model.generate import Completion, TrainedModel, complete
 from trainer.recipe.eval_config import SamplingOptions
@@ -138,7 +138,7 @@ def _check_tie(
     file: Path, trained: TrainedModel, prompt: list[int], ours: list[int], theirs: list[int], tie: float
 ) -> None:
     """Refuse texts that differ where the model prefers its token clearly."""
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+    same = find_difference(ours, theirs)
     ids = torch.tensor([[*prompt, *ours[:same]]], device=trained.device)
     with torch.inference_mode():
         best = trained.model(ids)[0, -1].topk(2).values.tolist()

@@ -101,10 +101,13 @@ def _make_plain(verdict: Any) -> str | list[str] | None:
 
 
 def _unwrap(value: Any) -> Any:
-    """Return an array or a number of numpy as a list or a value of Python, and others as they are."""
-    numpy = sys.modules.get("numpy")
-    kinds = (numpy.ndarray, numpy.generic) if numpy is not None else ()
-    return next((kind.tolist(value) for kind in kinds if issubclass(type(value), kind)), value)
+    """Return an array or a number of numpy as a list or a value of Python, and others as they are.
+
+    So are arrays of other kinds, such as masked ones: their values alone are not what they say.
+    """
+    numpy, kind = sys.modules.get("numpy"), type(value)
+    is_plain = numpy is not None and (kind is numpy.ndarray or issubclass(kind, numpy.generic))
+    return value.tolist() if is_plain else value
 
 
 def _show(value: Any, most: int) -> str:

@@ -26,6 +26,17 @@ from shards.stores.files import read_file
 class _SourceFinder(ModuleFinder):
     """Finds the modules of a folder by their text: nothing compiled is opened."""
 
+    def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
+        try:
+            return super().find_module(name, path, parent)
+        except (ImportError, AttributeError, TypeError) as error:  # the latter two: of a folder of data
+            # A pipe, a folder or a broken link of that name is passed over: its error says what it is.
+            for folder in path or self.path:
+                for file in (f"{folder}/{name}.py", f"{folder}/{name}/__init__.py"):
+                    if os.path.lexists(file):
+                        read_file(Path(file), MAX_RECIPE_BYTES)
+            raise ImportError(name) from error
+
     def load_module(self, fqname: str, fp: Any, pathname: str, file_info: tuple[str, str, str]) -> Any:
         if file_info[0] not in ("", ".py"):  # of a package, and of a module
             raise ImportError(f"{pathname} is no text of Python")
@@ -45,9 +56,7 @@ def read_function(table: PythonFilter, *, allow_code: bool) -> PythonFilter:
     """
     (folder, module, _), sha256 = table.parts, table.function.sha256
     try:
-        # A folder of data may have the name of an installed package.
-        data = [name for name in os.listdir(folder) if not os.path.exists(f"{folder}/{name}/__init__.py")]
-        finder = _SourceFinder([folder], excludes=[name for name in data if f"{name}.py" not in data])
+        finder = _SourceFinder([folder])
         # A syntax error in a module that it imports is only told to `msg`, which stops at it here.
         vars(finder)["msg"] = _raise_syntax_error
         finder.import_hook(module)
