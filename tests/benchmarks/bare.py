@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.harness import MB, Figures, Usage, alternate, build, median, remove, run_python
-from tests.benchmarks.material import corpus_files, recipe_text, text_bytes, write_copies, write_tokenizer
+from tests.benchmarks.material import prose_tokenizer, recipe_text, text_bytes, write_copies
 
 COPIES = (8, 16)
 ROUNDS = 3
@@ -27,9 +27,7 @@ def bench_bare(work: Path, quick: bool) -> Figures:
 
 
 def _compare(work: Path, copies: int, *, rounds: int) -> Figures:
-    corpus = corpus_files("bulk_prose")
-    tokenizer = write_tokenizer(corpus, work / "tokenizer.json")
-    files = write_copies(corpus, work / "copies", copies)
+    tokenizer, files = prose_tokenizer(work), write_copies(work, copies)
     ours = partial(build, work, recipe_text(files, tokenizer), name="bare")
     script = partial(_run_script, work, tokenizer, files)
     found = alternate(rounds, {"script": script, "ours": ours})

@@ -23,14 +23,7 @@ from tests.benchmarks.harness import (
     run_python,
     watch_build,
 )
-from tests.benchmarks.material import (
-    corpus_files,
-    corpus_folder,
-    recipe_text,
-    text_bytes,
-    write_copies,
-    write_tokenizer,
-)
+from tests.benchmarks.material import prose_files, prose_tokenizer, recipe_text, text_bytes, write_copies
 from tests.support.conversations import CORPUS, read_lines, to_records
 
 SHARD_TOKENS = 4_400_000  # 8 training shards: a whole number for each process
@@ -54,9 +47,7 @@ action = "drop"
 
 def prose_recipe(work: Path, *, files: list[Path] | None = None) -> str:
     """Return the recipe of `bulk_prose`, or of other files, with the tokenizer of `bulk_prose`."""
-    corpus = corpus_files("bulk_prose")
-    tokenizer = write_tokenizer(corpus, work / "tokenizer.json")
-    return recipe_text(files or corpus, tokenizer) + f"[shards]\ntokens = {SHARD_TOKENS}\n"
+    return recipe_text(files or prose_files(), prose_tokenizer(work)) + f"[shards]\ntokens = {SHARD_TOKENS}\n"
 
 
 def write_set(work: Path) -> Path:
@@ -72,20 +63,19 @@ def bench_build(work: Path, quick: bool) -> Figures:
     The larger corpus (not with `quick`) shows the speed once the start of two processes is a small part of the time.
     Every side has its median `_s` and `_mb_s`; `spread` is slowest to fastest run of ours.
     """
-    figures = _compare(work, corpus_files("bulk_prose"), corpus_folder("bulk_prose"), rounds=1 if quick else ROUNDS)
+    figures = _compare(work, prose_files(), rounds=1 if quick else ROUNDS)
     if quick:
         return figures
-    copies = write_copies(corpus_files("bulk_prose"), work / "copies")
-    large = _compare(work, copies, work / "copies", rounds=1, name="large")
+    large = _compare(work, write_copies(work), rounds=1, name="large")
     remove(work, "copies", "large", "large.work")
     return figures | {f"large_{name}": value for name, value in large.items()}
 
 
-def _compare(work: Path, files: list[Path], folder: Path, *, rounds: int, name: str = "set") -> Figures:
+def _compare(work: Path, files: list[Path], *, rounds: int, name: str = "set") -> Figures:
     recipe, size = prose_recipe(work, files=files), text_bytes(files) / MB
     # On two cores datatrove is fastest with as many tasks as processes, batches of 1,000, and one thread in each.
     sides = {
-        "datatrove": partial(_run_datatrove, work, folder),
+        "datatrove": partial(_run_datatrove, work, files[0].parent),
         "ours": partial(build, work, recipe, name=name),
     }
     seconds = {side: [usage.seconds for usage in found] for side, found in alternate(rounds, sides).items()}
@@ -129,7 +119,6 @@ def bench_conversations(work: Path, quick: bool) -> Figures:
     pairs = [(line["question"], line["answer"]) for line in read_lines("gsm8k-train.jsonl")]
     pairs = [(f"{copy} {question}", answer) for copy in range(10 if quick else 50) for question, answer in pairs]
     records = to_records([[("user", question), ("assistant", answer)] for question, answer in pairs])
-    tokenizer = write_tokenizer(corpus_files("bulk_prose"), work / "tokenizer.json")
     texts: dict[str, list[object]] = {
         "text": ["\n\n".join(pair) for pair in pairs],
         "messages": [record["messages"] for record in records],
@@ -138,7 +127,7 @@ def bench_conversations(work: Path, quick: bool) -> Figures:
     for column, rows in texts.items():
         pq.write_table(pa.table({column: rows}), work / f"{column}.parquet")
     for column in [*texts] * (1 if quick else CLEANED_ROUNDS):
-        recipe = recipe_text([work / f"{column}.parquet"], tokenizer)
+        recipe = recipe_text([work / f"{column}.parquet"], prose_tokenizer(work))
         if column == "messages":
             recipe = recipe.replace("weight = 1", 'weight = 1\nmessages = "messages"') + '[chat]\nformat = "chatml"\n'
         build(work, recipe, "--workers", "1", "--validate", "quick", name=column)
@@ -157,7 +146,7 @@ def bench_memory(work: Path, quick: bool) -> Figures:
     """
     del quick
     small = watch_build(work, prose_recipe(work))
-    large = watch_build(work, prose_recipe(work, files=write_copies(corpus_files("bulk_prose"), work / "copies")))
+    large = watch_build(work, prose_recipe(work, files=write_copies(work)))
     remove(work, "copies")
     figures: Figures = {}
     for name, few, many in zip(("command", "worker"), small, large, strict=True):

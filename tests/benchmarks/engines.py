@@ -14,7 +14,7 @@ import psutil
 
 from tests.benchmarks.build import prose_recipe
 from tests.benchmarks.harness import Figures, Usage, alternate, median, remove, run_python
-from tests.benchmarks.material import corpus_files, recipe_text, write_copies
+from tests.benchmarks.material import recipe_text, write_copies
 
 ROUNDS = 3
 SMALL_TEXT = 400_000
@@ -29,7 +29,7 @@ def bench_engines(work: Path, quick: bool) -> Figures:
     from tests.support.ray_cluster import RayCluster
     from tests.support.servers.objects import aws_settings, moto_store
 
-    files = None if quick else write_copies(corpus_files("bulk_prose"), work / "copies")
+    files = None if quick else write_copies(work)
     (work / "engines.toml").write_text(prose_recipe(work, files=files))
     small = work / "small.jsonl"
     small.write_text("".join(f'{{"text": "{number} {"a word " * 9}"}}\n' for number in range(SMALL_TEXT // 70)))

@@ -57,9 +57,7 @@ def timed(function: Callable[[], T]) -> tuple[Usage, T]:
     return Usage(time.perf_counter() - began, time.process_time() - used), result
 
 
-def run_python(
-    arguments: Sequence[str], *, python: str | Path = sys.executable, **environment: str
-) -> tuple[Usage, str]:
+def run_python(arguments: Sequence[str], **environment: str) -> tuple[Usage, str]:
     """Run Python with arguments; return what it took, all its processes included, and its output.
 
     Raises:
@@ -70,7 +68,7 @@ def run_python(
     meter = str(Path(__file__).with_name("core_seconds.py"))
     # Into a file: a pipe would be waited for until the last helper process has closed it, after the command's end.
     with tempfile.TemporaryFile("w+") as output, tempfile.NamedTemporaryFile("r") as figures:
-        command = [sys.executable, "-P", meter, figures.name, str(python), *map(str, arguments)]
+        command = [sys.executable, "-P", meter, figures.name, sys.executable, *map(str, arguments)]
         done = subprocess.run(
             command, cwd=ROOT, env=kept | environment, stdout=output, stderr=subprocess.STDOUT, check=False
         )
@@ -150,7 +148,7 @@ def memory_of(pid: int | str, field: str) -> int:
     return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(f"{field}:")), 0)
 
 
-def watch_build(work: Path, recipe: str, **environment: str) -> tuple[int, int]:
+def watch_build(work: Path, recipe: str) -> tuple[int, int]:
     """Build from nothing; return the peak bytes of the command and of its largest other process."""
     import psutil
 
@@ -160,7 +158,7 @@ def watch_build(work: Path, recipe: str, **environment: str) -> tuple[int, int]:
     command = [sys.executable, "-m", "tokenmill", "build", str(path), "--out", str(work / "memory"), "--workers", "2"]
     peaks: dict[int, int] = {}
     with log.open("w") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=os.environ | environment, stdout=output, stderr=output)
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
         root = psutil.Process(process.pid)
         while process.poll() is None:
             with contextlib.suppress(psutil.NoSuchProcess):  # it ended between two looks

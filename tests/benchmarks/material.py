@@ -13,22 +13,18 @@ COPIES = 4
 """How many times the text the larger corpus of a benchmark has."""
 
 
-def corpus_folder(name: str) -> Path:
-    """Return the folder of one corpus, such as `bulk_prose`.
+def prose_files() -> list[Path]:
+    """Return the parquet files of `bulk_prose`, in order.
 
     Raises:
-        TopicSkippedError: it is not there.
+        TopicSkippedError: there are none.
     """
     root = Path(os.environ.get("TOKENMILL_CORPORA", ROOT / "../shared/corpora"))
-    folder = (root / name).resolve()
-    if not any(folder.glob("*.parquet")):
-        raise TopicSkippedError(f"no parquet files in {folder}; set TOKENMILL_CORPORA to the folder that holds {name}/")
-    return folder
-
-
-def corpus_files(name: str) -> list[Path]:
-    """Return the parquet files of one corpus, in order."""
-    return sorted(corpus_folder(name).glob("*.parquet"))
+    folder = (root / "bulk_prose").resolve()
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        raise TopicSkippedError(f"no parquet files in {folder}; set TOKENMILL_CORPORA to the folder of bulk_prose/")
+    return files
 
 
 def text_bytes(files: Sequence[Path]) -> int:
@@ -65,10 +61,16 @@ def write_tokenizer(files: Sequence[Path], path: Path, *, max_bytes: int = 40 * 
     return path
 
 
-def write_copies(files: Sequence[Path], folder: Path, copies: int = COPIES) -> list[Path]:
-    """Write copies of parquet files in which each document begins with its copy's number: all are distinct."""
+def prose_tokenizer(work: Path) -> Path:
+    """Return the tokenizer of `bulk_prose`, written once."""
+    return write_tokenizer(prose_files(), work / "tokenizer.json")
+
+
+def write_copies(work: Path, copies: int = COPIES) -> list[Path]:
+    """Write copies of `bulk_prose` in which each document begins with its copy's number: all are distinct."""
+    folder = work / "copies"
     folder.mkdir(exist_ok=True)
-    return [_write_copy(file, folder / f"copy-{k}-{file.name}", k) for k in range(copies) for file in files]
+    return [_write_copy(file, folder / f"copy-{k}-{file.name}", k) for k in range(copies) for file in prose_files()]
 
 
 def _write_copy(source: Path, target: Path, number: int) -> Path:

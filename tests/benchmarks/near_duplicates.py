@@ -1,7 +1,6 @@
 """Near-duplicates: the price of signatures, and datatrove's stages beside ours."""
 
 import json
-import shutil
 import time
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from tokenizers import Tokenizer
 from pipeline.mix.near_duplicates.bands import EMPTY, SLOTS, add_shingles, band_keys
 from pipeline.mix.near_duplicates.normal_text import Entries, hash_shingles
 from shards.format.vocabulary import read_vocabulary
-from tests.benchmarks.harness import MB, Figures, build, run_python
-from tests.benchmarks.material import corpus_files, recipe_text, write_tokenizer
+from tests.benchmarks.harness import MB, Figures, build, remove, run_module, run_python
+from tests.benchmarks.material import prose_files, prose_tokenizer, recipe_text
 from tests.support.evidence import read_rows
 from tests.support.near_duplicates import Planted, jaccard, plant
 
@@ -28,8 +27,7 @@ def bench_near_duplicates(work: Path, quick: bool) -> Figures:
     `ours_s` are our stages up to the mix. `_recall` is the share of the planted pairs at 0.85 and above that was found,
     `_dropped_of_apart` how many of those at 0.4 to 0.6 were dropped.
     """
-    files = corpus_files("bulk_prose")
-    tokenizer = write_tokenizer(files, work / "tokenizer.json")
+    files, tokenizer = prose_files(), prose_tokenizer(work)
     return _bench_signatures(files, tokenizer) | _bench_datatrove(work, files, tokenizer, quick=quick)
 
 
@@ -56,7 +54,7 @@ def _bench_signatures(files: list[Path], tokenizer: Path) -> Figures:
 def _bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: bool) -> Figures:
     """Drop the near-duplicates of books with planted ones: our command on an encoded corpus, and datatrove's stages."""
     folder = work / "near"
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(work, "near")
     (folder / "text").mkdir(parents=True)
     texts = [text for text in pq.read_table(files[0], columns=["text"])["text"].to_pylist() if len(text) > 400]
     planted = plant(texts[:2000] if quick else texts, near=NEAR, apart=APART)
@@ -74,8 +72,7 @@ def _bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: b
     stages = json.loads((folder / "set.work/build.json").read_text())["stages"]
     dropped = {row["hash"] for row in read_rows(folder / "set.work") if "twin" in row}
 
-    arguments = ["-m", "tests.benchmarks.datatrove_minhash", str(folder / "text"), str(folder / "datatrove")]
-    theirs = json.loads(run_python(arguments, **threads)[1].splitlines()[-1])
+    theirs = run_module("tests.benchmarks.datatrove_minhash", folder / "text", folder / "datatrove", **threads)
     removed = {planted.documents[int(number)] for number in theirs["ids"]}
     ours = {text for text in planted.documents if xxhash.xxh3_128_hexdigest(text.encode()) in dropped}
     ours_s = sum(stages[name]["seconds"] for name in ("bands", "pairs", "similar", "mix"))
@@ -83,7 +80,7 @@ def _bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: b
     figures["ratio"] = theirs["seconds"] / ours_s
     for name, gone in (("ours", ours), ("datatrove", removed)):
         figures |= _found(name, planted, gone)
-    shutil.rmtree(folder)
+    remove(work, "near")
     return figures
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from shards.terminal.reporter import no_progress
+from shards.terminal.reporter import no_note, no_progress
 from tests.benchmarks.harness import ROOT
 from tests.benchmarks.many_cores import measure_cores
 from trainer.commands.timed_steps import WARMUP, take_our_steps, write_made_up_set
@@ -246,7 +246,7 @@ def time_trial(name: str, overrides: Sequence[str]) -> None:
         shards = write_made_up_set(recipe, Path(folder))
         sys.stdin.readline()
         began = time.perf_counter()
-        session = open_session(recipe, shards, Path(folder) / "run", say=lambda line: None)
+        session = open_session(recipe, shards, Path(folder) / "run", say=no_note)
         opened = wait()
         stop = 1_000 * train.global_batch
         with closing(session), open_training_windows(session.shard_set, train, stop=stop) as windows:

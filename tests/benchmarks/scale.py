@@ -78,8 +78,9 @@ def write_runs(folder: Path, documents: int, documents_a_run: int) -> list[Run]:
         own = folder / f"{index:032x}"
         own.mkdir(parents=True)
         rows = _draw_documents(index, documents_a_run, documents)
-        header = _npy_header(rows)
-        files = {DOCUMENTS_FILE: write_checksummed(own / DOCUMENTS_FILE, header + rows.tobytes())}
+        buffer = io.BytesIO()
+        np.save(buffer, rows)
+        files = {DOCUMENTS_FILE: write_checksummed(own / DOCUMENTS_FILE, buffer.getvalue())}
         (own / TOKENS_FILE).touch()
         os.truncate(own / TOKENS_FILE, size := 2 * int(rows["length"].sum()))
         files[TOKENS_FILE] = WrittenFile(size)
@@ -113,9 +114,3 @@ def _scramble(numbers: Any) -> Any:
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))
-
-
-def _npy_header(rows: Any) -> bytes:
-    buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(rows))
-    return buffer.getvalue()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.benchmarks.build import prose_recipe, write_set
 from tests.benchmarks.harness import Figures, alternate, build, in_process, remove, timed
-from tests.benchmarks.material import corpus_files, write_copies
+from tests.benchmarks.material import write_copies
 
 ROUNDS = 3
 """Each side is timed this often, in turns, and its best round counts: a shared machine only ever makes it slower."""
@@ -49,8 +49,7 @@ def bench_audit(work: Path, quick: bool) -> Figures:
     number, shard = next((n, s) for n, s in enumerate(shard_set.shards) if s.entry.split == "train")
     look = partial(audit_shard, ShardAudit(shard_set), number)
     figures: Figures = {"tokens": shard.num_tokens, **_tokens_per_s(shard.num_tokens, {"look": look})}
-    copies = write_copies(corpus_files("bulk_prose"), work / "copies")
-    build(work, prose_recipe(work, files=copies), "--validate", "quick", name="large")
+    build(work, prose_recipe(work, files=write_copies(work)), "--validate", "quick", name="large")
     for name in ("set", "large"):
         figures[f"{name}_mb"] = in_process(_audit, work / name, work / "audit")["resident_mb"]
     remove(work, "copies", "large", "large.work", "audit")

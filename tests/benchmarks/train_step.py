@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from shards.terminal.reporter import no_note
 from tests.benchmarks.build import write_set
 from tests.benchmarks.harness import Figures, median
 
@@ -66,7 +67,7 @@ def bench_train_step(work: Path, quick: bool) -> Figures:
     times: dict[str, list[float]] = {"ours": [], "plain": [], "transformers": []}
     waits: list[float] = []
     with tempfile.TemporaryDirectory(dir=work) as folder:
-        session = open_session(recipe, shards_path, Path(folder) / "run", say=lambda line: None)
+        session = open_session(recipe, shards_path, Path(folder) / "run", say=no_note)
         try:
             all_windows = rounds * steps * recipe.train.global_batch
             with open_training_windows(session.shard_set, recipe.train, stop=all_windows) as memory:
