@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.recipe.presets import Gopher
+from pipeline.recipe.presets import Code
 from tests.support import recipes
-from tests.support.builds import build_here, call_here, digests, read_json, real_documents
-from tests.support.recipes import overrides, write_recipe, write_texts
+from tests.support.builds import build_here, call_here, digests, read_json
+from tests.support.recipes import write_recipe, write_texts
 
 
 def write_words(folder: Path, **limits: Any) -> Path:
@@ -51,35 +51,15 @@ def test_what_falls_never_becomes_an_entry(tmp_path: Path):
     build_here(recipe, tmp_path / "set")
     assert not garbage(tmp_path / "set")
     before = digests(tmp_path / "set")["tokenizer.json"]
-    # A limit that moves keeps the tokenizer; a preset that is switched off trains another.
-    build_here(recipe, tmp_path / "set", "--set", "sources.s.clean.code.max_longest_line_bytes=off")
+    # A limit that moves keeps the tokenizer, and says so; a preset that is switched off trains another.
+    moved = build_here(recipe, tmp_path / "set", "--set", "sources.s.clean.code.max_longest_line_bytes=off")
     assert digests(tmp_path / "set")["tokenizer.json"] == before
+    told = "on a sample with other limits (s: code.max_longest_line_bytes = 1000.0, now off)"
+    assert any(told in note for note in moved["notes"])
+    limits = read_json(tmp_path / "set/recipe.json")["tokenizer"]["sample_limits"]
+    assert limits == {"s": {"code": Code().model_dump() | {"max_mean_line_bytes": "off"}}}
     build_here(recipe, tmp_path / "set", "--set", "sources.s.clean.code.enabled=false")
     assert garbage(tmp_path / "set")
     early = ["--set", "sources.s.clean.code.when=encode", "--set", "sources.s.clean.code.max_longest_line_bytes=9000"]
     build_here(recipe, tmp_path / "set", *early)
     assert garbage(tmp_path / "set")
-
-
-KEPT = ("min_words", "max_words", "max_mean_word_chars")
-OTHERS_OFF = {key: "off" for key in Gopher.limit_keys() if key not in KEPT}
-
-
-@pytest.mark.long
-def test_a_moved_limit_keeps_the_sample_of_the_tokenizer_and_says_so(tmp_path: Path):
-    write_texts(tmp_path / "prose.jsonl", real_documents())
-    clean = {"gopher": {"min_words": 15, "max_dropped": 1} | OTHERS_OFF}
-    recipe = write_recipe(
-        tmp_path / "recipe.toml", recipes.source("prose", "prose.jsonl", clean=clean), tokenizer={"vocab_size": 400}
-    )
-    move, out = "sources.prose.clean.gopher.min_words", tmp_path / "set"
-    built, before = build_here(recipe, out), digests(out)
-    moved = build_here(recipe, out, *overrides(f"{move}=25"))
-    few, more = (result["sources"][0]["dropped"]["gopher: min_words"] for result in (built, moved))
-    assert 5 < few < more
-    assert any("on a sample with other limits (prose: gopher.min_words = 15.0, now 25.0)" in n for n in moved["notes"])
-    build_here(recipe, out, *overrides(f"{move}=off"))
-    limits = read_json(out / "recipe.json")["tokenizer"]["sample_limits"]
-    assert limits == {"prose": {"gopher": Gopher().model_dump() | OTHERS_OFF | {"min_words": 15.0}}}
-    build_here(recipe, out)
-    assert digests(out) == before
