@@ -7,14 +7,11 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from pipeline.recipe.key_values import FormatName
 from pipeline.recipe.sources import FilesSource
@@ -24,6 +21,7 @@ from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.tokenizer.sample import split_groups
 from shards.errors import InputError
+from tests.support.file_bytes import COMPRESS, to_ipc, to_parquet
 from tests.support.provenance import read_unit
 from tests.support.reading import files_source, list_spans_of, read_batches, rows_of, texts_of
 
@@ -50,19 +48,6 @@ def test_recipes_name_the_formats_of_the_table():
     assert set(get_args(FormatName)) == {"auto", *FORMATS}
 
 
-def to_parquet(table: pa.Table = TABLE) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table, sink, row_group_size=4)
-    return sink.getvalue()
-
-
-def to_ipc(new: Any, table: pa.Table = TABLE, **options: Any) -> bytes:
-    sink = io.BytesIO()
-    with new(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
-        writer.write_table(table, max_chunksize=4)
-    return sink.getvalue()
-
-
 def to_csv(delimiter: str = ",", end: str = "\r\n") -> bytes:
     out = io.StringIO(newline="")
     writer = csv.writer(out, delimiter=delimiter, lineterminator=end)
@@ -71,11 +56,6 @@ def to_csv(delimiter: str = ",", end: str = "\r\n") -> bytes:
     return out.getvalue().encode()
 
 
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-    ".bz2": bz2.compress,
-}
 LINES = [json.dumps(row).encode() + b"\n" for row in ROWS]
 JSON, JSON_LINES = json.dumps(ROWS).encode(), b"".join(LINES)
 PARQUET_TYPES: dict[str, pa.DataType] = {
@@ -87,11 +67,11 @@ PARQUET_TYPES: dict[str, pa.DataType] = {
     "dictionary": pa.dictionary(pa.int32(), pa.string()),
 }
 RECORDS: dict[str, bytes] = {
-    "a.arrow": to_ipc(STREAM),
-    "file.arrow": to_ipc(FILE),
-    "lz4.feather": to_ipc(FILE, compression="lz4"),
-    "zstd.arrow": to_ipc(STREAM, compression="zstd"),
-    "noname": to_ipc(STREAM),
+    "a.arrow": to_ipc(TABLE, STREAM),
+    "file.arrow": to_ipc(TABLE),
+    "lz4.feather": to_ipc(TABLE, compression="lz4"),
+    "zstd.arrow": to_ipc(TABLE, STREAM, compression="zstd"),
+    "noname": to_ipc(TABLE, STREAM),
     "a.csv": to_csv(),
     "bom.csv": b"\xef\xbb\xbf" + to_csv(),
     "a.tsv": to_csv("\t", "\n"),
@@ -102,7 +82,7 @@ RECORDS: dict[str, bytes] = {
     "indented.json": b"\xef\xbb\xbf\n " + json.dumps(ROWS, indent=2, ensure_ascii=False).encode() + b"\n",
     "a.json.gz": gzip.compress(JSON),
     "array": JSON,
-    "a.parquet": to_parquet(),
+    "a.parquet": to_parquet(TABLE),
     "dots.parquet": to_parquet(TABLE.flatten()),
     **{
         f"{name}.parquet": to_parquet(TABLE.set_column(1, "text", TABLE["text"].cast(kind)))
@@ -114,7 +94,7 @@ RECORDS: dict[str, bytes] = {
     "c4-train.00000.json.gz": gzip.compress(JSON_LINES),
     "part-00000": JSON_LINES,
     "part-00000.zst": COMPRESS[".zst"](JSON_LINES),
-    "part-0": to_parquet(),
+    "part-0": to_parquet(TABLE),
     "a.tab": to_csv("\t"),
     **{f"a.jsonl{ending}": compress(JSON_LINES) for ending, compress in COMPRESS.items()},
     # several streams in a row are one
@@ -186,7 +166,7 @@ def test_dictionaries_of_a_stream_are_those_before_the_batch(tmp_path: Path):
     full: Any = pa.array([*map(str, range(128)), None]).cast(pa.dictionary(pa.int8(), pa.string()))
     for name, new, column in (("stream", STREAM, texts), ("file", FILE, texts), ("full", FILE, full)):
         path = tmp_path / f"{name}.arrow"
-        path.write_bytes(to_ipc(new, pa.table({"text": column}), unify_dictionaries=name == "file"))
+        path.write_bytes(to_ipc(pa.table({"text": column}), new, unify_dictionaries=name == "file"))
         assert texts_of(read_batches(files_source(path), 1)) == column.to_pylist()
 
 
@@ -228,7 +208,7 @@ EMPTY: dict[str, bytes] = {
     "a.csv": b"",
     "header.csv": b"text,n\n",
     "a.json": b"[\n]\n",
-    "a.arrow": to_ipc(STREAM, TABLE[:0]),
+    "a.arrow": to_ipc(TABLE[:0], STREAM),
 }
 
 

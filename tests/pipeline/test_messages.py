@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline.clean.personal_data import mask_text
@@ -33,6 +32,7 @@ from shards.format.reader import open_set
 from shards.terminal.display import printable
 from tests.support.builds import Built, call_here, read_json
 from tests.support.conversations import CORPUS, make_conversations, read_lines, write_conversation
+from tests.support.file_bytes import to_ipc, to_parquet
 from tests.support.personal_data import kinds_of
 from tests.support.reading import batch_of, files_source, read_batches, texts_of
 from tests.support.recipes import source, write_recipe
@@ -88,19 +88,8 @@ def rename(messages: list[Any] | None) -> list[Any] | None:
     return json.loads(text)
 
 
-def to_arrow(rows: list[dict[str, Any]], new: Any = pa.ipc.new_file, kind: Any = None) -> bytes:
-    sink, table = io.BytesIO(), pa.Table.from_pylist(rows)
-    if kind:
-        table = table.set_column(1, "talk", pa.array([row["talk"] for row in rows], kind))
-    with new(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=7)
-    return sink.getvalue()
-
-
-def to_parquet(rows: list[dict[str, Any]]) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows), sink, row_group_size=7)
-    return sink.getvalue()
+def with_views(rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows).set_column(1, "talk", pa.array([row["talk"] for row in rows], VIEWS))
 
 
 NAMED = pa.dictionary(pa.int32(), pa.string())
@@ -109,10 +98,10 @@ VIEWS = pa.large_list(pa.struct([("role", NAMED), ("content", pa.string_view()),
 FORMATS: dict[str, Callable[[list[dict[str, Any]]], bytes]] = {
     "a.jsonl": lambda rows: b"".join(json.dumps(row).encode() + b"\n" for row in rows),
     "a.json": lambda rows: json.dumps(rows, indent=1).encode(),
-    "a.parquet": to_parquet,
-    "a.arrow": to_arrow,
-    "b.arrow": lambda rows: to_arrow(rows, pa.ipc.new_stream),
-    "views.arrow": lambda rows: to_arrow(rows, kind=VIEWS),
+    "a.parquet": lambda rows: to_parquet(pa.Table.from_pylist(rows)),
+    "a.arrow": lambda rows: to_ipc(pa.Table.from_pylist(rows)),
+    "b.arrow": lambda rows: to_ipc(pa.Table.from_pylist(rows), pa.ipc.new_stream),
+    "views.arrow": lambda rows: to_ipc(with_views(rows)),
 }
 
 

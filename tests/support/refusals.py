@@ -8,7 +8,6 @@ runs the cases, or those of which a line has one of the words, and writes what i
 import contextlib
 import gzip
 import importlib
-import io
 import json
 import os
 import pickle
@@ -28,6 +27,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from tests.support.builds import build_here, call_here
+from tests.support.file_bytes import to_ipc, to_parquet
 from tests.support.recipes import write_small_recipe
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "refusals.txt"
@@ -145,17 +145,12 @@ class World:
 
 def parquet(**columns: list[Any]) -> bytes:
     """Return a Parquet file."""
-    sink = io.BytesIO()
-    pq.write_table(pa.table(columns), sink)
-    return sink.getvalue()
+    return to_parquet(pa.table(columns), None)
 
 
 def arrow(new: Any = pa.ipc.new_file, **columns: list[Any]) -> bytes:
     """Return an Arrow IPC file, or as `arrow(stream, ...)` a stream."""
-    sink, table = io.BytesIO(), pa.table(columns)
-    with new(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
+    return to_ipc(pa.table(columns), new)
 
 
 def table(path: str, **changes: Callable[[list[Any]], list[Any]]) -> bytes:
@@ -163,9 +158,7 @@ def table(path: str, **changes: Callable[[list[Any]], list[Any]]) -> bytes:
     rows = pq.read_table(path)
     columns = rows.to_pydict()
     columns |= {name: change(columns[name]) for name, change in changes.items()}
-    sink = io.BytesIO()
-    pq.write_table(pa.table(columns, rows.schema), sink)
-    return sink.getvalue()
+    return to_parquet(pa.table(columns, rows.schema), None)
 
 
 def edit(path: str, change: Callable[[Any], Any]) -> str:

@@ -4,10 +4,8 @@
 """
 
 # pyright: basic
-import bz2
 import contextlib
 import csv
-import gzip
 import io
 import json
 import os
@@ -19,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-import zstandard
 
 from pipeline.recipe.schema import Recipe
 from tests.support.ablations import TRAIN, write_search
 from tests.support.builds import call_here
+from tests.support.file_bytes import COMPRESS, to_ipc, to_parquet
 from tests.support.fuzz.damage import (
     JSON_VALUES,
     damage_bytes,
@@ -228,19 +225,6 @@ ROWS = [
 ]
 
 
-def write_ipc(new: Any) -> bytes:
-    sink, table = io.BytesIO(), pa.Table.from_pylist(ROWS)
-    with new(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=9)
-    return sink.getvalue()
-
-
-def write_parquet() -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(ROWS), sink, row_group_size=9)
-    return sink.getvalue()
-
-
 def write_csv() -> bytes:
     out = io.StringIO(newline="")
     writer = csv.writer(out)
@@ -249,22 +233,17 @@ def write_csv() -> bytes:
 
 
 JSON_LINES = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+TABLE = pa.Table.from_pylist(ROWS)
 FILES: dict[str, bytes] = {
     "x.jsonl": JSON_LINES,
     "x.json": json.dumps(ROWS).encode(),
     "x.csv": write_csv(),
-    "x.parquet": write_parquet(),
-    "x.arrow": write_ipc(pa.ipc.new_stream),
-    "x.feather": write_ipc(pa.ipc.new_file),
+    "x.parquet": to_parquet(TABLE),
+    "x.arrow": to_ipc(TABLE, pa.ipc.new_stream),
+    "x.feather": to_ipc(TABLE),
     "x.txt": "\n--\n".join(str(row["text"]) for row in ROWS).encode(),
     "x.py": str(ROWS[5]["text"]).encode(),
     "x": JSON_LINES,
-}
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes,
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
 }
 BAD_LINES = [
     b"{", b"[]", b"null", b"{}", b'{"text": null}', b'{"text": 1}', b'{"text": "\\ud800"}',
@@ -307,14 +286,14 @@ def draw_sources(chance: random.Random, material: Path, folder: Path) -> list[st
     elif role == "task":
         rows = [{"question": "the mill", "choices": ["turns", "is"], "answer": number % 2} for number in range(6)]
         name, content = "x.jsonl", b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-    packed = chance.choice([*COMPRESS] if role == "source" else [""])
-    path = folder / (name + (chance.choice([packed] * 5 + [*COMPRESS]) if role == "source" else ""))
+    packed = chance.choice(["", *COMPRESS] if role == "source" else [""])
+    path = folder / (name + (chance.choice([packed] * 5 + ["", *COMPRESS]) if role == "source" else ""))
     how = chance.random()
     if how < 0.7:
         content = (
             damage_json(chance, content) if role == "tokenizer" and how < 0.5 else damage_source(chance, name, content)
         )
-    content = COMPRESS[packed](content)
+    content = COMPRESS[packed](content) if packed else content
     path.write_bytes(damage_bytes(chance, content) if 0.6 < how < 0.9 and packed else content)
     if how >= 0.9:
         replace_file(chance, path)
