@@ -5,26 +5,24 @@ same ids by `tokenizers` and by `AutoTokenizer`. `make test-exhaustive` compares
 """
 
 import copy
-import itertools
 import json
 import os
 from collections.abc import Callable
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer
 
 from pipeline.tokenizer.encoder import Encoder
 from pipeline.tokenizer.given_tokenizer import TokenizerError, TokenizerInfo, read_encoder_file
-from pipeline.tokenizer.kept_text import KeptText
 from tests.support.builds import real_documents
-from tests.support.held_items import documents_of
 from tests.support.tokenizers import (
     SPECIAL,
     TEMPLATE,
+    encode,
     texts_of,
     train_byte_level,
     trained_kinds,
@@ -148,9 +146,8 @@ def published_kinds() -> dict[str, dict[str, Any]]:
 
 def encode_as_training(encoder: Encoder, info: TokenizerInfo, texts: list[str]) -> list[list[int]]:
     """Return the ids of a set's documents, without EOS."""
-    ids, offsets = encoder.encode(pa.array(texts, pa.large_string()))
     begin = [] if info.bos_id is None else [info.bos_id]
-    return [[*begin, *ids[a:b].tolist()] for a, b in itertools.pairwise(offsets)]
+    return [[*begin, *ids] for ids in encode(encoder, texts)[0]]
 
 
 @pytest.mark.parametrize("bos", [False, "<s>"])
@@ -201,20 +198,14 @@ def test_added_tokens_among_the_entries_take_no_text_from_others(special: bool):
     data = _enter(*marks, special=special)(data)
     encoder, texts = Encoder(data), [*marks, "one — two —— three 中文 four ไทย", *real_documents()[:9]]
     assert encoder.slow_because == ""
-    info = TokenizerInfo("", "", "", "", 0, 2, {})
-    assert encode_as_training(encoder, info, texts) == [encoder.encode_reference(text) for text in texts]
+    assert encode(encoder, texts)[0] == [encoder.encode_reference(text) for text in texts]
 
 
 def test_runs_of_spaces_that_are_added_tokens_too_are_the_models_own():
     data = published_kinds()["gemma"]
     encoder, model = Encoder(data), Tokenizer.from_str(json.dumps(data))
     texts = ["a  b\n\nc", "    four, eight        ", "def f():\n    return 1\n\n\n", *real_documents()[:40]]
-    documents = documents_of(texts)
-    ids, offsets = encoder.encode(documents.text)
-    found = [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+    found, kept = encode(encoder, texts)
     assert found == [model.encode(text, add_special_tokens=False).ids for text in texts]
-    assert {data["model"]["vocab"][run] for run in RUNS} <= {*ids.tolist()}
-    kept = KeptText()
-    assert encoder.kept is not None
-    encoder.kept.add(kept, documents, ids, offsets)
+    assert {data["model"]["vocab"][run] for run in RUNS} <= {*chain(*found)}
     assert (kept.documents, kept.rewritten) == (len(texts), 0)

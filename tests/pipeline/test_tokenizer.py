@@ -13,14 +13,14 @@ from pipeline.engine.tasks import Report
 from pipeline.recipe.schema import TokenizerRecipe
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.given_tokenizer import TokenizerError, read_encoder_file
-from pipeline.tokenizer.sample import TokenizerTask
+from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask
 from pipeline.tokenizer.train import build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
 from shards.errors import RunError
 from shards.format.tokenizer_json import PATTERNS, make_plain
 from tests.support.reading import files_source, list_spans_of
 from tests.support.recipes import write_texts
 from tests.support.shard_sets import train_bpe
-from tests.support.tokenizers import with_splitter, write_sample
+from tests.support.tokenizers import with_splitter
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
 NAMES = ["gpt2", "llama3", "qwen2", "o200k"]
@@ -45,7 +45,8 @@ Trained = dict[tuple[str, str], str]
 @pytest.fixture(scope="module")
 def trained(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Return the tokenizer.json of each pre-tokenizer and order of ids, trained on the documents."""
-    sample = write_sample(tmp_path_factory.mktemp("sample") / "sample.bin", documents)
+    sample = tmp_path_factory.mktemp("sample") / "sample.bin"
+    sample.write_bytes(b"".join(text.encode() + DOCUMENT_SEPARATOR for text in documents))
     found: Trained = {}
     for name in NAMES:
         merges = train_merges(sample, VOCAB_SIZE, SPECIAL, name)

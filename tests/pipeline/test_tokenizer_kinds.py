@@ -1,6 +1,5 @@
 """Tokenizers that rewrite text: the ids are those of `tokenizers`, and what is kept of the text is counted exactly."""
 
-import itertools
 import json
 from functools import cache
 from pathlib import Path
@@ -17,8 +16,7 @@ from pipeline.tokenizer.given_tokenizer import TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.kept_text import KeptText
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from tests.support.builds import real_documents
-from tests.support.held_items import documents_of
-from tests.support.tokenizers import MARK, trained_kinds
+from tests.support.tokenizers import MARK, encode, trained_kinds
 
 KEEPS = {
     "llama2": "normalized",
@@ -62,15 +60,6 @@ def open_kind(name: str) -> tuple[dict[str, Any], Encoder, Vocabulary]:
 def load(data: dict[str, Any], folder: Path, **options: Any) -> TokenizerInfo:
     (folder / "tokenizer.json").write_text(json.dumps(data))
     return read_encoder_file(folder / "tokenizer.json", eos_token="</s>", **options)
-
-
-def encode(encoder: Encoder, texts: list[str]) -> tuple[list[list[int]], KeptText]:
-    documents = documents_of(texts)
-    ids, offsets = encoder.encode(documents.text)
-    kept = KeptText()
-    if encoder.kept is not None:
-        encoder.kept.add(kept, documents, ids, offsets)
-    return [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)], kept
 
 
 def reference(data: dict[str, Any]) -> Tokenizer:

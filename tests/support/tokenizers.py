@@ -4,14 +4,16 @@ import json
 import random
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
+from pipeline.tokenizer.encoder import Encoder
+from pipeline.tokenizer.kept_text import KeptText
 from shards.format.tokenizer_json import PATTERNS
 from tests.support.builds import real_documents
+from tests.support.held_items import documents_of
 from tests.support.shard_sets import train_bpe
 
 MARK = "\u2581"
@@ -148,10 +150,19 @@ def trained_kinds() -> dict[str, dict[str, Any]]:
     }
 
 
-def write_sample(path: Path, texts: list[str]) -> Path:
-    """Write texts as the sample that a tokenizer is trained on."""
-    path.write_bytes(b"".join(text.encode() + DOCUMENT_SEPARATOR for text in texts))
-    return path
+def split_ids(ids: Any, offsets: Any) -> list[list[int]]:
+    """Return the ids of each document of a batch."""
+    return [ids[start:stop].tolist() for start, stop in pairwise(offsets)]
+
+
+def encode(encoder: Encoder, texts: list[str]) -> tuple[list[list[int]], KeptText]:
+    """Return the ids of texts, and what is kept of them."""
+    documents = documents_of(texts)
+    ids, offsets = encoder.encode(documents.text)
+    kept = KeptText()
+    if encoder.kept is not None:
+        encoder.kept.add(kept, documents, ids, offsets)
+    return split_ids(ids, offsets), kept
 
 
 def texts_of(count: int) -> list[str]:
