@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from shards import ShardSet, open_set
 from shards.format.manifest import Split
-from shards.terminal.reporter import Note
+from shards.terminal.reporter import Note, no_note
 from tests.support import shard_sets
 from tests.support.builds import Done, call_here
 from tests.support.recipes import overrides, write_lines
@@ -222,6 +222,16 @@ def read_lines(run: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key not in timings} for line in lines]
 
 
+def read_steps(run: Path) -> list[dict[str, Any]]:
+    """Read the metrics of a run's steps."""
+    return [line for line in read_lines(run) if "loss" in line]
+
+
+def losses_of(run: Path) -> list[float]:
+    """Return the losses of a run's steps in nats."""
+    return [line["loss"] for line in read_steps(run)]
+
+
 @pytest.fixture(scope="session")
 def texts(shard_set: ShardSet) -> list[str]:
     """Thirty texts, the last ten of which the training set holds."""
@@ -289,9 +299,7 @@ def evaluated(shard_set: ShardSet) -> TrainedModel:
 def open_run(shard_set: ShardSet, recipe_file: Path, tmp_path: Path) -> Callable[..., Session]:
     """Return a function that opens a session with overrides."""
 
-    def open_with(
-        *overrides: str, name: str = "run", shards: ShardSet = shard_set, say: Note = lambda line: None
-    ) -> Session:
+    def open_with(*overrides: str, name: str = "run", shards: ShardSet = shard_set, say: Note = no_note) -> Session:
         recipe = load_train_recipe(recipe_file, list(overrides))
         assert shards.path is not None
         return open_session(recipe, shards.path, tmp_path / name, say=say)

@@ -3,12 +3,11 @@
 import itertools
 import shutil
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from tests.trainer.conftest import read_lines
+from tests.trainer.conftest import read_steps
 
 PEAK, FORK, STEPS, DECAY = 0.01, 6, 12, 4
 WSD = ('schedule.kind="wsd"', "schedule.decay_steps=0")
@@ -36,10 +35,6 @@ def cool_down(train, milestone, tmp_path_factory) -> Path:
     assert "changed since the checkpoint: schedule.decay_steps = 4, not 0" in done.stderr
     assert "learning rate" not in done.stderr  # the next step of the long run is at the peak, too
     return run
-
-
-def read_steps(run: Path) -> list[dict[str, Any]]:
-    return [line for line in read_lines(run) if "loss" in line]
 
 
 def test_a_cool_down_follows_the_long_run_until_its_decay_begins(cool_down, long_run):

@@ -14,13 +14,14 @@ import torch
 
 from shards import ShardSet
 from shards.format.chat import find_targets
+from shards.terminal.reporter import no_progress
 from shards.torch import TokenWindows
 from tests.support.packed_sets import BOS, EOS, edit_manifest, make_documents, write_documents
 from tests.support.ranks import run_ranks
 from tests.support.recipes import overrides
 from tests.support.shard_sets import Document
 from tests.trainer import conftest
-from tests.trainer.conftest import make_config, make_text, read_lines, take_steps, train_tokenizer
+from tests.trainer.conftest import losses_of, make_config, make_text, read_steps, take_steps, train_tokenizer
 from trainer.commands.trace import find_step_documents
 from trainer.evaluation.eval_sets import Documents, measure_document_losses, measure_labels, read_documents
 from trainer.evaluation.evaluate import evaluate
@@ -134,7 +135,7 @@ def test_a_document_in_a_row_has_the_loss_that_eval_measures(evaluated, tmp_path
     bounds = np.append(0, np.cumsum([len(document) for document in documents]))
     targets = find_targets(shard_set.manifest, tokens, bounds)
     scored = Documents(tokens, bounds, targets, np.ones(len(documents)), pa.table({}))
-    whole = measure_document_losses(trained, scored, lambda done, total: None)
+    whole = measure_document_losses(trained, scored, no_progress)
     windows = TokenWindows(shard_set, seq_len=24, rows="packed", fields=["document_ids"])
     batch = windows.read(range(len(windows)))
     ids, numbers = batch["input_ids"], batch["document_ids"]
@@ -192,23 +193,23 @@ def test_a_run_goes_on_with_other_micro_batches_and_keeps_its_targets(train, cha
     stop = "phases=[{name='a', until_step=5, goal='loss < 0'}]"
     train(tmp_path / "part", *settings, stop, "train.micro_batch=1", shards=chat_set, status=3)
     train(tmp_path / "part", *settings, "train.micro_batch=8", shards=chat_set)
-    whole, part = ([line for line in read_lines(tmp_path / name) if "loss" in line] for name in ("whole", "part"))
+    whole, part = (read_steps(tmp_path / name) for name in ("whole", "part"))
     assert [line["targets"] for line in part] == [line["targets"] for line in whole]
-    assert [line["loss"] for line in part] == pytest.approx([line["loss"] for line in whole], rel=1e-4)
+    assert losses_of(tmp_path / "part") == pytest.approx(losses_of(tmp_path / "whole"), rel=1e-4)
 
 
 @pytest.mark.long
 def test_two_ranks_give_the_gradients_and_losses_of_one(train, recipe_file, chat_set, tmp_path):
     settings = (*PACKED, "train.steps=6", "eval.every_steps=6")
     train(tmp_path / "one", *settings, "train.micro_batch=8", shards=chat_set)
-    one = [line for line in read_lines(tmp_path / "one") if "loss" in line]
+    one = read_steps(tmp_path / "one")
     for parallel, micro_batch in (("ddp", 1), ("fsdp", 4)):
         sizes = overrides(*settings, f"train.parallel={parallel}", f"train.micro_batch={micro_batch}")
         done = run_ranks("train", recipe_file, "--shards", chat_set.path, "--run", tmp_path / parallel, *sizes)
         assert done.returncode == 0, done.stderr
-        lines = [line for line in read_lines(tmp_path / parallel) if "loss" in line]
+        lines = read_steps(tmp_path / parallel)
         assert [line["targets"] for line in lines] == [line["targets"] for line in one]
-        assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in one], rel=1e-4)
+        assert losses_of(tmp_path / parallel) == pytest.approx(losses_of(tmp_path / "one"), rel=1e-4)
         assert lines[0]["grad_norm"] == pytest.approx(one[0]["grad_norm"], rel=1e-6)
 
 

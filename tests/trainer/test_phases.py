@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shards.errors import RunError
+from shards.terminal.reporter import no_note
 from trainer.ledger import draw_up_bill, summarise_phases
 from trainer.metrics import read_metrics
 from trainer.recipe import PhaseConfig, load_train_recipe
@@ -222,21 +223,21 @@ def test_a_spike_stops_the_run_at_a_good_checkpoint_and_names_the_documents(open
     session = open_run("train.log_every=4", "checkpoint.every_steps=12", "eval.every_steps=24")
     spoil_losses(session, of_step=22, add=4.0)
     with pytest.raises(RunError, match=r"step 22: loss .* a spike over .*windows \[168, 176\)") as caught:
-        run_training(session, lambda line: None)
+        run_training(session, no_note)
     assert "train-0000" in str(caught.value)
     assert "step-00000012; the same command continues" in str(caught.value)
     assert [path.name for path in (session.run / "checkpoints").iterdir()] == ["step-00000012"]
     session.close()
     again = open_run("eval.every_steps=24", "train.spike_nats=5")
     spoil_losses(again, of_step=22, add=4.0)
-    assert run_training(again, lambda line: None).session.step == 24
+    assert run_training(again, no_note).session.step == 24
 
 
 def test_the_smoke_test_wants_the_loss_of_guessing_at_first_and_that_it_falls(open_run):
     session = open_run()
     spoil_losses(session, of_step=1, add=1.5)
     with pytest.raises(RunError, match=rf"smoke test: loss .* expected about ln\(320\) = {math.log(320):.3f}"):
-        run_training(session, lambda line: None)
+        run_training(session, no_note)
     easy = ("train.seed=3", "optimizer.lr=1e-12", "train.smoke_steps=12")  # its first batch is an easy one
     with pytest.raises(RunError, match="smoke test: the loss did not fall"):
-        run_training(open_run(*easy, name="easy"), lambda line: None)
+        run_training(open_run(*easy, name="easy"), no_note)

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from shards.stores.files import lock_folder
 from tests.support.builds import wait_until
-from tests.trainer.conftest import read_lines
+from tests.trainer.conftest import read_lines, read_steps
 from trainer.checkpoint.folders import list_checkpoints
 
 
@@ -81,7 +81,7 @@ def test_a_run_stopped_by_signals_saves_and_goes_on_bit_for_bit(trainer, shard_s
         stopped_at = result["steps"]
         assert Path(result["checkpoint"]).name == f"step-{stopped_at:08d}"
     trainer.run(*arguments, expect=0)
-    steps, expected = ([line for line in read_lines(run) if "loss" in line] for run in (tmp_path, whole_run))
+    steps, expected = (read_steps(run) for run in (tmp_path, whole_run))
     assert steps == expected
     assert read_lines(tmp_path)[-1] == read_lines(whole_run)[-1]
 

@@ -10,10 +10,11 @@ import torch
 
 import trainer
 from shards.errors import InputError, RunError
+from shards.terminal.reporter import no_note
 from shards.torch import TokenWindows
 from shards.torch.batch import number_documents
 from tests.support.token_sets import locate
-from tests.trainer.conftest import build_set, take_steps
+from tests.trainer.conftest import build_set, losses_of, take_steps
 from trainer import optim
 from trainer.metrics import read_metrics
 from trainer.optim import learning_rate
@@ -53,7 +54,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_documents(open_ru
     with torch.no_grad():
         session.model.model.norm.weight[0] = math.nan
     with pytest.raises(RunError, match=r"step 1: loss nan.*windows \[0, 8\)") as caught:
-        run_training(session, lambda line: None)
+        run_training(session, no_note)
     assert "No checkpoint had been written" in str(caught.value)
     first = locate(session.order, 0)
     shard = session.shard_set.splits["train"][first.shard]
@@ -65,7 +66,7 @@ def test_weights_that_can_only_fail_are_not_saved(open_run):
     """A step's own loss and gradient are finite, and what it makes of the weights is not."""
     session = open_run("optimizer.lr=1e30", "checkpoint.every_steps=1", "schedule.warmup_steps=0")
     with pytest.raises(RunError, match=r"step 1: the weights after it cannot be trained on.*norm nan"):
-        run_training(session, lambda line: None)
+        run_training(session, no_note)
     assert not list(session.run.glob("checkpoints/step-*"))
 
 
@@ -79,15 +80,15 @@ def test_bf16_learns_like_fp32(open_run):
 
 def test_a_run_goes_on_bit_for_bit_with_muon_too(open_run):
     recipe = ("optimizer.kind=muon", "optimizer.lr=5e-3", "train.steps=10", "checkpoint.every_steps=5")
-    whole = run_training(open_run(*recipe, name="whole"), lambda line: None)
+    whole = run_training(open_run(*recipe, name="whole"), no_note)
     assert whole.log.last("loss")["loss"] < 5.2
     part = open_run(*recipe, name="part")
     part.recipe.phases.append(PhaseConfig(name="half", until_step=5, goal="loss < 0"))
-    assert run_training(part, lambda line: None).off_ramp is not None
+    assert run_training(part, no_note).off_ramp is not None
     part.close()
     again = open_run(*recipe, name="part")
     assert again.step == 5
-    outcome = run_training(again, lambda line: None)
+    outcome = run_training(again, no_note)
     for key in ("loss", "grad_norm"):
         assert outcome.log.last("loss")[key] == whole.log.last("loss")[key]
 
@@ -146,9 +147,9 @@ def test_losses_are_fetched_once_an_interval_and_logged_for_each_step(open_run, 
     every_ten = ("eval.every_steps=24", "checkpoint.every_steps=24")
     runs = [open_run(f"train.log_every={n}", *every_ten, name=str(n)) for n in (1, 10)]
     for session in runs:
-        run_training(session, lambda line: None)
+        run_training(session, no_note)
     assert fetched[24:] == [10, 10, 4]
-    alone, together = ([line["loss"] for line in read_metrics(s.run) if "loss" in line] for s in runs)
+    alone, together = (losses_of(session.run) for session in runs)
     assert together == alone
     line = read_metrics(runs[1].run)[0]
     assert line["tokens_per_s"] > 0
@@ -176,4 +177,4 @@ def test_too_large_a_micro_batch_names_the_command_that_says_what_fits(open_run)
 
     session.forward = no_memory  # type: ignore[assignment]
     with pytest.raises(RunError, match=r"step 1: train.micro_batch = 8: out of memory. .*`tokenmill fit` says"):
-        run_training(session, lambda line: None)
+        run_training(session, no_note)

@@ -15,7 +15,7 @@ from shards.torch import TokenWindows
 from tests.support.builds import read_json
 from tests.support.recipes import overrides, write_lines
 from tests.support.shard_sets import Plan, write_set
-from tests.trainer.conftest import WEIGHTS, encode, make_text, read_lines, train_tokenizer
+from tests.trainer.conftest import WEIGHTS, encode, losses_of, make_text, train_tokenizer
 from trainer.model.decoder import LanguageModel
 from trainer.weights.given_weights import begin_from, open_weights
 from trainer.weights.trained_model import load_model
@@ -120,8 +120,7 @@ def test_new_tokens_begin_as_the_mean_and_the_same_command_resumes(
         return train(folder, "train.steps=12", "checkpoint.keep_last=9", more=given, shards=longer_set, status=status)
 
     whole = go(tmp_path / "whole")
-    first = next(line for line in read_lines(tmp_path / "whole") if "loss" in line)
-    assert first["loss"] < 5.0  # guessing is 5.77
+    assert losses_of(tmp_path / "whole")[0] < 5.0  # guessing is 5.77
     assert f"begins with the weights of {run}, step 40" in whole.stderr
     said = "the rows of 3 tokens begin as the mean of the trained rows: '<|pad|>', '<|user|>', '<|assistant|>'"
     assert said in whole.stderr
@@ -192,18 +191,8 @@ def test_a_folder_is_scored_and_sampled_like_its_run(trainer, run, texts, tmp_pa
     recipe.write_text('[[eval.sets]]\nname = "web"\npaths = ["web.jsonl"]\n')
     scores = []
     for place in (run, tmp_path / "hf"):
-        done = trainer.run(
-            "eval",
-            place,
-            "--recipe",
-            recipe,
-            "--set",
-            "train.seq_len=32",
-            "--set",
-            "train.precision=fp32",
-            "--json",
-            expect=0,
-        )
+        asked = overrides("train.seq_len=32", "train.precision=fp32")
+        done = trainer.run("eval", place, "--recipe", recipe, *asked, "--json", expect=0)
         scores.append(done.json["scores"]["web_bpb"]["value"])
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
     said = [trainer.run("sample", place, "--prompt", "the mill", expect=0).stdout for place in (run, tmp_path / "hf")]
