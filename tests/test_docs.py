@@ -17,6 +17,7 @@ import pytest
 
 from shards.terminal.program import command_parser
 from tests.support.modules import PACKAGES, ROOT, list_modules
+from tests.support.recipes import write_lines
 from tokenmill.__main__ import COMMANDS
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -115,7 +116,7 @@ def test_the_tour_of_the_guide_runs(tmp_path: Path):
     texts = [path.read_text(encoding="utf-8") for path in sorted(Path(json.__file__).parents[1].glob("*.py"))]
     for number, text in enumerate(texts[::2]):
         (notes / f"{number}.md").write_text(text, encoding="utf-8")
-    posts.write_text("".join(json.dumps({"id": 1, "body": text}) + "\n" for text in texts[1::2]), encoding="utf-8")
+    write_lines(posts, ({"id": 1, "body": text} for text in texts[1::2]))
     tour = re.findall(
         r"^```sh\n(.*?)^```", (ROOT / "docs/guide.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )[0].replace("--write model.toml", "--write model.toml --hours 0.003 --steps 2")

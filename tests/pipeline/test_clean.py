@@ -12,15 +12,10 @@ from hypothesis import strategies as st
 from pipeline.clean.reasons import EMPTY, LONG, NULL, SHORT
 from pipeline.clean.steps import clean_batch
 from pipeline.clean.tally import Tally
-from pipeline.recipe.schema import SourceRecipe
-from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import TextBatch
+from tests.support.reading import files_source
 
 INVALID = "text is not valid UTF-8"
-
-
-def recipe(**keys: Any) -> SourceRecipe:
-    return FilesSource(name="s", weight=1.0, paths=["x"], **keys)
 
 
 def clean(values: list[Any], type_: pa.DataType, **keys: Any) -> tuple[list[tuple[int, bytes]], dict[str, int]]:
@@ -32,7 +27,7 @@ def clean(values: list[Any], type_: pa.DataType, **keys: Any) -> tuple[list[tupl
     batch = TextBatch(whole.slice(2, len(values)), np.arange(100, 100 + len(values), dtype=np.uint32))
     tally = Tally()
     tally.drops.count_rows({"not x > 1": 1})
-    documents = clean_batch(recipe(**keys), batch, tally)
+    documents = clean_batch(files_source("x", **keys), batch, tally)
     assert documents.text.type == pa.large_string()
     assert documents.text.null_count == 0
     documents.text.validate(full=True)

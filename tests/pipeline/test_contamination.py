@@ -34,7 +34,7 @@ from shards.validation.validate import validate
 from tests.support.builds import digests, real_documents
 from tests.support.evidence import read_rows
 from tests.support.held_items import documents_of, find_held, items_of
-from tests.support.recipes import write_texts
+from tests.support.recipes import to_lines, write_texts
 
 ENTITY_OR_CHARACTER = re.compile(
     r"&(?:amp;)*(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|.", re.DOTALL
@@ -336,7 +336,7 @@ def test_the_manifest_names_the_items_that_the_training_split_holds(tmp_path: Pa
     passages = [" ".join(f"word{number}of{place}" for place in range(20)) for number in range(50)]
     texts = [*passages, "too short"]
     key = f"hf://datasets/{task.repo}@{task.revision}/{task.file}"
-    Cache().put(key, "".join(json.dumps({"text": text}) + "\n" for text in texts).encode())
+    Cache().put(key, to_lines({"text": text} for text in texts).encode())
     documents = [f"Page {number} begins. {passage}" for number, passage in enumerate(passages[:40])]
     documents += [f"Some words of page {number} stand here alone, and nothing else does." for number in range(200)]
     for name, own in (("one", documents[::2]), ("two", [*documents[1::2], *documents[:20:2]])):

@@ -4,7 +4,6 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.selection import open_sources
 from tests.support.builds import real_documents
 from tests.support.reading import batch_of, files_source
-from tests.support.recipes import write_texts
+from tests.support.recipes import source, write_recipe, write_texts
 
 pytestmark = pytest.mark.long
 
@@ -85,26 +84,11 @@ def test_every_filter_is_offered_or_refused():
     assert every == {name for name, _ in NAMED} | set(REFUSED)
 
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> Callable[..., Path]:
-    """Return what writes a recipe with one source and a `clean` table."""
-
-    def write(clean: str, documents: list[str]) -> Path:
-        write_texts(tmp_path / "a.jsonl", documents)
-        path = tmp_path / "recipe.toml"
-        path.write_text(
-            'name = "d"\n[[sources]]\nname = "a"\nweight = 1\npaths = ["a.jsonl"]\n'
-            f"{clean}\n[tokenizer]\nvocab_size = 300\n"
-        )
-        return path
-
-    return write
-
-
-def test_a_filter_of_a_module_is_a_function(recipe: Callable[..., Path]):
-    texts = ["short", "long enough\x00", "long enough?"]
-    path = recipe('[[sources.clean.python]]\nfunction = "mine:keep"\nmax_dropped = 1.0', texts)
-    (path.parent / "mine.py").write_text(
+def test_a_filter_of_a_module_is_a_function(tmp_path: Path):
+    write_texts(tmp_path / "a.jsonl", ["short", "long enough\x00", "long enough?"])
+    clean = {"python": [{"function": "mine:keep", "max_dropped": 1.0}]}
+    path = write_recipe(tmp_path / "recipe.toml", source("a", "a.jsonl", clean=clean))
+    (tmp_path / "mine.py").write_text(
         "from datatrove.pipeline.filters import LambdaFilter\n"
         "def change(doc):\n    doc.text = doc.text.upper()\n    return len(doc.text) > 5 and ('?' in doc.text, 'odd')\n"
         "keep = LambdaFilter(change)\n"

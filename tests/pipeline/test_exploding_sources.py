@@ -22,7 +22,7 @@ import zstandard
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats import jsonl
 from tests.support.reading import files_source, read_batches
-from tests.support.recipes import source, write_recipe
+from tests.support.recipes import source, to_lines, write_recipe
 
 MOST = 8_000_000
 TEXT_BYTES = 20_000_000
@@ -161,7 +161,7 @@ def test_too_little_memory_names_the_record(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.jsonl.zst"])
 def test_a_file_that_memory_is_too_small_for_is_not_called_damaged(name: str, tmp_path: Path):
     texts = [os.urandom(500_000).hex() for _ in range(60)]
-    table, lines = pa.table({"text": texts}), "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    table, lines = pa.table({"text": texts}), to_lines({"text": text} for text in texts).encode()
     path = tmp_path / name
     if name == "a.parquet":
         pq.write_table(table, path, compression="none")

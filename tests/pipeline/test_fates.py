@@ -28,7 +28,7 @@ from shards.format.content_hash import hash_document
 from tests.support.builds import build_here, call_here, hashes_in, real_documents
 from tests.support.cleaned_recipe import language_model
 from tests.support.near_duplicates import change
-from tests.support.recipes import overrides
+from tests.support.recipes import overrides, write_lines
 
 MODEL = language_model()
 assert MODEL is not None
@@ -152,8 +152,7 @@ def turn_off_others(recipe: str) -> str:
 
 
 def write(path: Path, documents: list[tuple[str | None, int]]) -> None:
-    lines = [json.dumps({"text": text, "score": score}) for text, score in documents]
-    path.write_text("".join(f"{line}\n" for line in lines))
+    write_lines(path, ({"text": text, "score": score} for text, score in documents))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from pipeline.sources.software_heritage import archive, fetch, fetched_documents
 from tests.support.builds import build_here, digests, wait_until
 from tests.support.damage import flip
 from tests.support.reading import files_source, list_spans_of, rows_of, texts_of
-from tests.support.recipes import source, write_recipe
+from tests.support.recipes import source, to_lines, write_recipe
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket
 from tests.support.started import Started
@@ -278,7 +278,7 @@ def test_json_lines_and_lists_name_files_too(small: Archive, server: Bucket, tmp
     keys = small.ids[:5]
     contents = [content_of(server, key).decode() for key in keys]
     for name, text, more in (
-        ("a.jsonl", "".join(json.dumps({"file": {"sha1": key}}) + "\n" for key in keys), {"blob_id": "file.sha1"}),
+        ("a.jsonl", to_lines({"file": {"sha1": key}} for key in keys), {"blob_id": "file.sha1"}),
         ("b.txt", "".join(f"{key}\n" for key in keys), {"separator": "\n"}),
     ):
         rows = tmp_path / name.replace(".", "-")

@@ -9,7 +9,7 @@ from pipeline.sources.base import SourceError
 from pipeline.sources.files import list_files
 from tests.support.builds import call_here
 from tests.support.reading import files_source
-from tests.support.recipes import write_file
+from tests.support.recipes import source, write_file, write_recipe
 
 LAYOUTS = {
     "one file a split": "train.jsonl train.txt contest.jsonl latest.txt | test.jsonl dev.jsonl my_test.jsonl "
@@ -80,10 +80,7 @@ def test_equal_faults_are_one_line(tmp_path: Path):
     (tmp_path / "data").mkdir()
     for number in range(5000):
         (tmp_path / f"data/{number:04}.parquet").write_text("version https://git-lfs.github.com/spec/v1\noid")
-    (tmp_path / "r.toml").write_text(
-        'name = "r"\n[[sources]]\nname = "s"\npaths = ["data/*"]\nweight = 1\n[tokenizer]\nvocab_size = 300\n'
-        "[mix]\ntokens = 9\n"
-    )
+    write_recipe(tmp_path / "r.toml", source("s", "data/*"), mix={"tokens": 9})
     for command in ("plan r.toml", "build r.toml --out out"):
         (line,) = call_here(*command.split(), cwd=tmp_path).stderr.splitlines()
         assert line.startswith("error: source 's': 0000.parquet: holds a pointer of Git LFS: fetch the file")

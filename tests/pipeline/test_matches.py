@@ -11,8 +11,8 @@ import pytest
 from pipeline.clean.patterns import drop_matches
 from pipeline.clean.reasons import PATTERN, SHOWN_DOCUMENTS
 from pipeline.clean.tally import Documents, Tally
-from pipeline.recipe.sources import FilesSource
 from pipeline.sources.base import Span
+from tests.support.reading import files_source
 
 PATTERNS = [
     r"\bPerson(X|Y)\b",
@@ -35,12 +35,8 @@ def find(texts: list[str], patterns: list[str], span: str = "f") -> tuple[list[b
     array: Any = pa.array(["PersonX", *texts, "PersonX"], pa.large_string()).slice(1, len(texts))
     tally = Tally(lambda row: (Span("", span, "", "jsonl", "b", 0, 1, 1, None, 1), row))
     rows = np.arange(50, 50 + len(texts), dtype=np.uint32)
-    left = drop_matches(source_of(drop_if_matches=patterns), Documents(array, rows), tally)
+    left = drop_matches(files_source("x", drop_if_matches=patterns), Documents(array, rows), tally)
     return [row not in set(left.rows.tolist()) for row in rows.tolist()], tally
-
-
-def source_of(**keys: Any) -> FilesSource:
-    return FilesSource(name="s", weight=1.0, paths=["x"], **keys)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -35,7 +35,7 @@ from tests.support.conversations import CORPUS, make_conversations, read_lines, 
 from tests.support.file_bytes import to_ipc, to_parquet
 from tests.support.personal_data import kinds_of
 from tests.support.reading import batch_of, files_source, read_batches, texts_of
-from tests.support.recipes import source, write_recipe
+from tests.support.recipes import source, to_lines, write_lines, write_recipe
 
 S, U, A = "\ufdd0", "\ufdd1", "\ufdd2"
 NONE, NULL, MARK = "none", "null content", "content with a mark of a role"
@@ -96,7 +96,7 @@ NAMED = pa.dictionary(pa.int32(), pa.string())
 FIELDS = [("images", pa.list_(pa.string())), ("tool_calls", pa.list_(pa.struct([("id", pa.string())])))]
 VIEWS = pa.large_list(pa.struct([("role", NAMED), ("content", pa.string_view()), ("weight", pa.int64()), *FIELDS]))
 FORMATS: dict[str, Callable[[list[dict[str, Any]]], bytes]] = {
-    "a.jsonl": lambda rows: b"".join(json.dumps(row).encode() + b"\n" for row in rows),
+    "a.jsonl": lambda rows: to_lines(rows).encode(),
     "a.json": lambda rows: json.dumps(rows, indent=1).encode(),
     "a.parquet": lambda rows: to_parquet(pa.Table.from_pylist(rows)),
     "a.arrow": lambda rows: to_ipc(pa.Table.from_pylist(rows)),
@@ -342,8 +342,8 @@ def test_an_audit_counts_conversations_and_compares_what_they_say(chat_set: Buil
 
 def test_a_build_and_a_plan_count_each_drop_and_name_the_first(tmp_path: Path) -> None:
     talks = [turns(f"{U}Say {number} in words.", f"{A}It is {number}.") for number in range(200)]
-    lines = [json.dumps({"messages": messages}) for messages in [*talks, *(messages for messages, _ in RECORDS)]]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    lines = [{"messages": messages} for messages in [*talks, *(messages for messages, _ in RECORDS)]]
+    write_lines(tmp_path / "a.jsonl", lines)
     tables = {"chat": {"format": "roles"}, "tokenizer": {"vocab_size": 300}, "split": {"val_tokens": 100}}
     recipe = write_recipe(tmp_path / "r.toml", source("a", "a.jsonl", messages="messages"), **tables)
     done = call_here("build", recipe, "--out", tmp_path / "set", "--workers", "1", "--json")

@@ -28,7 +28,7 @@ from pipeline.sources.survey import look_at
 from shards.trace.search import _match  # pyright: ignore[reportPrivateUsage]
 from tests.support.builds import call_here
 from tests.support.reading import files_source, read_batches, texts_of
-from tests.support.recipes import source, write_texts
+from tests.support.recipes import source, to_lines, write_texts
 
 FOLLOWS = "text follows the quote that ends a field"
 SPLIT = "1 field, expected 2"
@@ -105,7 +105,7 @@ TEXTS = [
 def test_signs_in_text_are_text(tmp_path: Path):
     """Each format gives the texts that were written, with and without all of them in quotes."""
     records = [{"text": text} for text in TEXTS]
-    written = {"a.jsonl": "".join(json.dumps(record) + "\n" for record in records), "a.json": json.dumps(records)}
+    written = {"a.jsonl": to_lines(records), "a.json": json.dumps(records)}
     for name, delimiter, quoting in (
         ("a.csv", ",", csv.QUOTE_MINIMAL),
         ("b.csv", ",", csv.QUOTE_ALL),

@@ -104,19 +104,19 @@ def test_a_rerun_opens_the_changed_files_alone(tmp_path: Path):
     assert kept.read_bytes() == whole
 
 
-def small(number: int, version: str = "1") -> Span:
-    """Return the span of a small file."""
-    return Span(f"/d/{number}", f"{number:06d}", version, "file", "file", 0, 600, 600, 1, 600)
+def span_of(number: int, version: str = "1", size: int = 600) -> Span:
+    """Return the span of a file."""
+    return Span(f"/d/{number}", f"{number:06d}", version, "file", "file", 0, size, size, 1, size)
 
 
 def test_one_changed_file_changes_the_units_of_its_group_alone():
-    before = [small(number) for number in range(0, 60_000, 2)]
+    before = [span_of(number) for number in range(0, 60_000, 2)]
     units = make_units(0, before)
     assert 8 <= len(units) <= 40, "about one unit for 2,048 files"
     assert [span for unit in units for span in unit.spans] == before
     for after in (
-        [*before[:3], small(6, "2"), *before[4:]],  # changed
-        sorted([*before, small(7)], key=lambda span: span.name),  # added
+        [*before[:3], span_of(6, "2"), *before[4:]],  # changed
+        sorted([*before, span_of(7)], key=lambda span: span.name),  # added
         before[1:],  # removed
     ):
         found = make_units(0, after)
@@ -137,10 +137,7 @@ def test_the_json_of_a_span_has_all_its_fields(name: str):
 
 
 def test_units_of_small_files_and_large_ones():
-    def span(index: int, size: int) -> Span:
-        return Span(f"/{index}", f"{index}", "v", "file", "file", 0, size, size, 1, size)
-
-    spans = [span(index, 5 << 20) for index in range(7)] + [span(7, 300 << 20), span(8, 0)]
+    spans = [span_of(index, size=size) for index, size in enumerate([5 << 20] * 7 + [300 << 20, 0])]
     units = make_units(3, spans)
     assert [span for unit in units for span in unit.spans] == spans
     assert [len(unit.spans) for unit in units] == [3, 3, 1, 1, 1]

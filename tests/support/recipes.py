@@ -78,7 +78,12 @@ def write_file(path: Path, content: str | bytes) -> Path:
 
 def write_lines(path: Path, rows: Iterable[object]) -> Path:
     """Write rows as JSON lines; return the path."""
-    return write_file(path, "".join(json.dumps(row) + "\n" for row in rows))
+    return write_file(path, to_lines(rows))
+
+
+def to_lines(rows: Iterable[object]) -> str:
+    """Return rows as JSON lines."""
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def write_texts(path: Path, texts: Iterable[str], column: str = "text") -> None:

@@ -1,6 +1,5 @@
 """Training on a set with phases: the order crosses each border between two windows, resumed and on other ranks too."""
 
-import json
 import random
 
 import numpy as np
@@ -23,8 +22,7 @@ def curriculum(tmp_path_factory) -> ShardSet:
     rng = random.Random(5)
     for source, words in SOURCES.items():
         texts = [" ".join(rng.choices(words.split(), k=rng.randint(5, 40))) + f" {n}" for n in range(300)]
-        lines = [json.dumps({"text": text}) for text in texts]
-        (folder / f"{source}.jsonl").write_text("\n".join(lines) + "\n")
+        recipes.write_texts(folder / f"{source}.jsonl", texts)
     phases = [
         {"name": "main", "share": 0.6, "weights": {"prose": 4}},
         {"name": "last", "share": 0.4, "weights": {"code": 4}},

@@ -14,7 +14,7 @@ import torch
 from shards.errors import InputError, RunError
 from shards.format.vocabulary import read_vocabulary
 from shards.terminal.reporter import no_note, no_progress
-from tests.support.recipes import to_toml
+from tests.support.recipes import to_lines, to_toml
 from trainer.evaluation.eval_sets import measure_document_losses, open_eval_set, read_documents
 from trainer.evaluation.scores import estimate_ratio
 from trainer.metrics import read_metrics
@@ -132,7 +132,7 @@ def test_each_problem_of_a_build_is_told_in_one_line(evaluated, shard_set, tmp_p
 def test_all_documents_of_text_are_in_a_count_and_dropped_records_too(evaluated, texts, text_file, tmp_path):
     path = tmp_path / "forty.jsonl"
     own = [f"document {number} of forty" for number in range(10)]
-    lines = "".join(json.dumps({"body": text}) + "\n" for text in (*own, texts[0]))
+    lines = to_lines({"body": text} for text in (*own, texts[0]))
     path.write_text(text_file.read_text() + lines + "{bad\n")
     said: list[str] = []
     notes = open_eval_set(text_set(path, max_tokens=1_000, max_malformed=0.1), evaluated, said.append).notes

@@ -31,7 +31,7 @@ from tests.support.fuzz.damage import (
     replace_file,
     reseal,
 )
-from tests.support.recipes import overrides, source, to_toml, write_recipe
+from tests.support.recipes import overrides, source, to_lines, to_toml, write_recipe
 from tests.support.wrong_values import ARGUMENTS, VALUES, list_keys, list_parsers, put
 from tokenmill.experiments.schema import AblationConfig
 from tokenmill.mix_search.schema import MixSearchConfig
@@ -232,7 +232,7 @@ def write_csv() -> bytes:
     return out.getvalue().encode()
 
 
-JSON_LINES = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+JSON_LINES = to_lines(ROWS).encode()
 TABLE = pa.Table.from_pylist(ROWS)
 FILES: dict[str, bytes] = {
     "x.jsonl": JSON_LINES,
@@ -285,7 +285,7 @@ def draw_sources(chance: random.Random, material: Path, folder: Path) -> list[st
         name, content = "x.txt", b"".join(b"%032x\n" % number for number in range(9))
     elif role == "task":
         rows = [{"question": "the mill", "choices": ["turns", "is"], "answer": number % 2} for number in range(6)]
-        name, content = "x.jsonl", b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+        name, content = "x.jsonl", to_lines(rows).encode()
     packed = chance.choice(["", *COMPRESS] if role == "source" else [""])
     path = folder / (name + (chance.choice([packed] * 5 + ["", *COMPRESS]) if role == "source" else ""))
     how = chance.random()
