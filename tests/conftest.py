@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.builds import Built
-from tests.support.conversations import build_chat_set
+from tests.support.builds import Built, build_once
+from tests.support.conversations import write_chat_recipe
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.hub_writes import WRITER
 from tests.support.servers.objects import ObjectServer, moto_store
@@ -76,7 +76,7 @@ def moto() -> Iterator[ObjectServer]:
 @pytest.fixture(scope="session")
 def chat_set(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Return a set of conversations and prose, of the format `chatml`."""
-    return build_chat_set(tmp_path_factory.mktemp("chat"))
+    return build_once(tmp_path_factory, "chat", write_chat_recipe)
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Real text, small files of every format, and the command line as a person runs it."""
 
 import ast
-import json
-import os
 import pydoc_data.topics
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -10,17 +8,10 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from filelock import FileLock
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe
-from tests.support.builds import (
-    Built,
-    build_here,
-    digests,
-    recipe_text,
-    write_corpus,
-)
+from tests.support.builds import Built, build_here, build_once, digests, recipe_text, write_corpus
 from tests.support.cleaned_recipe import write_cleaned_recipe
 from tests.support.ray_cluster import RayCluster
 from tests.support.recipes import GOOD
@@ -78,16 +69,7 @@ def expected(recipe: Path) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Return the set of a recipe with every feature on, built by one process, once for all of pytest-xdist."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "whole"
-    folder.mkdir(exist_ok=True)
-    result = folder / "result.json"
-    with FileLock(folder / "lock"):
-        recipe = folder / "cleaned.toml"
-        if not result.exists():
-            built = build_here(write_cleaned_recipe(folder), folder / "set")
-            result.write_text(json.dumps(built))
-    return Built(recipe, folder / "set", json.loads(result.read_text()))
+    return build_once(tmp_path_factory, "whole", write_cleaned_recipe)
 
 
 @pytest.fixture

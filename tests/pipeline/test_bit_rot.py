@@ -27,9 +27,7 @@ ROUNDS = [
 @pytest.fixture
 def damaged(whole: Built, tmp_path: Path) -> Built:
     """Return a copy of the build with every feature, to be damaged."""
-    for name in ("set", "set.work"):
-        shutil.copytree(whole.out.with_name(name), tmp_path / name)
-    return Built(whole.recipe, tmp_path / "set", whole.result)
+    return whole.copy(tmp_path)
 
 
 def test_a_flipped_byte_in_every_kind_of_file(damaged: Built, whole: Built):

@@ -4,6 +4,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +25,9 @@ from shards.convert.chat_template import write_chat_template
 from shards.format.chat import Message, find_targets, mark_targets, parse_conversation
 from shards.format.manifest import ChatEntry
 from shards.format.reader import open_set
+from shards.format.shard import document_schema
 from shards.format.tokenizer_json import find_special
+from shards.format.writer import SetProperties, write_manifest, write_shard
 from shards.validation.validate import validate
 from tests.support.builds import Built, build_here, call_here, digests, read_json, real_documents
 from tests.support.conversations import (
@@ -32,7 +35,6 @@ from tests.support.conversations import (
     CORPUS,
     make_conversations,
     read_corpus,
-    rewrite_set,
     write_chat_recipe,
     write_conversation,
 )
@@ -211,9 +213,10 @@ def test_a_given_tokenizer_gets_the_tokens_that_it_lacks(tmp_path: Path) -> None
         call_here("clean-report", folder / "set", "--examples", 1, expect=0)
 
 
-def test_long_conversations_are_dropped_in_the_mix_and_nothing_is_encoded_again(tmp_path: Path) -> None:
-    recipe = write_chat_recipe(tmp_path)
-    build_here(recipe, tmp_path / "set")
+def test_long_conversations_are_dropped_in_the_mix_and_nothing_is_encoded_again(
+    chat_set: Built, tmp_path: Path
+) -> None:
+    recipe = chat_set.copy(tmp_path).recipe
     longest = open_set(tmp_path / "set")
     lengths = [row for shard in longest.shards for row in shard.documents().to_pylist()]
     most = sorted(row["length"] for row in lengths if row["source"] == "chats")[-20]
@@ -226,6 +229,31 @@ def test_long_conversations_are_dropped_in_the_mix_and_nothing_is_encoded_again(
     assert dropped >= longer > 0
     rows = [row for shard in open_set(tmp_path / "set").shards for row in shard.documents().to_pylist()]
     assert max(row["length"] for row in rows if row["source"] != "prose") <= most
+
+
+def rewrite_set(folder: Path, out: Path, change: Callable[[np.ndarray, np.ndarray], None]) -> None:
+    """Write a set anew with other tokens of the same lengths in its first shard, all checksums right.
+
+    Args:
+        folder: the set.
+        out: where the new one goes.
+        change: changes the tokens of the shard in place; gets where each document begins, and the last ends, too.
+    """
+    shutil.copytree(folder, out)
+    shard_set = open_set(folder)
+    shard, manifest = shard_set.splits["train"][0], shard_set.manifest
+    table, tokens = shard.documents(), shard.read(0, shard.num_tokens).copy()
+    change(tokens, np.append(0, np.cumsum(table["length"].to_numpy(), dtype=np.int64)))
+    entry = write_shard(
+        out,
+        split="train",
+        index=0,
+        properties=SetProperties.of(manifest),
+        chunks=[tokens.data],
+        documents=table.cast(document_schema()),
+    )
+    shards = [entry if one.name == entry.name else one for one in manifest.shards]
+    write_manifest(out, manifest.model_copy(update={"shards": shards}))
 
 
 def find_in(tokens: np.ndarray, bounds: np.ndarray, token: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shards.stores.files import lock_folder
-from tests.support.builds import run_build, wait_until
+from tests.support.builds import build_here, run_build, wait_until
 from tests.support.recipes import write_small_recipe
 from tests.support.started import kill_in
 
@@ -34,6 +34,6 @@ def test_a_build_leaves_nothing_in_the_temporary_folder(
 def test_a_second_build_in_the_same_folder_is_refused(recipe: Path, tmp_path: Path, held: str):
     (tmp_path / held).mkdir()
     with lock_folder(tmp_path / held):  # what another build would hold
-        refused = run_build(recipe, tmp_path / "set", expect=2)
+        refused = build_here(recipe, tmp_path / "set", expect=2)
     assert f"{tmp_path / held}: another process is running here" in refused["stderr"]
     assert not (tmp_path / "set.work" / "encode").exists()

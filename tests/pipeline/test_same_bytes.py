@@ -24,6 +24,7 @@ from shards.stores.open import open_writable_store
 from tests.support.builds import (
     Built,
     build_here,
+    build_once,
     command,
     digests,
     real_documents,
@@ -52,10 +53,8 @@ def small(recipe: Path, expected: dict[str, str]) -> Built:
     return Built(recipe, recipe.parent / "set", {})
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Return a set without weights whose encode stage is long enough to be hit: of 4 files of 10 MB."""
-    folder = tmp_path_factory.mktemp("large")
+def write_large(folder: Path) -> Path:
+    """Write a recipe without weights whose encode stage is long enough to be hit: of 4 files of 10 MB."""
     write_corpus(folder)
     for part in range(4):
         texts = [f"{part}.{copy} {text}" for copy in range(8) for text in real_documents()]
@@ -64,7 +63,13 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Built:
     recipe = folder / "recipe.toml"
     text = recipe_text(folder, when_short='"error"', shard_tokens="500_000", vocab_size="2000")
     recipe.write_text(re.sub("weight = .*\n", "", text))
-    built = Built(recipe, folder / "set", run_build(recipe, folder / "set"))
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Return the set of `write_large`."""
+    built = build_once(tmp_path_factory, "large", write_large)
     # All that cleaning left is in the set once, to the document.
     manifest = open_set(built.out).manifest
     held = {split: entry.sources for split, entry in manifest.splits.items()}

@@ -4,7 +4,6 @@
 """
 
 import re
-import shutil
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -189,10 +188,7 @@ MOVES: dict[str, tuple[list[str], set[str]]] = {
 @pytest.fixture(scope="module")
 def moving(whole: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Return a copy of set and work folder to change the recipe of."""
-    folder = tmp_path_factory.mktemp("moving")
-    for name in ("set", "set.work"):
-        shutil.copytree(whole.out.with_name(name), folder / name)
-    return Built(whole.recipe, folder / "set", whole.result)
+    return whole.copy(tmp_path_factory.mktemp("moving"))
 
 
 @pytest.mark.parametrize("name", MOVES)

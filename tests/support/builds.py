@@ -10,6 +10,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from filelock import FileLock
 
 from shards import open_set
 from shards.stores.open import open_writable_store
@@ -115,7 +118,7 @@ tokens = {lines["shard_tokens"]}
 
 @dataclass(frozen=True)
 class Built:
-    """A set that is built, with its work folder beside it. Read only: all tests of a session share it."""
+    """A set that is built, with its work folder beside it. Read only where all tests share it."""
 
     recipe: Path
     out: Path
@@ -126,6 +129,12 @@ class Built:
     def digests(self) -> dict[str, str]:
         """The SHA-256 of every file."""
         return digests(self.out)
+
+    def copy(self, folder: Path) -> Built:
+        """Copy set and work folder, for a test that changes them."""
+        for name in ("set", "set.work"):
+            shutil.copytree(self.out.with_name(name), folder / name)
+        return Built(self.recipe, folder / "set", self.result)
 
 
 class Done(subprocess.CompletedProcess[str]):
@@ -150,6 +159,20 @@ def run_build(recipe: Path, out: Path | str, *options: str, expect: int = 0) -> 
 def build_here(recipe: Path, out: Path | str, *options: str, expect: int = 0) -> dict[str, Any]:
     """Run a build in this process, with one worker, which is quicker than `run_build`; return what that returns."""
     return _result_of(call_here("build", recipe, "--out", out, "--workers", "1", *options, "--json", expect=expect))
+
+
+def build_once(factory: pytest.TempPathFactory, name: str, write: Callable[[Path], Path]) -> Built:
+    """Build the recipe that is written into a folder of this name, once for all processes of pytest-xdist."""
+    folder = factory.getbasetemp()
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / name
+    folder.mkdir(exist_ok=True)
+    built = folder / "built.json"
+    with FileLock(folder / "lock"):
+        if not built.exists():
+            recipe = write(folder)
+            built.write_text(json.dumps([str(recipe), build_here(recipe, folder / "set")]))
+    recipe, result = read_json(built)
+    return Built(Path(recipe), folder / "set", result)
 
 
 def _result_of(done: Done) -> dict[str, Any]:

@@ -2,21 +2,16 @@
 
 import json
 import random
-import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shards.format.chat import ROLE_MARKS, Message
 from shards.format.manifest import Role
-from shards.format.reader import open_set
-from shards.format.shard import document_schema
-from shards.format.writer import SetProperties, write_manifest, write_shard
-from tests.support.builds import Built, build_here, read_json, real_documents
+from tests.support.builds import read_json, real_documents
 from tests.support.recipes import source, write_lines, write_recipe, write_texts
 
 CORPUS = Path(__file__).parents[3] / "shared/corpora/chat"
@@ -97,34 +92,3 @@ def write_chat_recipe(folder: Path, chat: str = "chatml", **tables: object) -> P
         "shards": {"tokens": 30_000},
     }
     return write_recipe(folder / "chat.toml", *sources, **(given | tables))
-
-
-def build_chat_set(folder: Path, **options: object) -> Built:
-    """Build the set of `write_chat_recipe` in this process."""
-    recipe = write_chat_recipe(folder, **options)  # type: ignore[arg-type]
-    return Built(recipe, folder / "set", build_here(recipe, folder / "set"))
-
-
-def rewrite_set(folder: Path, out: Path, change: Callable[[np.ndarray, np.ndarray], None]) -> None:
-    """Write a set anew with other tokens of the same lengths in its first shard, all checksums right.
-
-    Args:
-        folder: the set.
-        out: where the new one goes.
-        change: changes the tokens of the shard in place; gets where each document begins, and the last ends, too.
-    """
-    shutil.copytree(folder, out)
-    shard_set = open_set(folder)
-    shard, manifest = shard_set.splits["train"][0], shard_set.manifest
-    table, tokens = shard.documents(), shard.read(0, shard.num_tokens).copy()
-    change(tokens, np.append(0, np.cumsum(table["length"].to_numpy(), dtype=np.int64)))
-    entry = write_shard(
-        out,
-        split="train",
-        index=0,
-        properties=SetProperties.of(manifest),
-        chunks=[tokens.data],
-        documents=table.cast(document_schema()),
-    )
-    shards = [entry if one.name == entry.name else one for one in manifest.shards]
-    write_manifest(out, manifest.model_copy(update={"shards": shards}))
