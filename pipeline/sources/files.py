@@ -28,13 +28,13 @@ from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.detect import describe_packed, detect_format, explain_unread, format_of_name
 from pipeline.sources.formats.span_reader import SpanReader
 from pipeline.sources.globs import (
-    BROKEN,
     HIDDEN,
     SPECIAL,
     LeftOut,
     describe_left_out,
     find_paths,
     name_some,
+    note_unread,
 )
 from pipeline.sources.marks import DELTA, SAVED_SPLITS, find_marked, list_saved, name_folder, read_list
 from pipeline.sources.network import keep_fetched
@@ -294,15 +294,14 @@ def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
         found = find_paths(os.path.join(glob, "*") if os.path.basename(glob) == "**" else glob, left_out)
     # One call of the system for each file, as there may be many.
     for path, is_hidden in found:
+        name = os.path.abspath(path)
         try:
             status = os.stat(path)
-        except OSError:
-            if os.path.islink(path):  # and not gone meanwhile
-                left_out[os.path.abspath(path)] = BROKEN
+        except OSError as error:
+            note_unread(name, error, left_out)
             continue
         if stat.S_ISDIR(status.st_mode):
             continue
-        name = os.path.abspath(path)
         if is_hidden or not stat.S_ISREG(status.st_mode):
             left_out[name] = HIDDEN if is_hidden else SPECIAL
             continue

@@ -9,9 +9,10 @@ import fnmatch
 import os
 import posixpath
 import stat
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from glob import has_magic
+from itertools import groupby
 from pathlib import Path
 
 from shards.terminal.display import printable
@@ -20,8 +21,6 @@ _SHOWN = 5
 HIDDEN = "hidden; to read hidden files, write the dot in the glob: `.hidden/*`"
 SPECIAL = "a pipe, a socket or a device is not read"
 AGAIN = "a link to a folder that is read already or lies above"
-BROKEN = "a broken link"
-UNREADABLE = "cannot be read: Permission denied"
 
 LeftOut = dict[str, str]
 """The names of what globs leave out, and of each why."""
@@ -40,7 +39,7 @@ def find_paths(glob: str, left_out: LeftOut) -> Iterator[Found]:
     for folder, is_hidden in folders:
         path = os.path.join(folder, base)
         is_there = "*" not in base and "?" not in base and os.path.lexists(path)
-        if has_magic(base) and not (is_there and "[[]" not in base):
+        if has_magic(base) and (not is_there or "[[]" in base):
             for entry in fnmatch.filter(_list_names(folder, left_out), base):
                 is_there = False
                 yield os.path.join(folder, entry), is_hidden or (entry.startswith(".") and not base.startswith("."))
@@ -50,14 +49,16 @@ def find_paths(glob: str, left_out: LeftOut) -> Iterator[Found]:
 
 def _find_folders(glob: str, left_out: LeftOut) -> Iterator[Found]:
     """Yield the folders that a glob matches, each once: by a name that is not hidden, with the fewest links in it."""
-    found: dict[tuple[int, int], list[Found]] = {}
+    found = defaultdict[tuple[int, int], list[Found]](list)
     for path, is_hidden in find_paths(glob, left_out):
         try:
             facts = os.stat(path)
-        except OSError:
-            continue  # a broken link, or gone meanwhile
+        except OSError as error:
+            if not is_hidden:
+                note_unread(path, error, left_out)
+            continue
         if stat.S_ISDIR(facts.st_mode):
-            found.setdefault((facts.st_dev, facts.st_ino), []).append((path, is_hidden))
+            found[facts.st_dev, facts.st_ino].append((path, is_hidden))
     for names in found.values():
         best, *others = sorted(names, key=lambda one: (one[1], _count_links(one[0]), one[0]))
         yield best
@@ -70,13 +71,20 @@ def _count_links(path: str) -> int:
     return sum(os.path.islink(os.sep.join(parts[:end])) for end in range(1, len(parts) + 1))
 
 
+def note_unread(path: str, error: OSError, left_out: LeftOut) -> None:
+    """Add a path that cannot be read to what is left out; not one that is gone meanwhile, nor a file for a folder."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        left_out[path] = f"cannot be read: {error.strerror}"
+    elif os.path.islink(path) and not os.path.exists(path):
+        left_out[path] = "a broken link"
+
+
 def _list_names(folder: str, left_out: LeftOut) -> list[str]:
     try:
         return os.listdir(folder or ".")
     except OSError as error:
-        if isinstance(error, PermissionError):
-            left_out[folder] = UNREADABLE
-        return []  # or a file, or gone meanwhile
+        note_unread(folder, error, left_out)
+        return []
 
 
 def _walk(folders: Iterable[Found], left_out: LeftOut) -> Iterator[Found]:
@@ -94,30 +102,30 @@ def _walk(folders: Iterable[Found], left_out: LeftOut) -> Iterator[Found]:
             with os.scandir(folder or ".") as found:
                 entries = sorted(found, key=lambda entry: entry.name)
         except OSError as error:
-            if isinstance(error, PermissionError) and queue is not hidden:
-                left_out[folder] = UNREADABLE
-            continue  # or a file, a broken link, or gone meanwhile
+            if queue is not hidden:
+                note_unread(folder, error, left_out)
+            continue
         is_above = queue is not real and Path(os.path.realpath(folder)) in above
-        if is_above or (facts.st_dev, facts.st_ino) in seen:
+        place = facts.st_dev, facts.st_ino
+        if is_above or place in seen:
             if queue is links:
                 left_out[folder] = AGAIN
             continue
-        seen.add((facts.st_dev, facts.st_ino))
+        seen.add(place)
         yield folder, queue is hidden
         for entry in entries:
             path = os.path.join(folder, entry.name)
             is_hidden = queue is hidden or entry.name.startswith(".")
             below = hidden if is_hidden else links if entry.is_symlink() else real
-            if entry.is_dir(follow_symlinks=False) or (entry.is_symlink() and os.path.isdir(path)):
+            if os.path.isdir(path) if entry.is_symlink() else entry.is_dir():
                 below.append(path)
 
 
 def describe_left_out(left_out: LeftOut) -> Iterator[str]:
     """Yield what is left out, by name, a line for each reason."""
-    names: dict[str, list[str]] = {}
-    for name in sorted(left_out):
-        names.setdefault(left_out[name], []).append(name)
-    yield from (f"left out: {name_some(names[why])}: {why}" for why in sorted(names))
+    ordered = sorted(left_out, key=lambda name: (left_out[name], name))
+    for why, names in groupby(ordered, left_out.__getitem__):
+        yield f"left out: {name_some([*names])}: {why}"
 
 
 def name_some(names: Sequence[str]) -> str:

@@ -48,7 +48,7 @@ from pipeline.sources.formats.encodings import UTF8, find_wide_encoding
 from pipeline.sources.formats.html_page import MOST_PAGE_BYTES, READ_AS, find_encoding
 from pipeline.sources.formats.parquet import open_parquet
 from pipeline.sources.formats.whole_file import join_cells
-from pipeline.sources.globs import AGAIN, UNREADABLE
+from pipeline.sources.globs import AGAIN
 from pipeline.sources.marks import find_copies, find_marked
 from shards.audit.not_text import CHATS, KINDS, MAIL, MOST_CHARACTERS
 from shards.audit.split_names import list_above
@@ -400,8 +400,8 @@ def _list_files(place: str, left_out: dict[str, str]) -> Iterator[tuple[tuple[st
 
 def explain_left_out(file: File, error: BaseException) -> str:
     """Return why a file is left out, without a verb: it is true of one file and of many."""
-    if isinstance(error, PermissionError):
-        return UNREADABLE
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be read: {error.strerror}"
     if isinstance(error, MissingExtraError):
         return f"HTML; {error}"
     said = explain_unread(file, error) or text_of(error)
