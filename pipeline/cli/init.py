@@ -319,7 +319,7 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
         named = _name_columns(keys)
         if folders and named:
             columns = ", ".join(map(printable, folders))
-            yield f"# folders are columns ({columns}), for conditions: keep = {{ {folders[0]} = \"== 'a'\" }}"
+            yield f"# folders are columns ({columns}); conditions: keep = {{ {json.dumps(folders[0])} = \"== 'a'\" }}"
         yield "[[sources]]"
         others = list_names(column for column in found.columns if column.partition(IN_LIST)[0] not in named)
         comments["text"] = f"the column with most text; the others: {others}"

@@ -65,7 +65,7 @@ def list_saved(folder: str) -> list[str]:
     names = [str(table_of(file).get("filename")) for file in read_list(Path(folder, "state.json"), "_data_files")]
     for name in names:
         path = os.path.realpath(os.path.join(folder, name))
-        if "/" in name or os.path.dirname(path) != os.path.realpath(folder):
+        if "/" in name or os.path.dirname(path) != os.path.realpath(folder) or not os.path.exists(path):
             raise ValueError(f"{folder}/state.json names {name!r}, which is not a file of its folder")
     return names
 

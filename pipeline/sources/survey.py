@@ -215,12 +215,9 @@ def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys
     if any({*fields} <= letters.keys() for fields in _MESSAGE):
         raise SourceError(f"{file.name}: each record is a message, as chats have: {KINDS[CHATS][1]}")
     column = _find_column([letters])
-    name, in_list, parts = column.partition(IN_LIST)
     read = _read_column(column, letters)
-    if (in_list and "text" in read) or not column:
-        shown = f"each record has a list, {name!r}, as chats have: {KINDS[CHATS][1]}"
-        if IN_LIST in parts:
-            shown = f"the messages in {name!r} have lists as content; expected text: join the texts of each"
+    if IN_LIST in read.get("text", "") or not column:
+        shown = f"the text is in lists, {column!r}: join the texts of each, or write messages of `role` and `content`"
         raise SourceError(f"{file.name}: {shown if column else 'no column of text'}")
     if len(first) == 1 and "." in read.get("text", "") and ending_of(file.name) == ".json":
         raise SourceError(f"{file.name}: one JSON object with others in it, no records; `jq -c '.[]'` writes these")
@@ -328,7 +325,8 @@ def _count_letters(letters: Letters, name: str, value: Any) -> None:
             _count_letters(letters, name + IN_LIST, item)
     elif isinstance(value, dict):
         for key, item in cast("Keys", value).items():
-            _count_letters(letters, f"{name}.{key}".lstrip("."), item)
+            # A key that is no Unicode is malformed, which a build will say of its records.
+            _count_letters(letters, f"{name}.{key}".lstrip(".").encode(errors="replace").decode(), item)
 
 
 def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:

@@ -88,7 +88,7 @@ def write_files(folder: Path) -> None:
     }.items():
         write_file(folder / name, content)
     for number in range(2):
-        place = folder / f"hive/day={number}/lang=en/a.parquet"
+        place = folder / f"hive/day\n={number}/lang=en/a.parquet"
         place.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(
             pa.table({"url": ["http://a"] * 25, "text": texts[400 + 25 * number : 425 + 25 * number]}), place
@@ -158,7 +158,7 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path):
         "my data/rows/page.ps.gz: PostScript, not text",
         "my data/rows/page.rtf: RTF, not text",
         "my data/rows/words.json: one JSON object with others in it, no records; `jq -c '.[]'` writes these",
-        "my data/rows/turns.json: each record has a list, 'turns', as chats have: Write each conversation as a list",
+        "my data/rows/turns.json: the text is in lists, 'turns[]': join the texts of each, or write messages",
         "my data/notes/box.txt, my data/notes/mail.txt: headers of mail",
         "my data/notes/latin.txt: not UTF-8, nor in an encoding that can be told",
         "my data/copies/a (copy)/430.txt, my data/copies/a (copy)/431.txt: in a copy of the folder 'a' beside it",
@@ -174,7 +174,7 @@ def test_a_folder_becomes_a_recipe_that_plan_and_build_take(tmp_path: Path):
         "my data/lfs/a.bin: a pointer of Git LFS: fetch the file by `git lfs pull`",
         "my data/notes/.hidden: hidden;",
         "rows-jsonl: some records are malformed, and dropped: my data/rows/lines.jsonl: record 100",
-        "folders are columns (day, lang), for conditions: keep = { day = ",
+        'folders are columns (day\\n, lang); conditions: keep = { "day\\n" = ',
     ]:
         assert said in written
         assert said in done.stdout or said.startswith("folders")
@@ -388,7 +388,7 @@ def test_chats_that_a_build_cannot_take_are_left_out_with_their_reason(tmp_path:
     for part in (
         "message.jsonl: each record is a message, as chats have",
         "tools.jsonl: 20 of 20 records are dropped (messages: tool calls: 20)",
-        "parts.jsonl: the messages in 'messages' have lists as content; expected text",
+        "parts.jsonl: the text is in lists, 'messages[].content[].text': join the texts",
         "half: 20 of 40 records are dropped (messages: none: 20).",
         "alpaca: text in other columns is not read: instruction, input. If they are",
     ):

@@ -73,8 +73,6 @@ STAND_INS = {
     b"<?xml": _PAGE,
 }
 """First bytes of what is found in the place of a file: what it is, and the remedy."""
-_WINDOW_BYTES = 1 << 27
-"""The largest window of Zstandard that is read, which takes as much memory: the library's own limit."""
 _AS_FILES = 'or say format = "file" to make each file one document'
 _JUDGED_LINES = 20
 _LEAST_TABLE_LINES = 3
@@ -188,11 +186,17 @@ def explain_unread(file: File | Span, error: BaseException, format_: str = "auto
     if not head:
         return "is empty. Restore it, or leave it out" if own and format_ else ""
     if head.startswith(own) or head[1:].startswith(own):  # the magic of a frame of Zstandard to skip has a number first
-        if "too much memory" in str(error):
-            return _explain_window(name, head)
-        if "Dictionary mismatch" in str(error):
-            return "needs a dictionary of Zstandard, which is not read. Decompress it: zstd -d -D DICTIONARY"
-        return ""
+        path = shell_command(Path(name))
+        reasons = {
+            # The library's own limit.
+            "too much memory": "its Zstandard window would take over 128 MiB of memory, the most that is read. Write "
+            f"it anew: zstd -d --long=31 -c {path} | zstd -o NEW.zst",
+            "Dictionary mismatch": "needs a dictionary of Zstandard, which is not read. Decompress it: zstd -d -D "
+            "DICTIONARY",
+            "Not a gzipped file": "has bytes after its end that are not gzip. Write it without them: gzip -dc "
+            f"{path} | gzip > NEW.gz",
+        }
+        return next((why for said, why in reasons.items() if said in str(error)), "")
     if what := look_up(head, STAND_INS):
         is_text = not codec and ending_of(name) != ".json" and "keep" not in FORMATS.get(format_, FORMATS["file"]).keys
         return "" if is_text and what == _PAGE else f"holds {what}"
@@ -211,18 +215,6 @@ def explain_unread(file: File | Span, error: BaseException, format_: str = "auto
 def look_up(head: bytes, table: Mapping[bytes, str]) -> str:
     """Return what a table of first bytes says of a file; empty if nothing."""
     return next((what for mark, what in table.items() if head.startswith(mark)), "")
-
-
-def _explain_window(name: str, head: bytes) -> str:
-    """Return why a file of Zstandard with a large window is not read: the memory of a worker would be as large."""
-    import zstandard
-
-    size = zstandard.get_frame_parameters(head).window_size if head[:4] in _MAGIC else 0
-    found = f"of {size:,} bytes" if size > _WINDOW_BYTES else "of a later frame"
-    return (
-        f"its Zstandard window {found} would take as much memory; at most {_WINDOW_BYTES:,} bytes are read. Write it "
-        f"anew: zstd -d --long=31 -c {shell_command(Path(name))} | zstd -o NEW.zst"
-    )
 
 
 def _not_text(name: str, kind: str) -> SourceError:

@@ -77,6 +77,10 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
         SourceError: they lack a column or cannot be parsed.
     """
     piece = piece.lstrip()
+    if piece.startswith(b"["):
+        raise SourceError(
+            f"{span.name}: begins with an array; expected an object on each line, or for one array a name with .json."
+        )
     head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1 or len(piece)]
     options = parse_options(source, span.name)
     records = [record for line in head.split(b"\n") if (record := parse_object(line)) is not None]
@@ -96,8 +100,7 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
         table, faults = parse_lines(head, options, span, 0)
         SpanReader(source, span).number_whole_rows(table.num_rows + len(faults), faults, _REMEDY)
         if not table.num_rows:
-            names = ", ".join(map(repr, source.columns))
-            raise SourceError(f"{span.name}: no column {names} in its first records; all are malformed: {faults[0]}")
+            raise SourceError(f"{span.name}: all of its first records are malformed: {faults[0]}")
     if not records:  # Arrow reads more than lines
         raise SourceError(
             f"{span.name}: none of its first lines is a JSON object. Write one a line, ended by a line feed, as "
