@@ -9,13 +9,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pipeline.clean.tally import Tally
 from pipeline.encode.encode import EncodeResult
 from pipeline.encode.run import CONNECTIONS, Run
-from pipeline.engine.checksums import seal, unseal
-from pipeline.engine.receipts import TaskOutput, WorkFileDamagedError, damage_found
+from pipeline.engine.checksums import seal
+from pipeline.engine.receipts import TaskOutput, WorkFileDamagedError, read_sealed
 from pipeline.engine.tasks import last_part
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.chat_tokens import write_chat_tokens
@@ -26,6 +25,7 @@ from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.stores.files import read_file
 from shards.stores.open import open_store
 from shards.stores.store import WritableStore
+from shards.terminal.display import JsonObject
 from shards.terminal.workers import map_in_threads
 
 BUILD_FILE = "last-build.json"
@@ -64,7 +64,7 @@ class Build:
         }
         # Written only if it is news, so that a build that does nothing writes nothing.
         try:
-            known = _read(self.work) or {}
+            known: JsonObject = read_sealed(self.work, BUILD_FILE) or {}
         except WorkFileDamagedError:
             known = {}  # then it is written again
         if self.manifest is None and known.get("mix") == stored["mix"]:
@@ -112,7 +112,7 @@ def read_build(work: WritableStore) -> Build:
         InputError: the folder holds none that this version understands.
         WorkFileDamagedError: the stored build is not as it was written.
     """
-    stored = _read(work)
+    stored = read_sealed(work, BUILD_FILE)
     if stored is None:
         found = "no build here has reached the mix"
         if next(work.list(), None) is None:
@@ -154,16 +154,3 @@ def stored_build_errors() -> Generator[None]:
         raise RunError(
             f"{error.where}: {error.reason}. Run the build command again: it rebuilds what is missing or damaged."
         ) from error
-
-
-def _read(work: WritableStore) -> dict[str, Any] | None:
-    """Return the stored build; None if there is none.
-
-    Raises:
-        WorkFileDamagedError: it is not as it was written.
-    """
-    with damage_found(work, BUILD_FILE):
-        try:
-            return unseal(work.read(BUILD_FILE))
-        except (FileNotFoundError, NotADirectoryError):
-            return None

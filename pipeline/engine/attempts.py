@@ -101,16 +101,12 @@ def publish_attempt(attempt: Attempt, result: Result) -> None:
         result.folder = attempt.name
         target = attempt.home.child(attempt.name)
 
-    def move(name: str) -> str:
-        return _move(attempt, target, name)
+    def move(name: str) -> None:
+        result.files[name].version = _move(attempt, target, name)
 
     # To a remote store several at once, as each waits for answers; the receipt comes after all of them.
-    names = list(result.files)
-    for name, moved in zip(
-        names, map_in_threads(move, names, UPLOADS_AT_ONCE if target.request_bytes else 1), strict=True
-    ):
-        result.files[name].version = moved
-    if target.folder is not None and names:
+    map_in_threads(move, list(result.files), UPLOADS_AT_ONCE if target.request_bytes else 1)
+    if target.folder is not None and result.files:
         sync_path(target.folder)
     if checksums:
         attempt.home.put(f"{attempt.name}/{CHECKSUMS_FILE}", checksums)

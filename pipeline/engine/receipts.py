@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import xxhash
 
@@ -195,9 +195,18 @@ def load_receipt(store: Store, kind: type[ResultT] = Result) -> ResultT | None:
     Raises:
         WorkFileDamagedError: the receipt is not as the task wrote it.
     """
-    with damage_found(store, RECEIPT_FILE):
+    return read_sealed(store, RECEIPT_FILE, kind)
+
+
+def read_sealed(store: Store, name: str, kind: Any = Any) -> Any:
+    """Return the value of a type in a sealed file of a work folder; None if there is no such file.
+
+    Raises:
+        WorkFileDamagedError: it is not as it was written.
+    """
+    with damage_found(store, name):
         try:
-            return unseal(store.read(RECEIPT_FILE), kind)
+            return unseal(store.read(name), kind)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
