@@ -289,7 +289,7 @@ class CleanRecipe(Settings):
             tables = cast("list[Any]", table) if several else [table]
             if on := [one for one in tables if one and one.enabled]:
                 own[name] = on if several else table
-        return type(self)(**own)
+        return type(self).model_construct(**own)  # of tables that were checked
 
     def _tables(self) -> list[Preset | Filter]:
         """Return the tables of `clean` that are given, in order."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -85,10 +84,11 @@ def _write(path: str, info: SerializationInfo) -> str:
 
 def locate(folder: Path, path: str) -> RecipePath:
     """Return a path of a recipe in a folder, or one of an override."""
+    if not path or "://" in path or path.startswith("~") or os.path.isabs(path):
+        return RecipePath(path)
     if isinstance(path, TypedText):
-        written = _map_local(path, lambda local: os.path.relpath(local, folder))
-        return RecipePath(_map_local(path, lambda local: _join_local(Path.cwd(), local)), written)
-    return RecipePath(_map_local(path, lambda local: _join_local(folder, local)), path)
+        return RecipePath(_join_local(Path.cwd(), path), os.path.relpath(path, folder))
+    return RecipePath(_join_local(folder, path), path)
 
 
 def explain_path(folder: Path, path: str) -> str:
@@ -102,13 +102,6 @@ def explain_path(folder: Path, path: str) -> str:
     if here != locate(folder, path) and "://" not in here and glob.glob(here, recursive=True):
         return f"{rule}. There are files at {here}: write {here.written!r} in the recipe."
     return f"{rule}. Correct the path."
-
-
-def _map_local(path: str, change: Callable[[str], str]) -> str:
-    """Apply `change` to a recipe's path that is relative to some folder."""
-    if not path or "://" in path or path.startswith("~") or os.path.isabs(path):
-        return path
-    return change(path)
 
 
 def _join_local(folder: Path, path: str) -> str:
