@@ -96,7 +96,7 @@ def read_clean_report(place: str, *, examples: int = 0) -> JsonObject:
     output = TaskOutput(build.mix, MixResult)
     tallies = build.read_tallies()
     drops = [own.after(tally.drops) for own, tally in zip(output.result.drops, tallies, strict=True)]
-    names = [source.name for source in build.recipe.sources]
+    names = build.recipe.source_names
     shown = StoredDocuments(build)
     rows: list[ReportRow] = []
     for number, own in enumerate(drops):

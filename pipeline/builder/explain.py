@@ -91,7 +91,7 @@ class _Inquiry:
     def __init__(self, build: Build, question: Question):
         self._build, self._question = build, question
         self._sources = build.recipe.sources
-        self._names = [source.name for source in self._sources]
+        self._names = build.recipe.source_names
         self._lines: list[str] = []
         self._data: JsonObject = {}
         self._answer = "unknown"

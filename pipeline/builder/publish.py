@@ -78,7 +78,7 @@ def publish(build: RunningBuild) -> Manifest:
 
     # The manifest: the splits, the sources, and the mix.
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
-    names = [source.name for source in recipe.sources]
+    names = recipe.source_names
     splits = {
         split: describe_split((entry for entry in shards if entry.split == split), names, tokens)
         for split, tokens in requested.items()
@@ -133,7 +133,7 @@ def _put(out: WritableStore, name: str, text: str) -> FileEntry:
 
 def _phase_entries(demand: Demand, train_tokens: int, shards: list[ShardEntry]) -> list[PhaseEntry]:
     entries: list[PhaseEntry] = []
-    names = [source.name for source in demand.recipe.sources]
+    names = demand.recipe.source_names
     for phase, tokens in zip(demand.phases, demand.phase_tokens(train_tokens), strict=True):
         # A phase is a split of its own: the training shards that have its name.
         own = describe_split((entry for entry in shards if entry.phase == phase.name), names, tokens)

@@ -170,7 +170,7 @@ class RunningBuild(Build):
 
     def prune(self) -> None:
         """Delete from the work folder what this build did not use."""
-        self.used["rows"] = {source.name for source in self.recipe.sources}
+        self.used["rows"] = {*self.recipe.source_names}
         for stage in (*ORDER, "rows"):
             store, used = self.work.child(stage), self.used.get(stage, set())
             for file in list(store.list()):

@@ -20,7 +20,7 @@ from pipeline.cli.flags import (
     source_files,
 )
 from shards.errors import first_of, plural, shell_command
-from shards.terminal.amounts import format_size
+from shards.terminal.amounts import format_size, format_speed
 from shards.terminal.arguments import parse_path
 from shards.terminal.program import PROBLEMS, WHOLE, Outcome, Part
 
@@ -189,5 +189,4 @@ def _speed(report: BuildResult) -> str:
     encode = report.stages["encode"]
     if encode.ran < len(encode.results):
         return ""
-    speed = report.text_bytes / 1e6 / report.seconds
-    return f", {speed:.0f} MB of text per second" if speed >= 10 else f", {speed:.2g} MB of text per second"
+    return f", {format_speed(report.text_bytes, report.seconds, 'bytes')} of text"

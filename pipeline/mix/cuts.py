@@ -49,7 +49,7 @@ def _mixing_keys(recipe: Recipe) -> dict[str, Any]:
     keys = recipe.model_dump(mode="json", exclude=others)
     keys["drop_hashes"] = [entry.written for entry in recipe.drop_hashes]
     keys["shards"] = {"tokens": recipe.shards.tokens}
-    keys["order"] = [source.name for source in recipe.sources]
+    keys["order"] = recipe.source_names
     keys["sources"] = {
         source.name: {
             "weight": source.weight,

@@ -313,7 +313,7 @@ def _estimate_source(demand: Demand, number: int, sample: SourceSample, train: i
 def _estimate_phases(demand: Demand, train_tokens: int) -> list[JsonObject]:
     """Return the plan's phases of a set of this many training tokens; none if the recipe has none."""
     sizes = zip(demand.phases, demand.phase_tokens(train_tokens), demand.phase_shards(train_tokens), strict=True)
-    names = [source.name for source in demand.recipe.sources]
+    names = demand.recipe.source_names
     return [
         {
             "name": phase.name,

@@ -9,7 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 from operator import not_
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, model_validator
 from pydantic_core import from_json, to_json
@@ -34,7 +34,6 @@ from pipeline.recipe.key_values import (
     no_empty_token,
 )
 from pipeline.recipe.paths import AS_WRITTEN, RecipePath
-from pipeline.recipe.presets import Preset
 from pipeline.recipe.sources import SourceRecipe
 from shards.config import Settings, are_named, item_names, list_of, shared_names, table_of
 from shards.errors import plural
@@ -287,7 +286,7 @@ class Recipe(Settings):
         if isinstance(chat, ChatRecipe) and chat.has_texts and self.tokenizer.file is None:
             ends = [token for token in (self.tokenizer.eos_token, self.tokenizer.bos) if isinstance(token, str)]
             yield from chat.check_tokens([*map(str, special), *chat.name_tokens()], ends)
-        weights, names = self.tokenizer.sample_weights, [source.name for source in self.sources]
+        weights, names = self.tokenizer.sample_weights, self.source_names
         has_names = are_named(self.sources)
         if has_names and isinstance(weights, dict) and set(weights) != set(names):
             yield f"tokenizer.sample_weights: expected one weight for each of {sorted(names)}, got {sorted(weights)}"
@@ -304,13 +303,8 @@ class Recipe(Settings):
 
     def _list_mixed(self, source: str) -> list[str]:
         """Return the presets with `when = "mix"` that a source has on, by its table or else by the recipe's."""
-        mixed: list[str] = []
-        for own in (one.clean for one in self.sources if one.name == source):
-            for name in CleanRecipe.model_fields:
-                table: Any = getattr(self.clean if getattr(own, name) is None else own, name)
-                if isinstance(table, Preset) and table.enabled and table.when == "mix":
-                    mixed.append(name)
-        return mixed
+        given = [one.clean.with_defaults(self.clean) for one in self.sources if one.name == source]
+        return [preset.name for clean in given for preset in clean.presets("mix")]
 
     def _check_weights(self) -> Iterator[str]:
         """Yield the sources whose weight leaves them next to nothing of the mix, or of a phase."""
@@ -347,6 +341,11 @@ class Recipe(Settings):
         for place, weights in weighed.items():
             if weights and not any(weights.values()):
                 yield f"{place}: every source has the weight 0. Give one of them more."
+
+    @property
+    def source_names(self) -> list[str]:
+        """The names of the data recipe's sources, in order."""
+        return [source.name for source in self.sources]
 
     @property
     def has_weights(self) -> bool:

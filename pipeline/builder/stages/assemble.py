@@ -52,7 +52,7 @@ def run_assemble(build: RunningBuild) -> None:
             shards,
             build.run_list.address,
             str(build.mix),
-            tuple(source.name for source in recipe.sources),
+            tuple(recipe.source_names),
             recipe.seed,
             properties,
             conversations=tuple(source.name for source in recipe.sources if source.has_conversations),

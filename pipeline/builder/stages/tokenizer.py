@@ -108,12 +108,12 @@ def _note_kept_sample(build: RunningBuild, result: train.TokenizerResult) -> dic
 
 
 def _weights(build: RunningBuild) -> dict[str, float]:
-    """Return the weights of the sources in the sample; those of a mix without weights are bytes of text."""
+    """Return the weights of the sources in the sample, in order; those of a mix without weights are bytes of text."""
     weights = Demand(build.recipe).weights
     if sum(map(bool, weights)) > 1:  # of a source alone, not all may have been read
         weights = Demand(build.recipe, [selection.text_bytes for selection in build.selections]).weights
-    given = dict(zip((source.name for source in build.recipe.sources), weights, strict=True))
-    return build.recipe.tokenizer.sample_weights or given
+    given = dict(zip(build.recipe.source_names, weights, strict=True))
+    return given | (build.recipe.tokenizer.sample_weights or {})
 
 
 def _make_task(build: RunningBuild) -> Task:
@@ -124,7 +124,6 @@ def _make_task(build: RunningBuild) -> Task:
     drawn from the text that was fetched.
     """
     recipe = build.recipe
-    weights = {source.name: _weights(build)[source.name] for source in recipe.sources}
     spans = {
         selection.source.name: tuple(_sample_spans(selection, recipe.tokenizer.sample_bytes))
         if selection.source.content == "column"
@@ -132,7 +131,7 @@ def _make_task(build: RunningBuild) -> Task:
         for selection, own in zip(build.selections, build.units, strict=True)
     }
     payload = sample.TokenizerTask(
-        recipe.tokenizer, tuple(recipe.sources), spans, weights, recipe.seed, recipe.sample_limits()
+        recipe.tokenizer, tuple(recipe.sources), spans, _weights(build), recipe.seed, recipe.sample_limits()
     )
     return make_task(payload, sum(sample.sample_budgets(payload)))
 
