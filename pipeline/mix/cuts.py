@@ -99,7 +99,7 @@ def find_short(index: Index, has_more: tuple[bool, ...]) -> dict[int, int]:
     # Sources that were read whole bound the set: nothing more is read than it can use.
     reach = tokens
     for s, axis in enumerate(axes):
-        if not has_more[s]:
+        if not has_more[s] and demand.shares.fractions[s]:
             if demand.validation_fault(s, axis.total):
                 return {}
             start = _cut_validation(demand, s, axis, demand.val_shards)[-1][1]

@@ -168,6 +168,13 @@ def test_when_short_applies_once_all_is_read(load: Any, run: Any):
     assert notes.epochs > 1
 
 
+def test_a_source_that_is_left_out_ends_no_reading(load: Any, run: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(selection, "FIRST_BYTES_PER_TOKEN", 0.5)
+    code = run(load("sources.notes.weight=0")).manifest.sources[0]
+    assert code.unread_bytes > 0
+    assert code.epochs == 1
+
+
 def test_for_a_share_of_the_documents_more_is_read(load: Any, run: Any, opened: list[str], tmp_path: Path):
     whole, taken = load(), load("sources.code.take=0.25")
     for before, after in zip(open_sources(whole), open_sources(taken), strict=True):
