@@ -30,11 +30,10 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import last_part
 from pipeline.mix.cuts import MixResult
 from pipeline.mix.evidence import find_reasons, read_evidence
-from shards.errors import InputError
 from shards.format.arrays import Bools
 from shards.format.manifest import BLOCK_LIST_REASON, MANIFEST_FILE
 from shards.format.vocabulary import Vocabulary, read_vocabulary
-from shards.report.render import TEMPLATES, make_render_environment, read_style
+from shards.report.render import TEMPLATES, check_replaceable, make_render_environment, read_style
 from shards.stores.files import atomic_open, make_folder
 from shards.stores.open import open_writable_store
 from shards.terminal.display import JsonObject, find_difference
@@ -52,8 +51,7 @@ _OTHER_COUNTS = [1.0, 2.0, 5.0]
 """The other values of a limit that allows none of something."""
 _OWN_TEMPLATES = Path(__file__).parent / "templates"
 _MARK = b'<meta name="generator" content="tokenmill clean-report">'
-"""In the first bytes of the page; a file without it is not replaced."""
-_MARK_WITHIN = 4096
+"""In the page; a file without it is not replaced."""
 
 
 @dataclass
@@ -246,8 +244,7 @@ class StoredDocuments:
 def find_start(first: str, second: str) -> int:
     """Return the character from which two texts are shown: shortly before they first differ."""
     same = find_difference(first, second)
-    start = max(0, same - BEFORE_CHARACTERS) if first != second else 0
-    return next((at + 1 for mark in "\n " if (at := first.find(mark, start, same)) >= 0), start) if start else 0
+    return max(0, same - BEFORE_CHARACTERS) if first != second else 0
 
 
 def write_page(report: JsonObject, out: Path) -> None:
@@ -258,13 +255,12 @@ def write_page(report: JsonObject, out: Path) -> None:
         out: the file, which may be an earlier page.
 
     Raises:
-        InputError: the file was not written by this command, or its folder is another user's.
-        OSError: it cannot be written.
+        InputError: its folder is another user's.
+        OSError: no report wrote the file, or it cannot be written.
     """
     make_folder(out.parent)
     page = render_page(report)
-    if out.exists() and (not out.is_file() or _MARK not in out.read_bytes()[:_MARK_WITHIN]):
-        raise InputError(f"{out}: not written by clean-report, so not replaced. Give another file, or move this one.")
+    check_replaceable(out, _MARK)
     with atomic_open(out) as file:
         file.write(page.encode())
 

@@ -41,6 +41,16 @@ from shards.terminal.display import JsonObject, Table, format_value, printable
 TEMPLATES = Path(__file__).parent / "templates"
 
 
+def check_replaceable(file: Path, mark: bytes) -> None:
+    """Refuse to write a report over a file that none wrote: one without a mark.
+
+    Raises:
+        FileExistsError: it is such a file.
+    """
+    if file.exists() and not (file.is_file() and mark in file.read_bytes()):
+        raise FileExistsError(f"{file}: not written by a report, so not replaced. Give another place, or move it.")
+
+
 @dataclass(frozen=True)
 class Report:
     """A report: everything it shows.

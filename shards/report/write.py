@@ -25,7 +25,7 @@ from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import ShardSet
 from shards.format.shard import Shard
 from shards.format.vocabulary import Vocabulary
-from shards.report.render import Report, describe_sources, render_card, render_page, rows_of
+from shards.report.render import Report, check_replaceable, describe_sources, render_card, render_page, rows_of
 from shards.stores.files import atomic_open, make_folder, read_file
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
@@ -101,7 +101,8 @@ def write_report(
     store = open_store(path)
     out = folder_beside(store, "report") if out is None else out
     check_outside(out, store)
-    _check_replaceable(out)
+    for name, mark in _MARKS.items():
+        check_replaceable(out / name, mark)
     # Beside the set, or beside the report of a set at an address.
     if audit is None:
         audit = folder_beside(store if store.folder is not None else FolderStore(out), "audit")
@@ -131,19 +132,6 @@ def write_report(
         with atomic_open(out / name) as file:
             file.write(text.encode())
     return report
-
-
-def _check_replaceable(out: Path) -> None:
-    """Refuse to write over a page or a card that no report wrote.
-
-    Raises:
-        FileExistsError: the folder has such a file.
-    """
-    for name, mark in _MARKS.items():
-        if (out / name).exists() and not ((out / name).is_file() and mark in (out / name).read_bytes()):
-            raise FileExistsError(
-                f"{out / name}: not written by a report, so not replaced. Give another --out, or move it."
-            )
 
 
 _MOST_AUDIT_BYTES = 1 << 28
