@@ -16,6 +16,7 @@ from shards.format.tokenizer_json import (
     find_special,
     find_spelling,
     is_byte_level,
+    list_added,
     list_parts,
     make_plain,
     run_tokenizers,
@@ -30,8 +31,7 @@ EXACT = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": F
 
 def add_chat_tokens(tokenizer: Part, tokens: Sequence[str]) -> Part:
     """Return a parsed tokenizer.json with a table's special tokens: those that it lacks have the next ids."""
-    added: list[Part] = list(tokenizer.get("added_tokens") or [])
-    have = find_special(tokenizer)
+    added, have = list_added(tokenizer), find_special(tokenizer)
     following = 1 + max([*find_entries(tokenizer).values(), *(token["id"] for token in added)])
     added = [token | EXACT if token["content"] in tokens else token for token in added]
     for number, text in enumerate(token for token in tokens if token not in have):

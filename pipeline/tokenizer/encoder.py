@@ -11,8 +11,6 @@ size, `tokenizers` 130 times. So are long runs of slashes, and of letters if the
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from __future__ import annotations
-
 import ctypes
 import functools
 import hashlib

@@ -28,6 +28,7 @@ from shards.format.tokenizer_json import (
     find_spelling,
     find_twins,
     is_byte_level,
+    list_added,
     list_parts,
     make_set_tokenizer,
 )
@@ -201,14 +202,14 @@ def _find_faults(data: Part) -> Iterator[str]:
 def _find_bos(data: Part) -> str | None:
     """Return the special token with which a given tokenizer begins documents, by its file or name; None if unclear."""
     special = find_special(data)
-    added = _list_added(data)
+    added = _list_begun(data)
     if added and added[0] in special:
         return added[0]
     known = [text for text in BOS_TEXTS if text in special]
     return known[0] if len(known) == 1 else None
 
 
-def _list_added(data: Part) -> list[str]:
+def _list_begun(data: Part) -> list[str]:
     """Return the tokens that a given tokenizer's post-processor puts before a document."""
     added: list[str] = []
     for part in list_parts(data.get("post_processor"), "processors"):
@@ -229,8 +230,7 @@ def _find_wrong_ids(data: Part) -> Iterator[str]:
     Raises:
         ValueError: `tokenizers` cannot read it.
     """
-    added: list[Part] = data.get("added_tokens") or []
-    entries = find_entries(data)
+    added, entries = list_added(data), find_entries(data)
     if all(entries.get(token["content"]) == token["id"] for token in added):
         return  # an entry of the model keeps its id, so that nothing has to be loaded: 0.06 s
     from tokenizers import Tokenizer
@@ -287,10 +287,9 @@ def explain_making(folder: Path) -> str:
 def _describe_ignored(data: Part) -> list[str]:
     """Return what a given tokenizer's file asks for that a set does not do: one phrase each."""
     ignored = [f"{key} (no document is cut or padded)" for key in ("truncation", "padding") if data.get(key)]
-    if added := _list_added(data):
+    if added := _list_begun(data):
         ignored.append(f"a post-processor that begins documents with {', '.join(added)} (tokenizer.bos decides)")
-    tokens: list[Part] = data.get("added_tokens") or []
-    others: list[str] = [token["content"] for token in tokens if not token.get("special")]
+    others: list[str] = [token["content"] for token in list_added(data) if not token.get("special")]
     if others:
         ignored.append(f"{plural(len(others), 'added token')} not marked as special, such as {json.dumps(others[0])}")
     return ignored
@@ -300,8 +299,7 @@ def _find_missing(data: Part, entries: dict[str, int], spelling: Spelling) -> It
     """Yield a given tokenizer's missing entries without which text would be lost, and entries without bytes."""
     # A byte-level tokenizer needs all bytes, and nothing else; others an entry for what they do not know.
     if not spelling.space:
-        tokens: list[Part] = data.get("added_tokens") or []
-        own = entries.keys() - {token["content"] for token in tokens}
+        own = entries.keys() - {token["content"] for token in list_added(data)}
         if foreign := set[str]().union(*own) - set(byte_characters()):
             text, character = min((text, character) for text in own for character in foreign & set(text))
             found = f"entry {text!r} holds {character!r}, which is not in the byte-level alphabet"

@@ -1,5 +1,6 @@
 """The tokenizer of a build: trained on a sample, now or by an earlier build, or the file that the recipe gives."""
 
+from functools import partial
 from typing import Any
 
 from pipeline.builder.running_build import RunningBuild
@@ -31,11 +32,10 @@ def run_tokenizer(build: RunningBuild) -> None:
     """
     recipe, section = build.recipe, build.recipe.tokenizer
     # A file that the recipe gives, or a tokenizer that was trained before.
+    read = partial(read_encoder_file, eos_token=section.eos_token, bos=section.bos, chat=recipe.chat)
     if section.file is not None:
         build.say(f"tokenizer: {section.file}, as the recipe says")
-        build.tokenizer = read_encoder_file(
-            section.file, eos_token=section.eos_token, bos=section.bos, chat=recipe.chat
-        )
+        build.tokenizer = read(section.file)
         if build.tokenizer.added:
             added = ", ".join(build.tokenizer.added)
             build.say(f"tokenizer: the special tokens of [chat] that the file lacks have new ids: {added}")
@@ -69,14 +69,8 @@ def run_tokenizer(build: RunningBuild) -> None:
         )
     build.recipe = recipe.with_values(tokenizer=section.with_values(**_note_kept_sample(build, result)))
     home = build.folder_of("tokenizer", task)
-    build.tokenizer = read_encoder_file(
-        f"{home}/{train.TOKENIZER_FILE}",
-        eos_token=section.eos_token,
-        bos=section.bos,
-        content=bytes(TaskOutput(home).read(train.TOKENIZER_FILE)),
-        task=str(home),
-        chat=recipe.chat,
-    )
+    content = bytes(TaskOutput(home).read(train.TOKENIZER_FILE))
+    build.tokenizer = read(f"{home}/{train.TOKENIZER_FILE}", content=content, task=str(home))
 
 
 def _note_kept_sample(build: RunningBuild, result: train.TokenizerResult) -> dict[str, Any]:
