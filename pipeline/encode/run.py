@@ -141,9 +141,8 @@ class Run:
 
     def read_measures(self, first: int, last: int) -> Float32s:
         """Read the measures of documents [first, last), float32 `(last - first, measures)`."""
-        size = MEASURES_DTYPE.itemsize * len(self.measures)
-        data = self.output.read(MEASURES_FILE, first * size, last * size)
-        return np.frombuffer(data, MEASURES_DTYPE).reshape(last - first, len(self.measures))
+        size = len(self.measures)
+        return self.output.read_rows(MEASURES_FILE, MEASURES_DTYPE, first * size, last * size).reshape(-1, size)
 
     def read_measure(self, index: int, name: str) -> float:
         """Read one measure of the document at an index."""
@@ -171,7 +170,7 @@ class Run:
 
     def read_hits(self) -> Rows:
         """Read the hits of evaluation items, `HIT_DTYPE (hits,)`, in the documents' order."""
-        return np.frombuffer(self.output.read(HITS_FILE), HIT_DTYPE)
+        return self.output.read_rows(HITS_FILE, HIT_DTYPE)
 
     def read_documents(self, first: int, last: int) -> Rows:
         """Read the rows of documents [first, last), `DOCUMENT_DTYPE (last - first,)`."""

@@ -102,7 +102,13 @@ def publish_attempt(attempt: Attempt, result: Result) -> None:
         target = attempt.home.child(attempt.name)
 
     def move(name: str) -> None:
-        result.files[name].version = _move(attempt, target, name)
+        path, written = attempt.folder / name, result.files[name]
+        if target.folder is None or attempt.in_scratch:
+            written.version = target.put(name, path)
+            return
+        sync_path(path)
+        target.folder.mkdir(parents=True, exist_ok=True)
+        written.version = str(path.replace(target.folder / name).stat().st_mtime_ns)
 
     # To a remote store several at once, as each waits for answers; the receipt comes after all of them.
     map_in_threads(move, list(result.files), UPLOADS_AT_ONCE if target.request_bytes else 1)
@@ -135,16 +141,6 @@ def _is_second(attempt: Attempt, result: Result) -> bool:
             "failing. The files of the first attempt are kept."
         )
     return True
-
-
-def _move(attempt: Attempt, store: WritableStore, name: str) -> str:
-    """Give a file of an attempt its place in a store; return its version there."""
-    path = attempt.folder / name
-    if store.folder is None or attempt.in_scratch:
-        return store.put(name, path)
-    sync_path(path)
-    store.folder.mkdir(parents=True, exist_ok=True)
-    return str(path.replace(store.folder / name).stat().st_mtime_ns)
 
 
 def _list_contents(result: Result) -> set[tuple[str, str]]:

@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import xxhash
 
 from pipeline.engine.checksums import (
@@ -28,6 +29,7 @@ from pipeline.engine.checksums import (
     unseal,
 )
 from shards.errors import InputError, RunError, remedy_of
+from shards.format.arrays import Rows
 from shards.stores.store import ListedFile, Store
 
 RECEIPT_FILE = "receipt.json"
@@ -146,6 +148,11 @@ class TaskOutput(Generic[ResultT]):
             where = f"{self.store}/{self.result.stored_name(name)}"
             raise WorkFileDamagedError(str(self.store), where, "differs from what was written")
         return data[start - at : stop - at]
+
+    def read_rows(self, name: str, dtype: np.dtype[Any], first: int = 0, last: int | None = None) -> Rows:
+        """Read rows [first, last) of a file that holds nothing else, to its end by default; they are checked."""
+        size = dtype.itemsize
+        return np.frombuffer(self.read(name, first * size, None if last is None else last * size), dtype)
 
     def _read_checksums(self, base: int, first: int, last: int) -> bytes:
         """Read the checksums of a task's file, of blocks [first, last). With costly requests all are read once."""

@@ -201,11 +201,5 @@ def _read_parts(run: Run, rows: Rows) -> Iterator[Tokens]:
 
 def find_range(bands: TaskOutput[Any], number: int, ranges: int) -> tuple[int, int]:
     """Return the rows [first, last) of a bands task that are in one of this many equal ranges of keys."""
-    edges = np.frombuffer(bands.read(EDGES_FILE), EDGE_DTYPE)[:: (1 << EDGE_BITS) // ranges]
+    edges = bands.read_rows(EDGES_FILE, EDGE_DTYPE)[:: (1 << EDGE_BITS) // ranges]
     return int(edges[number]), int(edges[number + 1])
-
-
-def read_rows(bands: TaskOutput[Any], first: int, last: int) -> Rows:
-    """Read the rows [first, last) of a bands task, `BAND_DTYPE (last - first,)`."""
-    size = BAND_DTYPE.itemsize
-    return np.frombuffer(bands.read(BANDS_FILE, first * size, last * size), BAND_DTYPE)

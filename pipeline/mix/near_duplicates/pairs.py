@@ -11,7 +11,6 @@ are written sorted by partition, in parts of bounded size. Memory: about 60 byte
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -26,13 +25,13 @@ from pipeline.mix.near_duplicates.bands import (
     BAND_BITS,
     BAND_DTYPE,
     BANDS,
+    BANDS_FILE,
     EDGE_BITS,
     EDGE_DTYPE,
     EDGES_FILE,
     BandsTask,
     bands_digest,
     find_range,
-    read_rows,
 )
 from shards.audit.ngrams import finalize
 from shards.format.arrays import Int64s, Integers, Rows, UInt64s
@@ -126,7 +125,7 @@ def _read_repeated(task: PairsTask, report: Report) -> tuple[Rows, UInt64s]:
     def read(number: int) -> None:
         first, last = places[number]
         end = int(ends[number])
-        rows[end - (last - first) : end] = read_rows(bands[number], first, last)
+        rows[end - (last - first) : end] = bands[number].read_rows(BANDS_FILE, BAND_DTYPE, first, last)
         report(end * BAND_DTYPE.itemsize, 0)
 
     map_in_threads(read, range(len(bands)), threads)
@@ -194,10 +193,8 @@ def read_pairs(store: Store, first: int, last: int) -> Rows:
         WorkFileDamagedError: a file is absent or damaged.
     """
     output = TaskOutput(store)
-    edges = np.frombuffer(output.read(EDGES_FILE), EDGE_DTYPE).reshape(-1, PARTITIONS + 1)
-    size = PAIR_DTYPE.itemsize
-    read = partial(output.read, PAIRS_FILE)
-    parts = [np.frombuffer(read(int(part[first]) * size, int(part[last]) * size), PAIR_DTYPE) for part in edges]
+    edges = output.read_rows(EDGES_FILE, EDGE_DTYPE).reshape(-1, PARTITIONS + 1)
+    parts = [output.read_rows(PAIRS_FILE, PAIR_DTYPE, int(part[first]), int(part[last])) for part in edges]
     return np.concatenate([np.zeros(0, PAIR_DTYPE), *parts])
 
 

@@ -213,5 +213,5 @@ def read_similar(store: Store, min_jaccard: float) -> Rows:
     Raises:
         WorkFileDamagedError: a file is absent or damaged.
     """
-    pairs = np.frombuffer(TaskOutput(store).read(SIMILAR_FILE), SIMILAR_DTYPE)
+    pairs = TaskOutput(store).read_rows(SIMILAR_FILE, SIMILAR_DTYPE)
     return pairs[pairs["jaccard"] >= min_jaccard]
