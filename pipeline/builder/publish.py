@@ -13,7 +13,7 @@ from pipeline.builder.running_build import RunningBuild
 from pipeline.mix.mix_plan import ShardPlan
 from pipeline.recipe.paths import state_recipe_folder
 from pipeline.recipe.schema import Recipe
-from pipeline.recipe.shares import Demand, Shares
+from pipeline.recipe.shares import Demand
 from pipeline.tokenizer.given_tokenizer import TokenizerInfo
 from pipeline.tokenizer.kept_text import add_up_kept_text
 from pipeline.tokenizer.train import TOKENIZER_FILE
@@ -100,7 +100,7 @@ def publish(build: RunningBuild) -> Manifest:
         sources=[_source_entry(build, index) for index in range(len(recipe.sources))],
         drop_hashes=list(plan.block_lists),
         eval_tasks=list(plan.eval_tasks),
-        mix=describe_mix(_named(names, demand.shares), plan.requested_tokens, splits["train"].sources),
+        mix=describe_mix(demand.shares.by_name(recipe), plan.requested_tokens, splits["train"].sources),
         phases=_phase_entries(demand, plan.train_tokens, shards) if recipe.mix.phases else [],
         splits={split: entry for split, entry in splits.items() if split == "train" or entry.tokens},  # type: ignore[misc]
         shards=shards,
@@ -138,13 +138,9 @@ def _phase_entries(demand: Demand, train_tokens: int, shards: list[ShardEntry]) 
         # A phase is a split of its own: the training shards that have its name.
         own = describe_split((entry for entry in shards if entry.phase == phase.name), names, tokens)
         requested = [phase.shares.of(index, tokens) for index in range(len(names))]
-        mix = describe_mix(_named(names, phase.shares), requested, own.sources)
+        mix = describe_mix(phase.shares.by_name(demand.recipe), requested, own.sources)
         entries.append(describe_phase(str(phase.name), float(phase.share), own, mix))
     return entries
-
-
-def _named(names: list[str], shares: Shares) -> dict[str, float]:
-    return dict(zip(names, map(float, shares.fractions), strict=True))
 
 
 def _chat_entry(recipe: Recipe, tokenizer: TokenizerInfo) -> ChatEntry | None:

@@ -1,6 +1,6 @@
 """A build at work: each stage reads its attributes, runs its tasks through it, and adds what the tasks made."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -79,7 +79,7 @@ class RunningBuild(Build):
     trained_tokens: Counter[str] = field(init=False, default_factory=Counter[str])
     """The targets of the training documents, of each source of conversations."""
     stages: dict[str, StageResult[Any]] = field(init=False, default_factory=dict[str, StageResult[Any]])
-    used: dict[str, set[str]] = field(init=False, default_factory=dict[str, set[str]])
+    used: defaultdict[str, set[str]] = field(init=False, default_factory=lambda: defaultdict(set[str]))
     """By stage, the names in its folder that this build uses."""
     records: StageRecords = field(init=False)
     notes: list[str] = field(init=False, default_factory=list[str])
@@ -142,7 +142,7 @@ class RunningBuild(Build):
         result = self.driver.run_stage(name, function, tasks, outputs, unit=unit, before=prepare)
         self.spans.save()
         self.records.note(name, tasks)
-        self.used.setdefault(name, set()).update(task.digest for task in tasks)
+        self.used[name].update(task.digest for task in tasks)
         if result.ran and (retries := sum(done.retries for done in result.results.values())):
             self.note(f"{name}: {plural(retries, 'request')} failed and had to be retried")
         # A source that was too short is encoded in several turns.
@@ -172,7 +172,7 @@ class RunningBuild(Build):
         """Delete from the work folder what this build did not use."""
         self.used["rows"] = {*self.recipe.source_names}
         for stage in (*ORDER, "rows"):
-            store, used = self.work.child(stage), self.used.get(stage, set())
+            store, used = self.work.child(stage), self.used[stage]
             for file in list(store.list()):
                 if file.name.partition("/")[0] not in used:
                     store.delete(file.name)

@@ -313,14 +313,13 @@ def _estimate_source(demand: Demand, number: int, sample: SourceSample, train: i
 def _estimate_phases(demand: Demand, train_tokens: int) -> list[JsonObject]:
     """Return the plan's phases of a set of this many training tokens; none if the recipe has none."""
     sizes = zip(demand.phases, demand.phase_tokens(train_tokens), demand.phase_shards(train_tokens), strict=True)
-    names = demand.recipe.source_names
     return [
         {
             "name": phase.name,
             "share": float(phase.share),
             "tokens": tokens,
             "shards": shards,
-            "sources": dict(zip(names, map(float, phase.shares.fractions), strict=True)),
+            "sources": phase.shares.by_name(demand.recipe),
         }
         for phase, tokens, shards in sizes
         if phase.name is not None

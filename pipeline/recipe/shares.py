@@ -41,6 +41,10 @@ class Shares:
         total = sum(exact) or 1
         return tuple(weight / total for weight in exact)
 
+    def by_name(self, recipe: Recipe) -> dict[str, float]:
+        """Return the share of each source, by its name."""
+        return dict(zip(recipe.source_names, map(float, self.fractions), strict=True))
+
     def of(self, source: int, total: int) -> int:
         """Return the source's share of a total, rounded down."""
         return int(self.fractions[source] * total)

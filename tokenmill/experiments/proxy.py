@@ -46,7 +46,7 @@ _ATTEMPTS = 2
 _SHOWN_LINES = 5
 
 
-def scored_keys(recipe: JsonObject, _payload: Any = None) -> JsonObject:
+def scored_keys(recipe: JsonObject) -> JsonObject:
     """Return the part of a proxy's train recipe that may change a score."""
     return {key: value for key, value in recipe.items() if key not in _WITHOUT_EFFECT}
 

@@ -56,7 +56,7 @@ def run_encode(build: RunningBuild) -> None:
         for task in tasks
     ]
     build.run_list = RunList(build.work.child("encode"), build.runs)
-    build.used.setdefault("encode", set()).add(build.run_list.folder)
+    build.used["encode"].add(build.run_list.folder)
     # What was dropped, source by source: first what stops the build, then what is only said.
     encoded = [build.encoded(index) for index in range(len(recipe.sources))]
     build.tallies = [Tally.sum(result.tally for result in own) for own in encoded]
