@@ -200,7 +200,8 @@ def cut_sources(index: Index, has_more: tuple[bool, ...] = ()) -> MixPlan:
 
 def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> _Cuts:
     recipe = demand.recipe
-    targets = demand.shares.targets(source, recipe.split.val_tokens, number)
+    share = demand.shares.fractions[source] * recipe.split.val_tokens
+    targets = [int(share * shard / (number or 1)) for shard in range(number + 1)]
     if not axis.total:  # of a source that is still to be read
         return [(0, Cut(0, FIRST_HASH)) for _ in targets]
     cuts = _cut_split(axis, Cut(0, FIRST_HASH), targets, last=number)

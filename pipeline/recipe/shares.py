@@ -49,11 +49,6 @@ class Shares:
         """Return the source's share of a total, rounded down."""
         return int(self.fractions[source] * total)
 
-    def targets(self, source: int, total: int, num_shards: int) -> list[int]:
-        """Return the running targets of a source's share: `num_shards + 1` numbers from 0 to its share of the total."""
-        share = self.fractions[source] * total
-        return [int(share * shard / (num_shards or 1)) for shard in range(num_shards + 1)]
-
 
 @dataclass(frozen=True)
 class Phase:
