@@ -329,20 +329,12 @@ def _describe(model: type[BaseModel], details: list[Document]) -> str:
     own = [str(detail["ctx"]["error"]) for detail in details if detail["type"] == "value_error"]
     if own:  # of a check of ours: the value has the right type
         return f"{own[0]}; got {show_value(value)}"
-    kinds = {detail["type"] for detail in details}
     expected = [
         _EXPECTED.get(detail["type"]) or re.sub(".* should (be|have) | after validation", "", detail["msg"])
         for detail in details
     ]
     words = " or ".join(dict.fromkeys(expected))
-    # A wrong word first, then a value with or without quotes that it should not have.
-    hint = ""
-    if isinstance(value, str):
-        hint = did_you_mean(value, re.findall("'([^']*)'", words))
-        if not hint and any(type(_parse_value(value)) in _UNQUOTED.get(kind, ()) for kind in kinds):
-            hint = f" Write it without quotes: {value.strip()}"
-    elif "string_type" in kinds and isinstance(value, bool | int | float):
-        hint = f' Write it in quotes: "{show_value(value)}"'
+    hint = did_you_mean(value, re.findall("'([^']*)'", words)) if isinstance(value, str) else ""
     return f"expected {words}; got {show_value(value)}{hint and '.'}{hint}"
 
 
@@ -359,8 +351,6 @@ _EXPECTED = {
     "tuple_type": "a list",
 }
 """What a key expects, by the type of pydantic's error, where its own words are those of Python or JSON."""
-_UNQUOTED = {"bool_type": (bool,), "float_type": (int, float), "int_type": (int,), "list_type": (list,)}
-"""The types of values that are written without quotes."""
 
 
 def _describe_unknown(model: type[BaseModel], parent: type[BaseModel] | None, key: str) -> str:
