@@ -90,27 +90,22 @@ def find_short(index: Index, has_more: tuple[bool, ...]) -> dict[int, int]:
     Returns:
         The tokens that each such source needs in total: its share of both splits and one longest document.
     """
-    recipe = index.recipe
-    tokens = recipe.mix.tokens
-    if tokens == "max" or not any(has_more):
+    if index.recipe.mix.tokens == "max" or not any(has_more):
         return {}
-    demand = Demand(recipe)
+    demand = Demand(index.recipe)
     axes = [Axis(index, source) for source in range(len(has_more))]
     # Sources that were read whole bound the set: nothing more is read than it can use.
-    reach = tokens
-    for s, axis in enumerate(axes):
-        if not has_more[s] and demand.shares.fractions[s]:
-            if demand.validation_fault(s, axis.total):
-                return {}
-            start = _cut_validation(demand, s, axis, demand.val_shards)[-1][1]
-            reach = min(reach, demand.limit(s, axis.total - start.tokens))
-    # The set cannot be made: reading more would not help.
-    if reach == 0 or (reach < tokens and recipe.mix.when_short != "shrink"):
+    left = [
+        None if more else axis.total - _cut_validation(demand, s, axis, demand.val_shards)[-1][1].tokens
+        for s, (axis, more) in enumerate(zip(axes, has_more, strict=True))
+    ]
+    grant = demand.grant(left)
+    if grant.fault:  # reading more would not help
         return {}
     short: dict[int, int] = {}
     for s, axis in enumerate(axes):
         # One token for rounding, and one document, by which validation may exceed its share.
-        needed = demand.tokens(s, reach) + 1 + int(index.longest[:, s].max())
+        needed = demand.tokens(s, grant.train_tokens) + 1 + int(index.longest[:, s].max())
         if has_more[s] and axis.total < needed:
             short[s] = needed
     return short
