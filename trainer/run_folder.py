@@ -69,19 +69,25 @@ class RunRecord(Settings):
     @property
     def idle_seconds(self) -> float:
         """The time between the beginnings of the first and the last process in which no step was taken."""
-        (began, before), (last, taken) = [*self.processes[:1], *self.processes[-1:]] or [(0.0, 0.0)] * 2
+        if not self.processes:
+            return 0.0
+        (began, before), (last, taken) = self.processes[0], self.processes[-1]
         return max(0.0, last - began - (taken - before))
 
 
 def check_run_folder(run: Path) -> None:
-    """Refuse a run's folder that holds other files than those of a scheduler, and no run.
+    """Refuse a run's folder that holds other files than those of a scheduler, and no run, or no place for samples.
+
+    A run begins with its record. Its other small files are in the folders of sets and models, too.
 
     Raises:
         InputError: it does.
     """
     names = {path.name for path in run.glob("[!.]*") if path.suffix not in (".log", ".out", ".err")}
-    if names and not names & {RECIPE_FILE, TOKENIZER_FILE, "metrics.jsonl", "checkpoints"}:
+    if names and not names & {RUN_FILE, "metrics.jsonl", "checkpoints"}:
         raise InputError(f"{run}: holds {min(names)!r}, and no training run. Give --run a folder of its own.")
+    if "samples" in names and not (run / "samples").is_dir():
+        raise InputError(f"{run / 'samples'}: a file, or a link to nothing; expected a folder. Remove it.")
 
 
 def find_run_record(run: Path) -> RunRecord | None:

@@ -93,10 +93,10 @@ class Session:
     @property
     def trained(self) -> TrainedModel:
         """The current model, to score it and to continue texts with it."""
-        one = self.shard_set
-        content = self._tokenizer_json
-        chat = one.manifest.chat
-        return TrainedModel(self.model, self.recipe.train, content, one.eos_id, one.bos_id, self.step, one, chat)
+        one, content = self.shard_set, self._tokenizer_json
+        return TrainedModel(
+            self.model, self.recipe.train, content, one.eos_id, one.bos_id, self.step, one, one.manifest.chat
+        )
 
     @cached_property
     def peak_tokens_per_s(self) -> float | None:
@@ -170,7 +170,7 @@ def open_session(
         place: the shard set: a folder, or an address in a remote store.
         run: the run's folder; it is created if absent.
         say: called with each line the user should know.
-        start: the checkpoint of another run that this one begins from, if it has not begun.
+        start: the checkpoint of another run that this one begins from, if it has not begun; without links.
         weights: those that it begins with, if it has not begun.
         cache: keeps the shards of a set that is not on this machine.
 
@@ -321,8 +321,6 @@ def _prepare_run(session: Session, found: Checkpoint | None, weights: GivenWeigh
     # Weights and two moments in fp32: find out now, not after an hour, whether the disk can hold a checkpoint.
     parameters = count_parameters(recipe.model, session.model.vocab_size)
     check_disk(run, 12 * parameters, f"{run}: a checkpoint")
-    with atomic_open(run / TOKENIZER_FILE) as file:
-        file.write(shard_set.tokenizer_json)
     folder = shard_set.store.folder
     place = str(folder.resolve() if folder else shard_set.store)
     record = RunRecord(
@@ -334,10 +332,12 @@ def _prepare_run(session: Session, found: Checkpoint | None, weights: GivenWeigh
     )
     if found is not None:
         record = describe_beginning(run, found, recipe, record)
-    # Before the metrics: a run that has these has begun, and says from where.
+    # Before all others: by it the folder is that of a run. A run that has metrics has begun, and says from where.
     write_text(run / RUN_FILE, record.model_dump_json(indent=2) + "\n")
     if found is not None:
         copy_metrics(found.run, run, until_step=found.state.step)
+    with atomic_open(run / TOKENIZER_FILE) as file:
+        file.write(shard_set.tokenizer_json)
     write_text(run / RECIPE_FILE, recipe.model_dump_json(indent=2) + "\n")
 
 

@@ -173,10 +173,9 @@ class Names(dict[str, Any]):
 
     def __init__(self) -> None:
         """Begin with the helpers for files; `read(path)` gives the bytes of one."""
-        helpers = {"parquet": parquet, "table": table, "arrow": arrow, "edit": edit}
-        super().__init__(gzip=gzip, json=json, os=os, pickle=pickle, zstandard=zstandard, **helpers)
-        self["stream"] = pa.ipc.new_stream
-        self["read"] = lambda path: Path(path).read_bytes()
+        super().__init__(gzip=gzip, json=json, os=os, pickle=pickle, zstandard=zstandard)
+        self.update(parquet=parquet, table=table, arrow=arrow, edit=edit)
+        self.update(stream=pa.ipc.new_stream, read=lambda path: Path(path).read_bytes())
 
     def __missing__(self, name: str) -> Any:
         """Import a name."""
