@@ -8,11 +8,7 @@ from shards import ShardSet
 from shards.config import Document, item_names, list_of, show_value, table_of
 from shards.errors import InputError
 from shards.terminal.reporter import Note
-from trainer.checkpoint.folders import (
-    Checkpoint,
-    find_newest_checkpoint,
-    read_checkpoint,
-)
+from trainer.checkpoint.folders import Checkpoint, find_newest_checkpoint, read_checkpoint
 from trainer.metrics import METRICS_FILE
 from trainer.optim import learning_rate
 from trainer.recipe import TrainRecipe
@@ -38,7 +34,7 @@ def find_resume_start(run: Path, start: Path | None, given: GivenWeights | None,
 
     Args:
         run: the run's folder.
-        start: the checkpoint of another run that this one begins from.
+        start: the checkpoint of another run that this one begins from, without links.
         given: the weights that it begins with.
         say: called with a message for each corrupt checkpoint that is newer.
 
@@ -49,7 +45,7 @@ def find_resume_start(run: Path, start: Path | None, given: GivenWeights | None,
     newest, record = find_newest_checkpoint(run, say), find_run_record(run)
     if newest is not None or (run / METRICS_FILE).exists():
         began, weights = (record.start, record.weights_sha256) if record else (None, None)
-        if start and began != str(start.resolve()):
+        if start and began != str(start):
             raise InputError(
                 f"{run}: began from {began or 'step 0'}, not from {start}. Choose another run folder, or leave --from "
                 "out to resume it."
@@ -83,9 +79,10 @@ def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSe
     changes, remedy = find_changes(earlier, recipe), "Keep it, or start a new run."
     finished = step >= max(earlier.train.steps, recipe.train.steps)
     what = f"without effect, as all {step:,} steps are done" if finished else CHANGED
-    fixed = {key: changes.pop(key) for key in [*changes] if key.startswith(FIXED_BY_CHECKPOINT)}
-    for key, (old, new) in fixed.items():
-        problems.append(f"{found.path}: {key} = {_show(old)}; the recipe has {_show(new)}. {remedy}")
+    for key in [*changes]:
+        if key.startswith(FIXED_BY_CHECKPOINT):
+            old, new = changes.pop(key)
+            problems.append(f"{found.path}: {key} = {_show(old)}; the recipe has {_show(new)}. {remedy}")
     for change in describe_changes(changes):
         say(f"{what}: {change}")
     if problems:
@@ -149,7 +146,7 @@ def describe_beginning(run: Path, found: Checkpoint, recipe: TrainRecipe, record
     if step and keys:
         changes.append(RecipeChange(after_step=step, keys=keys))
     return record.with_values(
-        start=earlier.start if found.run == run.resolve() else str(found.path.resolve()),
+        start=earlier.start if found.run == run.resolve() else str(found.path),
         weights=earlier.weights,
         weights_sha256=earlier.weights_sha256,
         changes=changes,

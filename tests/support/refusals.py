@@ -56,6 +56,7 @@ PLACES = {
     "TokenStream": "shards.torch",
     "TokenWindows": "shards.torch",
     "count_up": "tests.support.token_sets",
+    "delete_older": "trainer.checkpoint.folders",
     "load_file": "safetensors.torch",
     "load_train_recipe": "trainer.recipe",
     "open_store": "shards.stores.open",

@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import safetensors.torch
@@ -50,13 +51,10 @@ def flip_byte(path: Path) -> None:
 
 
 def test_everything_comes_back_bit_for_bit_without_a_pickle(tmp_path, monkeypatch):
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a pickle was read")
-
     model, optimizer = make_training(1)
     other, other_optimizer = make_training(2)  # torch imports modules that extend a pickler
     for module, name in ((pickle, "load"), (pickle, "loads"), (pickle, "Unpickler"), (torch, "load")):
-        monkeypatch.setattr(module, name, refuse)
+        monkeypatch.setattr(module, name, Mock(side_effect=AssertionError("a pickle was read")))
     saved = save_checkpoint(tmp_path, make_state(7), model, [optimizer])
     found = find_newest_checkpoint(tmp_path, print)
     assert found is not None
@@ -99,11 +97,7 @@ def test_corrupt_ones_are_moved_aside_and_crashed_saves_cleared(run):
 @pytest.mark.parametrize("place", [(safetensors.torch, "save_file"), (Path, "rename")], ids=lambda place: place[1])
 def test_a_save_that_fails_leaves_the_others_and_nothing_else(run, monkeypatch, place):
     model, optimizer = make_training(1)
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(*place, fail)
+    monkeypatch.setattr(*place, Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         save_checkpoint(run, make_state(40), model, [optimizer])
     monkeypatch.undo()

@@ -78,9 +78,8 @@ def test_a_learning_rate_that_jumps_is_printed(train, milestone, tmp_path):
 
 def test_a_fork_begins_again_after_a_full_disk_and_without_a_step_to_take(train, milestone, tmp_path, monkeypatch):
     begin, run = (*WSD, "train.steps=2"), tmp_path / "run"
-    full = Mock(side_effect=OSError("no space left"))
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.session.write_text", full)
+        patch.setattr("trainer.session.write_text", Mock(side_effect=OSError("no space left")))
         train(run, *begin, more=("--from", milestone), status=2)
     assert "complete after 6 steps" in train(run, *begin, more=("--from", milestone)).stdout
     assert (run / "checkpoints" / milestone.name).is_dir()

@@ -50,6 +50,7 @@ def test_a_finished_run_keeps_its_record(train, run, extra, tmp_path):
 def test_keys_changed_in_the_middle_hold_from_a_step_on(train, trainer, tmp_path):
     run, other = tmp_path / "run", tmp_path / "other"
     train(run, "train.steps=3")
+    (run / "checkpoints").symlink_to((run / "checkpoints").rename(tmp_path / "disk"))
     train(run, "train.steps=6", "optimizer.lr=0.02", 'eval.prompts=["a"]')
     train(run, "train.steps=6", "optimizer.lr=0.09")  # it is finished
     train(run, "train.steps=9", "optimizer.lr=0.01", 'eval.prompts=["a"]')

@@ -3,7 +3,6 @@
 import hashlib
 import operator
 import re
-import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ STATE_FILE = "state.json"
 CHECKSUMS_FILE = "checksums.json"
 VERSION = 3
 """Of checkpoints. It changes with the order of the windows, too: a checkpoint counts windows."""
-_NAME = re.compile(r"step-\d{8,}")
+_NAME = re.compile(r"step-[0-9]{8,}")
 
 
 MAX_STATE_BYTES = 1 << 24
@@ -71,8 +70,8 @@ class Checkpoint:
 
     @property
     def run(self) -> Path:
-        """The folder of the run that wrote it, absolute."""
-        return self.path.resolve().parents[1]
+        """The folder of the run that wrote it, absolute; the checkpoint, or the folder of all, may be a link."""
+        return self.path.absolute().parents[1].resolve()
 
     @property
     def recipe(self) -> TrainRecipe:
@@ -174,12 +173,12 @@ def delete_older(run: Path, *, keep_last: int, keep_steps: Collection[int]) -> N
     """Delete a run's checkpoints but the last `keep_last` and those of `keep_steps`.
 
     Raises:
-        OSError: one cannot be deleted.
+        OSError: one cannot be renamed, to be deleted.
     """
     for old in list_checkpoints(run)[:-keep_last]:
         if step_of_checkpoint(old) not in keep_steps:
             # It is renamed first, so that a crash while it is deleted leaves no half of a checkpoint.
-            shutil.rmtree(old.rename(old.with_name(f".{old.name}.deleted")))
+            delete_path(old.rename(old.with_name(f".{old.name}.deleted")))
 
 
 def clear_leftovers(run: Path, *, after_step: int) -> list[Path]:

@@ -103,7 +103,7 @@ def train_model(
     try:
         # Nothing has begun yet: what is wrong here is refused.
         kept = _open_cache(place, cache, cache_limit, show)
-        began = Path(start) if start else None
+        began = Path(os.path.realpath(start)) if start else None
         session = open_session(loaded, place, Path(run), say=show, start=began, weights=weights, cache=kept)
     except OSError as error:  # such as a disk too small for a checkpoint
         raise InputError(f"{error}{any_remedy(error)}") from error
