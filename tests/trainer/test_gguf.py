@@ -131,7 +131,7 @@ def test_an_answer_stops_at_its_end_in_llama_cpp(chat: str, train, trainer, tmp_
     steps = ("train.steps=50", "eval.every_steps=50", "checkpoint.every_steps=50")
     train(tmp_path / "run", *packed, *steps, shards=tmp_path / "set")
     done = trainer.run("export-model", tmp_path / "run", "--to", "gguf", "--out", tmp_path / "gguf", expect=0)
-    assert "texts and 300 conversations; " in done.stderr
+    assert "texts and 300 conversations are equal" in done.stderr
     receipt = read_json(tmp_path / "gguf/export.json")
     assert receipt["greedy_texts"] == {"compared": 21, "equal": 21}
     assert (receipt["answer_ends_by"], receipt["chat_template"]["conversations_compared"]) == ("turn", 300)

@@ -143,8 +143,9 @@ def _write_hf(
     proof = prove_tokenizer(folder / TOKENIZER_FILE, bos_id=loaded.bos_id, shard_set=shard_set, others=others)
     receipt: JsonObject = {"tokenizer_proof": proof}
     if loaded.chat is not None:
-        known = shard_set if tokenizer is not None else None
-        proved = prove_template(known, "transformers", _apply(tokenizer)) if known else None
+        proved = None
+        if shard_set and tokenizer is not None:
+            proved = prove_template(shard_set, "transformers", _apply(tokenizer))
         receipt["chat_template"] = {"conversations_compared": proved}
     write_tensors(folder / WEIGHTS_FILE, weights, {"format": "pt"})
     return receipt
@@ -174,10 +175,11 @@ def _write_gguf(
     ids, texts, chat = receipt["tokenizer_proof"], receipt["greedy_texts"], receipt.get("chat_template")
     talks = f" and {plural(chat['conversations_compared'], 'conversation')}" if chat else ""
     say(
-        f"proved by llama.cpp: the ids of {ids['probes'] + ids['documents']} texts{talks}; {texts['equal']} of "
-        f"{texts['compared']} greedy texts equal to the last token"
+        f"the file is {'' if texts['equal'] else 'not '}proved by llama.cpp: the ids of "
+        f"{ids['probes'] + ids['documents']} texts{talks} are equal, and {texts['equal']} of {texts['compared']} "
+        "greedy texts to the last token"
     )
-    return {"proved": True} | receipt
+    return {"proved": texts["equal"] > 0} | receipt
 
 
 def _load_auto_tokenizer(folder: Path) -> Any:

@@ -127,8 +127,9 @@ def prove_gguf(
                 asked = {"prompt": prompt, "n_predict": new, "temperature": 0, "cache_prompt": False}
                 theirs = ask("/completion", asked | {"return_tokens": True})["tokens"]
                 given = [token for token in theirs if token not in ends]
-                equal += given == own.token_ids
-                if given != own.token_ids:
+                if given == own.token_ids:
+                    equal += 1
+                else:
                     _check_tie(file, trained, prompt, own.token_ids, given, TIES[dtype])
     receipt["greedy_texts"] = {"compared": len(prompts), "equal": equal}
     return receipt | ({"answer_ends_by": ours[-1].finish} if trained.chat else {})
