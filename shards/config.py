@@ -39,7 +39,7 @@ _KINDS = {
 
 
 class Settings(BaseModel):
-    """Base of all settings models. Frozen; refuses unknown keys, loose types, infinities and NaN."""
+    """Base of all models of settings and metadata. Frozen; refuses unknown keys, loose types, infinities and NaN."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
@@ -61,6 +61,10 @@ class Settings(BaseModel):
     def with_values(self, **values: Any) -> Self:
         """Return the settings with other values of some keys, which are not checked."""
         return self.model_copy(update=values)
+
+    def to_json(self) -> str:
+        """Return the settings as canonical JSON: keys in the model's order, two spaces, a final newline."""
+        return self.model_dump_json(indent=2) + "\n"
 
     def rules(self) -> Iterator[str]:
         """Yield the faults between the keys of the table, each as `KEY: FAULT`.
@@ -140,7 +144,7 @@ def check_settings(
     return result
 
 
-def read_partly(model: type[ModelT], data: Any, context: Any = None) -> ModelT:
+def read_partly(model: type[ModelT], data: Any, context: Any) -> ModelT:
     """Return what can be read of a table that its model refuses.
 
     A refused or missing key, or item of a list, is NaN, so that every `<` and `>` with it is false and it has no second

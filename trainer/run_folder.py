@@ -11,7 +11,7 @@ RUN/samples/         JSON lines of texts drawn at milestones and the ends of pha
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from shards import ShardSet, open_set
 from shards.config import Settings, in_form, load_settings
@@ -59,7 +59,7 @@ class RunRecord(Settings):
     """Of the files that had them, one after the other."""
     changes: list[RecipeChange] = []
     """In the order of steps."""
-    parameters: Annotated[int, Field(ge=0)] = 0
+    parameters: NonNegativeInt = 0
     """Of its model."""
     passed: list[PassedGate] = []
     """The phases, with what stood there, that `--go-on` has passed."""
@@ -128,7 +128,7 @@ def read_samples(run: Path) -> dict[int, list[dict[str, Any]]]:
 def update_run_record(run: Path, **changes: Any) -> None:
     """Change some fields of the record in the folder of a run that is at work."""
     record = read_run_record(run).with_values(**changes)
-    write_text(run / RUN_FILE, record.model_dump_json(indent=2) + "\n")
+    write_text(run / RUN_FILE, record.to_json())
 
 
 def read_run_record(run: Path) -> RunRecord:

@@ -333,12 +333,12 @@ def _prepare_run(session: Session, found: Checkpoint | None, weights: GivenWeigh
     if found is not None:
         record = describe_beginning(run, found, recipe, record)
     # Before all others: by it the folder is that of a run. A run that has metrics has begun, and says from where.
-    write_text(run / RUN_FILE, record.model_dump_json(indent=2) + "\n")
+    write_text(run / RUN_FILE, record.to_json())
     if found is not None:
         copy_metrics(found.run, run, until_step=found.state.step)
     with atomic_open(run / TOKENIZER_FILE) as file:
         file.write(shard_set.tokenizer_json)
-    write_text(run / RECIPE_FILE, recipe.model_dump_json(indent=2) + "\n")
+    write_text(run / RECIPE_FILE, recipe.to_json())
 
 
 def _spread(

@@ -163,7 +163,7 @@ def choose_val_rate(shard_set: ShardSet) -> int:
 
 def _read_shards(shard_set: ShardSet, val_rate: int, workers: int, advance: Advance) -> Totals:
     """Read every shard, validation first, and add up."""
-    totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocabulary)
+    totals = Totals(shard_set.manifest.source_names, shard_set.vocabulary)
     for split in ("val", "train"):
         ngrams, _ = np.hstack(totals.val.ngrams)
         search = ShardAudit(shard_set, val_rate, np.unique(ngrams))

@@ -49,13 +49,12 @@ def number_sources(
     return np.array([numbers.get(name, default) for name in names], np.int64)[codes]
 
 
-def read_sources(shard: Shard, names: list[str]) -> tuple[Int64s, Int64s]:
-    """Return the length of each document of a table, and its source as an index into `names`; int64 `(documents,)`.
+def read_sources(shard: Shard, numbers: Mapping[str, int]) -> tuple[Int64s, Int64s]:
+    """Return the length of each document of a table, and its source's number by `numbers`; int64 `(documents,)`.
 
     Raises:
-        ShardSetError: the document table names a source that is not in `names`.
+        ShardSetError: the document table names a source that has no number.
     """
-    numbers = {name: index for index, name in enumerate(names)}
     lengths, sources = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for batch, own, _ in iter_checked_documents(shard, ["source"]):
         lengths.append(own)
@@ -63,13 +62,13 @@ def read_sources(shard: Shard, names: list[str]) -> tuple[Int64s, Int64s]:
     return np.concatenate(lengths), np.concatenate(sources)
 
 
-def number_token_sources(shard: Shard, names: list[str], stop: int) -> Int64s:
-    """Return the source of each token in [0, stop) by the document table, as an index into `names`, int64 `(stop,)`.
+def number_token_sources(shard: Shard, numbers: Mapping[str, int], stop: int) -> Int64s:
+    """Return the number, by `numbers`, of the source of each token in [0, stop) by the document table, int64 `(stop,)`.
 
     Raises:
-        ShardSetError: the document table names a source that is not in `names`.
+        ShardSetError: the document table names a source that has no number.
     """
-    lengths, sources = read_sources(shard, names)
+    lengths, sources = read_sources(shard, numbers)
     # Only the documents that begin before `stop` have tokens there.
     documents = int(np.searchsorted(np.cumsum(lengths), stop)) + 1
     return np.repeat(sources[:documents], lengths[:documents])[:stop]

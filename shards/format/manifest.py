@@ -1,8 +1,8 @@
 """The metadata of a shard set as frozen models: `manifest.json` and each shard's own `*.json`.
 
 Reading is strict: unknown keys, loose types and names that leave the folder are refused. The models describe the form
-of a file; `shards.validation` checks whether its numbers are true. JSON is written in one canonical way (keys in model
-order, two spaces, a final newline), so that equal metadata gives equal bytes.
+of a file; `shards.validation` checks whether its numbers are true. JSON is written in one canonical way
+(`Settings.to_json`), so that equal metadata gives equal bytes.
 """
 
 import json
@@ -43,6 +43,7 @@ Split = Literal["train", "val"]
 Role = Literal["system", "user", "assistant"]
 Dtype = Literal["uint16", "uint32"]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+VocabSize = Annotated[int, Field(ge=1, le=1 << 32)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ContentHash = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
@@ -70,13 +71,7 @@ LEFT_OUT: Any = Field(default=None, exclude_if=is_none)
 """The default of a key that is written only if it has a value."""
 
 
-class _Model(Settings):
-    def to_json(self) -> str:
-        """Return the canonical JSON text of a manifest or sidecar, with a final newline."""
-        return self.model_dump_json(indent=2) + "\n"
-
-
-class FileEntry(_Model):
+class FileEntry(Settings):
     """A file of the set: its plain name, size in bytes and SHA-256."""
 
     path: PlainName
@@ -84,14 +79,14 @@ class FileEntry(_Model):
     sha256: Sha256
 
 
-class SourceCounts(_Model):
+class SourceCounts(Settings):
     """The contribution of one source: tokens (EOS included) and documents."""
 
     tokens: Count
     documents: Count
 
 
-class TokenizerEntry(_Model):
+class TokenizerEntry(Settings):
     """The tokenizer file, and the ids that a reader needs."""
 
     file: PlainName
@@ -102,7 +97,7 @@ class TokenizerEntry(_Model):
     special_tokens: dict[str, Count]
 
 
-class ChatEntry(_Model):
+class ChatEntry(Settings):
     """How the conversations of a set are written as tokens."""
 
     before: Annotated[dict[Role, str], Field(min_length=3)]
@@ -113,14 +108,14 @@ class ChatEntry(_Model):
     """The ids of what stands before an answer; the first is a special token's."""
 
 
-class RecipeEntry(_Model):
+class RecipeEntry(Settings):
     """The resolved recipe that built the set."""
 
     file: PlainName
     sha256: Sha256
 
 
-class RewritingEntry(_Model):
+class RewritingEntry(Settings):
     """How much of a source's encoded documents the tokenizer kept, including documents that the mix left out."""
 
     documents: Count
@@ -136,7 +131,7 @@ class RewritingEntry(_Model):
     """Tokens that stand for characters outside the vocabulary, which are lost."""
 
 
-class SourceEntry(_Model):
+class SourceEntry(Settings):
     """One source as the build found it: what it offered, and how many documents were dropped for each reason."""
 
     name: str
@@ -160,7 +155,7 @@ class SourceEntry(_Model):
     """The targets among the tokens of its training documents; None if these are no conversations."""
 
 
-class BlockListEntry(_Model):
+class BlockListEntry(Settings):
     """A block list whose documents were dropped from all sources before the mix."""
 
     file: str
@@ -174,7 +169,7 @@ class BlockListEntry(_Model):
     """Documents that the list dropped, copies included. A document in several lists counts for the first one."""
 
 
-class EvalTaskEntry(_Model):
+class EvalTaskEntry(Settings):
     """The items of an eval task that the set's builder searched for in its sources."""
 
     task: str
@@ -187,7 +182,7 @@ class EvalTaskEntry(_Model):
     """Content hashes of items that a document of the training split holds; distinct, in order."""
 
 
-class MixEntry(_Model):
+class MixEntry(Settings):
     """A source's share of the training split: requested and achieved, in tokens and as a fraction of all."""
 
     source: str
@@ -197,7 +192,7 @@ class MixEntry(_Model):
     achieved_tokens: Count
 
 
-class PhaseEntry(_Model):
+class PhaseEntry(Settings):
     """A phase of the mix: shards of the training split that follow each other, with shares of their own."""
 
     name: str
@@ -210,7 +205,7 @@ class PhaseEntry(_Model):
     """One row per source, as the set's `mix`, of this phase."""
 
 
-class SplitEntry(_Model):
+class SplitEntry(Settings):
     """Totals of one split."""
 
     requested_tokens: Count
@@ -220,7 +215,7 @@ class SplitEntry(_Model):
     sources: dict[str, SourceCounts]
 
 
-class ShardFiles(_Model):
+class ShardFiles(Settings):
     """The three files of one shard."""
 
     tokens: FileEntry
@@ -233,7 +228,7 @@ class ShardFiles(_Model):
         return self.tokens, self.documents, self.metadata
 
 
-class ShardEntry(_Model):
+class ShardEntry(Settings):
     """One shard as the manifest lists it."""
 
     name: PlainName
@@ -247,14 +242,14 @@ class ShardEntry(_Model):
     files: ShardFiles
 
 
-class SidecarFiles(_Model):
+class SidecarFiles(Settings):
     """The files that a shard's own metadata describes."""
 
     tokens: FileEntry
     documents: FileEntry
 
 
-class Sidecar(_Model):
+class Sidecar(Settings):
     """A shard's own metadata (`train-00000.json`): enough to use the shard alone."""
 
     format: Literal["tokenmill"] = FORMAT
@@ -263,7 +258,7 @@ class Sidecar(_Model):
     split: Split
     phase: str | None = LEFT_OUT
     dtype: Dtype
-    vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
+    vocab_size: VocabSize
     eos_id: Count
     bos_id: Count | None = LEFT_OUT
     tokenizer_sha256: Sha256
@@ -274,7 +269,7 @@ class Sidecar(_Model):
     files: SidecarFiles
 
 
-class Manifest(_Model):
+class Manifest(Settings):
     """The set's metadata. Written last: a folder with a manifest is a complete set."""
 
     format: Literal["tokenmill"] = FORMAT
@@ -282,7 +277,7 @@ class Manifest(_Model):
     format_version: Literal[1] = FORMAT_VERSION
     name: str
     dtype: Dtype
-    vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
+    vocab_size: VocabSize
     tokenizer: TokenizerEntry
     recipe: RecipeEntry
     chat: ChatEntry | None = LEFT_OUT
@@ -319,6 +314,11 @@ class Manifest(_Model):
     def files(self) -> list[FileEntry]:
         """The files of every shard, in order."""
         return [file for shard in self.shards for file in shard.files.entries]
+
+    @property
+    def source_names(self) -> list[str]:
+        """The names of the sources, in the set's order."""
+        return [source.name for source in self.sources]
 
     @property
     def conversations(self) -> list[str]:

@@ -120,7 +120,7 @@ class ShardSet:
     @cached_property
     def source_numbers(self) -> dict[str, int]:
         """The place of each source in the manifest, by name."""
-        return {source.name: number for number, source in enumerate(self.manifest.sources)}
+        return {name: number for number, name in enumerate(self.manifest.source_names)}
 
     @cached_property
     def splits(self) -> Mapping[Split, Shards]:

@@ -77,7 +77,7 @@ def remake_totals(manifest: Manifest) -> Manifest:
     Shares of phases cannot be computed from the manifest: they stay. So do requested tokens that are near enough: each
     was rounded down from an exact share.
     """
-    names = [source.name for source in manifest.sources]
+    names = manifest.source_names
     splits: dict[Split, SplitEntry] = {}
     listed: list[Split] = [*manifest.splits, *(shard.split for shard in manifest.shards)]
     for split in dict.fromkeys(listed):
@@ -101,7 +101,7 @@ def remake_totals(manifest: Manifest) -> Manifest:
             for name in names
         }
     mix = _remake_mix(manifest.mix, shares, train)
-    return manifest.model_copy(update={"splits": splits, "phases": phases, "mix": mix})
+    return manifest.with_values(splits=splits, phases=phases, mix=mix)
 
 
 def _remake_mix(written: Sequence[MixEntry], shares: Mapping[str, float], split: SplitEntry) -> list[MixEntry]:

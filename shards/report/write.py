@@ -190,14 +190,14 @@ def draw_samples(shard_set: ShardSet) -> dict[str, Table]:
     Raises:
         ShardSetError: a document table is not what the manifest says.
     """
-    names = [source.name for source in shard_set.manifest.sources]
-    samples: dict[str, Table] = {name: [] for name in names}
+    numbers = shard_set.source_numbers
+    samples: dict[str, Table] = {name: [] for name in numbers}
     for shard in shard_set.splits.get("train", ()):
         wanted = [name for name in shard.entry.sources if len(samples[name]) < SAMPLES]
         if not wanted:
             continue
-        _, sources = read_sources(shard, names)
-        rows = [np.flatnonzero(sources == names.index(name))[: SAMPLES - len(samples[name])] for name in wanted]
+        _, sources = read_sources(shard, numbers)
+        rows = [np.flatnonzero(sources == numbers[name])[: SAMPLES - len(samples[name])] for name in wanted]
         for place in find_places(shard, np.concatenate(rows).tolist()):
             samples[place.source].append(_read_sample(shard, place, shard_set.vocabulary))
     return samples

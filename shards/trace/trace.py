@@ -90,7 +90,7 @@ def trace(
     """
     shard_set = open_set(path)
     search = prepare_search(shard_set, query, limit)
-    names = [source.name for source in shard_set.manifest.sources]
+    names = shard_set.manifest.source_names
     advance = count_up(progress, shard_set.shards.num_tokens)
     described, hashes = list[Hit](), [np.empty((0, 16), np.uint8)]
     # Documents and hits of each source, added up in the order of the manifest.

@@ -218,7 +218,7 @@ def _check_sidecar(shard: Shard, manifest: Manifest) -> Iterator[Problem]:
     # The sidecar must be what the writer makes of the entry in the manifest.
     held = SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents)
     facts = {key: getattr(entry, key) for key in ShardEntry.model_fields if key != "files"}
-    expected = make_sidecar(SetProperties.of(manifest), held, facts).model_copy(update={"dtype": manifest.dtype})
+    expected = make_sidecar(SetProperties.of(manifest), held, facts).with_values(dtype=manifest.dtype)
     different = [key for key in Sidecar.model_fields if getattr(sidecar, key) != getattr(expected, key)]
     if different:
         values = "; ".join(

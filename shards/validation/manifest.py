@@ -54,7 +54,7 @@ def _check_names(manifest: Manifest) -> Faults:
         files = tuple(file.path for file in shard.files.entries)
         if files != (names := shard_file_names(shard.name)):
             yield "manifest_invalid", f"shard {shard.name} has the files {files}; expected {names}"
-    names = [source.name for source in manifest.sources]
+    names = manifest.source_names
     for place, mix in {"mix": manifest.mix, **{f"phase {own.name!r}": own.mix for own in manifest.phases}}.items():
         if (listed := [row.source for row in mix]) != names:
             yield "manifest_invalid", f"{place} lists {listed}; expected the sources in order, {names}"
@@ -63,7 +63,7 @@ def _check_names(manifest: Manifest) -> Faults:
 
 
 def _check_shards(manifest: Manifest) -> Faults:
-    known = {source.name for source in manifest.sources}
+    known = {*manifest.source_names}
     for shard in manifest.shards:
         total = count_all(shard.sources.values())
         if (shard.tokens, shard.documents) != (total.tokens, total.documents):
@@ -188,7 +188,7 @@ def _check_lists(manifest: Manifest) -> Faults:
             message = f"{plural(written[reason], 'document')} dropped {reason}; the sources count {dropped[reason]}"
             yield "totals_mismatch", f"drop_hashes: {message}"
     for key, names in (
-        ("sources", [source.name for source in manifest.sources]),
+        ("sources", manifest.source_names),
         ("phases", [phase.name for phase in manifest.phases]),
         ("drop_hashes", [entry.file for entry in manifest.drop_hashes]),
         ("eval_tasks", [entry.task for entry in manifest.eval_tasks]),

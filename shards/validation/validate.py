@@ -170,7 +170,7 @@ def _mix_of_all(manifest: Manifest) -> list[MixEntry]:
     if any(source.weight != left[source.name] for source in manifest.sources):
         return manifest.mix
     total = sum(available.values()) or 1
-    return [row.model_copy(update={"requested": available.get(row.source, 0) / total}) for row in manifest.mix]
+    return [row.with_values(requested=available.get(row.source, 0) / total) for row in manifest.mix]
 
 
 def _check_part(

@@ -37,9 +37,10 @@ def test_tokens_have_the_numbers_of_their_sources(good_set, plan):
     documents = plan.documents["train"][1]
     expected = [document.source for document in documents for _ in document.tokens]
     for names, stop in ((["prose", "code"], shard.num_tokens), (["code", "other", "prose"], 1_000)):
-        assert [names[number] for number in number_token_sources(shard, names, stop)] == expected[:stop]
+        numbers = {name: number for number, name in enumerate(names)}
+        assert [names[number] for number in number_token_sources(shard, numbers, stop)] == expected[:stop]
     with pytest.raises(ShardSetError, match=r"source 'prose' is not in the manifest; expected \['code'\]"):
-        number_token_sources(shard, ["code"], shard.num_tokens)
+        number_token_sources(shard, {"code": 0}, shard.num_tokens)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))

@@ -14,8 +14,8 @@ def test_every_token_is_accounted_for(shard_set, epochs):
     shards = shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
     samples = int(epochs * order.per_epoch)
-    names = ["code", "prose"]
-    labels = [np.repeat(*reversed(read_sources(shard, names))) for shard in shards]
+    names = shard_set.manifest.source_names
+    labels = [np.repeat(*reversed(read_sources(shard, shard_set.source_numbers))) for shard in shards]
     counts, seen, repeated = np.zeros(2, int), [np.zeros(len(label), bool) for label in labels], np.zeros(2, int)
     for number in range(samples):
         place = locate(order, number)
@@ -23,7 +23,7 @@ def test_every_token_is_accounted_for(shard_set, epochs):
         counts += np.bincount(labels[place.shard][targets], minlength=2)
         repeated += np.bincount(labels[place.shard][targets][seen[place.shard][targets]], minlength=2)
         seen[place.shard][targets] = True
-    account = account_tokens(shards, names, order, samples)
+    account = account_tokens(shard_set, order, samples)
     assert account["tokens_by_source"] == {
         name: {"used": counts[i], "repeated": repeated[i]} for i, name in enumerate(names)
     }

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from shards.config import Settings, check_settings, table_of
 from shards.errors import InputError, Problem, remedy_of
-from shards.format.manifest import ChatEntry, is_none
+from shards.format.manifest import LEFT_OUT, ChatEntry
 from shards.stores.files import delete_path, open_named, read_file
 from shards.stores.parse import load_json
 from shards.terminal.reporter import Note
@@ -53,8 +53,8 @@ class CheckpointState(Settings):
     recipe: dict[str, Any]
     vocab_size: Size
     eos_id: Count
-    bos_id: Count | None = Field(default=None, exclude_if=is_none)
-    chat: ChatEntry | None = Field(default=None, exclude_if=is_none)
+    bos_id: Count | None = LEFT_OUT
+    chat: ChatEntry | None = LEFT_OUT
     untrained: list[Count] = Field(default=[], exclude_if=operator.not_)
     """The ids of special tokens that no text of the training so far has had."""
     manifest_sha256: str

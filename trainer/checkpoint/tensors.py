@@ -61,7 +61,7 @@ def save_checkpoint(
     with write_folder(path) as folder:
         write_tensors(folder / MODEL_FILE, weights)
         write_tensors(folder / OPTIMIZER_FILE, moments)
-        write_text(folder / STATE_FILE, state.model_dump_json(indent=2) + "\n")
+        write_text(folder / STATE_FILE, state.to_json())
         write_text(folder / CHECKSUMS_FILE, json.dumps(hash_files(folder), indent=2))
     return path
 

@@ -105,7 +105,7 @@ def _validate(trained: TrainedModel, max_tokens: int) -> JsonObject:
     shard_set = trained.trained_on
     if shard_set is None or not any(shard.num_tokens > 1 for shard in shard_set.splits.get("val", ())):
         return {}
-    names = [source.name for source in shard_set.manifest.sources]
+    names = shard_set.manifest.source_names
     sums = np.zeros((3, len(names)))  # of each source the loss in nats, the targets, the bytes of their text
     measured: list[Weights] = []
     packed = trained.train.rows == "packed"
@@ -135,7 +135,7 @@ def _validate(trained: TrainedModel, max_tokens: int) -> JsonObject:
 
 def _measure_windows(trained: TrainedModel, shard_set: ShardSet, max_tokens: int) -> Iterator[tuple[Int64s, Weights]]:
     """Yield the source of each target of validation, and the losses, counts and bytes of targets, shard by shard."""
-    names, token_bytes = [source.name for source in shard_set.manifest.sources], shard_set.vocabulary.text_lengths()
+    numbers, token_bytes = shard_set.source_numbers, shard_set.vocabulary.text_lengths()
     for shard in shard_set.splits["val"]:
         targets = min(shard.num_tokens - 1, max_tokens)
         if targets <= 0:
@@ -149,7 +149,8 @@ def _measure_windows(trained: TrainedModel, shard_set: ShardSet, max_tokens: int
         windows = F.pad(torch.from_numpy(content), (0, -targets % width)).unfold(0, width + 1, width)
         parts = [measure_losses(trained, part).cpu() for part in windows.split(trained.rows)]
         losses = torch.cat(parts).flatten()[:targets].numpy()
-        yield number_token_sources(shard, names, targets + 1)[1:], (losses, np.ones(targets), token_bytes[content[1:]])
+        sources = number_token_sources(shard, numbers, targets + 1)[1:]
+        yield sources, (losses, np.ones(targets), token_bytes[content[1:]])
 
 
 def _measure_documents(trained: TrainedModel, shard_set: ShardSet, max_tokens: int) -> Iterator[tuple[Int64s, Weights]]:

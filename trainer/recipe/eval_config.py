@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, PositiveInt, ValidationInfo
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, NonNegativeInt, PositiveInt, ValidationInfo
 
 from shards.config import Document, Settings, TypedText, in_form, shared_names, table_of
 from shards.eval_tasks.known import (
@@ -29,6 +29,8 @@ EvalName = Annotated[
     ),
 ]
 """The name of an eval set or an eval task: the names of its scores begin with it."""
+SomeText = Annotated[str, Field(min_length=1)]
+"""Text that is not empty."""
 
 
 class EvalSetConfig(Settings):
@@ -40,9 +42,9 @@ class EvalSetConfig(Settings):
 
     name: EvalName
     """The score is `NAME_bpb`; names are distinct."""
-    shards: Annotated[str, Field(min_length=1)] | None = None
+    shards: SomeText | None = None
     """A shard set with the run's tokenizer, a folder or an address, instead of a source."""
-    split: Annotated[str, Field(min_length=1)] | None = None
+    split: SomeText | None = None
     """With `shards`: by default `val` if the set has it, else `train`."""
     max_tokens: PositiveInt = 1_000_000
     """Whole documents are scored until this many tokens."""
@@ -69,9 +71,6 @@ class EvalSetConfig(Settings):
         return [f"{self.name}_bpb"]
 
 
-Column = Annotated[str, Field(min_length=1)]
-
-
 class EvalTaskConfig(Settings):
     """Questions with choices, scored at each validation: [eval tasks](experiments.md#eval-tasks). Columns and prompt
     are for your files."""
@@ -88,13 +87,13 @@ class EvalTaskConfig(Settings):
     """Files of these; by default the split that lm-evaluation-harness uses."""
     limit: PositiveInt | None = None
     """Only the first items are scored."""
-    question: Column = "question"
+    question: SomeText = "question"
     """Column of the question."""
-    choices: Column = "choices"
+    choices: SomeText = "choices"
     """Column of the texts of the choices, a list."""
-    answer: Column = "answer"
+    answer: SomeText = "answer"
     """Column of the right choice: its label if `labels` is given, else its place from 0, or its text."""
-    labels: Column | None = None
+    labels: SomeText | None = None
     """Column of the labels of the choices: `choices.label`."""
     prompt: Annotated[str, Field(min_length=1), in_form(r"(?s).*\{question\}.*", "text with {question} in it")] = (
         "Question: {question}\nAnswer:"
@@ -189,7 +188,7 @@ class SamplingOptions(Settings):
     """Tokens of each text, at most."""
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.8
     """0 always takes the likeliest token."""
-    top_k: Annotated[int, Field(ge=0)] = 0
+    top_k: NonNegativeInt = 0
     """Choose among this many of the likeliest tokens; 0 keeps all."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
     """Choose among the likeliest tokens that reach this probability together, after `top_k`."""

@@ -6,12 +6,12 @@ Widths are in features, lengths in tokens, batches in sequences. Torch is not im
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from shards.config import Settings, are_named, in_form, item_names, list_of, shared_names
 from shards.terminal.hints import nearest
 from trainer.recipe.cards import CARDS
-from trainer.recipe.eval_config import EvalConfig
+from trainer.recipe.eval_config import EvalConfig, SomeText
 
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
 """A dimension of a model or a batch; bounded so that the number of weights of a matrix fits in 64 bits."""
@@ -118,7 +118,7 @@ class TrainConfig(Settings):
     """Under torchrun: a whole model on each rank, or FSDP2, which splits weights, gradients and optimizer state."""
     log_every: PositiveInt = 10
     """Steps between fetching, checking and writing losses."""
-    smoke_steps: Annotated[int, Field(ge=0)] = 100
+    smoke_steps: NonNegativeInt = 100
     """The loss must begin near ln(vocabulary size) and be lower after this many steps; 0: no such test."""
     spike_nats: PositiveFloat = 3.0
     """A loss that is more than this above the median of the last 50 steps stops the run. Raise it to pass a spike."""
@@ -154,7 +154,7 @@ class OptimizerConfig(Settings):
     """Decay of the running means."""
     eps: PositiveFloat = 1e-8
     """Added to the denominator."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    weight_decay: NonNegativeFloat = 0.1
     """Applied to matrices only."""
     grad_clip: PositiveFloat = 1.0
     """Largest L2 norm of the whole gradient."""
@@ -170,11 +170,11 @@ class ScheduleConfig(Settings):
 
     kind: Literal["cosine", "wsd"] = "cosine"
     """`cosine`: decay from the warm-up on. `wsd` (warm-up, stable, decay): the peak until the last `decay_steps`."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: NonNegativeInt = 0
     """Steps until the learning rate is at its peak."""
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Learning rate of the last step, as a fraction of the peak."""
-    decay_steps: Annotated[int, Field(ge=0)] | None = None
+    decay_steps: NonNegativeInt | None = None
     """Steps of the cooldown, which `wsd` requires; 0 for a run that cooldowns [fork
     from](guide.md#one-long-training-run-several-budgets). Its shape is `1-sqrt`, which [Hägele et
     al.](https://arxiv.org/abs/2405.18392) found best over a fifth of the steps."""
@@ -203,16 +203,16 @@ class CheckpointConfig(Settings):
 class LogConfig(Settings):
     """Where the numbers of `metrics.jsonl` also go."""
 
-    wandb_project: Annotated[str, Field(min_length=1)] | None = None
+    wandb_project: SomeText | None = None
     """A project of Weights & Biases (the extra `wandb`): [more](guide.md#train)."""
 
 
 class CostConfig(Settings):
     """What the machine costs."""
 
-    gpu_usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
+    gpu_usd_per_hour: NonNegativeFloat = 0.0
     """The price of one GPU (one rank)."""
-    other_usd: dict[str, Annotated[float, Field(ge=0)]] = {}
+    other_usd: dict[str, NonNegativeFloat] = {}
     """What else is on the bill, by name: `{ upload = 8, storage = 3 }`."""
     peak_tflops: PositiveFloat | None = None
     """Dense bf16 peak of one device, for MFU; known for the usual GPUs."""
@@ -235,7 +235,7 @@ class PhaseConfig(Settings):
     (exit status 3) at the end of a phase that missed its goal or has a pause, and at once if a phase overspent its
     budget. `train --go-on NAME` goes on, and every later gate holds."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: SomeText
     """The phase's name in the ledger."""
     until_step: PositiveInt
     """The last step of the phase."""
@@ -256,7 +256,7 @@ class PhaseConfig(Settings):
 class TrainRecipe(Settings):
     """A whole train recipe, with every default filled in."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: SomeText
     """The name of the recipe."""
     model: ModelConfig
     train: TrainConfig

@@ -74,7 +74,7 @@ def open_wandb(
         if file.exists():
             known = load_settings(WandbRun, file)
         file.parent.mkdir(exist_ok=True)
-        write_text(file, known.model_dump_json() + "\n")
+        write_text(file, known.to_json())
         names = {"project": project, "id": known.id, "name": run.resolve().name, "dir": str(run)}
         sent: Any = wandb.init(**names, resume="allow", config=config, allow_val_change=True)
         sent.define_metric("*", step_metric="step")
@@ -98,7 +98,7 @@ def open_wandb(
         try:
             sent.finish(exit_code=0 if kind is None else 1)
             if records and not broken:
-                write_text(file, WandbRun(id=known.id, sent_until=records[-1]["step"]).model_dump_json() + "\n")
+                write_text(file, known.with_values(sent_until=records[-1]["step"]).to_json())
         except Exception as error:  # noqa: BLE001 (code of others)
             say(f"Weights & Biases may lack the last lines: {_first_line(error)}")
 

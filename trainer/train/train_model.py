@@ -226,14 +226,13 @@ def _describe_end(ended: TrainingLoop) -> TrainingResult:
     assert session.saved is not None, "training ends with a checkpoint"
     status = "stopped" if ended.off_ramp else "interrupted" if ended.interrupted_by else "complete"
     validation = ended.log.last("val_loss")
-    names = [source.name for source in session.shard_set.manifest.sources]
     figures: JsonObject = {
         "status": status,
         "run": str(session.run),
         "checkpoint": str(session.saved),
         "steps": session.step,
         "epochs": round(session.windows / session.order.per_epoch, 4),
-        **account_tokens(session.shard_set.splits["train"], names, session.order, session.windows),
+        **account_tokens(session.shard_set, session.order, session.windows),
         "short_shards": len(session.order.short_shards),
         "chat": session.shard_set.manifest.chat is not None,
         "loss": ended.log.last("loss").get("loss"),

@@ -205,13 +205,12 @@ def count_rows(shard_set: ShardSet, split: Split, seq_len: int) -> RowCounts:
         cache = Cache(default_cache_folder().parent / "rows", CACHE_BYTES)
         if (kept := cache.get(key)) is not None:
             return RowCounts(**json.loads(kept))
-    names, before = [source.name for source in shard_set.manifest.sources], count_before(shard_set)
-    talks = np.isin(names, shard_set.manifest.conversations)
+    before, talks = count_before(shard_set), np.isin(shard_set.manifest.source_names, shard_set.manifest.conversations)
 
     def count(shard: Shard) -> tuple[int, int, int]:
         lengths, longest = _read_lengths(shard), 0
         if talks.any():
-            _, sources = read_sources(shard, names)
+            _, sources = read_sources(shard, shard_set.source_numbers)
             longest = int((lengths * talks[sources]).max()) - before
         _, _, slots = cut_documents(lengths - before, seq_len)
         rows = plan_rows(np.bincount(slots, minlength=seq_len + 1), seq_len)

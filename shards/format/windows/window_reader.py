@@ -25,6 +25,7 @@ from shards.format.arrays import Float64s, Int64s, Tokens
 from shards.format.chat import NO_TARGET, find_targets
 from shards.format.document_table import read_sources
 from shards.format.manifest import MANIFEST_FILE
+from shards.format.reader import ShardSet
 from shards.format.shard import Shard
 from shards.format.windows.order import Pieces, Visit, WindowOrder
 from shards.format.windows.packed import RowOrder, join_ranges
@@ -264,8 +265,8 @@ def _label(shard: Shard, order: RowOrder, pieces: Pieces, told: Tokens) -> Int64
     return np.where(find_targets(order.manifest, told, bounds), told.astype(np.int64), NO_TARGET)
 
 
-def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
-    """Count by source the tokens that the first windows of an order predict, predict again and never predict.
+def account_tokens(shard_set: ShardSet, order: WindowOrder, windows: int) -> dict[str, Any]:
+    """Count by source the tokens of the training split that its first windows predict, predict again and never predict.
 
     Reads the document table of every shard that was visited.
 
@@ -273,6 +274,7 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
         `tokens_used` (targets, repetitions included), `tokens_repeated` (those that were targets before),
         `tokens_cropped_per_epoch`, and `tokens_by_source` {name: {used, repeated}}.
     """
+    shards, names = shard_set.splits["train"], shard_set.manifest.source_names
     epochs, rest = divmod(windows, order.per_epoch)
     numbers = np.arange(rest) + epochs * order.per_epoch
     last = {visit.shard: (visit, starts) for visit, _, starts in order.group_by_visit(numbers)}
@@ -280,7 +282,7 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
 
     def count(index: int) -> Int64s:
         """Count by source the targets of a shard's windows in all epochs, and without repeats, int64 `(sources, 2)`."""
-        lengths, sources = read_sources(shards[index], names)
+        lengths, sources = read_sources(shards[index], shard_set.source_numbers)
         if isinstance(order, RowOrder):
             # An epoch predicts every token of a document; of the last epoch, those in the pieces of its rows.
             whole = np.bincount(sources, lengths - order.before, len(names))
@@ -307,8 +309,9 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
             counts[source] = np.rint([between @ depths, between[depths > 0].sum()])
         return counts
 
-    threads = reads_at_once(shards[visited[0]].store) if visited else 1
-    totals = sum(map_in_threads(count, visited, threads), start=np.zeros((len(names), 2), np.int64))
+    totals = sum(
+        map_in_threads(count, visited, reads_at_once(shard_set.store)), start=np.zeros((len(names), 2), np.int64)
+    )
     used, once = totals.sum(0).tolist()
     return {
         "tokens_used": used,
