@@ -1,14 +1,12 @@
 """Runs as their folders tell them: the recipe, the metrics, which set and tokenizer, and what is odd about the run."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shards.errors import InputError, plural
-from shards.format.vocabulary import MAX_TOKENIZER_BYTES
-from shards.stores.files import read_file
+from shards.stores.files import hash_file
 from shards.terminal.amounts import format_duration
 from shards.terminal.display import JsonObject
 from trainer.evaluation.scores import list_scores
@@ -109,7 +107,7 @@ def read_run(folder: Path) -> TrainingRun:
         recipe=recipe,
         record=about,
         records=records,
-        tokenizer_sha256=hashlib.sha256(read_file(folder / TOKENIZER_FILE, MAX_TOKENIZER_BYTES)).hexdigest(),
+        tokenizer_sha256=hash_file(folder / TOKENIZER_FILE),
         is_cut=is_cut,
     )
 

@@ -8,10 +8,8 @@ written, as datatrove itself does by default. Its datasets read every `.ds` belo
 Source: huggingface/datatrove, pipeline/tokens/tokenizer.py's `TokenizedFile` and utils/dataset.py.
 """
 
-import numpy as np
-
 from shards.convert.layouts.layout import OpenFile, SplitReader
-from shards.format.document_table import iter_shard_lengths
+from shards.format.document_table import iter_checked_documents
 
 USAGE = 'DatatroveFolderDataset("{out}/{split}", seq_len=2048, token_size={token_size}, return_positions=True)'
 
@@ -23,12 +21,9 @@ def write_split(open_file: OpenFile, reader: SplitReader) -> None:
         with open_file(name) as file:
             for tokens in reader.iter_shard_tokens(shard):
                 file.write(tokens.data)
-        position = 0
         with open_file(f"{name}.index") as file:
-            for lengths in iter_shard_lengths(shard):
-                ends = np.cumsum(lengths) + position
+            for _, _, ends in iter_checked_documents(shard, []):
                 file.write(ends.astype("<u8").data)
-                position = int(ends[-1])
         count = shard.num_tokens
         with open_file(f"{name}.metadata") as file:
             file.write(
