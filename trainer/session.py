@@ -28,7 +28,7 @@ from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder
 from shards.format.windows.packed import RowOrder, order_split
 from shards.stores.cache import Cache
-from shards.stores.files import atomic_open, lock_folder, make_folder, write_text
+from shards.stores.files import lock_folder, make_folder, write_bytes, write_text
 from shards.stores.open import Place
 from shards.stores.store import FolderStore
 from shards.terminal.reporter import Note
@@ -336,8 +336,7 @@ def _prepare_run(session: Session, found: Checkpoint | None, weights: GivenWeigh
     write_text(run / RUN_FILE, record.to_json())
     if found is not None:
         copy_metrics(found.run, run, until_step=found.state.step)
-    with atomic_open(run / TOKENIZER_FILE) as file:
-        file.write(shard_set.tokenizer_json)
+    write_bytes(run / TOKENIZER_FILE, shard_set.tokenizer_json)
     write_text(run / RECIPE_FILE, recipe.to_json())
 
 

@@ -40,7 +40,7 @@ from shards.audit.figures import NGRAM_RATE, ShardAudit, Totals, audit_shard
 from shards.audit.rules import VERDICT_WORDS, Verdict, rare_below
 from shards.format.arrays import Float64s
 from shards.format.reader import ShardSet
-from shards.stores.files import atomic_open, make_folder
+from shards.stores.files import atomic_open, make_folder, write_text
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import JsonObject, format_json
@@ -150,8 +150,7 @@ def audit(
     # A report takes audit.json as the sign that the counts are of the same audit.
     (out / REPORT_FILE).unlink(missing_ok=True)
     write_token_counts(out / TOKENS_FILE, totals, bits)
-    with atomic_open(out / REPORT_FILE) as file:
-        file.write((format_json(data) + "\n").encode())
+    write_text(out / REPORT_FILE, format_json(data) + "\n")
     return AuditResult(out, data, checks, concentrated)
 
 

@@ -42,7 +42,7 @@ from shards.format.reader import ShardSet, open_set
 from shards.format.shard import document_schema
 from shards.format.tokenizer_json import find_special
 from shards.format.totals import describe_mix, describe_split
-from shards.stores.files import atomic_open
+from shards.stores.files import atomic_open, write_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -183,17 +183,11 @@ def make_sidecar(properties: SetProperties, files: SidecarFiles, facts: Mapping[
     )
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest, which makes the set complete. Call it last."""
-    write_entry(folder / MANIFEST_FILE, manifest.to_json())
-
-
 def write_entry(path: Path, content: str | Buffer) -> FileEntry:
     """Write a whole file of a set atomically, and return its entry for the manifest."""
     # One pass for the file, one for its digest: both read the same buffer.
     data = memoryview(content.encode() if isinstance(content, str) else content)
-    with atomic_open(path) as file:
-        file.write(data)
+    write_bytes(path, data)
     return FileEntry(path=path.name, bytes=data.nbytes, sha256=hashlib.sha256(data).hexdigest())
 
 
@@ -265,7 +259,7 @@ def write_token_set(
         splits=splits,
         shards=entries,
     )
-    write_manifest(folder, manifest)
+    write_entry(folder / MANIFEST_FILE, manifest.to_json())
     return open_set(folder)
 
 

@@ -26,7 +26,7 @@ from shards.format.reader import ShardSet
 from shards.format.shard import Shard
 from shards.format.vocabulary import Vocabulary
 from shards.report.render import Report, check_replaceable, describe_sources, render_card, render_page, rows_of
-from shards.stores.files import atomic_open, make_folder, read_file
+from shards.stores.files import make_folder, read_file, write_text
 from shards.stores.open import AnyPath, open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
 from shards.terminal.display import JsonObject, Table
@@ -129,8 +129,7 @@ def write_report(
     rendered = {CARD_FILE: render_card(report), PAGE_FILE: render_page(report)}
     make_folder(out)
     for name, text in rendered.items():
-        with atomic_open(out / name) as file:
-            file.write(text.encode())
+        write_text(out / name, text)
     return report
 
 

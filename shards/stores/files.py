@@ -127,10 +127,15 @@ def is_abandoned(unique: str) -> bool:
     return False
 
 
+def write_bytes(path: Path, content: bytes | memoryview) -> None:
+    """Write a small file atomically."""
+    with atomic_open(path) as file:
+        file.write(content)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a small text file atomically, in UTF-8."""
-    with atomic_open(path) as file:
-        file.write(text.encode())
+    write_bytes(path, text.encode())
 
 
 def sync_path(path: Path) -> None:
@@ -276,6 +281,15 @@ def lock_folder(folder: Path, *, wait: str = "") -> Generator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or folder if no other process has it; return whether it was locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def hold_file(path: Path, holder: object) -> None:

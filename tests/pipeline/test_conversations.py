@@ -23,11 +23,11 @@ from pipeline.tokenizer.encoder import Encoder
 from pipeline.tokenizer.train import pre_tokenizer
 from shards.convert.chat_template import write_chat_template
 from shards.format.chat import Message, find_targets, mark_targets, parse_conversation
-from shards.format.manifest import ChatEntry
+from shards.format.manifest import MANIFEST_FILE, ChatEntry
 from shards.format.reader import open_set
 from shards.format.shard import document_schema
 from shards.format.tokenizer_json import find_special
-from shards.format.writer import SetProperties, write_manifest, write_shard
+from shards.format.writer import SetProperties, write_entry, write_shard
 from shards.validation.validate import validate
 from tests.support.builds import Built, build_here, call_here, digests, read_json, real_documents
 from tests.support.conversations import (
@@ -253,7 +253,7 @@ def rewrite_set(folder: Path, out: Path, change: Callable[[np.ndarray, np.ndarra
         documents=table.cast(document_schema()),
     )
     shards = [entry if one.name == entry.name else one for one in manifest.shards]
-    write_manifest(out, manifest.model_copy(update={"shards": shards}))
+    write_entry(out / MANIFEST_FILE, manifest.with_values(shards=shards).to_json())
 
 
 def find_in(tokens: np.ndarray, bounds: np.ndarray, token: int) -> int:

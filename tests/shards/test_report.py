@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 
 from shards.audit.audit import AUDIT_VERSION, audit
 from shards.format import writer
+from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import open_set
 from shards.format.vocabulary import read_vocabulary
 from shards.report.render import code_cell, code_span, fence, render_card, render_page, sentence
@@ -88,7 +89,7 @@ def write_hostile_set(folder, plan: Plan):
     manifest = write_set(folder, hostile)
     changed = manifest.sources[1].model_copy(update={"revision": HOSTILE_NAME, "dropped": {HOSTILE_NAME: 3}})
     manifest = manifest.model_copy(update={"name": HOSTILE_NAME, "sources": [manifest.sources[0], changed]})
-    writer.write_manifest(folder, manifest)
+    writer.write_entry(folder / MANIFEST_FILE, manifest.to_json())
 
 
 ALLOWED = """

@@ -13,7 +13,7 @@ import xxhash
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from shards.format import writer
-from shards.format.manifest import Manifest, RecipeEntry, SourceEntry, Split, TokenizerEntry
+from shards.format.manifest import MANIFEST_FILE, Manifest, RecipeEntry, SourceEntry, Split, TokenizerEntry
 from shards.format.reader import open_set
 from shards.format.shard import document_schema
 from shards.format.totals import describe_mix, describe_split
@@ -207,7 +207,7 @@ def write_set(folder: Path, plan: Plan) -> Manifest:
         splits=splits,
         shards=shards,
     )
-    writer.write_manifest(folder, manifest)
+    writer.write_entry(folder / MANIFEST_FILE, manifest.to_json())
     return open_set(folder).manifest
 
 

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Outcome:
     """Run `plot`: draw the plots and return their paths."""
-    from shards.stores.files import atomic_open, make_folder
+    from shards.stores.files import make_folder, write_bytes
     from trainer.results.picture import draw_run, render_figure
     from trainer.results.runs import read_run
 
@@ -31,8 +31,8 @@ def run(options: argparse.Namespace) -> Outcome:
     figure = draw_run(found)
     folder: Path = options.out or found.folder
     make_folder(folder)
-    paths = [str(folder / "metrics.png"), str(folder / "metrics.svg")]
-    for path in paths:
-        with atomic_open(Path(path)) as file:  # a link of that name is replaced, not followed
-            file.write(render_figure(figure, path[-3:]))
+    paths: list[str] = []
+    for suffix in ("png", "svg"):
+        write_bytes(folder / f"metrics.{suffix}", render_figure(figure, suffix))
+        paths.append(str(folder / f"metrics.{suffix}"))
     return Outcome({"plots": paths}, [*found.describe_changes(), *paths])

@@ -44,7 +44,7 @@ from shards.format.shard import iter_documents
 from shards.format.tokenizer_json import parse_tokenizer
 from shards.format.vocabulary import read_vocabulary
 from shards.stores.cache import default_cache_folder
-from shards.stores.files import atomic_open, lock_folder, write_text
+from shards.stores.files import lock_folder, write_bytes, write_text
 from shards.terminal.arguments import parse_place
 from shards.terminal.display import JsonObject
 from shards.terminal.reporter import Note, Progress
@@ -252,8 +252,7 @@ def _open_shard_set(config: EvalSetConfig, trained: TrainedModel, say: Note) -> 
         with lock_folder(folder, wait=f"eval set {config.name}: another process builds it in {folder}"):
             if not (folder / SET_FOLDER / MANIFEST_FILE).is_file():
                 say(f"eval set {config.name}: encoding the text into {folder}")
-            with atomic_open(folder / TOKENIZER_FILE) as file:
-                file.write(trained.tokenizer_json)
+            write_bytes(folder / TOKENIZER_FILE, trained.tokenizer_json)
             write_text(folder / RECIPE_FILE, content)
             _run_build(config.name, folder)
             yield open_set(folder / SET_FOLDER)

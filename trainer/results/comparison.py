@@ -13,7 +13,7 @@ from typing import Any
 
 from shards.config import list_of, table_of
 from shards.report.render import TEMPLATES, make_render_environment, read_style
-from shards.stores.files import atomic_open, make_folder
+from shards.stores.files import make_folder, write_bytes
 from shards.terminal.display import JsonObject
 from trainer.evaluation.scores import (
     PERPLEXITY,
@@ -259,6 +259,5 @@ def write_comparison(
     files = {out / f"{name}.{suffix}": content for suffix, content in contents.items()}
     make_folder(out)
     for path, content in files.items():
-        with atomic_open(path) as file:
-            file.write(content)
+        write_bytes(path, content)
     return [*files]

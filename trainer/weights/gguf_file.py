@@ -7,7 +7,6 @@ pre-tokenizer, of which its own converter finds only those of published tokenize
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from shards.errors import InputError
 from shards.format.tokenizer_json import find_pretokenizer, parse_tokenizer
+from shards.stores.files import sync_path
 from trainer.model.generate import TrainedModel
 from trainer.recipe import ModelConfig
 from trainer.weights.transformers_folder import find_class
@@ -82,8 +82,7 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with file.open("rb") as written:
-        os.fsync(written.fileno())
+    sync_path(file)
 
 
 def _add_config(writer: Any, config: ModelConfig, vocab_size: int) -> None:
