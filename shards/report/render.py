@@ -78,16 +78,6 @@ class Report:
     samples: dict[str, Table]
 
     @property
-    def tokens(self) -> int:
-        """Tokens of both splits."""
-        return sum(shard.tokens for shard in self.manifest.shards)
-
-    @property
-    def documents(self) -> int:
-        """Documents of both splits."""
-        return sum(shard.documents for shard in self.manifest.shards)
-
-    @property
     def tokens_bytes(self) -> int:
         """Bytes of the compressed tokens."""
         return sum(shard.files.tokens.bytes for shard in self.manifest.shards)

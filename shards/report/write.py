@@ -55,8 +55,8 @@ def report_to_dict(report: Report) -> JsonObject:
     return {
         "name": report.manifest.name,
         "manifest_sha256": report.manifest_sha256,
-        "tokens": report.tokens,
-        "documents": report.documents,
+        "tokens": report.audit["tokens"],
+        "documents": report.audit["documents"],
         "bytes": report.bytes,
         "sources": [{name: source[name] for name in stated} for source in report.sources],
         "out": str(report.out),
