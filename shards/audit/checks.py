@@ -70,7 +70,7 @@ class Check:
     rows: Table = field(default_factory=Table)
 
 
-def check_special(totals: Totals, *, eos_id: int, bos_id: int | None, chat: ChatEntry | None = None) -> Check:
+def check_special(totals: Totals, *, eos_id: int, bos_id: int | None, chat: ChatEntry | None) -> Check:
     """Check for special ids inside documents. Only EOS may occur, at each document's end, and BOS at its beginning;
     and around what messages say those of the format.
 

@@ -1,4 +1,4 @@
-"""Names for the types of numpy arrays, by their items; and the types of tokens."""
+"""Names for the types of numpy arrays, by their items; the types of tokens; where parts of an array begin."""
 
 from typing import Any
 
@@ -22,3 +22,8 @@ Tokens = npt.NDArray[np.unsignedinteger[Any]]
 """Token ids, uint16 or uint32."""
 Rows = npt.NDArray[Any]
 """Rows of named fields, or numbers of a type that is known at run time alone."""
+
+
+def find_bounds(lengths: Integers | Bools) -> Int64s:
+    """Return where each part of an array begins, by the parts' lengths, and where the last one ends, `(parts + 1,)`."""
+    return np.append(0, np.cumsum(lengths, dtype=np.int64))

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from shards.errors import InputError
-from shards.format.arrays import Int64s, Tokens, UInt8s
+from shards.format.arrays import Int64s, Tokens, UInt8s, find_bounds
 from shards.format.chat import locate_messages
 from shards.format.document_table import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
@@ -107,7 +107,7 @@ def prepare_search(shard_set: ShardSet, query: Query, limit: int) -> Search:
             raise InputError("the pattern matches the empty text, so every document. Ask for at least one character.")
     # The entries as an Arrow array, made of buffers: `pa.array` loads pandas, 0.5 s in each process.
     vocabulary = shard_set.vocabulary
-    offsets = np.append(0, np.cumsum(vocabulary.entry_lengths())).astype(np.int64)
+    offsets = find_bounds(vocabulary.entry_lengths())
     buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(b"".join(vocabulary.entries))]
     entries = pa.Array.from_buffers(pa.large_binary(), len(vocabulary), buffers)
     return Search(shard_set, query, limit, entries, pattern)

@@ -6,12 +6,28 @@ content holds a special id, which is what the mask of the loss relies on.
 """
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
-from shards.format.arrays import Bools, Int64s, Tokens
+from shards.errors import ProblemKind
+from shards.format.arrays import Bools, Int64s, Tokens, find_bounds
 from shards.format.chat import ROLE_MARKS, find_openings, find_targets, split_special
 from shards.format.manifest import ChatEntry, Manifest
+
+
+@dataclass
+class Fault:
+    """Faults of one kind in one shard: their number, and the first one."""
+
+    kind: ProblemKind
+    count: int = 0
+    first: str = ""
+
+    def add(self, count: int, first: str) -> None:
+        """Add faults, and what the first of them is."""
+        self.count += count
+        self.first = self.first or first
 
 
 class ConversationChecker:
@@ -20,8 +36,7 @@ class ConversationChecker:
     Memory: the tokens of a part and of one document.
 
     Attributes:
-        count: documents with a fault.
-        first: what the first one is.
+        fault: of how many documents, and what the first one is.
         targets: the targets of each source of conversations, int64 `(sources,)`.
     """
 
@@ -34,7 +49,7 @@ class ConversationChecker:
             ends: the last token of each document, `(documents,)`.
             sources: the place of each document's source in `manifest.conversations`, -1 for text, `(documents,)`.
         """
-        self.count, self.first = 0, ""
+        self.fault = Fault("conversation")
         self.targets = np.zeros(len(manifest.conversations), np.int64)
         self._manifest, self._chat = manifest, chat
         self._ends, self._sources = ends, sources
@@ -70,7 +85,7 @@ class ConversationChecker:
 
     def _check(self, ids: Tokens, bounds: Int64s, sources: Int64s) -> None:
         special = self._special[ids]
-        edges = np.append(0, np.cumsum(special))[bounds]
+        edges = find_bounds(special)[bounds]
         # Text has no special ids inside; a conversation begins with one and has an answer.
         wrong: Bools = (sources < 0) & (np.diff(edges) != self._bounds)
         answers = np.bincount(np.searchsorted(bounds, find_openings(ids, self._chat.opening), "right") - 1)
@@ -86,10 +101,10 @@ class ConversationChecker:
             at = int(np.flatnonzero(wrong)[0])
             kind = "conversation" if sources[at] >= 0 else "document of text"
             found = marks[edges[at] : edges[at + 1]]
-            self.count += int(wrong.sum())
-            self.first = self.first or (
+            self.fault.add(
+                int(wrong.sum()),
                 f"document {self._done + at} is a {kind} with the special ids {found[:12]}{'...' * (len(found) > 12)}; "
-                f"expected {'those of the format, an answer, and EOS' if sources[at] >= 0 else 'none before EOS'}"
+                f"expected {'those of the format, an answer, and EOS' if sources[at] >= 0 else 'none before EOS'}",
             )
         counted = np.add.reduceat(find_targets(self._manifest, ids, bounds), bounds[:-1], dtype=np.int64)
         own = sources >= 0

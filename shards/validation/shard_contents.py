@@ -19,7 +19,7 @@ import numpy as np
 import xxhash
 import zstandard
 
-from shards.errors import Problem, ProblemKind
+from shards.errors import Problem
 from shards.format import codec
 from shards.format.arrays import Int64s, Rows
 from shards.format.content_hash import split_column
@@ -28,7 +28,7 @@ from shards.format.manifest import Manifest, SourceCounts
 from shards.format.shard import Shard, compare_digest
 from shards.stores.files import hash_file
 from shards.terminal.reporter import Advance
-from shards.validation.conversations import ConversationChecker
+from shards.validation.conversations import ConversationChecker, Fault
 from shards.validation.files import Listing, check_shard_files, collect
 
 
@@ -47,19 +47,6 @@ class ShardFindings:
     hashes: tuple[int, int] | None = None
     """The first halves of the lowest and the highest content hash; None if the document table cannot be trusted: it
     lacks rows, types are wrong, or there is a gap between documents."""
-
-
-@dataclass
-class _Fault:
-    """Faults of one kind in one shard: their number, and the first one."""
-
-    kind: ProblemKind
-    count: int = 0
-    first: str = ""
-
-    def add(self, count: int, first: str) -> None:
-        self.count += count
-        self.first = self.first or first
 
 
 def find_shard_problems(
@@ -98,8 +85,7 @@ def find_shard_problems(
             found.tokens = shard.num_tokens
             found.problems += problems
             if chats is not None and not problems:  # of wrong tokens, what else is wrong follows
-                wrong = _Fault("conversation", chats.count, chats.first)
-                found.problems += _to_problems([wrong], tokens, "Build the shard again.")
+                found.problems += _to_problems([chats.fault], tokens, "Build the shard again.")
                 found.targets = chats.targets
     return found
 
@@ -151,8 +137,8 @@ def _check_tokens(
 ) -> list[Problem]:
     """Check a shard's tokens, read once: both digests, frame checksums, the range of ids, the places of EOS and BOS."""
     file, dtype, entry, frames = shard.tokens_file, shard.dtype, shard.entry, shard.frames
-    corrupt, beyond = _Fault("frame_corrupt"), _Fault("token_out_of_range")
-    eos, bos = _Fault("eos_misplaced"), _Fault("bos_misplaced")
+    corrupt, beyond = Fault("frame_corrupt"), Fault("token_out_of_range")
+    eos, bos = Fault("eos_misplaced"), Fault("bos_misplaced")
     eos_id, bos_id, vocab_size = manifest.tokenizer.eos_id, manifest.tokenizer.bos_id, manifest.vocab_size
     starts = None if ends is None else np.append(0, ends[:-1] + 1)[: len(ends)]
     known = [checksums.get(digest) for digest in (entry.files.tokens.sha256, entry.tokens_sha256)]
@@ -199,7 +185,7 @@ def _check_mark(
     first: int,
     places: Int64s,
     mark: int,
-    fault: _Fault,
+    fault: Fault,
     words: tuple[str, str],
 ) -> None:
     """Check that EOS or BOS occurs in a shard's frame exactly where documents end or begin by the table."""
@@ -221,7 +207,7 @@ def _check_mark(
         fault.add(len(inside), f"token {first + int(inside[0])} is {name} {mark} inside a document")
 
 
-def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:
+def _to_problems(faults: list[Fault], name: str, remedy: str) -> list[Problem]:
     problems: list[Problem] = []
     for fault in faults:
         if fault.count:

@@ -35,7 +35,7 @@ import torch
 
 from shards import ShardSet, open_set
 from shards.errors import InputError, any_remedy, plural
-from shards.format.arrays import Bools, Float64s, Int64s, Tokens
+from shards.format.arrays import Bools, Float64s, Int64s, Tokens, find_bounds
 from shards.format.chat import find_targets
 from shards.format.content_hash import split_column
 from shards.format.document_table import iter_checked_documents
@@ -85,12 +85,8 @@ class Documents:
         """Return some of the documents."""
         lengths = np.diff(self.bounds)
         kept = np.repeat(mask, lengths)
-        tokens, targets, bounds = self.tokens[kept], self.targets[kept], _find_bounds(lengths[mask])
+        tokens, targets, bounds = self.tokens[kept], self.targets[kept], find_bounds(lengths[mask])
         return Documents(tokens, bounds, targets, self.text_bytes[mask], self.rows.filter(pa.array(mask)))
-
-
-def _find_bounds(lengths: Int64s) -> Int64s:
-    return np.append(0, np.cumsum(lengths, dtype=np.int64))
 
 
 def describe_origin(row: JsonObject) -> str:
@@ -191,7 +187,7 @@ def read_documents(shard_set: ShardSet, split: Split, max_tokens: int, place: st
     if not tables:
         raise InputError(f"{place}: {shard_set.store} has no document in its {split} split. Give it text.")
     rows, tokens = pa.concat_tables(tables).unify_dictionaries().combine_chunks(), np.concatenate(parts)
-    bounds = _find_bounds(rows["length"].to_numpy())
+    bounds = find_bounds(rows["length"].to_numpy())
 
     # The bytes of each document's text, as its source has it if the tokenizer rewrote it.
     targets = find_targets(shard_set.manifest, tokens, bounds)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.convert.layouts.layout import OpenFile, SplitReader
+from shards.format.arrays import find_bounds
 from shards.format.chat import NO_TARGET, find_targets
 from shards.format.content_hash import read_column
 from shards.format.document_table import read_lengths
@@ -66,7 +67,7 @@ def _make_rows(
     import pyarrow as pa
 
     # Lists over the block's tokens: offsets and values, no Python object per token.
-    bounds = np.append(0, np.cumsum(read_lengths(batch)))
+    bounds = find_bounds(read_lengths(batch))
     offsets: Any = pa.array(bounds.astype(np.int32))
     columns = {name: batch.column(name) for name in _COLUMNS}
     if "phase" in schema.names:

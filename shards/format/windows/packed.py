@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 
 from shards.errors import InputError, plural
-from shards.format.arrays import Int64s
+from shards.format.arrays import Int64s, find_bounds
 from shards.format.document_table import iter_shard_lengths, read_sources
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
@@ -169,7 +169,7 @@ class RowOrder(WindowOrder):
         lengths = _read_lengths(shard)
         documents, begins, slots = cut_documents(lengths - self.before, self.seq_len)
         rows = plan_rows(np.bincount(slots, minlength=self.seq_len + 1), self.seq_len)
-        bounds = np.append(0, np.cumsum(np.bincount(rows)))
+        bounds = find_bounds(np.bincount(rows))
         if len(bounds) - 1 != visit.windows:
             raise shard.wrong_table(f"gives {plural(len(bounds) - 1, 'row')}; expected {visit.windows} as before")
         # Pieces of one length come in a permuted order: the longest first, then row by row.

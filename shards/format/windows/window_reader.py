@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from shards.format import codec
-from shards.format.arrays import Float64s, Int64s, Tokens
+from shards.format.arrays import Float64s, Int64s, Tokens, find_bounds
 from shards.format.chat import NO_TARGET, find_targets
 from shards.format.document_table import read_sources
 from shards.format.manifest import MANIFEST_FILE
@@ -254,7 +254,7 @@ def _label(shard: Shard, order: RowOrder, pieces: Pieces, told: Tokens) -> Int64
     Raises:
         ShardSetError: a document does not end where its table says.
     """
-    bounds, ends = np.append(0, np.cumsum(pieces.slots)), np.zeros(len(told), np.bool_)
+    bounds, ends = find_bounds(pieces.slots), np.zeros(len(told), np.bool_)
     ends[bounds[1:][pieces.left == 0] - 1] = True
     wrong = np.flatnonzero((told == order.manifest.tokenizer.eos_id) != ends)
     if len(wrong):
@@ -301,10 +301,10 @@ def account_tokens(shard_set: ShardSet, order: WindowOrder, windows: int) -> dic
         depths = np.cumsum(np.repeat([1, -1], len(begins))[order_of_places])[:-1]
 
         counts = np.zeros((len(names), 2), np.int64)
-        bounds = np.append(0, np.cumsum(lengths))
+        bounds = find_bounds(lengths)
         for source in range(len(names)):
             # Between the ends of two documents the count grows by 1 or 0 for each token, so interpolation is exact.
-            counted = np.append(0, np.cumsum(lengths * (sources == source)))
+            counted = find_bounds(lengths * (sources == source))
             between: Float64s = np.diff(np.interp(places[order_of_places], bounds, counted))
             counts[source] = np.rint([between @ depths, between[depths > 0].sum()])
         return counts
