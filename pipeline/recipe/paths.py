@@ -18,7 +18,7 @@ from shards.config import TypedText
 from shards.stores.store import Store, WritableStore
 from shards.terminal.shipped_recipes import shipped_folder
 
-SHIPPED = shipped_folder(Path(__file__).parents[1], "data")
+SHIPPED = shipped_folder("data")
 """The folder of the data recipes that come with the distribution."""
 
 AS_WRITTEN = "as written"

@@ -7,13 +7,14 @@ from shards.errors import InputError
 from shards.terminal.hints import nearest
 
 
-def shipped_folder(package: Path, kind: Literal["data", "train", "experiments"]) -> Path:
-    """Return the folder of the recipes, or of the files of experiments, that are shipped with a package.
+def shipped_folder(kind: Literal["data", "train", "experiments"]) -> Path:
+    """Return the folder of the recipes, or of the files of experiments, that are shipped.
 
     In a checkout they are in `recipes/data/` and the folders beside it; in a wheel, below `tokenmill_recipes/`.
     """
-    in_checkout = package.parent / "recipes" / kind
-    return in_checkout if in_checkout.is_dir() else package.parent / "tokenmill_recipes" / kind
+    root = Path(__file__).parents[2]
+    in_checkout = root / "recipes" / kind
+    return in_checkout if in_checkout.is_dir() else root / "tokenmill_recipes" / kind
 
 
 def find_recipe(given: str | Path, shipped: Path) -> Path:

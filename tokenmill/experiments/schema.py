@@ -1,7 +1,6 @@
 """The file of an ablation: recipes for the data and the training, seeds, and arms that each change some keys."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, Field, JsonValue
@@ -59,7 +58,7 @@ class AblationConfig(ExperimentConfig):
                 yield f"arms.{arm.name}.train.train.seed: each training has one of the `seeds`. Leave it out."
 
 
-SHIPPED = shipped_folder(Path(__file__).parents[1], "experiments")
+SHIPPED = shipped_folder("experiments")
 """The folder of the files of experiments that come with the distribution."""
 
 

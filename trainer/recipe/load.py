@@ -7,7 +7,7 @@ from shards.config import Changes, Document, apply_changes, check_kind, check_se
 from shards.terminal.shipped_recipes import find_recipe, shipped_folder
 from trainer.recipe.schema import ModelConfig, TrainRecipe
 
-SHIPPED = shipped_folder(Path(__file__).parents[1], "train")
+SHIPPED = shipped_folder("train")
 """The folder of the train recipes that come with the distribution."""
 
 
