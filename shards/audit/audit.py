@@ -46,7 +46,7 @@ from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import JsonObject, format_json
 from shards.terminal.reporter import Advance, Progress, count_up, no_progress
 from shards.terminal.workers import map_tasks
-from shards.trace.locate import cut_excerpt, find_places
+from shards.trace.locate import cut_tokens, find_places
 from shards.validation.files import require_whole
 
 SAMPLED_VAL_TOKENS = 1 << 20
@@ -55,7 +55,7 @@ SAMPLED_VAL_TOKENS = 1 << 20
 CONTEXT_TOKENS = 64
 """Tokens decoded on each side of an example."""
 
-AUDIT_VERSION = 9
+AUDIT_VERSION = 10
 """The version in audit.json. A report repeats an audit of another version."""
 
 REPORT_FILE = "audit.json"
@@ -192,11 +192,9 @@ def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
             if token is not None:
                 first = int((tokens == token).argmax())
                 last = first + 1
-            # The last token is EOS, which is not text.
-            low, high = max(0, first - CONTEXT_TOKENS), min(last + CONTEXT_TOKENS, len(tokens) - 1)
-            parts = (tokens[low:first], tokens[first:last], tokens[last:high])
-            before, hit, after = map(shard_set.vocabulary.decode, parts)
-            excerpt = cut_excerpt(before + hit + after, len(before), len(before) + len(hit))
+            low = max(0, first - CONTEXT_TOKENS)
+            around = tokens[low : last + CONTEXT_TOKENS + 1]  # the last one, such as EOS, is not shown
+            _, excerpt = cut_tokens(around, first - low, last - low, shard_set.vocabulary)
             row["examples"] = [{**place.to_dict(), "position": first, **asdict(excerpt)}]
 
 
