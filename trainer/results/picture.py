@@ -183,19 +183,18 @@ def _draw_curve(axis: Axes, curve: Curve, name: str, *, smoothed: bool, raw: boo
     if not curve:
         return
     x, y, stderr = np.array(curve, np.float64).T  # an unknown error is NaN, and not drawn
-    if smoothed and len(y) < SMOOTHED_FROM_STEPS:
-        axis.plot(x, y, label=name, **style)
+    if not smoothed:
+        label = f"{name}: {show_score(*curve[-1][1:])}"
+        axis.plot(x, y, label=label, marker="o", markersize=3.5, clip_on=False, **style)
+        if not np.isnan(stderr).all():
+            axis.fill_between(x, y - stderr, y + stderr, color=style["color"], alpha=0.15, linewidth=0)
         return
-    if smoothed:
+    if len(y) >= SMOOTHED_FROM_STEPS:
         if raw:
             axis.plot(x, y, alpha=0.25, linewidth=0.8, rasterized=True, **style)
         width = max(10, len(y) // SMOOTHED_PARTS)
-        axis.plot(x, smooth(y, width), label=f"{name}, mean of {plural(width, 'step')}", **style)
-        return
-    label = f"{name}: {show_score(*curve[-1][1:])}"
-    axis.plot(x, y, label=label, marker="o", markersize=3.5, clip_on=False, **style)
-    if not np.isnan(stderr).all():
-        axis.fill_between(x, y - stderr, y + stderr, color=style["color"], alpha=0.15, linewidth=0)
+        y, name = smooth(y, width), f"{name}, mean of {plural(width, 'step')}"
+    axis.plot(x, y, label=name, **style)
 
 
 def _scale(axis: Axes, unit: str) -> None:

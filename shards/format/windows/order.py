@@ -117,7 +117,6 @@ class WindowOrder:
         windows: windows of an epoch in each shard, int64 `(shards,)`.
         per_epoch: windows in one epoch.
         short_shards: indices of the shards that are too short for one window; they are never visited.
-        targets: tokens of an epoch that are predicted.
         cropped: tokens that an epoch does not predict: those of each shard before and after the targets of its windows.
         phases: the phases in order; none in a set without.
     """
@@ -153,8 +152,7 @@ class WindowOrder:
         self._offsets = np.clip(tokens - self.windows * seq_len, 1, seq_len)
         self.per_epoch = int(self.windows.sum())
         self.short_shards = np.flatnonzero(self.windows == 0).tolist()
-        self.targets = self.per_epoch * seq_len
-        self.cropped = int(tokens.sum()) - self.targets
+        self.cropped = int(tokens.sum()) - self.per_epoch * seq_len
         names = list(dict.fromkeys(phases))
         self._phase_of = np.array([names.index(name) for name in phases] or [0] * len(tokens), np.int64)
         ends = np.cumsum(np.bincount(self._phase_of, self.windows, len(names))).astype(np.int64).tolist()
