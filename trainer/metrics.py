@@ -17,6 +17,7 @@ from shards.config import check_settings
 from shards.errors import InputError
 from shards.stores.files import no_follow, read_file, write_text
 from shards.stores.parse import load_json
+from trainer.recipe.schema import Count
 
 METRICS_FILE = "metrics.jsonl"
 MAX_METRICS_BYTES = 1 << 32
@@ -45,7 +46,7 @@ class _Line(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    step: Annotated[int, Field(ge=0, le=1 << 53)]
+    step: Count
     tokens: Amount = 0
     seconds: Amount = 0
     usd: Amount = 0

@@ -24,7 +24,8 @@ def build_theirs(recipe: TrainRecipe, vocab_size: int) -> Any:
     """Build the model that `bench` compares steps with: the recipe's, of transformers, with our initial weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = describe_export_files(recipe.model, vocab_size, 0, {"eos": 0}, "float32")["config.json"]
+    files = describe_export_files(recipe.model, vocab_size, {"eos": 0}, "float32", eos_id=0, begin_id=0)
+    config = files["config.json"]
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), attn_implementation="sdpa")
     weights = build_model(recipe.model, vocab_size, seed=recipe.train.seed).state_dict()
     # If the head is tied, transformers lists it once more.

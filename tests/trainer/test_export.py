@@ -91,7 +91,7 @@ def test_an_eos_that_pads_too_is_trained_further(kind):
     config = ModelConfig(
         kind=kind, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=8
     )
-    files = describe_export_files(config, 10, 3, {"<|endoftext|>": 3}, "float32")
+    files = describe_export_files(config, 10, {"<|endoftext|>": 3}, "float32", eos_id=3, begin_id=3)
     assert files["tokenizer_config.json"]["pad_token"] == "<|endoftext|>"
     assert files["generation_config.json"]["pad_token_id"] == 3
     model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**files["config.json"]))

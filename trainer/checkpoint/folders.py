@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import xxhash
 from pydantic import Field
@@ -18,7 +18,7 @@ from shards.stores.files import delete_path, open_named, read_file
 from shards.stores.parse import load_json
 from shards.terminal.reporter import Note
 from trainer.recipe import TrainRecipe, parse_recipe
-from trainer.recipe.schema import Size
+from trainer.recipe.schema import Count, Size
 
 FOLDER = "checkpoints"
 MODEL_FILE = "model.safetensors"
@@ -32,9 +32,6 @@ _NAME = re.compile(r"step-[0-9]{8,}")
 
 MAX_STATE_BYTES = 1 << 24
 """A larger state, or file of checksums, is refused before it is read."""
-
-Count = Annotated[int, Field(ge=0, le=1 << 53)]
-"""Steps, windows or an id: above the limit a float no longer counts them."""
 
 
 class CheckpointState(Settings):

@@ -120,7 +120,9 @@ def load_tensors(
                 if others := others - optional:
                     more = f", and {len(others) - 1} more" if len(others) > 1 else ""
                     raise InputError(f"{path}: has {what} tensor {min(others)!r:.200}{more}. {_REMEDY}")
-            for name, like in ((name, like) for name, like in expected.items() if name in names):
+            for name, like in expected.items():
+                if name not in names:
+                    continue
                 shape = file.get_slice(name).get_shape()
                 if shape != [*like.shape]:
                     raise InputError(f"{path}: {name}: shape {shape}; expected {[*like.shape]}. {_REMEDY}")

@@ -88,7 +88,9 @@ def run(options: argparse.Namespace) -> Outcome:
     if large := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
         raise InputError(f"{large[0]}: has weights that {options.dtype} cannot hold. Choose another --dtype.")
     tokens = {token.content: index for index, token in loaded.tokenizer.get_added_tokens_decoder().items()}
-    files = describe_export_files(config, vocab_size, loaded.eos_id, tokens, options.dtype, bos_id=loaded.bos_id)
+    files = describe_export_files(
+        config, vocab_size, tokens, options.dtype, eos_id=loaded.eos_id, begin_id=loaded.begin_id
+    )
     template = ""
     if loaded.chat is not None:
         # A template's own special tokens must be whole, so text that spells one is control, too, unless a call says no.

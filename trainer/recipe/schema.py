@@ -15,6 +15,8 @@ from trainer.recipe.eval_config import EvalConfig, SomeText
 
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
 """A dimension of a model or a batch; bounded so that the number of weights of a matrix fits in 64 bits."""
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+"""Steps, windows or an id: above the limit a float no longer counts them."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["auto", "fp32", "bf16"]
 Recomputation = Literal["none", "selective", "full"]

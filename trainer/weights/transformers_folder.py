@@ -24,11 +24,11 @@ from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.stores.files import read_file
 from shards.stores.parse import load_json
 from shards.terminal.display import JsonObject
-from trainer.checkpoint.folders import Count
 from trainer.checkpoint.tensors import load_tensors
 from trainer.model.decoder import TABLES, LanguageModel
 from trainer.model.generate import TrainedModel
 from trainer.recipe import ModelConfig, TrainConfig
+from trainer.recipe.schema import Count
 from trainer.run_folder import TOKENIZER_FILE
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
@@ -124,33 +124,33 @@ def _rename(name: str, names: dict[str, str]) -> str:
 
 
 def describe_export_files(
-    config: ModelConfig, vocab_size: int, eos_id: int, tokens: dict[str, int], dtype: str, *, bos_id: int | None = None
+    config: ModelConfig, vocab_size: int, tokens: dict[str, int], dtype: str, *, eos_id: int, begin_id: int
 ) -> dict[str, JsonObject]:
     """Return the JSON files to export with weights and tokenizer, by name; `tokens` are the special ones, with ids.
 
-    If the set has no BOS, an EOS came before each document, so EOS is named as the token that begins one.
+    The token that begins a document is named as BOS: EOS, if the set has no BOS.
     """
     names = {index: token for token, index in tokens.items()}
-    eos, pad = names[eos_id], "<|pad|>" if "<|pad|>" in tokens else names[eos_id]
-    bos_id = eos_id if bos_id is None else bos_id
-    bos = names[bos_id]
-    ids = {"bos_token_id": bos_id, "eos_token_id": eos_id, "pad_token_id": tokens[pad]}
+    bos, eos = names[begin_id], names[eos_id]
+    pad = "<|pad|>" if "<|pad|>" in tokens else eos
+    ids = {"bos_token_id": begin_id, "eos_token_id": eos_id, "pad_token_id": tokens[pad]}
     # Whatever trains the model further leaves the embedding of what its config calls padding as it is: not the EOS.
     common = ids | {
         "pad_token_id": tokens[pad] if pad != eos else None,
+        "architectures": [find_class(config)],
         "dtype": dtype,
         "vocab_size": vocab_size,
         "tie_word_embeddings": config.tie_word_embeddings,
     }
     if config.kind == "llama":
         name = CLASSES[config.hidden_act, config.use_qk_norm]
-        model: JsonObject = {"architectures": [f"{name}ForCausalLM"], "model_type": name.lower()}
-        model |= config.model_dump(include=KEYS) | {"attention_bias": False, "mlp_bias": False}
+        model: JsonObject = {"model_type": name.lower(), "attention_bias": False, "mlp_bias": False}
+        model |= config.model_dump(include=KEYS)
         if name != "Llama":  # the others have defaults that differ
             model["head_dim"] = config.head_dim
             model["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rope_theta}
     else:
-        model = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new"}
+        model = {"model_type": "gpt2", "activation_function": "gelu_new"}
         model |= {theirs: getattr(config, ours) for theirs, ours in GPT2_KEYS.items()}
         model |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
     # Without its class a gpt2 gets GPT2Tokenizer, which rebuilds parts of it.
