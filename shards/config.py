@@ -206,14 +206,14 @@ def read_document(path: Path) -> Document:
         data: Any = parse(read_file(path, MAX_RECIPE_BYTES).decode())
         check_values(data)
     except OSError as error:
-        raise settings_error(str(path), [unread(error, f"Expected a file in {kind}")]) from error
+        raise InputError(f"{path}: {unread(error, f'Expected a file in {kind}')}") from error
     except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
         is_yaml = "Expected '=' after a key" in str(error)
         remedy = _NO_RECIPE if is_yaml or path.suffix not in (".toml", ".json") else ""
-        raise settings_error(str(path), [f"not valid {kind}: {error}{remedy}"]) from error
+        raise InputError(f"{path}: not valid {kind}: {error}{remedy}") from error
     if isinstance(data, dict):
         return cast("Document", data)
-    raise settings_error(str(path), [f"expected a table of keys, got {type(data).__name__}{_NO_RECIPE}"])
+    raise InputError(f"{path}: expected a table of keys, got {type(data).__name__}{_NO_RECIPE}")
 
 
 _NO_RECIPE = ". Recipes are TOML: `tokenmill init PATH` writes one for data, and `tokenmill keys` lists the keys."
@@ -225,7 +225,7 @@ def check_kind(data: Document, kind: RecipeKind, where: str) -> None:
     for other, (table, use) in _KINDS.items():
         if table in data and own not in data:
             fault = f"has [{table}], so this is a {other} recipe; expected a {kind} recipe, which has [{own}]"
-            raise settings_error(where, [f"{fault}. A {other} recipe is for `tokenmill {use}`."])
+            raise InputError(f"{where}: {fault}. A {other} recipe is for `tokenmill {use}`.")
 
 
 class TypedText(str):

@@ -283,15 +283,6 @@ def lock_folder(folder: Path, *, wait: str = "") -> Generator[int]:
         os.close(descriptor)
 
 
-def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder if no other process has it; return whether it was locked."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def hold_file(path: Path, holder: object) -> None:
     """Mark a file on this machine as being read, for `is_held`, while the holder lives, if its file system can."""
     with contextlib.suppress(OSError):
