@@ -89,7 +89,7 @@ class Vocabulary:
         """Return the bytes of text of each id, int64 `(vocab_size,)`; 0 if special or unknown."""
         # Special tokens are marks; the unknown token stands for text that is lost.
         lengths = self.entry_lengths()
-        lengths[list(self.special.values())] = 0
+        lengths[self.special_mask()] = 0
         if self.unknown is not None:
             lengths[self.unknown] = 0
         return lengths

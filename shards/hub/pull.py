@@ -18,7 +18,7 @@ from shards.errors import Problem, ShardSetError
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import ShardSet
 from shards.format.shard import compare_digest, compare_sizes
-from shards.hub.push import SetFile, batch_files, count_bytes
+from shards.hub.push import SetFile, batch_files, count_bytes, list_files
 from shards.stores.files import check_new_folder, check_room, delete_path, hash_file, no_follow, sync_path, write_folder
 from shards.stores.hub_store import HubAddress, HubStore, open_hub
 from shards.stores.store import FolderStore
@@ -49,16 +49,16 @@ def pull(address: HubAddress, out: Path, *, progress: Progress) -> dict[str, Any
         StoreError: the Hub cannot be read.
         OSError: the folder is taken, or the disk is full.
     """
-    if not (out / MANIFEST_FILE).is_file():  # before the Hub is asked, which may take long to answer
+    held = out / MANIFEST_FILE
+    if not held.is_file():  # before the Hub is asked, which may take long to answer
         check_new_folder(out)
     store = open_hub(address)
     there = ShardSet(store)
     digests = {**there.manifest.digests, MANIFEST_FILE: there.manifest_sha256}
-    held = out / MANIFEST_FILE
     was_there = held.is_file() and hash_file(held) == there.manifest_sha256
     if was_there:
         require_whole(FolderStore(out))
-        files = [SetFile(name, (out / name).stat().st_size, sha256, out / name) for name, sha256 in digests.items()]
+        files = list_files(out)
         if wrong := _find_wrong(files, f"Remove {out}, and pull it again."):
             raise ShardSetError(wrong)
     else:

@@ -24,7 +24,6 @@ from shards.format.manifest import (
     MAX_METADATA_BYTES,
     MAX_SIDECAR_BYTES,
     Manifest,
-    ShardEntry,
     Sidecar,
     SidecarFiles,
     parse_json,
@@ -217,14 +216,12 @@ def _check_sidecar(shard: Shard, manifest: Manifest) -> Iterator[Problem]:
     sidecar = parse_json(Sidecar, content, where=file.path)
     # The sidecar must be what the writer makes of the entry in the manifest.
     held = SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents)
-    facts = {key: getattr(entry, key) for key in ShardEntry.model_fields if key != "files"}
+    facts = {key: value for key, value in entry if key != "files"}
     expected = make_sidecar(SetProperties.of(manifest), held, facts).with_values(dtype=manifest.dtype)
-    different = [key for key in Sidecar.model_fields if getattr(sidecar, key) != getattr(expected, key)]
+    pairs = [(key, found, getattr(expected, key)) for key, found in sidecar]
+    different = [f"{key}: {found!s:.80}, not {right!s:.80}" for key, found, right in pairs if found != right]
     if different:
-        values = "; ".join(
-            f"{key}: {getattr(sidecar, key)!s:.80}, not {getattr(expected, key)!s:.80}" for key in different
-        )
-        message = f"disagrees with the manifest on {values}. One of the two was changed after the build."
+        message = f"disagrees with the manifest on {'; '.join(different)}. One of the two was changed after the build."
         yield Problem("sidecar_mismatch", file.path, message)
 
 
