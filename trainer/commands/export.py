@@ -146,7 +146,7 @@ def _write_hf(
     receipt: JsonObject = {"tokenizer_proof": proof}
     if loaded.chat is not None:
         proved = None
-        if shard_set and tokenizer is not None:
+        if shard_set is not None and tokenizer is not None:
             proved = prove_template(shard_set, "transformers", _apply(tokenizer))
         receipt["chat_template"] = {"conversations_compared": proved}
     write_tensors(folder / WEIGHTS_FILE, weights, {"format": "pt"})
