@@ -33,16 +33,19 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.devic
     needed = max(local_rank + 1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     cuda = torch.version.cuda
     built = f"torch {torch.__version__} is built {f'for CUDA {cuda}' if cuda else 'without CUDA'}"
-    if asked == "auto" and not torch.cuda.is_available() and (found := _find_unseen_gpu()):
-        raise InputError(
-            f"torch sees no GPU, but this machine seems to have one: {found}. {built}. Install a torch for a CUDA that "
-            'its driver has, or update the driver. To use the CPU, set train.device = "cpu", or start with '
-            'CUDA_VISIBLE_DEVICES=""'
-        )
-    if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
+    available = torch.cuda.is_available()
+    if asked == "auto" and not available:
+        if found := _find_unseen_gpu():
+            raise InputError(
+                f"torch sees no GPU, but this machine seems to have one: {found}. {built}. Install a torch for a CUDA "
+                'that its driver has, or update the driver. To use the CPU, set train.device = "cpu", or start with '
+                'CUDA_VISIBLE_DEVICES=""'
+            )
+        asked = "cpu"
+    if asked == "cpu":
         _keep_freed_memory()
         return torch.device("cpu")
-    if not torch.cuda.is_available() or needed > count:
+    if not available or needed > count:
         raise InputError(
             f"train.device = {asked!r}: torch finds {plural(count, 'GPU')}, expected {needed}. See "
             f"`nvidia-smi`; {built}. "
