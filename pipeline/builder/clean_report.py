@@ -34,7 +34,7 @@ from shards.format.arrays import Bools
 from shards.format.manifest import BLOCK_LIST_REASON, MANIFEST_FILE
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.report.render import TEMPLATES, check_replaceable, make_render_environment, read_style
-from shards.stores.files import atomic_open, make_folder
+from shards.stores.files import make_folder, write_text
 from shards.stores.open import open_writable_store
 from shards.terminal.display import JsonObject, find_difference
 from shards.trace.locate import cut_excerpt
@@ -261,8 +261,7 @@ def write_page(report: JsonObject, out: Path) -> None:
     make_folder(out.parent)
     page = render_page(report)
     check_replaceable(out, _MARK)
-    with atomic_open(out) as file:
-        file.write(page.encode())
+    write_text(out, page)
 
 
 def render_page(report: JsonObject) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest_docstrings, parse_source
-from shards.stores.files import atomic_open, make_folder
+from shards.stores.files import make_folder, write_bytes
 from shards.terminal.reporter import Note
 
 FOLDER = Path("out/demo-corpus")
@@ -243,8 +243,7 @@ def _write_source(folder: Path, documents: Sequence[Docstring | Question]) -> No
     data, path = sink.getvalue().to_pybytes(), folder / FILE
     make_folder(folder)
     if not path.is_file() or path.read_bytes() != data:
-        with atomic_open(path) as file:
-            file.write(data)
+        write_bytes(path, data)
 
 
 def cut_excerpts(documents: Sequence[Docstring]) -> list[Docstring]:
