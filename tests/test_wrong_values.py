@@ -14,10 +14,11 @@ from pydantic import BaseModel
 
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe
+from shards.config import check_settings
 from shards.errors import InputError
 from tests.support.recipes import faults_in
 from tests.support.wrong_values import ARGUMENTS, DATA, TRAIN, VALUES, list_keys, list_parsers, put
-from trainer.recipe import TrainRecipe, parse_recipe
+from trainer.recipe import TrainRecipe
 
 UNTRANSLATED = re.compile(
     r"should (be|have|match)|instance of|valid (dictionary|string|integer|list|tuple|JSON)"
@@ -31,7 +32,7 @@ def find_faults(model: type[BaseModel], recipe: dict[str, Any]) -> list[str]:
         if model is Recipe:
             load_checked_recipe(recipe)
         else:
-            parse_recipe(recipe)
+            check_settings(TrainRecipe, recipe, where="recipe")
     except InputError as error:
         return faults_in(error)
     return []

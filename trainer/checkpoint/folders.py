@@ -17,7 +17,7 @@ from shards.format.manifest import LEFT_OUT, ChatEntry
 from shards.stores.files import delete_path, open_named, read_file
 from shards.stores.parse import load_json
 from shards.terminal.reporter import Note
-from trainer.recipe import TrainRecipe, parse_recipe
+from trainer.recipe import TrainRecipe
 from trainer.recipe.schema import Count, Size
 
 FOLDER = "checkpoints"
@@ -77,7 +77,7 @@ class Checkpoint:
         Raises:
             InputError: this version does not know such a recipe.
         """
-        return parse_recipe(self.state.recipe, f"{self.path / STATE_FILE}: recipe")
+        return check_settings(TrainRecipe, self.state.recipe, where=f"{self.path / STATE_FILE}: recipe")
 
 
 def checkpoint_path(run: Path, step: int) -> Path:

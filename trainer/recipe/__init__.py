@@ -1,6 +1,6 @@
 """The train recipe: `schema` says what it may hold, `eval_config` what its `[eval]` may; `load` reads one."""
 
-from trainer.recipe.load import load_train_recipe, parse_recipe
+from trainer.recipe.load import load_train_recipe
 from trainer.recipe.schema import ModelConfig, OptimizerConfig, PhaseConfig, TrainConfig, TrainRecipe
 
 __all__ = [
@@ -10,5 +10,4 @@ __all__ = [
     "TrainConfig",
     "TrainRecipe",
     "load_train_recipe",
-    "parse_recipe",
 ]

@@ -41,12 +41,3 @@ def load_train_recipe(
     # directory.
     folder = file.parent if file == Path(path) else Path("recipes/train")
     return check_settings(TrainRecipe, data, where=str(file), faults=faults, context=folder)
-
-
-def parse_recipe(tables: Document, where: str = "recipe of the checkpoint") -> TrainRecipe:
-    """Turn the train recipe that a checkpoint holds back into the model; messages begin with `where`.
-
-    Raises:
-        InputError: this version does not know such a recipe.
-    """
-    return check_settings(TrainRecipe, tables, where=where)

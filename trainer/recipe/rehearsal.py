@@ -6,7 +6,7 @@ ties. Steps are counted anew: each phase end and each milestone stays a step of 
 
 import os
 
-from trainer.recipe.load import parse_recipe
+from shards.config import check_settings
 from trainer.recipe.schema import TrainRecipe
 
 GAP = 12
@@ -66,4 +66,4 @@ def shrink_recipe(recipe: TrainRecipe) -> TrainRecipe:
         table["max_tokens"] = min(TOKENS, table["max_tokens"])
     for table in raw["eval"]["tasks"]:
         table["limit"] = min(ITEMS, table["limit"] or ITEMS)
-    return parse_recipe(raw, "--rehearse")
+    return check_settings(TrainRecipe, raw, where="--rehearse")
