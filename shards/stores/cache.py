@@ -56,7 +56,7 @@ class Cache:
     The process's reporter (`shards.terminal.reporter`) is told about waits and damaged files.
     """
 
-    def __init__(self, folder: Path | None = None, limit: int | None = None):
+    def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int | None = None):
         """Open a cache: create the folder, and remove the files above the limit.
 
         Args:
@@ -68,7 +68,7 @@ class Cache:
         Raises:
             InputError: the folder cannot be written to, or is another user's.
         """
-        self.folder = (folder or default_cache_folder()).absolute()
+        self.folder = Path(folder or default_cache_folder()).absolute()
         self._verified: set[tuple[int, int, int]] = set()
         self._unmeasured = 0
         try:

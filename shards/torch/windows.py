@@ -15,7 +15,6 @@ import operator
 import os
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal, Self, SupportsIndex, TypeGuard, get_args
 
 import numpy as np
@@ -286,7 +285,7 @@ def _open_with_cache(
         return place
     if scheme_of(place) is None:
         return open_set(place)
-    return open_set(place, cache=Cache(Path(cache) if cache is not None else None, cache_limit))
+    return open_set(place, cache=Cache(cache, cache_limit))
 
 
 def is_integer(value: object) -> TypeGuard[int]:

@@ -119,7 +119,7 @@ def _validate(trained: TrainedModel, max_tokens: int) -> JsonObject:
     parts = [*zip(np.array_split(losses, PARTS), np.array_split(counts, PARTS), strict=True)]
     whole = min(int(count.sum()) for _, count in parts) >= trained.train.seq_len
     means = [round(float(part.sum() / count.sum()), 6) for part, count in parts if whole]
-    by_source = {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
+    by_source = {name: row for name, row in zip(names, sums.T, strict=True) if row[1]}
     total = sum(by_source.values(), start=np.zeros(3))
     loss = float(total[0] / total[1])
     return {

@@ -122,7 +122,7 @@ def _open_cache(place: Path | str, folder: str | Path | None, limit: int | None,
         if folder or limit is not None:
             show(f"{place} is on this machine: no cache is used")
         return None
-    cache = Cache(Path(folder) if folder else None, limit)
+    cache = Cache(folder, limit)
     show(f"shards are kept in {cache.folder}, at most {format_amount(cache.limit, 'bytes')}")
     return cache
 
