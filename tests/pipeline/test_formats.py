@@ -3,9 +3,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import bz2
 import codecs
-import csv
 import gzip
-import io
 import json
 from pathlib import Path
 from typing import Any, get_args
@@ -21,7 +19,7 @@ from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.tokenizer.sample import split_groups
 from shards.errors import InputError
-from tests.support.file_bytes import COMPRESS, to_ipc, to_parquet
+from tests.support.file_bytes import COMPRESS, to_csv, to_ipc, to_parquet
 from tests.support.provenance import read_unit
 from tests.support.reading import files_source, list_spans_of, read_batches, rows_of, texts_of
 
@@ -41,19 +39,12 @@ ROWS: list[dict[str, Any]] = [
     for n, text in enumerate(TEXTS)
 ]
 TABLE = pa.Table.from_pylist(ROWS)
+FLAT = TABLE.flatten().to_pylist()
 FILE, STREAM = pa.ipc.new_file, pa.ipc.new_stream
 
 
 def test_recipes_name_the_formats_of_the_table():
     assert set(get_args(FormatName)) == {"auto", *FORMATS}
-
-
-def to_csv(delimiter: str = ",", end: str = "\r\n") -> bytes:
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, delimiter=delimiter, lineterminator=end)
-    writer.writerow(["id", "text", "score", "meta.url"])
-    writer.writerows([row["id"], row["text"], row["score"], row["meta"]["url"]] for row in ROWS)
-    return out.getvalue().encode()
 
 
 LINES = [json.dumps(row).encode() + b"\n" for row in ROWS]
@@ -72,12 +63,12 @@ RECORDS: dict[str, bytes] = {
     "lz4.feather": to_ipc(TABLE, compression="lz4"),
     "zstd.arrow": to_ipc(TABLE, STREAM, compression="zstd"),
     "noname": to_ipc(TABLE, STREAM),
-    "a.csv": to_csv(),
-    "bom.csv": b"\xef\xbb\xbf" + to_csv(),
-    "a.tsv": to_csv("\t", "\n"),
-    "a.csv.gz": gzip.compress(to_csv()),
-    "a.csv.bz2": bz2.compress(to_csv()),
-    "a.psv.zst": COMPRESS[".zst"](to_csv("|")),
+    "a.csv": to_csv(FLAT),
+    "bom.csv": b"\xef\xbb\xbf" + to_csv(FLAT),
+    "a.tsv": to_csv(FLAT, "\t", "\n"),
+    "a.csv.gz": gzip.compress(to_csv(FLAT)),
+    "a.csv.bz2": bz2.compress(to_csv(FLAT)),
+    "a.psv.zst": COMPRESS[".zst"](to_csv(FLAT, "|")),
     "a.json": JSON,
     "indented.json": b"\xef\xbb\xbf\n " + json.dumps(ROWS, indent=2, ensure_ascii=False).encode() + b"\n",
     "a.json.gz": gzip.compress(JSON),
@@ -95,7 +86,7 @@ RECORDS: dict[str, bytes] = {
     "part-00000": JSON_LINES,
     "part-00000.zst": COMPRESS[".zst"](JSON_LINES),
     "part-0": to_parquet(TABLE),
-    "a.tab": to_csv("\t"),
+    "a.tab": to_csv(FLAT, "\t"),
     **{f"a.jsonl{ending}": compress(JSON_LINES) for ending, compress in COMPRESS.items()},
     # several streams in a row are one
     **{f"joined.jsonl{end}": b"".join(map(compress, LINES)) for end, compress in COMPRESS.items()},

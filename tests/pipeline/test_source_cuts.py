@@ -18,6 +18,7 @@ from pipeline.sources.formats import byte_io as blocks
 from pipeline.sources.formats import contract, parquet
 from pipeline.sources.formats import text as text_files
 from tests.support.builds import temporary_folder
+from tests.support.file_bytes import to_csv
 from tests.support.reading import files_source, list_spans_of, rows_of, texts_of
 
 SIZES = st.integers(1, 40)
@@ -116,11 +117,7 @@ def as_array(rows: Rows, odd: bool) -> str:
 
 
 def as_csv(rows: Rows, odd: bool) -> str:
-    out = io.StringIO(newline="")
-    writer = csv.DictWriter(out, ["text", "other"], lineterminator="\r\n" if odd else "\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return to_csv(rows, end="\r\n" if odd else "\n").decode()
 
 
 @pytest.mark.parametrize(("name", "write"), [("a.jsonl", as_lines), ("a.json", as_array), ("a.csv", as_csv)])

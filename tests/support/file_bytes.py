@@ -1,8 +1,10 @@
-"""Files as bytes: tables in many small row groups or batches, and what compresses."""
+"""Files as bytes: tables, in many small row groups or batches, and what compresses."""
 
 import bz2
+import csv
 import gzip
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -30,3 +32,12 @@ def to_ipc(table: Any, new: Any = pa.ipc.new_file, **options: Any) -> bytes:
     with new(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         writer.write_table(table, max_chunksize=4)
     return sink.getvalue().to_pybytes()
+
+
+def to_csv(rows: Sequence[dict[str, Any]], delimiter: str = ",", end: str = "\r\n") -> bytes:
+    """Return rows as CSV, with the names of the first one's columns."""
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, rows[0], delimiter=delimiter, lineterminator=end)
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().encode()

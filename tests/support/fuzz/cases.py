@@ -5,8 +5,6 @@
 
 # pyright: basic
 import contextlib
-import csv
-import io
 import json
 import os
 import random
@@ -21,7 +19,7 @@ import pyarrow as pa
 from pipeline.recipe.schema import Recipe
 from tests.support.ablations import TRAIN, write_search
 from tests.support.builds import call_here
-from tests.support.file_bytes import COMPRESS, to_ipc, to_parquet
+from tests.support.file_bytes import COMPRESS, to_csv, to_ipc, to_parquet
 from tests.support.fuzz.damage import (
     JSON_VALUES,
     damage_bytes,
@@ -225,19 +223,12 @@ ROWS = [
 ]
 
 
-def write_csv() -> bytes:
-    out = io.StringIO(newline="")
-    writer = csv.writer(out)
-    writer.writerows([["text", "score"], *([row["text"], row["score"]] for row in ROWS)])
-    return out.getvalue().encode()
-
-
 JSON_LINES = to_lines(ROWS).encode()
 TABLE = pa.Table.from_pylist(ROWS)
 FILES: dict[str, bytes] = {
     "x.jsonl": JSON_LINES,
     "x.json": json.dumps(ROWS).encode(),
-    "x.csv": write_csv(),
+    "x.csv": to_csv(TABLE.select(["text", "score"]).to_pylist()),
     "x.parquet": to_parquet(TABLE),
     "x.arrow": to_ipc(TABLE, pa.ipc.new_stream),
     "x.feather": to_ipc(TABLE),
