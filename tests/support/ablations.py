@@ -1,6 +1,5 @@
 """Ablations that run in seconds: two sources of made-up text, held-out text, a model of one small layer."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.stage_progress import Progress
 from shards.config import load_settings
 from tests.support.builds import Done, call_here
-from tests.support.recipes import source, to_toml, write_recipe
+from tests.support.recipes import source, to_toml, write_lines, write_recipe
 from tokenmill.experiments.ablation import Ablation
 from tokenmill.experiments.arms import Experiment
 from tokenmill.experiments.schema import AblationConfig
@@ -36,17 +35,21 @@ TRAIN: dict[str, Any] = {
 }
 
 
+def draw_words(draw: random.Random, text: str, least: int, most: int) -> str:
+    """Return words of a text, each likely followed by the one after it there."""
+    words, picked = text.split(), list[str]()
+    place = draw.randrange(len(words))
+    for _ in range(draw.randint(least, most)):
+        place = (place + 1) % len(words) if draw.random() < 0.8 else draw.randrange(len(words))
+        picked.append(words[place])
+    return " ".join(picked)
+
+
 def write_texts(path: Path, name: str, *, documents: int, seed: int) -> Path:
-    """Write documents of a source as JSON lines: words that mostly follow one another."""
-    draw, words = random.Random(f"{name} {seed}"), TEXTS[name].split()
-    with path.open("w") as file:
-        for _ in range(documents):
-            place, picked = draw.randrange(len(words)), list[str]()
-            for _ in range(draw.randint(20, 60)):
-                place = (place + 1) % len(words) if draw.random() < 0.8 else draw.randrange(len(words))
-                picked.append(words[place])
-            file.write(json.dumps({"text": " ".join(picked) + f" {draw.random():.6f}"}) + "\n")
-    return path
+    """Write documents of a source as JSON lines."""
+    draw = random.Random(f"{name} {seed}")
+    texts = (f"{draw_words(draw, TEXTS[name], 20, 60)} {draw.random():.6f}" for _ in range(documents))
+    return write_lines(path, ({"text": text} for text in texts))
 
 
 def write_ablation(folder: Path, *arms: dict[str, Any], train: dict[str, Any] | None = None, **keys: Any) -> Path:

@@ -18,6 +18,7 @@ from shards import ShardSet, open_set
 from shards.format.manifest import Split
 from shards.terminal.reporter import Note, no_note
 from tests.support import shard_sets
+from tests.support.ablations import draw_words
 from tests.support.builds import Done, call_here
 from tests.support.recipes import overrides, write_lines
 from tests.support.shard_sets import Document, Plan, write_set
@@ -79,14 +80,8 @@ def make_config(kind: str = "llama", **changes: Any) -> ModelConfig:
 
 
 def make_text(source: str, rng: random.Random) -> str:
-    """Return a document: sentences of a few words, each likely followed by the one after it in the list."""
-    words = TEXTS[source].split()
-    position = rng.randrange(len(words))
-    picked = []
-    for _ in range(rng.randint(5, 120)):
-        position = (position + 1) % len(words) if rng.random() < 0.8 else rng.randrange(len(words))
-        picked.append(words[position])
-    return " ".join(picked) + f" {rng.random()}"
+    """Return a document: words that mostly follow one another, and a number."""
+    return f"{draw_words(rng, TEXTS[source], 5, 120)} {rng.random()}"
 
 
 def train_tokenizer() -> Tokenizer:
@@ -154,9 +149,8 @@ Train = Callable[..., Done]
 class Trainer:
     """The program on the CPU with one thread: tests compare bits."""
 
-    def run(self, *arguments: object, expect: int | None = None) -> Done:
-        """Run the command in this process, which is quicker than importing torch in another."""
-        return call_here(*arguments, expect=expect)
+    run = staticmethod(call_here)
+    """In this process, which is quicker than importing torch in another."""
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         """Start the command as a process of its own, with warnings as errors."""
