@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-import shards
-from shards.errors import ShardSetError
 from shards.validation.validate import validate
 from tests.support.builds import call_here
 from tests.support.servers.http11 import Request, Response
@@ -85,11 +83,3 @@ def test_commands_print_what_they_print_for_a_folder(place, good_set, tmp_path, 
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
     pages = [(tmp_path / name / "report" / "index.html").read_text(encoding="utf-8") for name in ("here", "there")]
     assert pages[0].replace(str(good_set), "SET") == pages[1].replace(remote, "SET")
-
-
-def test_a_place_without_a_set(server):
-    place = f"s3://{BUCKET}/nothing"
-    with pytest.raises(ShardSetError, match=rf"no manifest.json in {place}: not a shard set"):
-        shards.open_set(place)
-    done = call_here("validate", place)
-    assert (done.returncode, "no manifest.json among 0 entries" in done.stdout) == (1, True)
