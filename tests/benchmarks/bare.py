@@ -4,12 +4,12 @@ Both get the same files and tokenizer, and are commands of their own on two proc
 text is `bulk_prose`, 8 times (1.2 GB) and 16 times (2.4 GB), each document with its copy's number before it.
 """
 
-import json
 from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.harness import MB, Figures, Usage, alternate, build, median, remove, run_python
 from tests.benchmarks.material import prose_tokenizer, recipe_text, text_bytes, write_copies
+from tests.support.builds import read_json
 
 COPIES = (8, 16)
 ROUNDS = 3
@@ -53,7 +53,7 @@ def _run_script(work: Path, tokenizer: Path, files: list[Path]) -> Usage:
 
 def _check_tokens(work: Path) -> None:
     """Check that the set has the script's tokens, but for the documents that were dropped because they repeat."""
-    manifest = json.loads((work / "bare" / "manifest.json").read_text())
+    manifest = read_json(work / "bare" / "manifest.json")
     ours = sum(split["tokens"] for split in manifest["splits"].values())
     script = sum(path.stat().st_size for path in (work / "script").iterdir()) // 2
     if not 0.99 * script <= ours <= script:
@@ -62,7 +62,7 @@ def _check_tokens(work: Path) -> None:
 
 def _divide_core_seconds(work: Path, total: float) -> dict[str, float]:
     """Return where the core-seconds of a build went, by stage and step, from its build.json; the rest last."""
-    report = json.loads((work / "build.json").read_text())
+    report = read_json(work / "build.json")
     steps = {
         f"{stage}: {step.removesuffix('_s')}": spent
         for stage, facts in report["stages"].items()

@@ -4,7 +4,6 @@ datatrove's DocumentTokenizer and merger get the same files, tokenizer and proce
 process start included.
 """
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tests.benchmarks.harness import (
     watch_build,
 )
 from tests.benchmarks.material import prose_files, prose_tokenizer, recipe_text, text_bytes, write_copies
+from tests.support.builds import read_json
 from tests.support.conversations import CORPUS, read_lines, to_records
 
 SHARD_TOKENS = 4_400_000  # 8 training shards: a whole number for each process
@@ -131,7 +131,7 @@ def bench_conversations(work: Path, quick: bool) -> Figures:
         if column == "messages":
             recipe = recipe.replace("weight = 1", 'weight = 1\nmessages = "messages"') + '[chat]\nformat = "chatml"\n'
         build(work, recipe, "--workers", "1", "--validate", "quick", name=column)
-        stage = json.loads((work / f"{column}.work/build.json").read_text())["stages"]["encode"]
+        stage = read_json(work / f"{column}.work/build.json")["stages"]["encode"]
         seconds[column].append(sum(stage["core_seconds"].values()))
         remove(work, column, f"{column}.work")
     figures: Figures = {f"{column}_s": min(own) for column, own in seconds.items()}

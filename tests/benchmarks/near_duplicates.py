@@ -1,6 +1,5 @@
 """Near-duplicates: the price of signatures, and datatrove's stages beside ours."""
 
-import json
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pipeline.mix.near_duplicates.normal_text import Entries, hash_shingles
 from shards.format.vocabulary import read_vocabulary
 from tests.benchmarks.harness import MB, Figures, build, remove, run_module, run_python
 from tests.benchmarks.material import prose_files, prose_tokenizer, recipe_text
+from tests.support.builds import read_json
 from tests.support.evidence import read_rows
 from tests.support.near_duplicates import Planted, jaccard, plant
 
@@ -69,7 +69,7 @@ def _bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: b
     (folder / "near.toml").write_text(plain + '[clean.near_duplicates]\naction = "drop"\n')
     command = ["-m", "tokenmill", "build", str(folder / "near.toml"), "--out", str(folder / "set"), "--workers", "2"]
     run_python(command, **threads)  # what is encoded stays
-    stages = json.loads((folder / "set.work/build.json").read_text())["stages"]
+    stages = read_json(folder / "set.work/build.json")["stages"]
     dropped = {row["hash"] for row in read_rows(folder / "set.work") if "twin" in row}
 
     theirs = run_module("tests.benchmarks.datatrove_minhash", folder / "text", folder / "datatrove", **threads)

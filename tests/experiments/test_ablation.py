@@ -1,6 +1,5 @@
 """Ablations from file to answer: the trainings are those of `train`, equal work is done once, bad files are refused."""
 
-import json
 import re
 from functools import partial
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from shards.errors import InputError
 from tests.support.ablations import call_experiment, open_ablation, write_ablation, write_search, write_texts
+from tests.support.builds import read_json
 from tests.support.html import Html
 from tests.support.recipes import to_toml
 from trainer.metrics import last_record, read_metrics
@@ -49,7 +49,7 @@ def test_an_ablation_trains_what_is_missing_and_answers(tmp_path: Path):
     file, out = write_ablation(tmp_path, PLAIN, SUMS, seeds=[1]), tmp_path / "out"
     done = ablate_here(file, out, "--json", expect=0)
     answer = done.json
-    assert answer == json.loads((out / "ablation.json").read_text())
+    assert answer == read_json(out / "ablation.json")
     assert "encode: already encoded: 2 of 2 units" in done.stderr  # the second arm changes only weights
     assert answer["scores"][0]["answer"] == "the first arm"
     assert answer["costs"][0]["dollars"] == pytest.approx(answer["costs"][0]["hours"] * 3.6)

@@ -1,6 +1,5 @@
 """Mix searches from file to recipe: what is trained, repeated, kept, refused; and a planted truth that is found."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from pipeline.engine.stage_progress import Progress
 from shards.config import load_settings
 from shards.errors import InputError
 from tests.support.ablations import call_experiment, write_search
+from tests.support.builds import read_json
 from tokenmill.experiments.arms import Experiment
 from tokenmill.experiments.proxy import ProxyResult
 from tokenmill.mix_search.answer import _list_notes  # pyright: ignore[reportPrivateUsage]
@@ -27,7 +27,7 @@ def test_a_search_trains_fits_and_writes_the_recipe(tmp_path: Path):
     file, out = write_search(tmp_path), tmp_path / "out"
     done = call_experiment("mix-search", file, out, "--json", expect=0)
     answer = done.json
-    assert answer == json.loads((out / "mix-search.json").read_text())
+    assert answer == read_json(out / "mix-search.json")
     assert done.stderr.count("already encoded: 2 of 2 units") >= 4  # arms change weights alone
     # Each mix is within the bounds, and its score is that of its run.
     assert [row["arm"] for row in answer["arms"]] == ["recipe", "mix-01", "mix-02", "mix-03", "mix-04"]

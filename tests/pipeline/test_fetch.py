@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import json
 import os
 import shutil
 import signal
@@ -21,7 +20,7 @@ from pipeline.sources.base import SourceError, Span, TextBatch, make_units
 from pipeline.sources.files import read_span
 from pipeline.sources.formats.encodings import is_utf8
 from pipeline.sources.software_heritage import archive, fetch, fetched_documents
-from tests.support.builds import build_here, digests, wait_until
+from tests.support.builds import build_here, digests, read_json, wait_until
 from tests.support.damage import flip
 from tests.support.reading import files_source, list_spans_of, rows_of, texts_of
 from tests.support.recipes import source, to_lines, write_recipe
@@ -149,7 +148,7 @@ def test_every_file_that_cannot_be_used_is_counted_with_its_reason(small: Archiv
         expected[reason] += small.ids.count(keys[index])
     result = build(write(tmp_path, tmp_path / "rows", max_missing=0.1), tmp_path / "set", server)
     assert result["lost"] == expected
-    manifest = json.loads((tmp_path / "set/manifest.json").read_text())
+    manifest = read_json(tmp_path / "set/manifest.json")
     assert manifest["sources"][0]["dropped"].items() >= expected.items()
 
 

@@ -30,10 +30,10 @@ def make_texts(seed: int, number: int) -> list[str]:
     return ["".join(rng.choices([*pieces, "plain words "], k=rng.randrange(1, 6))) for _ in range(number)]
 
 
-def find(texts: list[str], patterns: list[str], span: str = "f") -> tuple[list[bool], Tally]:
+def find(texts: list[str], patterns: list[str]) -> tuple[list[bool], Tally]:
     """Look in texts that are the middle of an array."""
     array: Any = pa.array(["PersonX", *texts, "PersonX"], pa.large_string()).slice(1, len(texts))
-    tally = Tally(lambda row: (Span("", span, "", "jsonl", "b", 0, 1, 1, None, 1), row))
+    tally = Tally(lambda row: (Span("", "f", "", "jsonl", "b", 0, 1, 1, None, 1), row))
     rows = np.arange(50, 50 + len(texts), dtype=np.uint32)
     left = drop_matches(files_source("x", drop_if_matches=patterns), Documents(array, rows), tally)
     return [row not in set(left.rows.tolist()) for row in rows.tolist()], tally

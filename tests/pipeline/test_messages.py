@@ -1,8 +1,6 @@
 """Conversations as sources have them: the same text from each shape and format; what is dropped or refused."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-import csv
-import io
 import json
 import re
 from collections import Counter
@@ -32,7 +30,7 @@ from shards.format.reader import open_set
 from shards.terminal.display import printable
 from tests.support.builds import Built, call_here, read_json
 from tests.support.conversations import CORPUS, make_conversations, read_lines, write_conversation
-from tests.support.file_bytes import to_ipc, to_parquet
+from tests.support.file_bytes import to_csv, to_ipc, to_parquet
 from tests.support.personal_data import kinds_of
 from tests.support.reading import batch_of, files_source, read_batches, texts_of
 from tests.support.recipes import source, to_lines, write_lines, write_recipe
@@ -149,14 +147,6 @@ def test_prompts_and_completions_are_conversations_too(tmp_path: Path):
     (batch,) = read_batches(files_source(tmp_path / "a.jsonl", messages=["prompt", "completion"]))
     assert texts_of([batch]) == [f"{U}a{A}b"]
     assert batch.rejected == {"messages: none": 1, f"messages: {NULL}": 1}
-
-
-def to_csv(rows: list[dict[str, Any]]) -> bytes:
-    out = io.StringIO(newline="")
-    writer = csv.DictWriter(out, rows[0])
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue().encode()
 
 
 def test_large_conversations_and_odd_texts(tmp_path: Path):
@@ -346,8 +336,7 @@ def test_a_build_and_a_plan_count_each_drop_and_name_the_first(tmp_path: Path) -
     write_lines(tmp_path / "a.jsonl", lines)
     tables = {"chat": {"format": "roles"}, "tokenizer": {"vocab_size": 300}, "split": {"val_tokens": 100}}
     recipe = write_recipe(tmp_path / "r.toml", source("a", "a.jsonl", messages="messages"), **tables)
-    done = call_here("build", recipe, "--out", tmp_path / "set", "--workers", "1", "--json")
-    assert done.returncode == 0, done.stderr
+    done = call_here("build", recipe, "--out", tmp_path / "set", "--workers", "1", "--json", expect=0)
     (entry,) = read_json(tmp_path / "set/manifest.json")["sources"]
     assert {why: count for why, count in entry["dropped"].items() if why != "duplicate"} == dict(DROPPED)
     planned = call_here("plan", recipe, "--json").json["sources"][0]

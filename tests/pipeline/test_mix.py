@@ -420,9 +420,9 @@ def test_scratch_that_a_disk_changed_is_not_used(tmp_path: Path):
         partitions.read(0)
 
 
-def spread(number: int, *, length: int = 10, start: int = 0) -> list[Document]:
-    """Return documents whose hashes are spread evenly."""
-    return [Document(((start + i) * 0x9E3779B97F4A7C15 % (1 << 64), i), length) for i in range(number)]
+def spread(number: int, *, start: int = 0) -> list[Document]:
+    """Return documents of ten tokens whose hashes are spread evenly."""
+    return [Document(((start + i) * 0x9E3779B97F4A7C15 % (1 << 64), i), 10) for i in range(number)]
 
 
 def test_repeat_is_exact(tmp_path: Path):

@@ -27,7 +27,6 @@ from tests.support.near_duplicates import (
     count_characters,
     jaccard,
     shingles,
-    tokenize,
     words,
     write_scripts,
 )
@@ -42,10 +41,21 @@ PIECES = [b" a", b"\xc3", b"\xb8\xad\xe4", b" word word word", b"\xcc\x81 ", b"\
 VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(255)), b"<|end|>", *PIECES], {"<|end|>": 255})
 
 
+def tokenize(text: str, draw: random.Random) -> list[int]:
+    """Return some tokens of a text, and EOS, 255: other ids are bytes and, from 256 on, `PIECES`."""
+    data, tokens = text.encode(), list[int]()
+    while data:
+        fit = [number for number, piece in enumerate(PIECES, 256) if data.startswith(piece)]
+        own = draw.choice([*fit, data[0]])
+        tokens.append(own)
+        data = data[1 if own < 256 else len(PIECES[own - 256]) :]
+    return [*tokens, 255]
+
+
 def hash_texts(texts: list[str], seed: int = 0) -> list[tuple[list[int], int]]:
     """Return the hashes of each text's shingles, each once, and its characters; what tokens it has is drawn."""
     draw = random.Random(seed)
-    return hash_tokens([tokenize(text, draw, PIECES) for text in texts], Entries(VOCABULARY))
+    return hash_tokens([tokenize(text, draw) for text in texts], Entries(VOCABULARY))
 
 
 def hash_tokens(tokens: list[list[int]], entries: Entries) -> list[tuple[list[int], int]]:
@@ -96,7 +106,7 @@ def test_of_conversations_is_compared_what_users_and_answers_say(
     for _ in range(60):
         turns = [(draw.randrange(3), "".join(draw.choices(SCRAPS, k=draw.choice((1, 4, 30))))) for _ in range(5)]
         said.append(" ".join(text for role, text in turns if role))
-        ids = [(*heads[role], *tokenize(leads[role] + text, draw, PIECES)[:-1], size + 3) for role, text in turns]
+        ids = [(*heads[role], *tokenize(leads[role] + text, draw)[:-1], size + 3) for role, text in turns]
         tokens.append([*itertools.chain.from_iterable(ids), 255])
     check_shingles(said, hash_tokens(tokens, Entries(vocabulary, tuple(zip(heads, leads, strict=True)))))
 
@@ -133,7 +143,7 @@ def write_corpus(folder: Path) -> tuple[list[Run], dict[int, str]]:
             texts.append(" ".join(f"w{draw.randrange(900)}" for _ in range(draw.choice((1, 3, 6, 80, 200, 400)))))
     names: dict[str, int] = {}
     hashes = [names.setdefault(text, draw.getrandbits(128)) for text in texts]
-    tokens = [tuple(tokenize(text, draw, PIECES)) for text in texts]
+    tokens = [tuple(tokenize(text, draw)) for text in texts]
     given = [
         Document((value >> 64, value & (2**64 - 1)), len(own), own) for own, value in zip(tokens, hashes, strict=True)
     ]

@@ -24,7 +24,7 @@ from pipeline.sources import selection
 from pipeline.sources.selection import Selection, open_sources
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.format.manifest import Manifest
-from tests.support.builds import build_here, call_here, real_documents
+from tests.support.builds import build_here, call_here, read_json, real_documents
 from tests.support.hub_builds import Command
 from tests.support.reading import files_source
 from tests.support.recipes import overrides, source, write_recipe, write_texts
@@ -48,7 +48,7 @@ def expect_foreseen(found: Estimate, out: Path) -> None:
     work = out.with_name(f"{out.name}.work")
     runs = sum(path.stat().st_size for path in work.glob("encode/*/*/*.*"))
     assert found.scratch_bytes == pytest.approx(runs, rel=WITHIN)
-    text = [json.loads(path.read_bytes())["result"]["text_bytes"] for path in work.glob("encode/*/receipt.json")]
+    text = [read_json(path)["result"]["text_bytes"] for path in work.glob("encode/*/receipt.json")]
     assert sum(source.text_bytes for source in found.sources) == pytest.approx(sum(text), rel=WITHIN)
 
 
@@ -206,9 +206,8 @@ def test_the_range_of_a_plan_holds_whatever_a_sample_has_not_seen(
 
 @pytest.mark.parametrize("too_many", ["--tokens=150_000", "--set=split.val_tokens=150_000"])
 def test_a_plan_that_is_sure_ends_as_the_build(twice: Path, tmp_path: Path, too_many: str):
-    build = call_here("build", twice, "--out", tmp_path / "set", too_many)
-    plan = call_here("plan", twice, too_many, "--json")
-    assert (build.returncode, plan.returncode) == (2, 2), plan.stdout + plan.stderr
+    build = call_here("build", twice, "--out", tmp_path / "set", too_many, expect=2)
+    plan = call_here("plan", twice, too_many, "--json", expect=2)
     assert plan.stderr.splitlines()[-1].partition(":")[0] == build.stderr.splitlines()[-1].partition(":")[0]
     assert plan.json["problems"], "the plan is printed all the same"
 

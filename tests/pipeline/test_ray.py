@@ -14,9 +14,9 @@ from pipeline.engine.tasks import Call
 from shards.errors import RunError
 from shards.validation.validate import validate
 from tests.support.builds import Built, build_here, digests, run_program, wait_until
-from tests.support.damage import flip_unseen
+from tests.support.damage import flip
 from tests.support.ray_cluster import RayCluster
-from tests.support.recipes import source, write_recipe
+from tests.support.recipes import source, write_recipe, write_texts
 from tests.support.stage_tasks import TaskError, make_calls
 from tests.support.started import attempts
 
@@ -54,7 +54,9 @@ def test_a_function_beside_the_recipe_goes_with_its_task_and_the_build_checks_th
     assert digests(tmp_path / "ray") == digests(tmp_path / "local") != whole.digests
     dry = run_program("build", whole.recipe, *flags, *on_ray, "--dry-run", "--set", "split.val_tokens=9", cwd=tmp_path)
     assert "split.val_tokens = 9 (was 4000)" in dry.stdout, dry.stderr
-    flip_unseen(tmp_path / "ray")
+    tokens = tmp_path / "ray/train-00001.bin.zst"
+    flip(tokens, tokens.stat().st_size // 2)
+    (tmp_path / "ray.work/build.json").unlink()  # only a full validation can find it, and is due
     done = run_program("build", whole.recipe, *flags, *on_ray, cwd=tmp_path, expect=1)
     problems = validate(tmp_path / "ray", level="full").problems
     assert [line for line in done.stdout.splitlines() if line.startswith("error: ")] == [
@@ -67,7 +69,7 @@ def test_a_build_whose_nodes_die_gives_them_too(ray_cluster: RayCluster, tmp_pat
     """Every node dies while it encodes, and again while it assembles; others come."""
     for name in ("even", "odd"):
         texts = (f"{name} {index} " + " ".join(str(index * word) for word in range(60)) for index in range(12_000))
-        (tmp_path / f"{name}.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+        write_texts(tmp_path / f"{name}.jsonl", texts)
     sources = [source(name, tmp_path / f"{name}.jsonl") for name in ("even", "odd")]
     shards = {"tokens": 2_000_000, "zstd_level": 15}  # each takes seconds
     recipe = write_recipe(tmp_path / "recipe.toml", *sources, shards=shards)
@@ -80,7 +82,7 @@ def test_a_build_whose_nodes_die_gives_them_too(ray_cluster: RayCluster, tmp_pat
             wait_until(lambda: attempts(folder) or building.done(), "a task at work")  # noqa: B023
             for node in list(ray_cluster.nodes):
                 ray_cluster.kill_node(node)
-            ray_cluster.add_nodes(2)
+            ray_cluster.add_nodes()
         done = building.result()
     assert done.returncode == 0, done.stderr
     # A task whose node dies before it has begun is sent to another one without a word.

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import pipeline
-from tests.support.builds import call_here, digests, real_documents
+from tests.support.builds import call_here, digests, read_json, real_documents
 from tests.support.recipes import source, write_recipe
 
 HALVES = "mix.phases=[{name='a', share=0.75}, {name='b', share=0.25}]"
@@ -71,7 +71,7 @@ def test_local_files_stand_for_the_hub_and_for_software_heritage(tmp_path: Path)
     named = write_recipe(tmp_path / "files.toml", *of_files, **tables, shards={"tokens": 2_500})
     pipeline.build_set(named, out=tmp_path / "named", workers=1)
     assert digests(tmp_path / "set") == digests(tmp_path / "named")
-    manifest = json.loads((tmp_path / "set/manifest.json").read_text())
+    manifest = read_json(tmp_path / "set/manifest.json")
     assert all("a/" not in json.dumps(one) for one in manifest["sources"])
     # A program gives the files, or the rows, the same way.
     files = {"web": pq.read_table(tmp_path / "web/deep/0.parquet").to_pylist(), "code": codes}

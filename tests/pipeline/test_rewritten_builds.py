@@ -17,6 +17,7 @@ from shards.validation.validate import validate
 from tests.support.builds import build_here, call_here, read_json, real_documents, recipe_text, write_corpus
 from tests.support.provenance import compare_with_sources
 from tests.support.tokenizers import as_t5, train_llama2, train_unigram
+from trainer.metrics import read_metrics
 
 EOS, BOS = 2, 1
 TRAIN = """
@@ -160,7 +161,7 @@ def test_training_counts_bytes_of_the_source_text_and_samples_begin_with_bos(bui
     (tmp_path / "tiny.toml").write_text(TRAIN)
     run = tmp_path / "run"
     call_here("train", tmp_path / "tiny.toml", "--shards", built, "--run", run, expect=0)
-    line = next(json.loads(one) for one in (run / "metrics.jsonl").read_text().splitlines() if "val_loss" in one)
+    line = next(line for line in read_metrics(run) if "val_loss" in line)
     shard_set = shards.open_set(built)
     # With other code: the bytes of each target's text, scaled to those of its source's documents.
     decoded: dict[str, list[float]] = {}

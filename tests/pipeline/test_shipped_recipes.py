@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shards.eval_tasks.known import KNOWN_TASKS
-from tests.support.builds import call_here
+from tests.support.builds import call_here, read_json
 from tests.support.eval_task_rows import ROWS
 from tests.support.hub_builds import ROOT, Command
 from tests.support.recipes import overrides
@@ -76,7 +76,7 @@ SMALL = overrides(
 
 def test_the_big_recipe_builds_validates_and_trains_from_the_hub(run: Command, tmp_path: Path):
     out = run.build(ROOT / "recipes/data/gpuburnout-1b.toml", "set", *SMALL)
-    manifest = json.loads((out / "manifest.json").read_text())
+    manifest = read_json(out / "manifest.json")
     assert {source["name"]: source["weight"] for source in manifest["sources"]} == MIX
     assert all(len(source["revision"]) == 40 for source in manifest["sources"])
     training = ["train", ROOT / "recipes/train/demo.toml", "--shards", out, "--run", tmp_path / "run", *SHORT_RUN]

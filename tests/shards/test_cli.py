@@ -18,8 +18,7 @@ from tests.support.opened import no_more_files
 
 
 def test_inspect_prints_tables_and_a_document(good_set, plan):
-    result = run("inspect", good_set)
-    assert result.returncode == 0
+    result = run("inspect", good_set, expect=0)
     for word in ("prose", "75.0000%", "val deviation", "train-00001", "val"):
         assert word in result.stdout
     described = run("inspect", good_set, "--json").json
@@ -27,9 +26,9 @@ def test_inspect_prints_tables_and_a_document(good_set, plan):
     assert described["shards"][0]["compression_ratio"] > 1
     document = plan.documents["train"][1][6]
     for shard in ("train-00001", "1"):
-        result = run("inspect", good_set, "--shard", shard, "--document", 6)
+        result = run("inspect", good_set, "--shard", shard, "--document", 6, expect=0)
         head, text = result.stdout.split("\n", 1)
-        assert (result.returncode, text) == (0, document.text.decode() + "\n")
+        assert text == document.text.decode() + "\n"
         assert f"source {document.source}, unit {document.unit}, row {document.row}" in head
 
 

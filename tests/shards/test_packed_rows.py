@@ -30,9 +30,9 @@ def _small_frames(monkeypatch) -> None:
     monkeypatch.setattr(codec, "FRAME_BYTES", 128)
 
 
-def make_shards(*, bos: bool = False, chat: bool = False, longest: int = SEQ_LEN, count: int = 70) -> list[list[Ids]]:
+def make_shards(*, bos: bool = False, chat: bool = False, longest: int) -> list[list[Ids]]:
     random = np.random.default_rng(3)
-    lengths = [random.integers(2, longest + 1, count).tolist() for _ in range(SHARDS)]
+    lengths = [random.integers(2, longest + 1, 70).tolist() for _ in range(SHARDS)]
     return [make_documents(seed, own, bos=bos, chat=chat) for seed, own in enumerate(lengths)]
 
 

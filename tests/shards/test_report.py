@@ -22,7 +22,7 @@ from shards.report.render import code_cell, code_span, fence, render_card, rende
 from shards.report.write import is_audited, report_to_dict, write_report
 from shards.terminal.display import printable
 from shards.validation.validate import validate
-from tests.support.builds import call_here
+from tests.support.builds import call_here, read_json
 from tests.support.html import Html
 from tests.support.shard_sets import Plan, write_set
 
@@ -245,7 +245,7 @@ def test_audit_of_other_rules_is_made_again(good_set, tmp_path):
     shard_set = open_set(good_set)
     audit(good_set, out=tmp_path)
     assert is_audited(shard_set, tmp_path)
-    stored = json.loads((tmp_path / "audit.json").read_text())
+    stored = read_json(tmp_path / "audit.json")
     others = [{"audit_version": None}, {"audit_version": AUDIT_VERSION - 1}, {"manifest_sha256": "0" * 64}]
     for other in others:
         (tmp_path / "audit.json").write_text(json.dumps(stored | other))

@@ -12,10 +12,3 @@ def flip(path: Path, place: int | None, seed: int = 0) -> None:
     data[generator.randrange(len(data)) if place is None else place] ^= 1 << generator.randrange(8)
     path.write_bytes(data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-def flip_unseen(set_folder: Path) -> None:
-    """Change a bit in the middle of a shard of a finished build; only a full validation can find it, and is due."""
-    tokens = set_folder / "train-00001.bin.zst"
-    flip(tokens, tokens.stat().st_size // 2)
-    set_folder.with_name(f"{set_folder.name}.work").joinpath("build.json").unlink()

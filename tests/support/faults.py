@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tests.support.builds import read_json
 from tests.support.shard_sets import Document, Plan
 
 
@@ -27,16 +28,16 @@ class Fault(NamedTuple):
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Change a set's manifest."""
-    data = json.loads((folder / "manifest.json").read_text())
+    data = read_json(folder / "manifest.json")
     change(data)
     (folder / "manifest.json").write_text(json.dumps(data, indent=2) + "\n")
 
 
-def tokens_of(split: str, shard: int, number: int, change: Callable[[Plan, list[int]], list[int]]) -> Any:
-    """Return what gives a document of the plan other tokens."""
+def tokens_of(shard: int, number: int, change: Callable[[Plan, list[int]], list[int]]) -> Any:
+    """Return what gives a document of the training split other tokens."""
 
     def damage(plan: Plan) -> None:
-        documents = plan.documents[split][shard]
+        documents = plan.documents["train"][shard]
         old = documents[number].tokens
         tokens = np.array(change(plan, old.tolist()), old.dtype)
         documents[number] = dataclasses.replace(documents[number], tokens=tokens)
@@ -85,12 +86,12 @@ FAULTS = [
     Fault(
         "eos_inside_a_document",
         "eos_misplaced",
-        tokens_of("train", 0, 3, lambda plan, tokens: [plan.eos_id, *tokens[1:]]),
+        tokens_of(0, 3, lambda plan, tokens: [plan.eos_id, *tokens[1:]]),
     ),
     Fault(
         "eos_one_token_early",  # as many as there are documents, but one is in the wrong place
         "eos_misplaced",
-        tokens_of("train", 1, 7, lambda _, tokens: [*tokens[:-2], tokens[-1], tokens[-2]]),
+        tokens_of(1, 7, lambda _, tokens: [*tokens[:-2], tokens[-1], tokens[-2]]),
     ),
     Fault("document_in_both_splits", "split_leak", copies(("val", 0, 2), ("train", 1, 5))),
     Fault("document_twice_in_train", "document_repeated", copies(("train", 0, 2), ("train", 1, 5))),

@@ -91,17 +91,6 @@ def write_scripts(count: int, seed: int) -> list[str]:
     return ["".join(line(letters[number % len(letters)]) + "\n" for _ in range(9)) for number in range(count)]
 
 
-def tokenize(text: str, draw: random.Random, pieces: Sequence[bytes]) -> list[int]:
-    """Return some tokens of a text, and EOS, 255: other ids are bytes and, from 256 on, pieces."""
-    data, tokens = text.encode(), list[int]()
-    while data:
-        fit = [number for number, piece in enumerate(pieces, 256) if data.startswith(piece)]
-        own = draw.choice([*fit, data[0]])
-        tokens.append(own)
-        data = data[1 if own < 256 else len(pieces[own - 256]) :]
-    return [*tokens, 255]
-
-
 def change(text: str, similarity: float, generator: random.Random) -> str:
     """Replace words, far apart, so that the Jaccard similarity is about the given one."""
     words = text.split(" ")

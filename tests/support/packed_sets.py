@@ -1,6 +1,5 @@
 """Sets of documents whose tokens are told, for packed rows: with and without BOS and conversations."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 
 from shards import ShardSet, open_set
 from shards.format.writer import write_token_set
+from tests.support.faults import edit
 
 EOS, BOS, TURN, OPENING = 0, 1, 2, [2, 3]
 Ids = list[int]
@@ -54,10 +54,7 @@ def write_documents(
 
 def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], None]) -> ShardSet:
     """Change the manifest of a set, and open it."""
-    file = folder / "manifest.json"
-    manifest = json.loads(file.read_text())
-    change(manifest)
-    file.write_text(json.dumps(manifest))
+    edit(folder, change)
     return open_set(folder)
 
 

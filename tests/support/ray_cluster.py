@@ -48,10 +48,10 @@ class RayCluster:
         """The address of the cluster, for `--ray-address`."""
         return self._cluster.address
 
-    def add_nodes(self, count: int) -> None:
-        """Add nodes with one CPU each, and wait until they are up."""
+    def add_nodes(self) -> None:
+        """Add two nodes with one CPU each, and wait until they are up."""
         with _in_environment(_CREDENTIALS):
-            self.nodes += [self._cluster.add_node(wait=False, **_NODE, num_cpus=1) for _ in range(count)]
+            self.nodes += [self._cluster.add_node(wait=False, **_NODE, num_cpus=1) for _ in range(2)]
         self._cluster.wait_for_nodes(timeout=_START_SECONDS)
 
     def kill_node(self, node: Any) -> None:
@@ -61,7 +61,7 @@ class RayCluster:
 
     def __enter__(self) -> Self:
         try:
-            self.add_nodes(2)
+            self.add_nodes()
         except BaseException:
             self._stop()
             raise

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from tests.support.builds import build_here, call_here
+from tests.support.builds import build_here, call_here, read_json
 from tests.support.file_bytes import to_ipc, to_parquet
 from tests.support.recipes import write_small_recipe
 
@@ -165,7 +165,7 @@ def table(path: str, **changes: Callable[[list[Any]], list[Any]]) -> bytes:
 
 def edit(path: str, change: Callable[[Any], Any]) -> str:
     """Return the text of a JSON file after a change of its values."""
-    data = json.loads(Path(path).read_bytes())
+    data = read_json(Path(path))
     change(data)
     return json.dumps(data)
 

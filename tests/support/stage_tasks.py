@@ -74,7 +74,7 @@ def damage_and_read(folder: Path, payload: dict[str, Any], report: Report) -> Re
     return Result()
 
 
-def make_calls(stage: Path, payloads: list[dict[str, Any]], function: str = "write_file") -> list[Call]:
+def make_calls(stage: Path, payloads: list[dict[str, Any]], function: str) -> list[Call]:
     """Return calls of a function of this module, of a task for each payload, named by it."""
     stage.parent.mkdir(exist_ok=True)
     tasks = [Task(digest_of(payload), payload, 10, payload["name"]) for payload in payloads]

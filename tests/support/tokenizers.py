@@ -37,10 +37,10 @@ SPACES = [" ", "  ", "   ", "    ", "\n", "\n\n\n", "\t", "\t\t", "\r\n", "\u00a
 PIECES = [*WORDS.split(), *SPACES, "def f():", "        return"]
 
 
-def _describe(tokenizer: Tokenizer, special: list[str]) -> dict[str, Any]:
-    """Return the tokenizer as parsed JSON, with these added tokens alone."""
+def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the tokenizer as parsed JSON, with the added tokens of `SPECIAL` alone."""
     data: dict[str, Any] = json.loads(tokenizer.to_str())
-    data["added_tokens"] = [token for token in data["added_tokens"] if token["content"] in special]
+    data["added_tokens"] = [token for token in data["added_tokens"] if token["content"] in SPECIAL]
     return data
 
 
@@ -52,7 +52,7 @@ def train_llama2(texts: Iterable[str]) -> dict[str, Any]:
         vocab_size=700, special_tokens=[*SPECIAL, *_BYTES], limit_alphabet=60, show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
-    data = _describe(tokenizer, SPECIAL)
+    data = _describe(tokenizer)
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
     data["pre_tokenizer"] = None
     data["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": MARK}, spaces]}
@@ -98,7 +98,7 @@ def train_unigram(texts: Iterable[str]) -> dict[str, Any]:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
-    return _describe(tokenizer, SPECIAL)
+    return _describe(tokenizer)
 
 
 def as_t5(unigram: dict[str, Any]) -> dict[str, Any]:
@@ -114,12 +114,12 @@ def train_bert(texts: Iterable[str]) -> dict[str, Any]:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=SPECIAL, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
-    return _describe(tokenizer, SPECIAL)
+    return _describe(tokenizer)
 
 
 def train_byte_level(texts: Iterable[str], *, vocab_size: int = 500) -> dict[str, Any]:
     """Train a byte-level BPE with the same special tokens."""
-    return _describe(train_bpe(texts, vocab_size, SPECIAL), SPECIAL)
+    return _describe(train_bpe(texts, vocab_size, SPECIAL))
 
 
 @cache

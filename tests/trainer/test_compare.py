@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
+from tests.support.builds import read_json
 from tests.support.compared_runs import write_run
 from trainer.results.picture import draw_run, draw_runs, render_figure, smooth
 from trainer.results.runs import read_run, read_runs
@@ -88,7 +89,7 @@ def test_the_bill_and_the_samples_of_a_run_are_in_its_page_and_its_plot(recipe_f
     changes = ("phases=[{name='smoke', until_step=8, pause=true}]", "cost={other_usd={upload=8}, gpu_usd_per_hour=2}")
     parts = [2.9, 3.1, 3.0, 3.2]
     write_run(run, *changes, recipe=recipe_file, val_loss_by_part=parts, val_perplexity=20.0)
-    record = json.loads((run / "run.json").read_text())
+    record = read_json(run / "run.json")
     # Three hours between two beginnings, of which the run was at work in one.
     record |= {"parameters": 1000, "processes": [[1000.0, 0.0], [11800.0, 3600.0]]}
     (run / "run.json").write_text(json.dumps(record))

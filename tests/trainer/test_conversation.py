@@ -13,7 +13,7 @@ import transformers
 from shards.errors import InputError
 from shards.format.chat import mark_targets
 from shards.format.reader import open_set
-from tests.support.builds import Built
+from tests.support.builds import Built, read_json
 from tests.support.recipes import to_toml
 from trainer.model.generate import Conversation, TrainedModel
 from trainer.recipe.eval_config import SamplingOptions
@@ -106,7 +106,7 @@ def test_the_command_answers_prompts_and_lines(trainer, chat_run, run, monkeypat
 
 def test_transformers_asks_and_answers_as_we_do(trainer, chat, chat_run, chat_set, tmp_path):
     trainer.run("export-model", chat_run, "--to", "hf", "--out", tmp_path / "hf", expect=0)
-    receipt = json.loads((tmp_path / "hf/export.json").read_text())
+    receipt = read_json(tmp_path / "hf/export.json")
     conversations = sum(source.documents for name, source in count_sources(chat_set).items() if name != "prose")
     assert 100 < receipt["chat_template"]["conversations_compared"] <= min(300, conversations)
     assert "control" in receipt["control_tokens"]

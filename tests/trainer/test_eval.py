@@ -89,8 +89,7 @@ def test_eval_sets_and_tasks_are_shown_together_and_a_set_may_be_named_as_a_spli
     sets = [{"name": "val", "shards": str(shard_set.path), "max_tokens": 500}]
     tasks = [{"name": "own", "files": [str(item_file)]}]
     recipe.write_text(f"[eval]\nsets = {to_toml(sets)}\ntasks = {to_toml(tasks)}\n")
-    shown = trainer.run("eval", trained, "--recipe", recipe, "--worst", 100)
-    assert shown.returncode == 0
+    shown = trainer.run("eval", trained, "--recipe", recipe, "--worst", 100, expect=0)
     assert re.search(r"^val: \d+ documents? scored \(", shown.stdout, re.MULTILINE)
     assert {"own_acc", "own_acc_norm", "own_bpb", "val_bpb"} <= set(shown.stdout.split())
     assert "code.jsonl" in shown.stdout  # the validation split is there, too

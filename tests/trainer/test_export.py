@@ -1,6 +1,5 @@
 """Exports, loaded by the real transformers: the same logits, the same ids, the same special tokens."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 import torch
 
 from shards.errors import InputError
+from tests.support.builds import read_json
 from trainer.recipe import ModelConfig
 from trainer.weights.trained_model import load_model
 from trainer.weights.transformers_folder import describe_export_files, export_weights
@@ -37,7 +37,7 @@ def exported(request, trainer, train, tmp_path_factory) -> tuple[Path, Path]:
     trained = train(folder / "run", "train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param])
     assert ("an export of this model runs in transformers alone" in trained.stderr) == ("apertus" in request.param)
     done = trainer.run("export-model", folder / "run", "--to", "hf", "--out", folder / "hf", "--json", expect=0)
-    result, receipt = done.json, json.loads((folder / "hf/export.json").read_text())
+    result, receipt = done.json, read_json(folder / "hf/export.json")
     assert result["step"] == receipt["seen"]["step"] == 12
     others = [] if "apertus" in request.param else ["vLLM", "llama.cpp"]
     assert result["served_by"] == receipt["served_by"] == ["transformers", *others]

@@ -81,9 +81,8 @@ def test_scores_and_samples_are_those_of_the_cpu(train, trainer, text_file, item
         monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0" if gpu else "")
         device = "cuda" if gpu else "cpu"
-        scored = trainer.run("eval", tmp_path / "run", "--json", "--set", f"train.device={device}")
-        sampled = trainer.run("sample", tmp_path / "run", "--prompt", "the mill", "--temperature", 0)
-        assert (scored.returncode, sampled.returncode) == (0, 0), scored.stderr + sampled.stderr
+        scored = trainer.run("eval", tmp_path / "run", "--json", "--set", f"train.device={device}", expect=0)
+        sampled = trainer.run("sample", tmp_path / "run", "--prompt", "the mill", "--temperature", 0, expect=0)
         found[gpu] = scored.json["scores"], sampled.stdout
     (scores, text), (expected, expected_text) = found[True], found[False]
     assert {"web_bpb", "own_acc", "own_bpb"} <= scores.keys()
@@ -95,8 +94,9 @@ def test_scores_and_samples_are_those_of_the_cpu(train, trainer, text_file, item
 
 def test_steps_take_the_memory_that_fit_expects(trainer):
     changes = overrides("train.global_batch=32", "train.micro_batch=32")
-    done = trainer.run("fit", "tinystories-28m", "--gpu-memory", "80GB", "--measure", "--steps", 3, *changes, "--json")
-    assert done.returncode == 0, done.stderr
+    done = trainer.run(
+        "fit", "tinystories-28m", "--gpu-memory", "80GB", "--measure", "--steps", 3, *changes, "--json", expect=0
+    )
     found = done.json
     assert found["measured"]["device"] == torch.cuda.get_device_name()
     (expected,) = [

@@ -1,6 +1,5 @@
 """A run's model on the Hub: one commit with its card, whole or not at all, whatever breaks on the way."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 import transformers
 import yaml
 
+from tests.support.builds import read_json
 from tests.support.recipes import to_toml
 from tests.support.servers.hub import Hub
 from trainer.weights.trained_model import load_model
@@ -60,7 +60,7 @@ def test_a_model_is_pushed_with_its_card_in_one_commit_and_loads(trainer, hub, p
         "| `optimizer.lr` | `0.01` |",
     ):
         assert shown in card
-    assert f"`{json.loads((priced / 'run.json').read_text())['manifest_sha256']}`" in card
+    assert f"`{read_json(priced / 'run.json')['manifest_sha256']}`" in card
     # Pushed again, nothing is sent.
     hub.writes.log.clear()
     trainer.run("push", priced, f"hf://{REPO}", *PUSH, expect=0)

@@ -3,7 +3,6 @@
 The set lies on a Hub on loopback, and in a bucket of moto's S3 server.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from shards import ShardSet
 from shards.format.windows.order import WindowOrder
+from tests.support.builds import read_json
 from tests.support.servers.hub import Hub
 from tests.support.servers.objects import BUCKET, Proxy, aws_environment, upload
 from tests.trainer.conftest import build_set, read_lines
@@ -79,7 +79,7 @@ def test_training_from_a_remote_store_is_training_from_disk(
     assert f"shards are kept in {tmp_path / 'xdg/tokenmill/shards'}, at most " in done.stderr
     assert read_lines(run) == read_lines(from_disk)
     assert weights(run) == weights(from_disk)
-    record = json.loads((run / "run.json").read_text())
+    record = read_json(run / "run.json")
     assert (record["shards"], record["manifest_sha256"]) == (S3, six_shards.manifest_sha256)
     assert (run / "tokenizer.json").read_bytes() == (from_disk / "tokenizer.json").read_bytes()
     # No sidecar was read, and each shard once.

@@ -1,9 +1,9 @@
 """Metrics in Weights & Biases, where it is wanted; it cannot stop a run."""
 
-import json
 import sys
 from typing import Any
 
+from tests.support.builds import read_json
 from trainer.metrics import read_metrics
 
 PROJECT = 'log.wandb_project="mill"'
@@ -41,7 +41,7 @@ def test_trackers_get_every_number_of_the_metrics_and_a_resumed_run_of_wandb_goe
         told = train(tmp_path, f"train.steps={steps}", PROJECT).stderr
         assert said in told
         assert told.count("Weights & Biases") == bool(said)
-    assert list(wandb.calls) == [json.loads((tmp_path / "wandb/tokenmill.json").read_text())["id"]]
+    assert list(wandb.calls) == [read_json(tmp_path / "wandb/tokenmill.json")["id"]]
     # What was not sent, or may not have been, is sent by the next one.
     sent = [line for name, (line, *_) in (one for one in wandb.own if one[1]) if name == "log"]
     assert [line["step"] for line in sent if "loss" in line] == [*range(1, 13), *range(1, 27)]
