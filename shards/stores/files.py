@@ -308,7 +308,7 @@ def check_new_folder(path: Path) -> None:
     check_no_planted_link(path)
     is_loop = os.path.islink(os.path.realpath(path))
     if path.is_file() or is_loop or (path.is_dir() and any(path.iterdir())):
-        raise FileExistsError(f"{path.absolute()}: exists and is not empty. Remove it, or give another folder.")
+        raise FileExistsError(f"{path.absolute()}: exists, and is no empty folder. Remove it, or give another name.")
     if path.is_dir():
         check_own_folder(path)
 

@@ -132,17 +132,24 @@ class FolderStore:
         return facts.st_size
 
     def read(self, name: str) -> bytes:
-        with open(self._open(name), "rb") as file:
-            return file.read()
+        return self.read_range(name, 0, None)
 
-    def read_range(self, name: str, start: int, stop: int) -> bytes:
+    def read_range(self, name: str, start: int, stop: int | None) -> bytes:
+        """Return the bytes [start, stop) of a file; None: to its end."""
         parts: list[bytes] = []
-        file = self._open(name)
+        file = os.open(f"{self.folder}/{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # waits for no pipe
         try:
+            facts = os.fstat(file)
+            self._check_kind(name, facts)
+            if stop is None:
+                stop = facts.st_size
             # One read returns at most 2 GiB.
             while start < stop and (data := os.pread(file, stop - start, start)):
                 parts.append(data)
                 start += len(data)
+        except OSError as error:
+            error.filename = f"{self.folder}/{name}"
+            raise
         finally:
             os.close(file)
         if start < stop:
@@ -150,16 +157,6 @@ class FolderStore:
                 f"{self.folder / name}: ends {stop - start} bytes before byte {stop}. Copy or build it again."
             )
         return b"".join(parts)
-
-    def _open(self, name: str) -> int:
-        """Open a file to read; a pipe is not waited for."""
-        file = os.open(f"{self.folder}/{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            self._check_kind(name, os.fstat(file))
-        except BaseException:
-            os.close(file)
-            raise
-        return file
 
     def _check_kind(self, name: str, facts: os.stat_result) -> None:
         """Refuse what is no file: it would be waited for, or be written to.
