@@ -219,13 +219,13 @@ def _check_validation(
             "train on. Ask for less, or add data."
         )
     for s, (source, axis) in enumerate(zip(recipe.sources, axes, strict=True)):
-        if has_more[s] or source.weight == demand.shares.fractions[s] == 0:
+        if has_more[s] or (not demand.shares.fractions[s] and (recipe.has_weights or source.weight == 0)):
             continue
-        # Say which steps took all documents.
+        # Say which steps took all documents, unless those before encoding did, which the mix does not know.
         if axis.total == 0:
             reasons = drops[s].dropped()
-            why = describe_drops(reasons, sum(reasons.values())) or "there were none"
-            said = f"source {source.name!r}: cleaning left no documents: {why}"
+            why = describe_drops(reasons, sum(reasons.values()))
+            said = f"source {source.name!r}: cleaning left no documents{why and f': {why}'}"
             if found and not recipe.has_weights:
                 notes.append(f"{said}. It gives the set nothing")
                 continue

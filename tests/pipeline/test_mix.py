@@ -170,7 +170,7 @@ def test_without_weights_all_text_is_used_once(
     assert plan.weights == tuple(own - out for own, out in zip(have, held_out, strict=True))
     empty = [source for source, own in enumerate(have) if not own and weights[source] is None]
     assert [note for note in plan.notes if "gives the set nothing" in note] == [
-        f"source 's{source}': cleaning left no documents: there were none. It gives the set nothing" for source in empty
+        f"source 's{source}': cleaning left no documents. It gives the set nothing" for source in empty
     ]
     if tokens == "max" or plan.train_tokens < tokens:
         assert plan.train_tokens == sum(plan.weights)
@@ -447,6 +447,13 @@ def test_repeat_is_exact(tmp_path: Path):
     assert note.endswith("the most that 's0' allows")
     plan, _ = plan_of(make_recipe([50, 50], tokens=3000, when_short="shrink"), runs)
     assert plan.notes == ("1,000 training tokens, not 3,000: the most that 's0' allows",)
+
+
+def test_a_source_that_no_phase_takes_is_left_out(tmp_path: Path):
+    phases = [{"name": "a", "share": 0.5, "weights": {"s0": 0}}, {"name": "b", "share": 0.5, "weights": {"s0": 0}}]
+    recipe = make_recipe([2, 1], tokens=400, phases=phases, shard_tokens=100)
+    plan, _ = plan_of(recipe, write_runs(tmp_path, [[], spread(50)], [[], []]))
+    assert plan.requested_tokens == (0, 400)
 
 
 def test_a_document_longer_than_a_shard_has_one_of_its_own(tmp_path: Path):
