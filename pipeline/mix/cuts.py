@@ -66,7 +66,7 @@ def _mixing_keys(recipe: Recipe) -> dict[str, Any]:
 class MixTask(Payload):
     """The input of the mix task; plain data."""
 
-    CODE: ClassVar = 5
+    CODE: ClassVar = 6
 
     recipe: Annotated[Recipe, InDigest(_mixing_keys, "")]
     runs: RunsAddress
