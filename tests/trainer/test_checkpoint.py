@@ -57,7 +57,6 @@ def test_everything_comes_back_bit_for_bit_without_a_pickle(tmp_path, monkeypatc
         monkeypatch.setattr(module, name, Mock(side_effect=AssertionError("a pickle was read")))
     saved = save_checkpoint(tmp_path, make_state(7), model, [optimizer])
     found = find_newest_checkpoint(tmp_path, print)
-    assert found is not None
     assert found.path == saved == tmp_path / "checkpoints/step-00000007"
     assert found.state == make_state(7)
     load_weights(found, other)
@@ -77,7 +76,6 @@ def test_a_damaged_file_is_found_and_the_previous_checkpoint_used(run, name, dam
     damage(run / "checkpoints/step-00000030" / name)
     messages: list[str] = []
     found = find_newest_checkpoint(run, messages.append)
-    assert found is not None
     assert found.state.step == 20
     (message,) = messages
     assert "step-00000030" in message

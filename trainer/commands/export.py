@@ -177,11 +177,11 @@ def _write_gguf(
     ids, texts, chat = receipt["tokenizer_proof"], receipt["greedy_texts"], receipt.get("chat_template")
     talks = f" and {plural(chat['conversations_compared'], 'conversation')}" if chat else ""
     say(
-        f"the file is {'' if texts['equal'] else 'not '}proved by llama.cpp: the ids of "
+        f"the file is {'' if receipt['proved'] else 'not '}proved by llama.cpp: the ids of "
         f"{ids['probes'] + ids['documents']} texts{talks} are equal, and {texts['equal']} of {texts['compared']} "
         "greedy texts to the last token"
     )
-    return {"proved": texts["equal"] > 0} | receipt
+    return receipt
 
 
 def _load_auto_tokenizer(folder: Path) -> Any:

@@ -88,7 +88,7 @@ def prove_gguf(
         dtype: of the file's weights.
 
     Returns:
-        The receipt: how much was compared, and how an answer ended.
+        The receipt: how much was compared, whether that is a proof, and how an answer ended.
 
     Raises:
         InputError: something differs, or llama.cpp cannot run the file.
@@ -131,7 +131,7 @@ def prove_gguf(
                     equal += 1
                 else:
                     _check_tie(file, trained, prompt, own.token_ids, given, TIES[dtype])
-    receipt["greedy_texts"] = {"compared": len(prompts), "equal": equal}
+    receipt |= {"proved": equal > 0, "greedy_texts": {"compared": len(prompts), "equal": equal}}
     return receipt | ({"answer_ends_by": ours[-1].finish} if trained.chat else {})
 
 
