@@ -245,16 +245,15 @@ class CleanRecipe(Settings):
 
     def __bool__(self) -> bool:
         """Return whether a preset or a filter of `clean` is on."""
-        return any(table.enabled for table in self._tables())
+        return bool(self._tables())
 
     def presets(self, when: Literal["mix", "encode"] | None = None) -> list[Preset]:
         """Return the presets of `clean` that are on, in order; with `when`, only those that drop documents then."""
-        given = [table for table in self._tables() if isinstance(table, Preset) and table.enabled]
-        return [preset for preset in given if when in (None, preset.when)]
+        return [table for table in self._tables() if isinstance(table, Preset) and when in (None, table.when)]
 
     def filters(self) -> list[Filter]:
         """Return the filters of `clean` that are on, in order."""
-        return [table for table in self._tables() if isinstance(table, Filter) and table.enabled]
+        return [table for table in self._tables() if isinstance(table, Filter)]
 
     def limits(self, when: Literal["mix", "encode"]) -> list[Limit]:
         """Return the limits of `clean` that are applied at `when`, in order."""
@@ -292,12 +291,12 @@ class CleanRecipe(Settings):
         return type(self).model_construct(**own)  # of tables that were checked
 
     def _tables(self) -> list[Preset | Filter]:
-        """Return the tables of `clean` that are given, in order."""
+        """Return the tables of `clean` that are on, in order."""
         found: list[Preset | Filter] = []
         for name in CleanRecipe.model_fields:
             given: Any = getattr(self, name)
             found += given if isinstance(given, list) else [given] if given is not None else []
-        return found
+        return [table for table in found if table.enabled]
 
 
 class NearDuplicatesRecipe(Settings):

@@ -109,7 +109,7 @@ def _join_local(folder: Path, path: str) -> str:
     while path.startswith(("../", "./")):
         first, path = path.split("/", 1)
         folder = folder.parent if first == ".." else folder
-    return os.path.join(folder, path)
+    return os.path.join(folder, path.lstrip("/"))
 
 
 RECIPE_FOLDER_FILE = "recipe-folder"
