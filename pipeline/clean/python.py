@@ -89,8 +89,8 @@ def judge(
 
     def ask_about(chosen: Sequence[int], texts: pa.LargeStringArray, *, second: bool) -> list[Any]:
         found = ask(texts, second)
-        if "fault" in found:
-            raise InputError(f"{where(chosen[found['index']])} {printable(found['fault'])}")
+        if fault := found.get("fault"):
+            raise InputError(f"{where(chosen[found['index']])} {printable(fault)}")
         return found["verdicts"]
 
     verdicts = ask_about(range(len(documents)), documents.text, second=False)

@@ -46,7 +46,7 @@ def _import_filter(name: str) -> Any:
 
 def _apply_filter(name: str, source: SourceRecipe, documents: Documents, tally: Tally) -> Documents:
     for table in source.clean.filters():
-        if table.name == name:
+        if table.name == name and len(documents):
             documents = _import_filter(name).apply(table, documents, tally)
     return documents
 

@@ -156,7 +156,7 @@ class PythonFilter(Filter):
     function: Annotated[
         RecipePath,
         in_form(
-            rf"(.*/)?[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*({DIGEST_MARK}[0-9a-f]{{64}})?",
+            rf"(?s:.*/)?[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*({DIGEST_MARK}[0-9a-f]{{64}})?",
             'MODULE:FUNCTION, such as "my_rules:keep"',
         ),
     ]
@@ -164,16 +164,18 @@ class PythonFilter(Filter):
     SHA-256 of the modules."""
     packages: list[Annotated[str, in_form(r"[\w.-]*\w(==[\w.!+-]+)?", "NAME or NAME==VERSION of a package")]] = []
     """Installed packages that decide what it returns: `["regex"]`. Another version encodes the source again."""
-    env: Annotated[list[Text], AfterValidator(distinct)] = []
+    env: Annotated[
+        list[Annotated[str, in_form(r"[^=\0]+", "the name of an environment variable")]], AfterValidator(distinct)
+    ] = []
     """Environment variables that it reads: `["LEXICON"]`. It sees no others; another value encodes the source again."""
-    _modules: dict[str, str] = {}
+    _modules: dict[str, tuple[str, str]] = {}
     _environment: dict[str, str] = {}
     _is_allowed: bool = False
 
     @property
     def parts(self) -> tuple[str, str, str]:
         """The folder, module and name of a `clean` table's function."""
-        folder, _, step = self.function.file.rpartition("/")
+        folder, step = os.path.split(os.path.abspath(os.path.expanduser(self.function.file)))
         module, _, name = step.partition(":")
         return folder, module, name
 
@@ -183,8 +185,8 @@ class PythonFilter(Filter):
         return ":".join(self.parts[1:])
 
     @property
-    def modules(self) -> dict[str, str]:
-        """The text of each module of a `clean` table's function, by its file."""
+    def modules(self) -> dict[str, tuple[str, str]]:
+        """The file and the text of each module of a `clean` table's function, by the module's name."""
         return self._modules
 
     @property
@@ -197,14 +199,16 @@ class PythonFilter(Filter):
         """Whether a `clean` table's function may run. No file says so: the call that reads it does."""
         return self._is_allowed
 
-    def pinned(self, sha256: str, modules: dict[str, str], packages: list[str], *, allow_code: bool) -> Self:
+    def pinned(
+        self, sha256: str, modules: dict[str, tuple[str, str]], packages: list[str], *, allow_code: bool
+    ) -> Self:
         """Return the `clean` table of a Python function with all that it needs to run, and whether it may.
 
         That are its modules, their SHA-256, its packages with their versions, and the values of its variables.
         """
         function = self.function if self.function.sha256 else self.function.pinned(sha256)
         table = self.with_values(function=function, packages=packages)
-        table._modules, table._is_allowed = modules, allow_code
+        table._modules, table._is_allowed = modules, allow_code is True
         table._environment = {name: os.environ[name] for name in self.env if name in os.environ}
         return table
 

@@ -135,8 +135,9 @@ def pin(folder: Path, code: str, module: str = "rules", **keys: Any) -> SourceRe
     """Return a source with the function `keep` of a module of this text."""
     (folder / f"{module}.py").write_text(code)
     (folder / "a.jsonl").write_text("{}")
-    tables = [{"function": f"{module}:keep"} | keys]
-    path = write_recipe(folder / "recipe.toml", source("a", "a.jsonl"), clean={"python": tables})
+    path = write_recipe(
+        folder / "recipe.toml", source("a", "a.jsonl"), clean={"python": [{"function": f"{module}:keep"} | keys]}
+    )
     return load_checked_recipe(path, allow_code=True).sources[0]
 
 
@@ -212,6 +213,19 @@ def test_a_function_sees_only_the_variables_that_its_table_names(tmp_path: Path,
 ENDED, FAILED = "rules:keep ({}/rules.py) ended its process", "rules:keep ({}/rules.py) failed: "
 AGAIN, WANTED = "when asked again. A rule must always give the same answer", ". Expected None or True to keep the text;"
 SLEEP = "98765.4321"
+FORGED = (
+    "garbage",
+    '{"verdicts": [null]}',
+    "[3]",
+    "[' * 100_000 + b'",
+    '{"fault": 5, "verdicts": [null]}',
+    '{"fault": "x", "index": 999}',
+    '{"fault": "", "index": 0}',
+    """{"verdicts": [-1' + b', null' * 100 + b']}""",
+    """{"verdicts": [[5]' + b', null' * 100 + b']}""",
+    """{"verdicts": [5' + b', null' * 100 + b']}\\nab""",
+)
+"""Answers that a function writes itself."""
 FUNCTIONS: list[tuple[str, int | str]] = [
     # It ends or stops its process, or takes away what that needs.
     (
@@ -226,16 +240,10 @@ FUNCTIONS: list[tuple[str, int | str]] = [
     ("import os\ndef keep(t): return os.kill(os.getppid(), 19) or t", 101),
     ("import os\ndef keep(t): return os.closerange(0, 21) or t", 101),
     ("import os\ndef keep(t): return os.closerange(0, 999) or t", f"row 0: {ENDED} (exit status 1)"),
-    ("import os\ndef keep(t): return os.write(200, b'garbage') and t", f"row 0: {ENDED}"),
-    ("import os\ndef keep(t): return os.write(200, b'{\"verdicts\": [null]}\\n') and t", f"row 0: {ENDED}"),
-    ("import os\ndef keep(t): return os.write(200, b'[3]\\n') and t", f"row 0: {ENDED}"),
-    ("import os\ndef keep(t): return os.write(200, b'[' * 100_000 + b'\\n') and t", f"row 0: {ENDED}"),
-    ('import os\ndef keep(t): return os.write(200, b\'{"fault": 5, "index": 0}\\n\') and t', f"row 0: {ENDED}"),
-    ('import os\ndef keep(t): return os.write(200, b\'{"fault": "x", "index": 999}\\n\') and t', f"row 0: {ENDED}"),
-    (
-        "import os\nV = b', '.join([b'[5]'] * 101)\n"
-        "def keep(t): return os.write(200, b'{\"verdicts\": [' + V + b']}\\n') and t",
-        f"row 0: {ENDED}",
+    *(
+        (f"import os\nsend = lambda: os.write(200, b'{sent}\\n')\n{code}", "ended its process")
+        for sent in FORGED
+        for code in ("keep = lambda texts: send() and texts", "send()\nkeep = list")
     ),
     ("import sys\ndef keep(t): return [sys.stdout.close() or sys.stdin.read() == '' for _ in t[:1]] * len(t)", 101),
     ("def keep(t): return print('x' * 10**7) or t", 101),

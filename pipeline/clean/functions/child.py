@@ -29,7 +29,7 @@ Function: TypeAlias = Callable[[list[str]], Any]
 """What a recipe names: it takes texts and returns one value for each."""
 Answer: TypeAlias = dict[str, Any]
 """`verdicts`, for each text: None if it stays, a list with the reason if it is dropped, or the new text. Or `fault` and
-`index`: what is wrong, and with which text."""
+`index`: what is wrong, and with which text; an empty fault is none."""
 Modules: TypeAlias = dict[str, tuple[str, str]]
 """The file and the text of each module of a function, by the module's name."""
 CORRECT = "Correct it, or drop such documents before it (min_bytes, drop_if_matches)."
@@ -49,11 +49,13 @@ def answer(function: Function, texts: list[str], files: Sequence[str] = ()) -> A
         verdicts = _list_verdicts(found)
     except BaseException as error:  # noqa: BLE001  (code of others)
         # Asked one by one, the text that fails is found.
-        for index, text in enumerate(texts if len(texts) > 1 else ()):
+        several = texts if len(texts) > 1 else ()
+        for index, text in enumerate(several):
             alone = answer(function, [text], files)
             if alone.get("fault", "").startswith("failed"):
                 return {**alone, "index": index}
-        return {"fault": f"failed: {_describe_error(error, files)}. {CORRECT}", "index": 0}
+        how = "failed, but on no text alone" if several else "failed"
+        return {"fault": f"{how}: {_describe_error(error, files)}. {CORRECT}", "index": 0}
     if verdicts is None or len(verdicts) != len(texts):
         answers = f"{len(verdicts)} answer{'s' * (len(verdicts) != 1)}" if verdicts is not None else _show(found, 100)
         fault = f"returned {answers} for {len(texts):,} texts. Expected a list with one for each."
@@ -105,8 +107,9 @@ def _unwrap(value: Any) -> Any:
 
     So are arrays of other kinds, such as masked ones: their values alone are not what they say.
     """
-    numpy, kind = sys.modules.get("numpy"), type(value)
-    is_plain = numpy is not None and (kind is numpy.ndarray or issubclass(kind, numpy.generic))
+    numpy: Any = sys.modules.get("numpy")  # or a module of that name
+    kind = type(value)
+    is_plain = hasattr(numpy, "ndarray") and (kind is numpy.ndarray or issubclass(kind, numpy.generic))
     return value.tolist() if is_plain else value
 
 
@@ -183,19 +186,20 @@ def _load(module: str, name: str, modules: Modules) -> Any:
 def _answer_all(own: int) -> None:
     """Load the function that the first line tells, and answer each further one: sizes of texts, whose bytes follow.
 
-    So do those of new texts in an answer.
+    So do those of new texts in an answer, and the end of a line.
     """
     asked, replies = (os.fdopen(_CHANNEL, mode, 1 << 20, closefd=False) for mode in ("rb", "wb"))
-    told = json.loads(asked.readline())
+    (told,) = json.loads(asked.readline())
     found = _load(**told)
-    reply: Answer = {"fault": found if isinstance(found, str) else ""}
+    reply: Answer = {"fault": found} if isinstance(found, str) else {"verdicts": [None]}
     files = [file for file, _ in told["modules"].values()]
     while os.getpid() == own:  # and not a process that the function has forked
         verdicts: list[Any] = reply.get("verdicts", [])
         changed = [(index, one.encode()) for index, one in enumerate(verdicts) if type(one) is str]
         for index, text in changed:
             verdicts[index] = len(text)
-        replies.write(json.dumps(reply).encode() + b"\n" + b"".join(text for _, text in changed))
+        head = json.dumps(reply, ensure_ascii=False).encode(errors="replace")
+        replies.write(b"\n".join((head, b"".join(text for _, text in changed), b"")))
         replies.flush()
         texts = [str(asked.read(size), "utf-8") for size in json.loads(asked.readline())]
         reply = answer(found, texts, files)  # pyright: ignore[reportArgumentType]

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import decode_source
+from io import BytesIO
 from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
@@ -24,23 +25,20 @@ from shards.stores.files import read_file
 
 
 class _SourceFinder(ModuleFinder):
-    """Finds the modules of a folder by their text: nothing compiled is opened."""
+    """Finds the modules of a folder by their text, also those that Python comes with; it opens nothing else."""
 
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
-        try:
-            return super().find_module(name, path, parent)
-        except (ImportError, AttributeError, TypeError) as error:  # the latter two: of a folder of data
-            # A pipe, a folder or a broken link of that name is passed over: its error says what it is.
-            for folder in path or self.path:
-                for file in (f"{folder}/{name}.py", f"{folder}/{name}/__init__.py"):
-                    if os.path.lexists(file):
-                        read_file(Path(file), MAX_RECIPE_BYTES)
-            raise ImportError(name) from error
+        for folder in path or self.path:
+            package, file = f"{folder}/{name}", f"{folder}/{name}.py"
+            if os.path.lexists(f"{package}/__init__.py"):  # other folders are data
+                return None, package, ("", "", _PACKAGE)
+            if os.path.lexists(file):
+                return BytesIO(read_file(Path(file), MAX_RECIPE_BYTES)), file, (".py", "rb", _SOURCE)
+        raise ImportError
 
-    def load_module(self, fqname: str, fp: Any, pathname: str, file_info: tuple[str, str, str]) -> Any:
-        if file_info[0] not in ("", ".py"):  # of a package, and of a module
-            raise ImportError(f"{pathname} is no text of Python")
-        return super().load_module(fqname, fp, pathname, file_info)
+
+_SOURCE, _PACKAGE = 1, 5
+"""The kinds of modules, as a `ModuleFinder` has them."""
 
 
 def read_function(table: PythonFilter, *, allow_code: bool) -> PythonFilter:
@@ -60,19 +58,20 @@ def read_function(table: PythonFilter, *, allow_code: bool) -> PythonFilter:
         # A syntax error in a module that it imports is only told to `msg`, which stops at it here.
         vars(finder)["msg"] = _raise_syntax_error
         finder.import_hook(module)
-        files = sorted(file for one in finder.modules.values() if (file := vars(one)["__file__"]))
-        found = {file: decode_source(read_file(Path(file), MAX_RECIPE_BYTES)) for file in files}
+        files = {name: vars(one)["__file__"] for name, one in finder.modules.items()}
+        found = {name: (file, decode_source(read_file(Path(file), MAX_RECIPE_BYTES))) for name, file in files.items()}
     except (OSError, SyntaxError, ValueError, ImportError, AttributeError, RecursionError, MemoryError) as error:
         why = str(error) or "it is nested too deeply"  # the parser's MemoryError
         raise InputError(
-            f"{folder}: cannot read the module of {table.step}: {why}. Put it there, or correct it or the recipe."
+            f"{folder}: cannot read the module of {table.step}: {why}. Put its .py file there, or correct it or the "
+            "recipe."
         ) from error
-    text = json.dumps([(file.removeprefix(folder), module) for file, module in found.items()])
+    text = json.dumps([(file.removeprefix(folder), module) for file, module in sorted(found.values())])
     now = hashlib.sha256(text.encode()).hexdigest()
     if sha256 not in ("", now):
         raise InputError(
-            f"{', '.join(found)}: the SHA-256 is {now}, expected {sha256}: the function has changed. Restore it, or "
-            "build from a recipe without its SHA-256."
+            f"{', '.join(sorted(files.values()))}: the SHA-256 is {now}, expected {sha256}: the function has changed. "
+            "Restore it, or build from a recipe without its SHA-256."
         )
     return table.pinned(now, found, pin_packages(table), allow_code=allow_code)
 
@@ -99,16 +98,7 @@ def describe_refusal(table: PythonFilter) -> str:
 
 def find_file(table: PythonFilter) -> str:
     """Return the file of a recipe's function."""
-    return name_modules(table)[table.parts[1]][0]
-
-
-def name_modules(table: PythonFilter) -> dict[str, tuple[str, str]]:
-    """Return the file and the text of each module of a recipe's function, by the module's name."""
-    folder = f"{table.parts[0]}/"
-    return {
-        file.removeprefix(folder).removesuffix(".py").removesuffix("/__init__").replace("/", "."): (file, text)
-        for file, text in table.modules.items()
-    }
+    return table.modules[table.parts[1]][0]
 
 
 def _raise_syntax_error(*said: object) -> None:

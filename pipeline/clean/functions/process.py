@@ -16,12 +16,14 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 import pyarrow as pa
+from pydantic import NonNegativeInt
 
 from pipeline.arrow_arrays import text_bytes, text_offsets
 from pipeline.clean.functions import child
-from pipeline.clean.functions.modules import check_allowed, describe_refusal, name_modules, pin_packages
+from pipeline.clean.functions.modules import check_allowed, describe_refusal, pin_packages
 from pipeline.recipe.clean_recipe import PythonFilter
 from pipeline.recipe.schema import SourceRecipe
+from shards.config import Settings
 from shards.errors import InputError
 from shards.terminal.display import printable
 
@@ -29,6 +31,14 @@ _PASSED = ("HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")
 ANSWER_S = 3600.0
 """A function that takes longer for an answer is taken for one that never gives it."""
 _FIXED = {"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TZ": "UTC"}
+
+
+class _Sent(Settings):
+    """An answer as the process of a function sends it: `child.Answer`, with the sizes of new texts."""
+
+    fault: str = ""
+    index: NonNegativeInt = 0
+    verdicts: tuple[NonNegativeInt | tuple[str] | None, ...] = ()
 
 
 class FunctionProcess:
@@ -59,9 +69,9 @@ class FunctionProcess:
         self._channel = own.makefile("rwb", 1 << 20)
         own.close()
         _, module, name = table.parts
-        told = {"module": module, "name": name, "modules": name_modules(table)}
+        told = {"module": module, "name": name, "modules": table.modules}
         try:
-            fault = self._exchange(told)["fault"]
+            fault = self._exchange([told])["fault"]
         except ChildProcessError as error:
             fault = f" cannot be imported: it {error}."
         if fault:
@@ -82,18 +92,13 @@ class FunctionProcess:
             self._channel.write(json.dumps(told).encode() + b"\n")
             self._channel.write(data)
             self._channel.flush()
-            found = json.loads(self._channel.readline())
-            for index, verdict in enumerate(found.get("verdicts", ())):
-                if isinstance(verdict, int):  # the size of a new text
-                    found["verdicts"][index] = self._channel.read(verdict).decode()
-                elif verdict is not None:
-                    str.encode(verdict[0])  # a reason, or an error
-            if isinstance(found.get("fault"), str):
-                range(len(told))[found.get("index", 0)]  # a place among them, or an error
-            elif len(found["verdicts"]) != len(told):
-                raise ValueError("an answer to another question")  # the function writes to the socket
-            return found
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, MemoryError) as error:
+            sent = _Sent.model_validate_json(self._channel.readline())
+            verdicts = [self._channel.read(one).decode() if isinstance(one, int) else one for one in sent.verdicts]
+            is_answer = sent.index < len(told) if sent.fault else len(verdicts) == len(told)
+            if not is_answer or self._channel.readline() != b"\n":
+                raise ValueError("no answer, or half of one")  # the function writes to the socket, or has ended
+            return {"fault": sent.fault, "index": sent.index, "verdicts": verdicts}
+        except (OSError, ValueError, MemoryError, OverflowError) as error:
             status = self.close()
             number = -status if status < 0 else 256 - status
             how = signal.Signals(number).name if number in {*signal.Signals} else f"exit status {status}"
