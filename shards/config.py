@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from shards.errors import InputError, unread
 from shards.stores.files import read_file
@@ -90,6 +90,11 @@ def in_form(pattern: str, words: str) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+Text = Annotated[str, Field(min_length=1)]
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 def settings_error(where: str, faults: Iterable[str]) -> InputError:

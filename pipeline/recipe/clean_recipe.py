@@ -13,10 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from pipeline.recipe.key_values import IfGiven, Proportion, SizeBytes, Text, distinct
+from pipeline.recipe.key_values import IfGiven, Proportion, SizeBytes, distinct
 from pipeline.recipe.paths import DIGEST_MARK, RecipePath
 from pipeline.recipe.presets import C4, CleanTable, Code, Fineweb, Gopher, Limit, Preset
-from shards.config import Settings, in_form
+from shards.config import Settings, Text, in_form
 from shards.errors import check_extra
 
 PersonalKind = Literal[

@@ -7,7 +7,7 @@ from decimal import Decimal
 from operator import not_
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from shards.config import in_form
 
@@ -80,10 +80,9 @@ def normal_encoding(name: str) -> str:
 
 
 Proportion = Annotated[float, Field(ge=0, le=1)]
-Text = Annotated[str, Field(min_length=1)]
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0, lt=1 << 63)]
 Count = BeforeValidator(parse_count)
-SomeTokens = Annotated[int, Count, Field(gt=0)]
+SomeTokens = Annotated[PositiveInt, Count]
 """A number of tokens, one at least."""
 
 

@@ -8,9 +8,9 @@ stays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, NonNegativeFloat, model_validator
 
 from pipeline.recipe.key_values import Proportion
 from shards.config import Settings
@@ -57,7 +57,7 @@ class Limit:
 
 Share = Proportion | Literal["off"]
 """A limit on a share, from 0 to 1."""
-Amount = Annotated[float, Field(ge=0)] | Literal["off"]
+Amount = NonNegativeFloat | Literal["off"]
 """A limit on a count, a length or a ratio, from 0."""
 
 

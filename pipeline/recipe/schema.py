@@ -11,7 +11,15 @@ from operator import not_
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SerializeAsAny, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    SerializeAsAny,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import from_json, to_json
 
 from pipeline.recipe.chat import ChatRecipe
@@ -29,13 +37,12 @@ from pipeline.recipe.key_values import (
     SizeBytes,
     SomeTokens,
     SourceWeight,
-    Text,
     distinct,
     no_empty_token,
 )
 from pipeline.recipe.paths import AS_WRITTEN, RecipePath
 from pipeline.recipe.sources import SourceRecipe
-from shards.config import Settings, are_named, item_names, list_of, shared_names, table_of
+from shards.config import Seed, Settings, Share, Text, are_named, item_names, list_of, shared_names, table_of
 from shards.errors import plural
 from shards.eval_tasks.known import KNOWN_TASKS
 from shards.terminal.hints import nearest
@@ -135,9 +142,9 @@ class PhaseRecipe(Settings):
 
     name: Name
     """The phase's name; distinct."""
-    share: Annotated[float, Field(gt=0, le=1)]
+    share: Share
     """The phase's part of `mix.tokens`, at least one shard. The shares of all phases add up to exactly 1."""
-    weights: dict[str, Annotated[float, Field(ge=0)]] = {}
+    weights: dict[str, NonNegativeFloat] = {}
     """Weights of sources in this phase: `{ web = 6, math = 4 }`. Other sources keep their `weight`; 0 leaves one
     out."""
 
@@ -168,7 +175,7 @@ class MixRecipe(Settings):
 class SplitRecipe(Settings):
     """The held-out split, chosen by content hash in the mix's proportions."""
 
-    val_tokens: Annotated[int, Count, Field(ge=0)] = 0
+    val_tokens: Annotated[NonNegativeInt, Count] = 0
     """Tokens held out for validation."""
 
 
@@ -225,7 +232,7 @@ class Recipe(Settings):
 
     name: Name
     """The set's name: letters, digits, `.`, `_`, `-`."""
-    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1337
+    seed: Seed = 1337
     """Decides the order of documents inside shards, and which parts of a source a small set and the tokenizer's sample
     take."""
     drop_hashes: Annotated[list[RecipePath], AfterValidator(distinct)] = []

@@ -20,12 +20,11 @@ from pipeline.recipe.key_values import (
     Quote,
     SizeBytes,
     SourceWeight,
-    Text,
     normal_encoding,
 )
 from pipeline.recipe.paths import RecipePath
 from pipeline.recipe.predicates import Predicate, checked_predicates, parse_predicate
-from shards.config import Document, Settings, in_form
+from shards.config import Document, Settings, Share, Text, in_form
 
 MAX_NULL = 0.1
 """Records without text that a build allows: data sets often have some, and a wrong column has mostly such records."""
@@ -49,7 +48,7 @@ class SourceRecipe(Settings):
     """The source's share of the training tokens, relative to the other weights; 0 leaves the source out. If no source
     has one, all text is in the set once. With `mix.phases`: for the tokenizer's sample, and phases that do not name the
     source."""
-    take: Annotated[float, Field(gt=0, le=1)] = 1.0
+    take: Share = 1.0
     """The share of the source's documents to take, chosen by content hash: [a part of a
     source](../docs/data.md#a-part-of-a-source). Changing it re-encodes nothing."""
     format: FormatName = "auto"

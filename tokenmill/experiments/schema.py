@@ -5,8 +5,8 @@ from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, Field, JsonValue
 
-from pipeline.recipe.key_values import Name, SomeTokens, Text, distinct
-from shards.config import Document, Settings, shared_names, table_of
+from pipeline.recipe.key_values import Name, SomeTokens, distinct
+from shards.config import Document, Settings, Text, shared_names, table_of
 from shards.terminal.shipped_recipes import shipped_folder
 
 Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1), AfterValidator(distinct)]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, NonNegativeInt, PositiveInt, ValidationInfo
 
-from shards.config import Document, Settings, TypedText, in_form, shared_names, table_of
+from shards.config import Document, Seed, Settings, Share, Text, TypedText, in_form, shared_names, table_of
 from shards.eval_tasks.known import (
     KNOWN_TASKS,
     EvalTask,
@@ -29,8 +29,6 @@ EvalName = Annotated[
     ),
 ]
 """The name of an eval set or an eval task: the names of its scores begin with it."""
-SomeText = Annotated[str, Field(min_length=1)]
-"""Text that is not empty."""
 
 
 class EvalSetConfig(Settings):
@@ -42,9 +40,9 @@ class EvalSetConfig(Settings):
 
     name: EvalName
     """The score is `NAME_bpb`; names are distinct."""
-    shards: SomeText | None = None
+    shards: Text | None = None
     """A shard set with the run's tokenizer, a folder or an address, instead of a source."""
-    split: SomeText | None = None
+    split: Text | None = None
     """With `shards`: by default `val` if the set has it, else `train`."""
     max_tokens: PositiveInt = 1_000_000
     """Whole documents are scored until this many tokens."""
@@ -87,15 +85,15 @@ class EvalTaskConfig(Settings):
     """Files of these; by default the split that lm-evaluation-harness uses."""
     limit: PositiveInt | None = None
     """Only the first items are scored."""
-    question: SomeText = "question"
+    question: Text = "question"
     """Column of the question."""
-    choices: SomeText = "choices"
+    choices: Text = "choices"
     """Column of the texts of the choices, a list."""
-    answer: SomeText = "answer"
+    answer: Text = "answer"
     """Column of the right choice: its label if `labels` is given, else its place from 0, or its text."""
-    labels: SomeText | None = None
+    labels: Text | None = None
     """Column of the labels of the choices: `choices.label`."""
-    prompt: Annotated[str, Field(min_length=1), in_form(r"(?s).*\{question\}.*", "text with {question} in it")] = (
+    prompt: Annotated[str, in_form(r"(?s).*\{question\}.*", "text with {question} in it")] = (
         "Question: {question}\nAnswer:"
     )
     """The text before a choice; a space follows it."""
@@ -190,11 +188,11 @@ class SamplingOptions(Settings):
     """0 always takes the likeliest token."""
     top_k: NonNegativeInt = 0
     """Choose among this many of the likeliest tokens; 0 keeps all."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
+    top_p: Share = 0.95
     """Choose among the likeliest tokens that reach this probability together, after `top_k`."""
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.1
     """Above 1, tokens that occurred are less likely."""
-    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1337
+    seed: Seed = 1337
     """Decides the choices."""
 
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from shards.config import Settings, are_named, in_form, item_names, list_of, shared_names
+from shards.config import Settings, Text, are_named, in_form, item_names, list_of, shared_names
 from shards.terminal.hints import nearest
 from trainer.recipe.cards import CARDS
-from trainer.recipe.eval_config import EvalConfig, SomeText
+from trainer.recipe.eval_config import EvalConfig
 
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
 """A dimension of a model or a batch; bounded so that the number of weights of a matrix fits in 64 bits."""
@@ -205,7 +205,7 @@ class CheckpointConfig(Settings):
 class LogConfig(Settings):
     """Where the numbers of `metrics.jsonl` also go."""
 
-    wandb_project: SomeText | None = None
+    wandb_project: Text | None = None
     """A project of Weights & Biases (the extra `wandb`): [more](guide.md#train)."""
 
 
@@ -237,7 +237,7 @@ class PhaseConfig(Settings):
     (exit status 3) at the end of a phase that missed its goal or has a pause, and at once if a phase overspent its
     budget. `train --go-on NAME` goes on, and every later gate holds."""
 
-    name: SomeText
+    name: Text
     """The phase's name in the ledger."""
     until_step: PositiveInt
     """The last step of the phase."""
@@ -258,7 +258,7 @@ class PhaseConfig(Settings):
 class TrainRecipe(Settings):
     """A whole train recipe, with every default filled in."""
 
-    name: SomeText
+    name: Text
     """The name of the recipe."""
     model: ModelConfig
     train: TrainConfig
