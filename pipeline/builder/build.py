@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -312,7 +313,7 @@ def load_recipe(
         for name in rows:
             file = write_rows(cast("Any", sources)[name], work / "rows" / name, name)
             # A set's recipe.json is the same wherever its work folder is.
-            files[name] = [RecipePath(str(file), f"rows/{name}/{file.name}")]
+            files[name] = [RecipePath(escape(str(file)), f"rows/{name}/{file.name}")]
         rows = []
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,7 +45,7 @@ class RecipePath(str):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return how pydantic reads and writes a recipe's path."""
         return core_schema.with_info_wrap_validator_function(
-            _read,
+            partial(_read, cls is RecipeGlob),
             core_schema.str_schema(min_length=1),
             serialization=core_schema.plain_serializer_function_ser_schema(_write, info_arg=True),
         )
@@ -69,26 +70,37 @@ class RecipePath(str):
         return RecipePath(f"{self}{DIGEST_MARK}{sha256}", f"{self.written}{DIGEST_MARK}{sha256}")
 
 
+class RecipeGlob(RecipePath):
+    """A glob of a recipe, with the folder that it begins at as it is: a wildcard in a folder's own name is none."""
+
+
 DIGEST_MARK = "#sha256="
 """What separates a file's path from its SHA-256 in a resolved recipe."""
 
 
-def _read(value: Any, handler: core_schema.ValidatorFunctionWrapHandler, info: ValidationInfo) -> RecipePath:
+def _read(
+    is_glob: bool, value: Any, handler: core_schema.ValidatorFunctionWrapHandler, info: ValidationInfo
+) -> RecipePath:
     text: str = handler(value)
-    return value if isinstance(value, RecipePath) else locate(info.context or Path(), value or text)
+    return value if isinstance(value, RecipePath) else locate(info.context or Path(), value or text, is_glob=is_glob)
 
 
 def _write(path: str, info: SerializationInfo) -> str:
     return path.written if info.context == AS_WRITTEN and isinstance(path, RecipePath) else str(path)
 
 
-def locate(folder: Path, path: str) -> RecipePath:
+def locate(folder: Path, path: str, *, is_glob: bool = False) -> RecipePath:
     """Return a path of a recipe in a folder, or one of an override."""
-    if not path or "://" in path or path.startswith("~") or os.path.isabs(path):
-        return RecipePath(path)
+    found = os.path.expanduser(path)
+    if not path or "://" in path or os.path.isabs(found):
+        return RecipePath(found, path)
+    begin, here = str(folder), os.getcwd()
+    if is_glob:
+        begin, here = glob.escape(begin), glob.escape(here)
     if isinstance(path, TypedText):
-        return RecipePath(_join_local(Path.cwd(), path), os.path.relpath(path, folder))
-    return RecipePath(_join_local(folder, path), path)
+        located = _join_local(Path(here), path)
+        return RecipePath(located, os.path.relpath(located, begin))
+    return RecipePath(_join_local(Path(begin), path), path)
 
 
 def explain_path(folder: Path, path: str) -> str:

@@ -40,7 +40,7 @@ from pipeline.recipe.key_values import (
     distinct,
     no_empty_token,
 )
-from pipeline.recipe.paths import AS_WRITTEN, RecipePath
+from pipeline.recipe.paths import AS_WRITTEN, RecipeGlob, RecipePath
 from pipeline.recipe.sources import SourceRecipe
 from shards.config import Seed, Settings, Share, Text, are_named, item_names, list_of, shared_names, table_of
 from shards.errors import plural
@@ -193,7 +193,7 @@ class EvaluationRecipe(Settings):
 
     name: Name
     """The evaluation set's name; distinct."""
-    paths: list[RecipePath] = []
+    paths: list[RecipeGlob] = []
     """Globs over its files, relative to the recipe's folder; required without `task`."""
     task: str | None = None
     """A known [eval task](experiments.md#eval-tasks) instead of files, such as `arc_easy`: each question with its right

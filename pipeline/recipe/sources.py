@@ -22,7 +22,7 @@ from pipeline.recipe.key_values import (
     SourceWeight,
     normal_encoding,
 )
-from pipeline.recipe.paths import RecipePath
+from pipeline.recipe.paths import RecipeGlob
 from pipeline.recipe.predicates import Predicate, checked_predicates, parse_predicate
 from shards.config import Document, Settings, Share, Text, in_form
 
@@ -196,10 +196,10 @@ class FilesSource(SourceRecipe):
     place_keys = ("paths", "exclude", "verify")
 
     kind: SourceKind = "files"
-    paths: Annotated[list[RecipePath], Field(min_length=1)]
+    paths: Annotated[list[RecipeGlob], Field(min_length=1)]
     """`files`, required: globs over local paths (`**` descends), relative to the recipe's folder, or fsspec URLs. Each
     must match a file, or be a folder of `datasets.save_to_disk`."""
-    exclude: list[RecipePath] = []
+    exclude: list[RecipeGlob] = []
     """`files`: globs over files to leave out. Each must match one."""
     verify: IfGiven[Literal["sha256"]] = None
     """`files`: `sha256` reads all local files in each build, to see an edit that keeps size and modification time."""

@@ -35,6 +35,7 @@ from pipeline.sources.globs import (
     find_paths,
     name_some,
     note_unread,
+    unescape,
 )
 from pipeline.sources.marks import DELTA, SAVED_SPLITS, find_marked, list_saved, name_folder, read_list
 from pipeline.sources.network import keep_fetched
@@ -287,9 +288,8 @@ def expand_glob(glob: str, left_out: LeftOut) -> list[File]:
 
 def _list_local(glob: str, left_out: LeftOut) -> Iterator[File]:
     """Yield the local files that a glob matches; of a folder of `datasets.save_to_disk`, those with its rows."""
-    glob = os.path.expanduser(glob)
-    if rows := list_saved(glob):
-        found = [(os.path.join(glob, name), False) for name in rows]
+    if rows := list_saved(folder := unescape(glob)):
+        found = [(os.path.join(folder, name), False) for name in rows]
     else:
         found = find_paths(os.path.join(glob, "*") if os.path.basename(glob) == "**" else glob, left_out)
     # One call of the system for each file, as there may be many.
@@ -320,7 +320,7 @@ def _explain_folder(glob: str, path: str) -> str:
         fs, place = fsspec.url_to_fs(path)
         if not fs.isdir(place):
             return ""
-    elif not os.path.isdir(path := os.path.expanduser(path)):
+    elif not os.path.isdir(path := unescape(path)):
         return ""  # what is left out is told
     elif splits := read_list(Path(path, SAVED_SPLITS), "splits"):
         named = f"{', '.join(map(str, splits))}). Name one: {str(Path(glob, str(splits[0])))!r}"

@@ -8,6 +8,7 @@ file with that.
 import fnmatch
 import os
 import posixpath
+import re
 import stat
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,11 @@ LeftOut = dict[str, str]
 
 Found = tuple[str, bool]
 """A path, and whether the glob leaves it out: a name that it does not spell begins with a dot."""
+
+
+def unescape(glob: str) -> str:
+    """Return the path of which `glob.escape` made a glob."""
+    return re.sub(r"\[([*?[])\]", r"\1", glob)
 
 
 def find_paths(glob: str, left_out: LeftOut) -> Iterator[Found]:

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeline.sources.globs import unescape
 from shards.audit.split_names import find_splits, has_split_word, list_above
 from shards.config import list_of, table_of
 from shards.errors import shell_command
@@ -141,10 +142,10 @@ def find_copies(sizes: Mapping[str, int]) -> dict[str, str]:
 def _cut_glob(glob: str) -> tuple[str, list[str]]:
     """Return the folder of a glob before its first sign, as files are named, and its parts after it; none of a path."""
     parts = glob.split("/")
-    end = next((number for number, part in enumerate(parts) if globbing.has_magic(part)), len(parts))
-    if os.path.lexists(glob) or os.path.lexists(re.sub(r"\[(.)\]", r"\1", glob)):
+    end = next((number for number, part in enumerate(parts) if part != globbing.escape(unescape(part))), len(parts))
+    if os.path.lexists(glob) or os.path.lexists(unescape(glob)):
         end = len(parts)
-    head = os.path.expanduser("/".join(parts[:end]))
+    head = unescape("/".join(parts[:end]))
     scheme, _, place = head.partition("://")
     return ("" if scheme == "file" else f"/{scheme}") + f"/{place}" if place else os.path.abspath(head), parts[end:]
 

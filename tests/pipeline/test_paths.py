@@ -29,14 +29,15 @@ vocab_size = 300
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Make a project: texts, and a recipe in a folder beside them."""
-    (tmp_path / "project/texts").mkdir(parents=True)
-    (tmp_path / "project/recipes").mkdir()
+    """Make a project: texts, and a recipe in a folder beside them; a glob could mean its name, too."""
+    (tmp_path / "p*/texts").mkdir(parents=True)
+    (tmp_path / "p*/recipes").mkdir()
     (tmp_path / "elsewhere").mkdir()
     texts = [f"document {n} " + " ".join(str(n * k % 97) for k in range(60)) for n in range(50)]
-    write_texts(tmp_path / "project/texts/a.jsonl", texts)
-    (tmp_path / "project/recipes/a.toml").write_text(RECIPE)
-    return tmp_path / "project"
+    write_texts(tmp_path / "p*/texts/a.jsonl", texts)
+    write_texts(tmp_path / "p/texts/b.jsonl", ["of another project"])
+    (tmp_path / "p*/recipes/a.toml").write_text(RECIPE)
+    return tmp_path / "p*"
 
 
 @pytest.mark.parametrize("place", [".", "recipes", "../elsewhere", "/"])

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from glob import escape
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -155,8 +156,8 @@ class EvalTaskConfig(Settings):
         return ask(self.prompt.replace("{question}", question), choices, right, question=question)
 
 
-EVAL_PATH_KEYS = ("paths", "exclude", "shards", "files", "fewshot_files")
-"""Keys of eval sets and tasks that name files: paths begin at the recipe's folder."""
+EVAL_PATH_KEYS = {"paths": escape, "exclude": escape, "shards": str, "files": str, "fewshot_files": str}
+"""Keys of eval sets and tasks that name files: paths begin at the recipe's folder, whose name a glob escapes."""
 
 
 def _locate_files(table: Any, info: ValidationInfo) -> Any:
@@ -165,14 +166,14 @@ def _locate_files(table: Any, info: ValidationInfo) -> Any:
     if folder is None or not isinstance(table, dict):
         return table
 
-    def locate(value: Any) -> Any:
+    def locate(value: Any, spell: Callable[[str], str]) -> Any:
         if isinstance(value, list):
-            return [locate(item) for item in cast("list[Any]", value)]
-        begin = Path.cwd() if isinstance(value, TypedText) else folder
-        return os.path.abspath(begin / value) if isinstance(value, str) and "://" not in value else value
+            return [locate(item, spell) for item in cast("list[Any]", value)]
+        begin = spell(os.path.abspath(Path.cwd() if isinstance(value, TypedText) else folder))
+        return os.path.abspath(os.path.join(begin, value)) if isinstance(value, str) and "://" not in value else value
 
     given = cast("Document", table)
-    return given | {key: locate(given[key]) for key in EVAL_PATH_KEYS if key in given}
+    return given | {key: locate(given[key], spell) for key, spell in EVAL_PATH_KEYS.items() if key in given}
 
 
 LOCATED = BeforeValidator(_locate_files)
