@@ -106,12 +106,12 @@ def locate(folder: Path, path: str, *, is_glob: bool = False) -> RecipePath:
 def explain_path(folder: Path, path: str) -> str:
     """Return the remedy for a path: what folder a relative one begins at, and how to write it if it is right from the
     working directory."""
-    if os.path.isabs(path):
+    if "://" in path or os.path.isabs(path):
         return "Correct the path."
     rule = f"Paths begin at the recipe's folder, {folder}; paths of --set and --source at the working directory"
     # Most such errors are a path that is right from where the person is.
     here = locate(folder, TypedText(path))
-    if here != locate(folder, path) and "://" not in here and glob.glob(here, recursive=True):
+    if here != locate(folder, path) and glob.glob(here, recursive=True):
         return f"{rule}. There are files at {here}: write {here.written!r} in the recipe."
     return f"{rule}. Correct the path."
 

@@ -87,7 +87,7 @@ def list_files(source: SourceRecipe, note: Note = no_note, *, with_splits: bool 
         files = [file for name, (_, file) in sorted(found.items()) if name not in marked]
         if source.verify:
             files = map_in_threads(_add_digest, files, LIST_THREADS)
-    except (*BROKEN_FILE_ERRORS, ImportError) as error:
+    except BROKEN_FILE_ERRORS as error:
         raise SourceError(
             f"source {source.name!r}: {source.paths} cannot be listed: {text_of(error)}"
             + (remedy_of(error) or ". Correct `paths`.")
@@ -96,8 +96,8 @@ def list_files(source: SourceRecipe, note: Note = no_note, *, with_splits: bool 
     if not files:
         why = "".join(f" ({line})" for line in describe_left_out(left_out)) if marked else ""
         raise SourceError(
-            f"source {source.name!r}: {source.paths} no longer match any file{why}. Restore the files, or correct "
-            "`paths` or `exclude`."
+            f"source {source.name!r}: {source.paths} match no file{why} that `exclude` leaves. Restore the "
+            "files, or correct `paths` or `exclude`."
         )
     folder = posixpath.commonpath({file.name.rpartition("/")[0] or "/" for file in files})
     for line in describe_left_out({_relative(name, folder): why for name, why in left_out.items()}):
@@ -261,21 +261,24 @@ def expand_glob(glob: str, left_out: LeftOut) -> list[File]:
             read already and of folders that cannot be read.
 
     Raises:
-        OSError, ValueError, ImportError: the URL cannot be listed, or its protocol is not installed.
+        OSError, ValueError: the URL cannot be listed, lacks a part, or its protocol is not installed.
     """
     if is_local(glob):
         return sorted(_list_local(glob, left_out), key=lambda file: file.name)
     if "::" in glob:  # fsspec's way to name a file in an archive
-        raise ValueError("files in an archive are not read. Unpack it first, and name the files that it holds")
+        raise ValueError("'::', as before a file in an archive, is not read. Unpack it first, and name the files in it")
     import fsspec
 
     scheme = glob.partition("://")[0]
     # A glob is listed once with the sizes; a plain URL is asked for alone.
-    fs, path = fsspec.url_to_fs(glob)
-    if globbing.has_magic(path):
-        listed = {name: info for name, info in fs.glob(path, detail=True).items() if info["type"] == "file"}
-    else:
-        listed = {path: fs.info(path)} if fs.isfile(path) else {}
+    try:
+        fs, path = fsspec.url_to_fs(glob)
+        if globbing.has_magic(path):
+            listed = {name: info for name, info in fs.glob(path, detail=True).items() if info["type"] == "file"}
+        else:
+            listed = {path: fs.info(path)} if fs.isfile(path) else {}
+    except (AttributeError, ImportError, NotImplementedError, TypeError) as error:  # of what a URL lacks, or of fsspec
+        raise ValueError(str(error)) from error
     files: list[File] = []
     for name, info in listed.items():
         url = name if "://" in name else f"{scheme}://{name}"
@@ -357,7 +360,7 @@ def _try_glob(path: RecipePath, folder: Path) -> tuple[list[File], str]:
     try:
         files = expand_glob(path, left_out)
         explained = "" if files else _explain_folder(glob, path)
-    except (*BROKEN_FILE_ERRORS, ImportError) as error:
+    except BROKEN_FILE_ERRORS as error:
         return [], f"{glob!r} cannot be listed: {error}"
     if files or explained:
         return files, explained

@@ -380,7 +380,7 @@ def _list_files(place: str, left_out: dict[str, str]) -> Iterator[tuple[tuple[st
     glob = f"{escape(root)}/**/*" if is_folder else escape(place) if is_path else place
     try:
         files = expand_glob(glob, left_out)
-    except (*BROKEN_FILE_ERRORS, ImportError) as error:
+    except BROKEN_FILE_ERRORS as error:
         raise InputError(f"{place}: cannot be listed: {text_of(error)}") from error
     if not files and not os.path.exists(root):
         raise InputError(f"{place}: no such file or folder")
