@@ -135,6 +135,7 @@ def check_settings(
         InputError: with every fault.
     """
     faults = list(faults)
+    check_document(data, where)
     try:
         result = model.model_validate(data, context=context)
     except ValidationError as error:
@@ -147,6 +148,14 @@ def check_settings(
     if faults:
         raise settings_error(where, dict.fromkeys(faults))
     return result
+
+
+def check_document(data: Document, where: str) -> None:
+    """Raise an InputError if the values of a config are too deep, too large or no text, before they are walked."""
+    try:
+        check_values(data)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def read_partly(model: type[ModelT], data: Any, context: Any) -> ModelT:
@@ -208,8 +217,7 @@ def read_document(path: Path) -> Document:
     """Read a config, a TOML or a .json file, or raise the error of one that is not valid or holds no table."""
     kind, parse = ("JSON", load_json) if path.suffix == ".json" else ("TOML", parse_toml)
     try:
-        data: Any = parse(read_file(path, MAX_RECIPE_BYTES).decode())
-        check_values(data)
+        data: Any = parse(read_file(path, MAX_RECIPE_BYTES).decode("utf-8-sig"))  # an editor of Windows writes a mark
     except OSError as error:
         raise InputError(f"{path}: {unread(error, f'Expected a file in {kind}')}") from error
     except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
@@ -310,7 +318,7 @@ def _describe_all(model: type[BaseModel], data: Any, error: ValidationError) -> 
         parent = own
         for part in detail["loc"]:
             if isinstance(place, dict) and (part in place or detail["type"] == "missing"):
-                names.append(str(part))
+                names.append(str(part) or '""')
                 field = own.model_fields.get(str(part)) if own else None
                 found = find_table(field.annotation) if field else None
                 parent, own = own, found and found[0]
@@ -356,7 +364,6 @@ _EXPECTED = {
     "list_type": "a list",
     "model_type": "a table",
     "string_type": "text",
-    "string_unicode": "text that UTF-8 can hold",
     "tuple_type": "a list",
 }
 """What a key expects, by the type of pydantic's error, where its own words are those of Python or JSON."""
@@ -377,8 +384,7 @@ def _describe_unknown(model: type[BaseModel], parent: type[BaseModel] | None, ke
 def show_value(value: Any, most: int = 80) -> str:
     """Return a config's value for a message, cut if it has more than `most` characters."""
     shown = str(value) if hasattr(value, "isoformat") else json.dumps(value, ensure_ascii=False, default=str)
-    text = shown.encode(errors="backslashreplace").decode()
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 
 def item_names(items: Iterable[Any]) -> list[str]:

@@ -24,6 +24,7 @@ from shards.config import (
     Document,
     TypedText,
     apply_changes,
+    check_document,
     check_kind,
     check_settings,
     list_of,
@@ -35,7 +36,6 @@ from shards.errors import InputError, check_extra, shell_command, unread
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.stores.files import hash_file, read_file
-from shards.stores.parse import check_values
 from shards.stores.store import FolderStore, folder_beside
 from shards.terminal.shipped_recipes import find_recipe
 
@@ -75,10 +75,7 @@ def load_checked_recipe(
     folder, where, given = Path(), "recipe", {}
     changes = list(changes)
     if isinstance(recipe, dict):
-        try:
-            check_values(recipe)
-        except ValueError as error:
-            raise settings_error(where, [str(error)]) from error
+        check_document(recipe, where)
         given = copy.deepcopy(recipe)
     else:
         if Path(recipe).is_dir() and not (SHIPPED / f"{recipe}.toml").is_file():

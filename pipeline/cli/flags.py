@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError
@@ -175,10 +176,10 @@ def open_executor(options: argparse.Namespace) -> Executor:
 
 def _may_measure(recipe: str) -> bool:
     """Return whether a recipe, the value of a flag, may measure documents: whether its text has the word `clean`."""
-    from shards.stores.files import open_named
+    from shards.config import MAX_RECIPE_BYTES
+    from shards.stores.files import read_file
 
     try:
-        with open_named(recipe) as file:
-            return b"clean" in file.read()
+        return b"clean" in read_file(Path(recipe), MAX_RECIPE_BYTES)
     except (OSError, ValueError):  # a shipped recipe, for example
         return True

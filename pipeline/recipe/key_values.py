@@ -3,6 +3,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 import codecs
 import re
+from collections import Counter
 from decimal import Decimal
 from operator import not_
 from typing import Annotated, Any, Literal, TypeVar
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from shards.config import in_form
+from shards.format.tokenizer_json import MAX_ENTRY_CHARACTERS
 
 # `K` and `k` are one unit; `m` is a thousandth.
 _SIZE = re.compile(r"\s*(\d[\d_]{0,30}(?:\.\d{1,9})?)\s*([kKMGT]i?)?B?\s*")
@@ -51,16 +53,9 @@ def parse_count(value: Any) -> Any:
 
 def distinct(values: list[str]) -> list[str]:
     """Refuse a key's value that is a list with equal items."""
-    repeated = sorted({value for value in values if values.count(value) > 1})
+    repeated = sorted(value for value, count in Counter(values).items() if count > 1)
     if repeated:
-        raise ValueError(f"listed more than once: {', '.join(map(repr, repeated))}. Keep one of each")
-    return values
-
-
-def no_empty_token(values: list[str]) -> list[str]:
-    """Refuse a key's value that is a list with a token of nothing but white space."""
-    if blank := [value for value in values if not value.strip()]:
-        raise ValueError(f"{blank[0]!r} has no visible character. Choose a text like <|name|>.")
+        raise ValueError(f"listed more than once: {', '.join(map(repr, repeated[:9]))}. Keep one of each")
     return values
 
 
@@ -125,8 +120,6 @@ def check_pattern(pattern: str) -> str:
     try:
         everything = bool(unwrap_mask(pc.match_substring_regex(empty, pattern))[0])
         pc.match_substring_regex(empty, in_group(pattern))  # a quote \Q that is left open would swallow the bracket
-    except UnicodeEncodeError as error:
-        raise ValueError("not a pattern: a lone surrogate is not text") from error
     except pa.ArrowInvalid as error:
         message = str(error).removeprefix("Invalid regular expression: ").replace(in_group(pattern), pattern)
         raise ValueError(f"not a pattern: {message}. The syntax is RE2's, without look-around") from error
@@ -135,20 +128,27 @@ def check_pattern(pattern: str) -> str:
     return pattern
 
 
-_UNNAMED_GROUP = re.compile(r"(?s)\\Q.*?(?:\\E|$)|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|(?P<opens>\((?!\?))")
-"""An unnamed group's opening bracket, or what is skipped to find one: a quote, an escape, a class of characters."""
+_GROUP = re.compile(
+    r"(?s)\\Q.*?(?:\\E|$)|\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|(?P<opens>\((?:\?P?<[^>]*>|(?!\?)))"
+)
+"""A group's opening bracket, with its name, or what is skipped to find one: a quote, an escape, a class."""
 
 
 def in_group(pattern: str) -> str:
     """Return a key's pattern, in the same syntax, as a group named `MATCH_GROUP`, whose place can be asked for.
 
-    pyarrow refuses unnamed groups where it is asked for places: they capture nothing here.
+    pyarrow refuses unnamed groups, and names that occur twice, where it is asked for places: groups capture nothing.
     """
-    named = _UNNAMED_GROUP.sub(lambda found: "(?:" if found["opens"] else found[0], pattern)
+    named = _GROUP.sub(lambda found: "(?:" if found["opens"] else found[0], pattern)
     return f"(?P<{MATCH_GROUP}>{named})"
 
 
 Patterns = Annotated[list[Annotated[str, AfterValidator(check_pattern)]], AfterValidator(distinct)]
+Token = Annotated[
+    str,
+    Field(max_length=MAX_ENTRY_CHARACTERS),
+    in_form(r"(?s).*\S.*", "a text with a visible character, such as <|name|>"),
+]
 Delimiter = Annotated[str, in_form(r"[\x01-\x7f]", 'one ASCII character, such as ";"')]
 """One ASCII character."""
 Quote = Literal['"', ""]

@@ -37,8 +37,8 @@ from pipeline.recipe.key_values import (
     SizeBytes,
     SomeTokens,
     SourceWeight,
+    Token,
     distinct,
-    no_empty_token,
 )
 from pipeline.recipe.paths import AS_WRITTEN, RecipeGlob, RecipePath
 from pipeline.recipe.sources import SourceRecipe
@@ -64,7 +64,7 @@ class TokenizerRecipe(Settings):
     vocab_size: Annotated[int, Count, Entries, Field(ge=1, le=1 << 24)] | None = None
     """Number of entries, including the 256 bytes and the special tokens. A token takes 2 bytes up to 65,536 entries,
     then 4. Required without `file`."""
-    special_tokens: Annotated[list[str], AfterValidator(distinct), AfterValidator(no_empty_token)] = Field(
+    special_tokens: Annotated[list[Token], AfterValidator(distinct)] = Field(
         default_factory=lambda: [DEFAULT_EOS_TOKEN]
     )
     """They have the first ids, and match nothing in documents."""

@@ -67,7 +67,7 @@ def _write_groups(file: BinaryIO, rows: Any, where: str) -> None:
                 try:
                     check_values(value)  # Arrow follows a value that contains itself until the process ends
                 except ValueError as error:
-                    raise InputError(f"{where}: row {number:,}: {error}, or one is in itself. Change it.") from error
+                    raise InputError(f"{where}: row {number:,}: {error}. Change it.") from error
         size += _ROW_BYTES
         return size // GROUP_BYTES
 

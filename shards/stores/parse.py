@@ -16,9 +16,13 @@ MOST_DEPTH = 100
 _MOST_CHARACTERS = 4_000
 """Most characters of a number, which takes a hundred times their size and of which Python reads 4,300, or of a key."""
 _QUOTED = re.compile(
-    r'"""(?:[^"\\]++|\\.|"(?!""))*+"""|\'\'\'.*?\'\'\'|"(?:[^"\\\n]++|\\.)*+"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
+    r'"""(?:[^"\\]++|\\.?|"(?!""))*+(?:"{3,5}|\Z)|\'\'\'.*?(?:\'{3,5}|\Z)|"(?:[^"\\\n]++|\\.)*+"?|\'[^\'\n]*\'?|#[^\n]*',
+    re.DOTALL,
 )
-"""A text in TOML, or a comment: neither holds the dots of a key."""
+"""A text in TOML, also one that is left open, or a comment: none holds the dots of a key."""
+
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a pair of UTF-16: JSON can spell it, and bytes of a command line that are not UTF-8 are such."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -26,18 +30,20 @@ def parse_toml(text: str) -> dict[str, Any]:
     for found in re.finditer(r"[\w.+ \t-]+", _QUOTED.sub("", text)):
         if found[0].count(".") >= MOST_DEPTH or len(found[0]) > _MOST_CHARACTERS:
             raise ValueError(f"a key or a number of {len(found[0]):,} characters is too long")
-    return tomllib.loads(text.removeprefix("\ufeff"))  # of an editor of Windows
+    return tomllib.loads(text)
 
 
 def check_values(value: Any, depth: int = 0) -> None:
-    """Raise a ValueError if tables and lists are too deep in each other, or a number is larger than any key takes."""
+    """Raise a ValueError if values are too deep in each other, a number is too large for any key, or a text is none."""
     if depth > MOST_DEPTH:
-        raise ValueError(f"tables and lists are more than {MOST_DEPTH} deep in each other")
+        raise ValueError(f"tables and lists are more than {MOST_DEPTH} deep in each other, or one is in itself")
+    if isinstance(value, str) and _HALF.search(value):
+        raise ValueError(f"{value!r:.80} has half of a character; expected text that UTF-8 can hold")
     if isinstance(value, int) and value.bit_length() > 1000:
         raise ValueError("a whole number has more than 1,000 bits")
     if isinstance(value, dict | list | tuple):
         items = cast("dict[str, Any] | list[Any] | tuple[Any, ...]", value)
-        for item in items.values() if isinstance(items, dict) else items:
+        for item in [*items, *items.values()] if isinstance(items, dict) else items:
             check_values(item, depth + 1)
 
 

@@ -18,8 +18,8 @@ PATTERNS = [
     r"\bPerson(X|Y)\b",
     r"(?i)(f[])e(]){3}",
     "@\\.@|\\d{4}-\\d{2}",
-    r"(?P<n>x)yz",
-    r"(?P<n>z)yx",
+    r"(?P<the_match>x)yz",
+    r"(?P<the_match>z)yx",
     r"(?s)first.*last",
 ]
 

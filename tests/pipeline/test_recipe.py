@@ -10,7 +10,7 @@ import pytest
 from pipeline.builder.checked_recipe import load_checked_recipe
 from pipeline.recipe.key_values import parse_size
 from pipeline.recipe.schema import Recipe, without_defaults
-from shards.config import apply_changes, item_names, read_document
+from shards.config import Settings, apply_changes, item_names, load_settings
 from shards.errors import InputError
 from tests.support.recipes import GOOD, faults_of
 
@@ -82,6 +82,7 @@ HUGE = {
     "1,000,00. characters is too long": ("x=" + "9" * 10**6, "x=0x" + "f" * 10**6, f"x={'9' * 10**6}.5"),
     "more than 1,000 bits": ("x=0x" + "f" * 999,),
     "recursion depth": (f"x={'[' * 5_000}{']' * 5_000}",),
+    "Invalid statement": ('\\"' * 150_000,),
     "more than 100 deep": (f"x={'[' * 150}{']' * 150}", f"x={('{' + '.'.join('a' * 90) + '=') * 20}1{'}' * 20}"),
 }
 
@@ -91,7 +92,7 @@ def test_a_huge_key_or_number_is_refused_in_little_memory(said: str, text: str, 
     (tmp_path / "r.toml").write_text(f'# {"." * 300}\ny = "{".a" * 300}"\n{text}\n')
     tracemalloc.start()
     with pytest.raises(InputError, match=said):
-        read_document(tmp_path / "r.toml")
+        load_settings(Settings, tmp_path / "r.toml")
     assert tracemalloc.get_traced_memory()[1] < 20 << 20
     tracemalloc.stop()
 

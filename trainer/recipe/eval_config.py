@@ -204,7 +204,7 @@ class EvalConfig(Settings):
     """Steps between validations."""
     max_tokens: PositiveInt = 1_000_000
     """Tokens of the val split that are predicted, from its start. Sources that begin after them are named."""
-    prompts: list[Annotated[str, Field(min_length=0)]] = []  # bounded: checks UTF-8
+    prompts: list[str] = []
     """Prompts that the model continues at milestones and the ends of phases, into `samples/` of the run folder."""
     samples: SamplingOptions = SamplingOptions()
     """How their tokens are chosen."""
