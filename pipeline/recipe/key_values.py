@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
-from shards.config import in_form
+from shards.config import Text, in_form
 from shards.format.tokenizer_json import MAX_ENTRY_CHARACTERS
 
 # `K` and `k` are one unit; `m` is a thousandth.
@@ -144,6 +144,8 @@ def in_group(pattern: str) -> str:
 
 
 Patterns = Annotated[list[Annotated[str, AfterValidator(check_pattern)]], AfterValidator(distinct)]
+Column = Annotated[Text, in_form(r"[^.]*(\.[^.]*){0,99}", "at most 100 names with dots between them")]
+"""A column of a source, which may be in another one."""
 Token = Annotated[
     str,
     Field(max_length=MAX_ENTRY_CHARACTERS),

@@ -25,6 +25,7 @@ from pydantic_core import from_json, to_json
 from pipeline.recipe.chat import ChatRecipe
 from pipeline.recipe.clean_recipe import CleanAllRecipe, CleanRecipe
 from pipeline.recipe.key_values import (
+    Column,
     Count,
     Delimiter,
     Entries,
@@ -200,7 +201,7 @@ class EvaluationRecipe(Settings):
     answer, from the Hub."""
     format: FormatName = "auto"
     """As for sources."""
-    text: Text = "text"
+    text: Column = "text"
     """Column of the items' text, such as `question`."""
     separator: Text | None = None
     """The text between two items of a text file."""

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, JsonValue, ModelWrapValidatorHandler
 
 from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.key_values import (
+    Column,
     Delimiter,
     FormatName,
     IfGiven,
@@ -54,9 +55,9 @@ class SourceRecipe(Settings):
     format: FormatName = "auto"
     """`auto` goes by the file's name, then by its first bytes: [the formats of
     files](../docs/data.md#formats). `file` makes each file one document."""
-    text: Text = "text"
+    text: Column = "text"
     """Column of the text; dots descend into structs."""
-    messages: IfGiven[Text | Annotated[list[Text], Field(min_length=2, max_length=2)]] = None
+    messages: IfGiven[Column | Annotated[list[Column], Field(min_length=2, max_length=2)]] = None
     """Instead of `text`, of a source of conversations: a column of lists of messages, records of `role` and `content`
     or `from` and `value`; or two columns of text, `["prompt", "completion"]`."""
     separator: Text | None = None
@@ -75,7 +76,7 @@ class SourceRecipe(Settings):
     stops the build."""
     content: Literal["column", "software-heritage"] = "column"
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
-    blob_id: Text = "blob_id"
+    blob_id: Column = "blob_id"
     """The column of that SHA-1."""
     max_missing: Proportion = 0.02
     """The build stops when more of the files cannot be fetched."""
@@ -84,7 +85,7 @@ class SourceRecipe(Settings):
     many fields, values of another type. They are dropped and counted; with 0, the first one stops the build."""
     max_null: Proportion = MAX_NULL
     """The share of the records that may have no text. They are dropped and counted."""
-    keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = {}
+    keep: Annotated[dict[Column, JsonValue], AfterValidator(checked_predicates)] = {}
     """Predicates on columns: `{ int_score = ">= 3", date = ">= 2020-01-31" }`. A row stays if all hold; none holds for
     a null. A time without a zone is UTC, also in text. Folders such as `year=2020/` (Hive) are columns, too."""
     min_bytes: SizeBytes = 1

@@ -169,7 +169,7 @@ def _locate_files(table: Any, info: ValidationInfo) -> Any:
     def locate(value: Any, spell: Callable[[str], str]) -> Any:
         if isinstance(value, list):
             return [locate(item, spell) for item in cast("list[Any]", value)]
-        begin = spell(os.path.abspath(Path.cwd() if isinstance(value, TypedText) else folder))
+        begin = spell(os.path.abspath("." if isinstance(value, TypedText) else folder))
         return os.path.abspath(os.path.join(begin, value)) if isinstance(value, str) and "://" not in value else value
 
     given = cast("Document", table)

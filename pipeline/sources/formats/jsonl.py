@@ -20,7 +20,6 @@ from pipeline.sources.formats.columns import describe_list, list_names
 from pipeline.sources.formats.detect import parse_object
 from pipeline.sources.formats.span_reader import Malformed, SpanReader, parse_parts
 from pipeline.sources.messages import MESSAGES, PLAIN_MESSAGES, describe_turns
-from shards.stores.parse import MOST_DEPTH
 
 _HEAD_BYTES = 1 << 16
 """The records that begin in so many bytes are checked for the recipe's columns."""
@@ -177,11 +176,8 @@ def parse_options(source: SourceRecipe, name: str, messages: pa.DataType = MESSA
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
                 break
-        if not isinstance(place, dict) or place.get(leaf, kind) != kind or len(parents) > MOST_DEPTH:
-            raise SourceError(
-                f"{name}: {column!r:.80} cannot be of two types, or a value and a part of another column, or over "
-                f"{MOST_DEPTH} deep. Correct the recipe."
-            )
+        if not isinstance(place, dict) or place.get(leaf, kind) != kind:
+            raise SourceError(f"{name}: {column!r} has two types, or is part of another column. Correct the recipe.")
         place[leaf] = kind
     return pa_json.ParseOptions(explicit_schema=pa.schema(_fields(tree)), unexpected_field_behavior="ignore")
 
