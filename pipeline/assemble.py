@@ -39,7 +39,7 @@ from pipeline.engine.receipts import Result
 from pipeline.engine.tasks import NOT_IN_DIGEST, NUMBER, InDigest, Payload, Report, last_part, to_json_values
 from pipeline.mix.evidence import read_evidence
 from pipeline.mix.mix_plan import ShardPlan, Slice
-from shards.format.arrays import Int64s, Rows
+from shards.format.arrays import Int64s, Rows, find_bounds
 from shards.format.chat import mark_targets
 from shards.format.content_hash import join_hashes
 from shards.format.manifest import ShardEntry, Split
@@ -191,7 +191,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Report) -> Assembl
 
 def _count_targets(counted: Int64s, tokens: Any, lengths: Int64s, sources: Int64s, task: AssembleTask) -> None:
     """Add to `counted`, by source, the targets of some assembled documents."""
-    bounds = np.append(0, np.cumsum(lengths))
+    bounds = find_bounds(lengths)
     targets = mark_targets(tokens, bounds, task.special_ids, task.opening)
     counted += np.bincount(np.repeat(sources, lengths), targets, len(counted)).astype(np.int64)
 

@@ -24,7 +24,7 @@ from pipeline.mix.mix_plan import MixPlan
 from pipeline.mix.near_duplicates.drop import SimilarPairs, choose_dropped
 from pipeline.recipe.schema import EvaluationRecipe, Recipe
 from shards.errors import plural
-from shards.format.arrays import Int64s, Rows, UInt64s
+from shards.format.arrays import Int64s, Rows, UInt64s, find_bounds
 from shards.format.content_hash import mark_first
 from shards.format.manifest import EvalTaskEntry
 from shards.stores.open import open_store
@@ -125,7 +125,7 @@ class Findings:
         inside, own = places.find(number, self.held["run"], self.held["document"])
         order = np.argsort(own, kind="stable")
         size = int(places.sizes(number).sum())
-        offsets = np.append(0, np.cumsum(np.bincount(own, minlength=size))).astype(np.int32)
+        offsets = find_bounds(np.bincount(own, minlength=size)).astype(np.int32)
         rows: list[dict[str, Any]] = []
         for one in self.held[inside[order]]:
             about = self.read[int(self.items["evaluation"][one["item"]])]

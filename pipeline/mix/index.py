@@ -20,7 +20,7 @@ from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.block_lists import Blocked
 from pipeline.mix.partitions import Part, Partitions
 from pipeline.recipe.schema import Recipe
-from shards.format.arrays import Bools, Float32s, Int64s, Integers, UInt32s, UInt64s
+from shards.format.arrays import Bools, Float32s, Int64s, Integers, UInt32s, UInt64s, find_bounds
 from shards.format.content_hash import HashRange, find_copies, find_hashes, sort_hashes
 from shards.format.manifest import BlockListEntry
 
@@ -119,7 +119,7 @@ class Index:
         sizes = self.places.sizes(number)
         # Neighbouring runs of a source together, in pieces of bounded size.
         edges = np.flatnonzero(np.diff(self.sources, prepend=-1, append=-1))
-        ends = np.append(0, np.cumsum(sizes))
+        ends = find_bounds(sizes)
         for first, last in itertools.pairwise(edges):
             source = self.sources[first]
             for start in range(ends[first], ends[last], SUM_DOCUMENTS):
@@ -285,7 +285,7 @@ class Axis:
     def __init__(self, index: Index, source: int):
         self._index = index
         self._source = source
-        self.cumulative = [0, *np.cumsum(index.tokens[:, source]).tolist()]
+        self.cumulative = find_bounds(index.tokens[:, source]).tolist()
         self._loaded = -1
         """The partition whose documents are held."""
         self._hi = self._lo = np.zeros(0, np.uint64)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline.arrow_arrays import as_large_binary, text_offsets, unwrap_mask, wrap_mask, wrap_numbers, wrap_texts
 from pipeline.sources.base import NO_CHAT, TextBatch
 from shards.errors import InputError
-from shards.format.arrays import Bools, Int64s, UInt32s
+from shards.format.arrays import Bools, Int64s, UInt32s, find_bounds
 from shards.format.chat import ROLE_MARKS, TRAINED_ROLE, find_marks
 from shards.terminal.display import printable
 
@@ -146,7 +146,7 @@ def _any_of(messages: Bools, offsets: Int64s) -> Bools:
     """Return which conversations have a message of some, `(conversations,)`."""
     if not messages.any():  # which is usual
         return np.zeros(len(offsets) - 1, bool)
-    counts = np.concatenate([[0], np.cumsum(messages)])
+    counts = find_bounds(messages)
     return counts[offsets[1:]] > counts[offsets[:-1]]
 
 

@@ -35,7 +35,7 @@ from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import KeptCounter
 from pipeline.tokenizer.unicode_tables import find_documents
 from shards.errors import remedy_of
-from shards.format.arrays import Int64s, UInt32s
+from shards.format.arrays import Int64s, UInt32s, find_bounds
 from shards.format.chat import TRAINED_ROLE, Message
 from shards.format.tokenizer_json import (
     Part,
@@ -158,7 +158,7 @@ class Encoder:
                 ids, offsets = self._encode_batch(text[first:last])
                 parts.append(ids)
                 lengths[first:last] = np.diff(offsets)
-        offsets = np.append(0, np.cumsum(lengths))
+        offsets = find_bounds(lengths)
         if len(parts) == 1:
             return parts[0], offsets
         # Each part is let go as soon as it is copied: the ids of a long document are not in memory twice.

@@ -29,7 +29,7 @@ from pipeline.engine.receipts import Result, TaskOutput
 from pipeline.engine.tasks import NOT_IN_DIGEST, Payload, Report, digest_of_payload
 from pipeline.mix.near_duplicates.normal_text import PART_TOKENS, UNICODE_VERSION, Openings, hash_shingles, load_entries
 from shards.audit.ngrams import finalize
-from shards.format.arrays import Int64s, Rows, Tokens, UInt32s, UInt64s
+from shards.format.arrays import Int64s, Rows, Tokens, UInt32s, UInt64s, find_bounds
 from shards.format.content_hash import mark_first
 
 BANDS = 14
@@ -186,7 +186,7 @@ def write_bands(folder: Path, task: BandsTask, report: Report) -> BandsResult:
             sorted_rows["index"] = documents
             file.write(sorted_rows.view(np.uint8).data)
             counts += np.bincount((own >> np.uint64(64 - EDGE_BITS)).astype(np.int64), minlength=len(counts))
-    edges = np.append(0, np.cumsum(counts)).astype(EDGE_DTYPE)
+    edges = find_bounds(counts).astype(EDGE_DTYPE)
     files = {BANDS_FILE: file.facts(), EDGES_FILE: write_checksummed(folder / EDGES_FILE, edges.tobytes())}
     return BandsResult(rows=int(edges[-1]), files=files)
 

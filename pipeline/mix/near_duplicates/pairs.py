@@ -34,7 +34,7 @@ from pipeline.mix.near_duplicates.bands import (
     find_range,
 )
 from shards.audit.ngrams import finalize
-from shards.format.arrays import Int64s, Integers, Rows, UInt64s
+from shards.format.arrays import Int64s, Integers, Rows, UInt64s, find_bounds
 from shards.format.content_hash import mark_first
 from shards.stores.open import open_store
 from shards.stores.store import Store
@@ -176,7 +176,7 @@ def _sort_part(pairs: Rows) -> tuple[Rows, Int64s]:
     pairs = distinct_pairs(pairs)
     # A hash of the longer document spreads the partitions evenly.
     partition = (finalize(pairs["longer"]) >> np.uint64(56)).astype(np.int64)
-    edges = np.append(0, np.cumsum(np.bincount(partition, minlength=PARTITIONS)))
+    edges = find_bounds(np.bincount(partition, minlength=PARTITIONS))
     return pairs[np.argsort(partition, kind="stable")], edges
 
 

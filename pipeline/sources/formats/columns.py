@@ -18,6 +18,7 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import BATCH_BYTES, SourceError
 from pipeline.sources.messages import check_messages, is_list
 from shards.errors import InputError, plural
+from shards.format.arrays import find_bounds
 from shards.terminal.display import printable
 
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
@@ -137,7 +138,7 @@ def measure_texts(column: Any) -> np.ndarray:
         own = wrap_numbers(pa.int64(), measure_texts(column.dictionary).astype(np.int64))
         return own.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
     if is_list(column.type):
-        ends = np.concatenate([[0], np.cumsum(measure_texts(column.values))])
+        ends = find_bounds(measure_texts(column.values))
         offsets = column.offsets.to_numpy()
         return ends[offsets[1:]] - ends[offsets[:-1]]
     if pa.types.is_struct(column.type):
