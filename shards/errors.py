@@ -180,12 +180,13 @@ def remedy_of(error: BaseException) -> str:
 
 _PATH_REMEDIES = {
     errno.ESPIPE: "Give the path of a regular file",
+    errno.ENXIO: "This is a socket. Give the path of a regular file",
     errno.EOVERFLOW: "It is too large for what it is read as. Give another file",
     errno.EIO: "The disk is damaged, or this is no file to read. Give another one",
     errno.EEXIST: "A file has the name of the folder to write. Remove it, or give another path",
     errno.ELOOP: "A link of the path leads to itself. Correct or remove it",
     errno.EISDIR: "This is a folder. Give the path of a file",
-    errno.ENAMETOOLONG: "Give a shorter path",
+    errno.ENAMETOOLONG: "Give a shorter path, or correct the link",
     errno.ENOENT: "Correct the path; if it was there, something has removed it. If it is to be written: nothing can be "
     "made there; choose another place",
     errno.ENOTDIR: "A part of the path is a file, not a folder. Correct the path",

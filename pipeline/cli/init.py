@@ -330,14 +330,14 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
                 yield f"{key} = {json.dumps(value, ensure_ascii=False)}{comment}"
     if any("messages" in source.found.keys for source in sources):
         yield '\n[chat]\nformat = "chatml"  # what stands around a message'
-        yield f"max_tokens = {_MOST_CHAT_TOKENS}  # longer ones are dropped, and counted; on a GPU, `fit` takes 16,384"
+        yield f"max_tokens = {_MOST_CHAT_TOKENS}  # longer ones are dropped, and counted; `fit` takes 16,384 on a GPU"
     # As many entries as the text has parts for, by its size and by how well it compresses.
     sample = "".join(text for source in sources for _, text in source.texts).encode("utf-8", "replace")
     offered = min(8 << 2 * total.bit_length() // 5, len(zlib.compress(sample)) // _BYTES_PER_ENTRY)
     # Each word becomes an entry, and parts of long ones that no spaces divide; text that repeats itself has few.
     words = {word for source in sources for _, text in source.texts for word in re.findall(r" ?\w{2,}", text)}
-    entries = sum(1 if word.isascii() else max(1, len(word) // 4) for word in words)
-    offered = min(offered, entries * total // max(1, len(sample)))
+    entries = {part for word in words for part in (not word.isascii() and re.findall("....", word)) or [word]}
+    offered = min(offered, len(entries) * total // max(1, len(sample)))
     yield f"\n[tokenizer]\nvocab_size = {min(_MOST_VOCABULARY, _LEAST_VOCABULARY + offered)}"
     yield '\n[mix]\ntokens = "max"  # all text, each document once; or a number, such as "100M"'
     val_tokens = min(_MOST_VAL_TOKENS, total // _BYTES_PER_TOKEN // 100) if has_validation else 0

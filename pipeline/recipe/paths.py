@@ -74,6 +74,8 @@ class RecipeGlob(RecipePath):
     """A glob of a recipe, with the folder that it begins at as it is: a wildcard in a folder's own name is none."""
 
 
+_MOST_PARTS = 200
+"""Folders in a glob: each is a call in a call."""
 DIGEST_MARK = "#sha256="
 """What separates a file's path from its SHA-256 in a resolved recipe."""
 
@@ -82,6 +84,8 @@ def _read(
     is_glob: bool, value: Any, handler: core_schema.ValidatorFunctionWrapHandler, info: ValidationInfo
 ) -> RecipePath:
     text: str = handler(value)
+    if is_glob and text.count("/") > _MOST_PARTS:
+        raise ValueError(f"expected at most {_MOST_PARTS} folders in a path")
     return value if isinstance(value, RecipePath) else locate(info.context or Path(), value or text, is_glob=is_glob)
 
 

@@ -137,7 +137,13 @@ class Predicate:
         import pyarrow as pa
 
         compare = _COMPARE.get(self.operator, lambda number, _: number in wanted)
-        return pa.array([None if number is None else compare(number, wanted[0]) for number in numbers], pa.bool_())
+
+        def test(number: Any) -> bool | None:
+            if isinstance(number, float) and math.isnan(number):
+                return self.operator == "!="
+            return None if number is None else compare(number, wanted[0])
+
+        return pa.array(map(test, numbers), pa.bool_())
 
     def _times(self) -> list[datetime.datetime]:
         """Return the predicate's values if all are dates or times; else nothing."""
@@ -196,10 +202,10 @@ def _literal(text: str) -> Any:
     for parse in (int, float):
         try:
             number = parse(text)
-        except ValueError:
+            # Columns of decimals have it as it is written.
+            return Decimal(text) if isinstance(number, float) and math.isfinite(number) else number
+        except (ValueError, ArithmeticError):  # or an exponent that no Decimal has
             continue
-        # Columns of decimals have it as it is written.
-        return Decimal(text) if isinstance(number, float) and math.isfinite(number) else number
     return text
 
 

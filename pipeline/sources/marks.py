@@ -53,7 +53,7 @@ def read_list(path: Path, key: str) -> list[Any]:
     """Return a list in a file of `datasets`; an empty one if there is none, or something else wrote the file."""
     try:
         return list_of(table_of(json.loads(read_file(path, _MOST_LIST_BYTES))).get(key))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
 
 

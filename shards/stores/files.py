@@ -47,10 +47,15 @@ def open_named(path: str | Path) -> Generator[BufferedReader]:
 
 def _no_pipe(path: str, flags: int) -> int:
     file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    if stat.S_ISREG(mode := os.fstat(file).st_mode) or stat.S_ISDIR(mode):
-        return file
-    os.close(file)
-    raise OSError(errno.ESPIPE, "a pipe or a device; expected a regular file", path)
+    try:
+        mode = os.fstat(file).st_mode
+        # Files of the kernel have no size, and some of them no end.
+        if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not (os.pread(file, 8, 0) and not os.fstat(file).st_size)):
+            return file
+        raise OSError(errno.ESPIPE, "a pipe or a device; expected a regular file", path)
+    except OSError:
+        os.close(file)
+        raise
 
 
 def read_file(path: Path, most: int) -> bytes:

@@ -295,6 +295,7 @@ def test_a_vocabulary_is_no_larger_than_text_that_repeats_itself_offers(tmp_path
     lines = ["one of the mills", "a river and a mill", "the miller sings"]
     for number in range(40):
         (tmp_path / f"{number}.txt").write_text("\n".join((lines * 30)[number:]))
+    (tmp_path / "long.txt").write_text("é" * 90_000)
     for command in ("init . --out r.toml", "build r.toml --out out --workers 1"):
         call_here(*command.split(), cwd=tmp_path, expect=0)
 

@@ -67,6 +67,8 @@ def test_what_other_programs_write_is_left_out_and_said(tmp_path: Path):
         "the system",
         "files of s: left out: saved/cache-1.arrow, saved/state.json: beside the rows that `datasets` saved",
     ]
+    (tmp_path / "saved/state.json").write_text('{"_data_files":' + "[" * 99_999)
+    assert len(list_files(files_source(tmp_path / "saved/*"))) == 3
     for name in ("../a.txt", f"{tmp_path}/a.txt", "link.arrow"):
         (tmp_path / "saved/state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
         (tmp_path / "saved/link.arrow").unlink(missing_ok=True)
