@@ -374,7 +374,7 @@ def survey(places: list[str], left_out: dict[str, str]) -> list[Found]:
 
 def _list_files(place: str, left_out: dict[str, str]) -> Iterator[tuple[tuple[str, str], str, File]]:
     """Yield the files of a folder, a glob or a path, with a name and a glob for their part of it, and one for all."""
-    place = os.path.expanduser(place)
+    place = place if os.path.lexists(place) else os.path.expanduser(place)  # a name, first
     root = os.path.abspath(place)
     is_folder, is_path = os.path.isdir(root), os.path.isfile(root)
     glob = f"{escape(root)}/**/*" if is_folder else escape(place) if is_path else place
