@@ -36,17 +36,17 @@ def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     if compression_of(whole.name):
         raise SourceError(f"{whole.name}: Arrow IPC compressed as a whole is not read. Decompress the file.")
     with _open(whole, mapped=True) as file:
-        _check_ends(file, whole)
         in_file = is_file(file)
+        if not in_file:
+            _check_stream(file, whole)
         schema = (pa.ipc.open_file(file) if in_file else pa.ipc.open_stream(file)).schema
-    # A file has a list of its batches; a stream is walked, if it is local and each batch stands alone.
-    check_columns(schema, source, whole.name)
-    if in_file:
-        return join_groups(whole, _measure_batches(source, whole), unit_bytes)
-    stream = _walk(whole.url, whole.version) if is_local(whole.url) else None
-    if stream is None:
-        return [whole]
-    return join_groups(whole, _measure_messages(source, whole, *stream), unit_bytes)
+        check_columns(schema, source, whole.name)
+        # A file has a list of its batches; a stream is walked, if it is local and each batch stands alone.
+        if in_file:
+            return join_groups(whole, _measure_batches(source, whole, file), unit_bytes)
+        if is_local(whole.url) and (offsets := _walk(whole.url, whole.version)):
+            return join_groups(whole, _measure_messages(source, file, schema, offsets), unit_bytes)
+    return [whole]
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def is_file(file: Any) -> bool:
     return head == _FILE_MAGIC
 
 
-def _check_ends(file: Any, whole: Span) -> None:
+def _check_stream(file: Any, whole: Span) -> None:
     """Refuse a file that is not Arrow IPC, and a stream that was cut short between two batches.
 
     Raises:
@@ -78,8 +78,6 @@ def _check_ends(file: Any, whole: Span) -> None:
     file.seek(max(0, whole.stop - 8))
     tail = file.read(8)
     file.seek(0)
-    if head.startswith(_FILE_MAGIC):
-        return  # Arrow checks the footer
     if not head.startswith(_END_OF_STREAM[:4]):
         raise SourceError(f"{whole.name}: starts with {head!r}; expected Arrow IPC. Correct `format`.")
     if tail != _END_OF_STREAM:
@@ -92,17 +90,16 @@ def _open_columns(file: Any, columns: Iterable[str]) -> pa.ipc.RecordBatchFileRe
     return pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
 
 
-def _measure_batches(source: SourceRecipe, whole: Span) -> Iterator[Group]:
+def _measure_batches(source: SourceRecipe, whole: Span, file: Any) -> Iterator[Group]:
     """Measure the record batches of an IPC file; from another file system, only their number is read."""
-    with _open(whole, mapped=True) as file:
-        reader = _open_columns(file, source.columns)
-        count = reader.num_record_batches
-        for index in range(count):
-            if is_local(whole.url):
-                batch = reader.get_batch(index)
-                yield batch.num_rows, _text_bytes(source, batch), batch.nbytes
-            else:
-                yield None, whole.text_bytes // count, whole.stop // count
+    reader = _open_columns(file, source.columns)
+    count = reader.num_record_batches
+    for index in range(count):
+        if is_local(whole.url):
+            batch = reader.get_batch(index)
+            yield batch.num_rows, _text_bytes(source, batch), batch.nbytes
+        else:
+            yield None, whole.text_bytes // count, whole.stop // count
 
 
 def _text_bytes(source: SourceRecipe, batch: pa.RecordBatch) -> int:
@@ -110,28 +107,27 @@ def _text_bytes(source: SourceRecipe, batch: pa.RecordBatch) -> int:
 
 
 @lru_cache(maxsize=32)  # a sample reads many batches of one stream
-def _walk(url: str, version: str) -> tuple[pa.Schema, list[int]] | None:
-    """Return an Arrow stream's schema, where its record batches start, and where the last one ends; None if
-    dictionaries are among them."""
+def _walk(url: str, version: str) -> list[int]:
+    """Return where an Arrow stream's record batches start, and where the last one ends; none of one with
+    dictionaries."""
     with pa.memory_map(url) as file:
-        schema = pa.ipc.read_schema(cast("Any", file))
+        pa.ipc.read_message(file)  # the schema
         offsets = [file.tell()]
         while True:
             try:
                 message = pa.ipc.read_message(file)
             except EOFError:
-                return schema, offsets
+                return offsets
             if message.type != "record batch":
-                return None
+                return []
             offsets.append(file.tell())
 
 
-def _measure_messages(source: SourceRecipe, whole: Span, schema: pa.Schema, offsets: list[int]) -> Iterator[Group]:
-    with _open(whole, mapped=True) as file:
-        for start, stop in itertools.pairwise(offsets):
-            file.seek(start)
-            batch = _read_batch(file, schema)
-            yield batch.num_rows, _text_bytes(source, batch), stop - start
+def _measure_messages(source: SourceRecipe, file: Any, schema: pa.Schema, offsets: list[int]) -> Iterator[Group]:
+    file.seek(offsets[0])
+    for start, stop in itertools.pairwise(offsets):
+        batch = _read_batch(file, schema)
+        yield batch.num_rows, _text_bytes(source, batch), stop - start
 
 
 def _read_batch(file: Any, schema: pa.Schema) -> pa.RecordBatch:
@@ -142,16 +138,13 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
     """Stream the record batches of an Arrow IPC span, a few megabytes of text at a time."""
     span = reader.span
     with _open(span) as file:
-        for number, batch in enumerate(
-            _read_batches(file, span, reader.columns), span.start if span.kind == "rg" else 0
-        ):
+        reader.raw = file
+        for number, batch in enumerate(_read_batches(file, span, reader.columns), span.start):
             reader.part = f"record batch {number}"
             _validate(batch, reader.columns)
             # A record batch is as large as its writer made it: its text is given on in parts.
             for part in split_rows(batch, reader.columns):
-                found = reader.make_batch(part, reader.number_rows(part.num_rows))
-                found.read_bytes = file.tell() if span.kind == "b" else 0
-                yield found
+                yield reader.make_batch(part, reader.number_rows(part.num_rows))
 
 
 def _read_batches(file: Any, span: Span, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -162,10 +155,8 @@ def _read_batches(file: Any, span: Span, columns: list[str]) -> Iterator[pa.Reco
     if span.kind == "b":
         yield from pa.ipc.open_stream(file, options=pa.ipc.IpcReadOptions(use_threads=False))
         return
-    stream = _walk(span.url, span.version)
-    assert stream is not None  # or it would not have been cut
-    schema, offsets = stream
-    file.seek(offsets[span.start])
+    schema = pa.ipc.read_schema(file)
+    file.seek(_walk(span.url, span.version)[span.start])
     yield from (_read_batch(file, schema) for _ in range(span.start, span.stop))
 
 

@@ -45,8 +45,9 @@ class SpanReader:
         """The number of the next row, in the formats that count their rows by `number_rows`."""
         self.part = ""
         """The part of the file that is being read, in the formats that have parts, such as `row group 3`."""
+        self.raw: Any = None
+        """The file, if its format reads it through from one end to the other: batches say how far."""
         self._malformed: list[str] = []
-        self._raw: BinaryIO | None = None
 
     @property
     def place(self) -> str:
@@ -58,7 +59,7 @@ class SpanReader:
     def open(self) -> Generator[BinaryIO]:
         """Open the file: batches then say how far it has been read."""
         with open_file(self.span) as raw:
-            self._raw = raw
+            self.raw = raw
             yield raw
 
     def read_pieces(self, raw: BinaryIO, separator: bytes) -> Iterator[bytes]:
@@ -164,9 +165,9 @@ class SpanReader:
         batch.rejected.update(self.not_read)
         batch.malformed = self._malformed
         self.not_read, self._malformed = Counter(), []
-        if self._raw is not None and self.span.kind == "b":
+        if self.raw is not None and self.span.kind == "b":
             # A stream of decompressed bytes closes the file when it ends.
-            batch.read_bytes = (self.span.stop if self._raw.closed else self._raw.tell()) - self.span.start
+            batch.read_bytes = (self.span.stop if self.raw.closed else self.raw.tell()) - self.span.start
         return batch
 
 
