@@ -190,7 +190,7 @@ def _choose(selection: Selection, text_bytes: int) -> list[Span]:
         if size >= MOST_BYTES or (size >= enough and len(chosen) >= least):
             break
         if span.kind == "rg":  # its footer says how much text one row group has
-            groups = list_spans(selection.source, [files[span.name]], 1)
+            groups = list_spans(selection.source, [files[span.name]], 1)[span.name]
             span = next(group for group in groups if group.start <= index < group.stop)
         chosen.append(span)
         size += min(span.text_bytes, BATCH_BYTES)

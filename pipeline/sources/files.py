@@ -140,8 +140,8 @@ def _relative(name: str, folder: str) -> str:
     return posixpath.relpath(name, folder)
 
 
-def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:
-    """List the spans of several files of a source at once, in the files' order.
+def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> dict[str, list[Span]]:
+    """List the spans of several files of a source at once, by the files' names, in their order.
 
     Args:
         source: the source.
@@ -162,13 +162,13 @@ def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None =
     size = min(_LIST_FILES, -(-len(files) // LIST_THREADS) or 1)
     parts = [files[start : start + size] for start in range(0, len(files), size)]
     found = map_in_threads(lambda part: list(map(spans_of, part)), parts, LIST_THREADS)
-    spans: list[Span] = []
+    spans: dict[str, list[Span]] = {}
     faults: dict[str, list[str]] = {}
     for file, item in zip(files, itertools.chain.from_iterable(found), strict=True):
         if isinstance(item, str):
             faults.setdefault(item.removeprefix(file.name), []).append(file.name)
         else:
-            spans += item
+            spans[file.name] = item
     if faults:
         lines = [
             f"source {source.name!r}: {first}{fault}" + (f" The same applies to {name_some(more)}." if more else "")

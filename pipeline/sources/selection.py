@@ -72,8 +72,8 @@ class SpanCache:
         self._used: _Kept = {}
         self._changed = False
 
-    def list_spans(self, source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:
-        """List the spans of several files, in the files' order; only files that the cache lacks are opened.
+    def list_spans(self, source: SourceRecipe, files: list[File], unit_bytes: int | None) -> dict[str, list[Span]]:
+        """List the spans of several files, by the files' names; only files that the cache lacks are opened.
 
         Raises:
             SourceError: with one line for each file that cannot be read, or does not fit the recipe.
@@ -83,14 +83,12 @@ class SpanCache:
         key = digest_of([CODE_VERSION, version("pyarrow"), reading, unit_bytes])
         kept, used = self._kept.get(key, {}), self._used.setdefault(key, {})
         new = [file for file in files if kept.get(file.name, ())[:2] != (file.url, file.version)]
-        listed: dict[str, list[Span]] = {file.name: [] for file in new}
-        for span in list_spans(source, new, unit_bytes):
-            listed[span.name].append(span)
+        listed = list_spans(source, new, unit_bytes)
         # The next build may use all of them, if the listing tells when a file has changed.
         entries = kept | {file.name: (file.url, file.version, listed[file.name]) for file in new}
         used |= {file.name: entries[file.name] for file in files if file.version}
         self._changed |= any(file.version for file in new)
-        return [span for file in files for span in entries[file.name][2]]
+        return {file.name: entries[file.name][2] for file in files}
 
     def save(self) -> None:
         """Write the spans that were listed since this was made, and no others, if some of them are new.
@@ -284,11 +282,7 @@ class Selection:
     def _list(self, files: list[File]) -> list[Span]:
         """Return the spans of some files, in order; each file is listed once."""
         new = [file for file in files if file.name not in self._listed]
-        spans = self._list_spans(self.source, new, self._unit_bytes) if new else []
-        # A file without rows has no span, but it is listed.
-        self._listed |= {file.name: [] for file in new}
-        for span in spans:
-            self._listed[span.name].append(span)
+        self._listed |= self._list_spans(self.source, new, self._unit_bytes)
         return [span for file in files for span in self._listed[file.name]]
 
 

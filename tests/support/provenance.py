@@ -44,7 +44,7 @@ def read_unit(source: SourceRecipe, unit: str) -> dict[int, bytes]:
     name, _, rest = unit.rpartition("@")
     part = rest.rpartition("#")[2]
     (file,) = (file for file in list_files(source) if file.name == name)
-    span = list_spans(source, [file])[0]
+    span = list_spans(source, [file])[file.name][0]
     if part != "file":
         start, stop = map(int, re.findall(r"\d+", part))
         span = replace(span, start=start, stop=stop)  # perhaps other parts than a whole build's

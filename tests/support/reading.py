@@ -1,6 +1,7 @@
 """Sources of files as a build reads them: spans, batches and texts."""
 
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def files_source(*paths: Path | str, **keys: Any) -> FilesSource:
 
 def list_spans_of(source: SourceRecipe, unit_bytes: int | None = None) -> list[Span]:
     """Return all spans of all files of a source, in order."""
-    return list_spans(source, list_files(source), unit_bytes)
+    return [*chain.from_iterable(list_spans(source, list_files(source), unit_bytes).values())]
 
 
 def read_batches(source: SourceRecipe, unit_bytes: int | None = None) -> list[TextBatch]:

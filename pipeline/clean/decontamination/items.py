@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -117,7 +118,8 @@ def make_items_task(recipe: Recipe) -> EvaluationsTask:
     for one in recipe.evaluations:
         with _own_words(one):
             source = None if one.task else source_of(one)
-            spans[one.name] = tuple(list_spans(source, list_files(source, with_splits=True))) if source else ()
+            listed = list_spans(source, list_files(source, with_splits=True)) if source else {}
+            spans[one.name] = tuple(chain.from_iterable(listed.values()))
     return EvaluationsTask(tuple(recipe.evaluations), spans)
 
 
