@@ -1,21 +1,20 @@
 """The settings for reading over a network: addresses, timeouts, connections and cache.
 
 They do not change what is read, so they are not part of a recipe. They are flags of the command line, and reach the
-worker processes as environment variables.
+worker processes as a variable of the environment.
 """
 
 import contextlib
 import functools
+import json
 import os
 from collections.abc import Generator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
-from pipeline.sources.base import SourceError
 from shards.stores.cache import Cache
 
-_PREFIX = "TOKENMILL_"
+_VARIABLE = "TOKENMILL_NETWORK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,36 +41,19 @@ class Network:
     @contextlib.contextmanager
     def in_effect(self) -> Generator[None]:
         """Put the settings into the environment, also of processes that are started, until the body ends."""
-        before = {name: value for name, value in os.environ.items() if name.startswith(_PREFIX)}
-        own = {_PREFIX + field.name.upper(): str(getattr(self, field.name)) for field in fields(self)}
-        os.environ.update(own)
+        before = os.environ.get(_VARIABLE)
+        os.environ[_VARIABLE] = json.dumps(asdict(self))
         try:
             yield
         finally:
-            for name in own:
-                del os.environ[name]
-            os.environ.update(before)
+            del os.environ[_VARIABLE]
+            if before is not None:
+                os.environ[_VARIABLE] = before
 
 
 def network_settings() -> Network:
-    """Return the settings that the environment holds.
-
-    Raises:
-        SourceError: a variable is not a number where one is expected.
-    """
-    values: dict[str, object] = {}
-    for field in fields(Network):
-        text = os.environ.get(_PREFIX + field.name.upper())
-        if text is None:
-            continue
-        kind = cast("type[Any]", type(field.default))
-        try:
-            values[field.name] = text == "True" if kind is bool else kind(text)
-        except ValueError as error:
-            raise SourceError(
-                f"{_PREFIX}{field.name.upper()}: expected {kind.__name__}, got {text!r}. Correct or unset it."
-            ) from error
-    return Network(**values)  # type: ignore[arg-type]
+    """Return the settings that the environment holds."""
+    return Network(**json.loads(os.environ.get(_VARIABLE, "{}")))
 
 
 def with_cache(chosen: Network | None, *, cache: Path) -> contextlib.AbstractContextManager[None]:

@@ -1,5 +1,6 @@
 """`pipeline.build_set` and `pipeline.plan_set`: the commands' results and errors, without their side effects."""
 
+import json
 import os
 import re
 import signal
@@ -75,8 +76,9 @@ def test_a_variable_of_the_environment_names_no_folder_to_delete(
 ):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/file").touch()
-    names = ("TOKENMILL_FORK_SERVER_FOLDER", "XDG_CACHE_HOME", "TOKENMILL_CACHE")
+    names = ("TOKENMILL_FORK_SERVER_FOLDER", "XDG_CACHE_HOME")
     environment = os.environ | dict.fromkeys(names, str(tmp_path / "kept"))
+    environment["TOKENMILL_NETWORK"] = json.dumps({"cache": str(tmp_path / "kept")})
     run_program("build", recipe, "--out", tmp_path / "set", "--workers", "2", env=environment, expect=0)
     assert (tmp_path / "kept/file").exists()
 

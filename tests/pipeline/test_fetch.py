@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -216,8 +217,8 @@ class Run:
 
     def __init__(self, rows: Archive | Path, server: Bucket, work: Path, monkeypatch: Any, **keys: Any):
         paths = sorted((rows.folder if isinstance(rows, Archive) else rows).iterdir())
-        monkeypatch.setenv("TOKENMILL_CONTENT_ENDPOINT", f"{server.url}/content")
-        monkeypatch.setenv("TOKENMILL_CONTENT_CONNECTIONS", "8")
+        network = {"content_endpoint": f"{server.url}/content", "content_connections": 8}
+        monkeypatch.setenv("TOKENMILL_NETWORK", json.dumps(network))
         self.source = files_source(*paths, name="code", content="software-heritage", **keys)
         (self.unit,) = make_units(0, list_spans_of(self.source))
         self.work = work

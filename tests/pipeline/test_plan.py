@@ -247,7 +247,7 @@ def served(tmp_path: Path) -> Iterator[tuple[Hub, Bucket]]:
 def test_a_plan_over_a_network_asks_for_little(served: tuple[Hub, Bucket], tmp_path: Path):
     hub, bucket = served
     run = Command(hub, tmp_path)
-    run.environment["TOKENMILL_CONTENT_ENDPOINT"] = f"{bucket.url}/content"
+    run.network["content_endpoint"] = f"{bucket.url}/content"
     web_keys = {"repo": server_corpora.FINEWEB, "config": "sample-10BT", "keep": {"int_score": ">= 3"}}
     code_keys = {"repo": server_corpora.SMOLLM, "config": "python-edu", "content": "software-heritage"}
     recipe = write_recipe(

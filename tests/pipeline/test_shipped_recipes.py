@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> corpora.Corpora:
 def run(made: corpora.Corpora, tmp_path: Path) -> Iterator[Command]:
     with Hub(made.root, store=tmp_path / "written") as hub, Bucket(made.objects) as bucket:
         command = Command(hub, tmp_path)
-        command.environment["TOKENMILL_CONTENT_ENDPOINT"] = f"{bucket.url}/content"
+        command.network["content_endpoint"] = f"{bucket.url}/content"
         publish_tasks(hub, tmp_path / "tasks")
         yield command
 

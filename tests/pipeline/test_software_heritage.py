@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import json
 import shutil
 import socket
 import ssl
@@ -39,9 +40,8 @@ def fetch(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Fetch:
 
     def fetch(*keys: str, endpoint: str = "", **settings: float) -> Any:
         values = {"timeout_s": 5, "give_up_s": 20, "content_connections": 8} | settings
-        monkeypatch.setenv("TOKENMILL_CONTENT_ENDPOINT", endpoint or f"{bucket.url}/content")
-        for name, value in values.items():
-            monkeypatch.setenv(f"TOKENMILL_{name.upper()}", str(value))
+        values |= {"content_endpoint": endpoint or f"{bucket.url}/content"}
+        monkeypatch.setenv("TOKENMILL_NETWORK", json.dumps(values))
         outcomes = dict(archive.fetch_archive_objects([bytes.fromhex(key) for key in keys]))
         return outcomes[bytes.fromhex(keys[-1])]
 

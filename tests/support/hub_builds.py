@@ -1,5 +1,6 @@
 """Builds from a Hub on loopback: the command with its environment."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ class Command:
             **{name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TOKENMILL_"))},
             "HF_ENDPOINT": hub.url,
             "HF_HOME": str(folder / "hf"),
-            "TOKENMILL_TIMEOUT_S": "3",
         }
+        self.network: dict[str, object] = {"timeout_s": 3}
+        """The settings for reading over a network, which flags may change."""
 
     def __call__(self, *arguments: str | Path, expect: int = 0, cwd: Path = ROOT, **environment: str) -> str:
         """Run a command to its end; return its stdout, or its stderr if it is expected to fail."""
-        done = run_program(*arguments, cwd=cwd, env=self.environment | environment, expect=expect)
+        variables = self.environment | {"TOKENMILL_NETWORK": json.dumps(self.network)}
+        done = run_program(*arguments, cwd=cwd, env=variables | environment, expect=expect)
         assert "Traceback" not in done.stderr
         return done.stderr if expect else done.stdout
 

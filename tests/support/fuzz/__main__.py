@@ -49,8 +49,7 @@ ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": "x",
     "AWS_ALLOW_HTTP": "true",
     "AWS_REGION": "us-east-1",
-    "TOKENMILL_GIVE_UP_S": "1",
-    "TOKENMILL_CONTENT_ENDPOINT": "http://127.0.0.1:9",
+    "TOKENMILL_NETWORK": '{"give_up_s": 1, "content_endpoint": "http://127.0.0.1:9"}',
     "TOKENIZERS_PARALLELISM": "false",
 }
 """Addresses for memory that is used, and no network."""
