@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pipeline.plan.plan import Estimate, SourceEstimate
 
 _SHOWN_LINES = 12
+_DISK_MARGIN = 1.1
+"""Factor on the estimate of disk space, which is within 10%."""
 _EXAMPLES = 3
 """Lines of examples that are shown of a message; `--json` has all."""
 
@@ -84,10 +86,11 @@ def run(options: argparse.Namespace) -> int:
     )
     out = options.out or ""
     # Disk of folders is checked as the build checks it; an object store has no limit.
-    folders = [None if scheme_of(place) else Path(place) for place in (options.work or out, out)]
+    places = (("scratch", options.work or out, found.scratch_bytes), ("the set", out, found.output_bytes))
+    needs = [(what, Path(place), int(_DISK_MARGIN * size)) for what, place, size in places if not scheme_of(place)]
     problems = [found.refusal] if found.refusal else []
     try:
-        check_room(found.disk_needs(*folders), DISK_REMEDY)
+        check_room(needs, DISK_REMEDY)
     except InputError as error:
         problems += map(str, error.problems)
     if options.json:

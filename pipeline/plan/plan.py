@@ -28,8 +28,6 @@ from pipeline.sources.selection import open_sources
 from pipeline.tokenizer.train import find_trainer
 from shards.terminal.display import JsonObject
 
-DISK_MARGIN = 1.1
-"""Factor on the estimate of disk space, which is within 10%."""
 TRAIN_S = 2.0
 TRAIN_S_PER_BYTE = {"gigatoken": 8e-9, "tokenizers": 0.24e-6}
 """Training a BPE of 32 K entries on prose, by what trains it, measured. Technical text takes twice as long. The small
@@ -125,11 +123,6 @@ class Estimate:
     shown: Sequence[JsonObject] = ()
     """The first documents of each source, if asked for: `source`, `file`, `part`, `row` and `text`. Of a source
     without one, `source` and what is `dropped`."""
-
-    def disk_needs(self, work: Path | None, out: Path | None) -> list[tuple[str, Path, int]]:
-        """Return the plan's disk needs of scratch and set for `check_room`, with a margin; None stands for a store."""
-        sizes = (("scratch", work, self.scratch_bytes), ("the set", out, self.output_bytes))
-        return [(what, folder, int(size * DISK_MARGIN)) for what, folder, size in sizes if folder is not None]
 
 
 def plan_set(
