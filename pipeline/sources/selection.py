@@ -207,7 +207,7 @@ class Selection:
     @property
     def listed(self) -> list[Span]:
         """The spans of the files so far, in the source's order: first the spans in units, then the rest."""
-        return self._list([file for file in self.files if file.name in self._listed])
+        return [span for file in self.files for span in self._listed.get(file.name, ())]
 
     @property
     def empty(self) -> list[str]:

@@ -110,14 +110,13 @@ def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name:
             f"{name}: a field of csv is a text, and no list of messages. Name two columns, as in messages = "
             '["prompt", "completion"], or convert the file to JSON lines or parquet.'
         )
-    keys = "`delimiter`, or `quote`" if set('"\n') & set("".join(names)) else "`delimiter`"
     for column, key in source.columns.items():
         if column in names:
             continue
         raise SourceError(
             f"{name}: no column {column!r} in its header, read with the delimiter {delimiter!r}; there are "
-            f"{list_names(names)}. Correct `{key}` or {keys}; or, if the file has no header, put a line with the "
-            "columns' names first."
+            f"{list_names(names)}. Correct `{key}`, `delimiter` or `quote`; or, if the file has no header, put a "
+            "line with the columns' names first."
         )
 
 
