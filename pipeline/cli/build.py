@@ -164,8 +164,9 @@ def show_build(report: BuildResult, out: str, work: str) -> Iterator[Part]:
     problems = first_of(report.validation.problems)
     yield from (f"error: {problem}" for problem in problems)
     if not problems:
-        asked = zip(("report", "clean-report", "trace"), map(_shown, (out, work, out)), strict=True)
-        page, drops_of, trace = (shell_command("tokenmill", name, place) for name, place in asked)
+        page = shell_command("tokenmill", "report", _shown(out))
+        drops_of = shell_command("tokenmill", "clean-report", _shown(work))
+        trace = shell_command("tokenmill", "trace", _shown(out))
         yield "validated: no problems. Next:"
         yield f"  {page}                   an HTML page about the set"
         if drops:

@@ -202,7 +202,7 @@ def _find_largely_held_out(estimate: Estimate) -> Iterator[str]:
     """Yield the sources of which validation takes more than it should; of one document, it takes none."""
     from shards.cli.inspect_set import VALIDATION_PART
 
-    for source in estimate.sources if estimate.val_tokens else ():
+    for source in estimate.sources:
         part = source.share * estimate.val_tokens / max(1, source.tokens)
         if part and source.documents > 1:
             part = max(part, 1 / source.documents)

@@ -244,19 +244,17 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[S
 
 def make_units(source: int, spans: list[Span], most_bytes: int = PACK_BYTES) -> list[Unit]:
     """Join spans into units of so much text, in order; it depends on the spans alone, not on the number of workers."""
-    units: list[list[Span]] = [[]]
-    size = 0
+    units: list[list[Span]] = []
+    size, is_last = 0, True
     for span in spans:
         # A full unit ends before a span, and by chance after one: a file's change then moves few borders.
-        if size + span.text_bytes > most_bytes:
+        if is_last or size + span.text_bytes > most_bytes:
             units.append([])
             size = 0
         units[-1].append(span)
         size += span.text_bytes
-        if xxhash.xxh3_64_intdigest(f"{span.name}\0{span.start}".encode()) % GROUP_FILES == 0:
-            units.append([])
-            size = 0
-    return [Unit(source, tuple(own)) for own in units if own]
+        is_last = xxhash.xxh3_64_intdigest(f"{span.name}\0{span.start}".encode()) % GROUP_FILES == 0
+    return [Unit(source, tuple(own)) for own in units]
 
 
 LEAST_UNDIVIDED_BYTES = 1 << 16

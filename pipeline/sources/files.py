@@ -116,9 +116,8 @@ def _leave_out_by_paths(source: SourceRecipe, files: list[File], note: Note) -> 
         return files
     folders = [f"{file.url.rpartition('/')[0]}/" for file in files]
     reasons = {folder: test_path(source, folder) for folder in dict.fromkeys(folders)}
-    counts = Counter(reasons[folder] for folder in folders)
+    counts = Counter(reasons[folder] for folder in folders if reasons[folder])
     kept = [file for file, folder in zip(files, folders, strict=True) if not reasons[folder]]
-    counts.pop("", None)
     for why, count in sorted(counts.items()):
         note(f"files of {source.name}: left out by their folders: {plural(count, 'file')}: {why}")
     if files and not kept:

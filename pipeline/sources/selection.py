@@ -312,8 +312,9 @@ def open_sources(recipe: Recipe, kept: SpanCache | None = None) -> list[Selectio
         tokens = None if wanted == "max" else demand.tokens(index, wanted)
         left_out = not shares[index]
         try:
-            own = Selection(index, source, seed=recipe.seed, tokens=tokens, kept=kept, is_left_out=left_out)
-            selections.append(own)
+            selections.append(
+                Selection(index, source, seed=recipe.seed, tokens=tokens, kept=kept, is_left_out=left_out)
+            )
         except SourceError as error:
             faults.append(str(error))
     faults = faults or _find_small(demand, selections)

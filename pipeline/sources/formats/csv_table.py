@@ -203,12 +203,12 @@ def read_span(reader: SpanReader) -> Iterator[TextBatch]:
                 continue
             if not whole:  # what was left of bytes that came before
                 quoted, begin = QuotedFields(header.form, data), 0
-            if not whole and quoted.places and quoted.places[-1][1] > len(data):
-                shown = excerpt(data[quoted.places[-1][0] :])
-                raise SourceError(
-                    f"{span.name}: a quote is never closed, in record {reader.row} or after it: {shown}. {_CHARACTERS} "
-                    "If the file is cut short, restore it."
-                )
+                if quoted.places and quoted.places[-1][1] > len(data):
+                    shown = excerpt(data[quoted.places[-1][0] :])
+                    raise SourceError(
+                        f"{span.name}: a quote is never closed, in record {reader.row} or after it: {shown}. "
+                        f"{_CHARACTERS} If the file is cut short, restore it."
+                    )
             wrong, joined, why = quoted.judge(data, begin)
             if why and quote is None:
                 shown = excerpt(data[[*wrong, *joined][0] :])

@@ -52,8 +52,8 @@ class SpanReader:
     @property
     def place(self) -> str:
         """Where the reading is, to follow the file's name in a message; empty before the first rows."""
-        row = f"record {self.row} or one soon after" if self.row else ""
-        return f": {self.part or row}" if self.part or row else ""
+        found = self.part or (f"record {self.row} or one soon after" if self.row else "")
+        return f": {found}" if found else ""
 
     @contextlib.contextmanager
     def open(self) -> Generator[BinaryIO]:
