@@ -112,12 +112,11 @@ def parse_build_place(text: str) -> str:
 def _tokens(text: str) -> str:
     from pipeline.recipe.key_values import parse_count
 
-    count: int | str | None = None
     with contextlib.suppress(ValueError):
         count = parse_count(text)
-    if text != "max" and (not isinstance(count, int) or count < 1):
-        raise argparse.ArgumentTypeError(f"expected a number of tokens such as 1e9, 1B, 500M, or max; got {text!r}")
-    return text
+        if count == "max" or (isinstance(count, int) and count > 0):
+            return text
+    raise argparse.ArgumentTypeError(f"expected a number of tokens such as 1e9, 1B, 500M, or max; got {text!r}")
 
 
 def _source(text: str) -> tuple[str, str]:

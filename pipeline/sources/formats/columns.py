@@ -103,9 +103,10 @@ def replace_types(kind: Any, others: Mapping[Any, Any]) -> Any:
 
 def split_rows(table: _Table, columns: list[str]) -> Iterator[_Table]:
     """Yield rows of a table with at most `BATCH_BYTES` of decoded text in some columns, or twice as much if all has."""
-    if table.nbytes <= 2 * BATCH_BYTES and not any(
-        map(_is_shared, (_find_column(table, path).type for path in columns))
-    ):
+    kinds = [_find_column(table, path).type for path in columns]
+    # Of a dictionary or of views, several values may be one text in memory.
+    are_shared = any(pa.types.is_dictionary(kind) or kind in _VIEWS for kind in kinds)
+    if table.nbytes <= 2 * BATCH_BYTES and not are_shared:
         yield table  # the sizes need not be known: 0.1 s for a gigabyte
         return
     for first, last in split_by_size(measure_rows(table, columns), BATCH_BYTES):
@@ -123,11 +124,6 @@ def measure_rows(table: pa.Table | pa.RecordBatch, columns: list[str]) -> np.nda
         chunks: list[Any] = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         sizes += np.concatenate([sizes[:0], *map(measure_texts, chunks)])
     return sizes
-
-
-def _is_shared(kind: pa.DataType) -> bool:
-    """Say whether several values of a type may be one text in memory."""
-    return pa.types.is_dictionary(kind) or kind in _VIEWS
 
 
 def measure_texts(column: Any) -> np.ndarray:
@@ -241,7 +237,7 @@ def test_path(source: SourceRecipe, path: str) -> str:
         SourceError: a value is of another type than the predicate's.
     """
     stated = read_path_columns(path)
-    for predicate in source.predicates if stated else ():
+    for predicate in source.predicates:
         if predicate.column not in stated:
             continue
         value = stated[predicate.column]
