@@ -51,8 +51,8 @@ ALLOW = "; or allow some such records by `max_malformed`"
 SHOWN_MALFORMED = 3
 """Number of malformed records kept per unit, and shown when the build stops."""
 
-_LIBRARIES = {"html": ("trafilatura", "lxml", "lxml_html_clean", "jusText")}
-"""By format, the libraries whose versions decide the text of its files; Python's decides what is a printable letter."""
+_LIBRARIES = ("trafilatura", "lxml", "lxml_html_clean", "jusText")
+"""The libraries whose versions decide the text of HTML pages; Python's decides what is a printable letter."""
 
 SpanKind = Literal["rg", "b", "file"]
 
@@ -62,12 +62,10 @@ class SourceError(InputError):
 
 
 @functools.cache
-def _versions(format_: str) -> str:
-    """Return the part of a span's JSON about the libraries that read its format; none for most formats."""
-    if format_ not in _LIBRARIES:
-        return ""
+def _versions() -> str:
+    """Return the part of the JSON of a span of HTML about the libraries that read it."""
     check_extra("trafilatura")
-    found = {library: version(library) for library in _LIBRARIES[format_]} | {"unicode": unidata_version}
+    found = {library: version(library) for library in _LIBRARIES} | {"unicode": unidata_version}
     return f'"libraries":{json.dumps(found)},'
 
 
@@ -128,8 +126,9 @@ class Span:
         url = "" if self.format == "documents" else self.url
         rows = "null" if self.rows is None else self.rows
         revision = "null" if self.revision is None else _quote(self.revision)
+        libraries = _versions() if self.format == "html" else ""
         return (
-            f'{{"format":{_quote(self.format)},"kind":"{self.kind}",{_versions(self.format)}"name":{_quote(self.name)},'
+            f'{{"format":{_quote(self.format)},"kind":"{self.kind}",{libraries}"name":{_quote(self.name)},'
             f'"revision":{revision},'
             f'"rows":{rows},"start":{self.start},"stop":{self.stop},"stored_bytes":{self.stored_bytes},'
             f'"text_bytes":{self.text_bytes},"url":{_quote(url)},"version":{_quote(self.version)}}}'
