@@ -230,9 +230,9 @@ def write_token_counts(path: Path, totals: Totals, bits: tuple[Float64s, Float64
         pq.write_table(pa.table(columns), file, compression="zstd")
 
 
-def read_values(path: Path, name: str) -> Any:
-    """Return a column of the audit's `tokens.parquet` as an Arrow array."""
+def read_values(folder: Path, name: str) -> Any:
+    """Return a column of an audit's `tokens.parquet`, in its folder, as an Arrow array."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(folder / TOKENS_FILE) as file:
         return cast("Any", file.read(columns=[name], use_threads=False).column(name)).combine_chunks()

@@ -36,7 +36,7 @@ def hash_ngrams(
         tokens: whole documents, `(n,)`.
         starts: their first tokens.
         ends: one past their last, which is EOS and belongs to no n-gram.
-        width: tokens in an n-gram.
+        width: tokens in an n-gram, a power of two.
         values: from `token_values`.
 
     Returns:
@@ -45,14 +45,11 @@ def hash_ngrams(
     hashes = np.full(len(tokens), NO_NGRAM, np.uint64)
     if len(tokens) < width:
         return hashes
-    single = rolled = values.take(tokens)
+    rolled = values.take(tokens)
     factor, done = _BASE, 1
-    for bit in f"{width:b}"[1:]:
+    while done < width:
         rolled = rolled[:-done] * np.uint64(factor) + rolled[done:]
         factor, done = factor * factor % 2**64, done * 2
-        if bit == "1":
-            rolled = rolled[:-1] * np.uint64(_BASE) + single[done:]
-            factor, done = factor * _BASE % 2**64, done + 1
     hashes[: len(rolled)] = finalize(rolled)
     for back in range(1, width + 1):
         # A shorter document has its first token marked several times, which is right: no n-gram begins there.

@@ -5,8 +5,7 @@ that follows it, as `shards.format.chat` counts targets.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 import numpy as np
@@ -120,14 +119,10 @@ def _iter_conversations(shard_set: ShardSet) -> Iterator[tuple[list[int], list[d
         written = "".join(chat.before[role] + content + chat.after for role, content in messages)
         # A token may have the end of a header and the beginning of a content: then it is in neither.
         is_whole = written == vocabulary.decode_document(ids[:-1]).decode(errors="replace")
-        if not messages or not is_whole or any(map(partial(_differs, vocabulary.special), messages)):
+        spells_token = any(token in content for _, content in messages for token in vocabulary.special)
+        begins_with_space = any(role == TRAINED_ROLE and content[:1].isspace() for role, content in messages)
+        if not messages or not is_whole or spells_token or begins_with_space:
             continue
         records = [{"role": role, "content": content} for role, content in messages]
         targets = find_targets(manifest, ids, np.array([0, len(ids)])).astype(int).tolist()
         yield [*begin, *ids.tolist()], records, [*([0] * len(begin)), *targets]
-
-
-def _differs(special: Iterable[str], message: Message) -> bool:
-    """Say whether a template writes a message otherwise than a set."""
-    role, content = message
-    return any(token in content for token in special) or (role == TRAINED_ROLE and content[:1].isspace())

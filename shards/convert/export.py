@@ -62,7 +62,7 @@ def export_set(
     chosen = tuple(shard_set.splits) if splits is None else splits
     # What cannot be exported is refused before a file is written.
     if missing := [split for split in chosen if not shard_set.splits.get(split)]:
-        raise InputError([f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}"])
+        raise InputError(f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}")
     check_outside(out, shard_set.store)
     advance = count_up(progress, sum(shard_set.splits[split].num_tokens for split in chosen))
     readers = [SplitReader(shard_set, split, advance) for split in chosen]

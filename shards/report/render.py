@@ -353,7 +353,7 @@ def shorten(text: str, characters: int) -> str:
         return text
     # The beginning of a name says more than its end.
     head = (characters - 1) * 2 // 3
-    tail = max(0, characters - 1 - head)
+    tail = characters - 1 - head
     return f"{text[:head]}…{text[len(text) - tail :]}"
 
 

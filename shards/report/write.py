@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, TOKENS_FILE, read_values
+from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, read_values
 from shards.audit.audit import audit as audit_set
 from shards.format.document_table import read_sources
 from shards.format.manifest import MANIFEST_FILE
@@ -142,7 +142,7 @@ def is_audited(shard_set: ShardSet, folder: Path) -> bool:
     try:
         found: Any = json.loads(read_file(folder / REPORT_FILE, _MOST_AUDIT_BYTES))
         fits = isinstance(found, dict) and "checks" in found and expected.items() <= found.items()
-        return fits and len(read_values(folder / TOKENS_FILE, "documents")) == shard_set.vocab_size
+        return fits and len(read_values(folder, "documents")) == shard_set.vocab_size
     except (ValueError, KeyError, OSError):  # Arrow's errors of a damaged file are one of these
         return False
 
@@ -160,7 +160,7 @@ def describe_vocabulary(found: JsonObject, folder: Path, vocabulary: Vocabulary)
     Raises:
         OSError: the audit's files cannot be read.
     """
-    counts = np.from_dlpack(read_values(folder / TOKENS_FILE, "count")).astype(np.int64)
+    counts = np.from_dlpack(read_values(folder, "count")).astype(np.int64)
     plain, lengths, below = ~vocabulary.special_mask(), vocabulary.entry_lengths(), int(found["rare_below"])
     seen, unseen = plain & (counts > 0), plain & (counts == 0)
     longest: list[int] = np.argsort(-np.where(plain, lengths, 0), kind="stable")[:SHOWN_ENTRIES].tolist()

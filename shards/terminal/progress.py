@@ -70,11 +70,10 @@ class Meter:
             say(self.line())
 
     def line(self) -> str:
-        """Return the name and what is known, most important first, as a terminal may be short."""
-        return f"{self.name}: " + ", ".join(filter(None, self.describe()))
+        """Return the name and what is known of share, time left, amount, figures and speed.
 
-    def describe(self) -> list[str]:
-        """Return share, time left, amount, figures and speed, most important first; empty if unknown."""
+        The most important is first, as a terminal may be short.
+        """
         seconds, worked = time.monotonic() - self.started, self.done - self.before
         known = 0 < self.total >= self.done  # totals may be estimates: past one, neither share nor time left is known
         share = f"{100 * self.done // self.total}%" if known else ""
@@ -85,4 +84,4 @@ class Meter:
         if known:
             amount = f"{amount.removesuffix(f' {self.unit}')} of {format_amount(self.total, self.unit)}"
         speed = format_speed(worked, seconds, self.unit) if self.unit in ("bytes", "tokens") else ""
-        return [share, left, amount, *map(printable, self.figures), speed]
+        return f"{self.name}: " + ", ".join(filter(None, [share, left, amount, *map(printable, self.figures), speed]))

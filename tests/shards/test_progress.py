@@ -66,4 +66,4 @@ def test_only_what_is_known_is_said(done, total, expected, monkeypatch):
     meter = Meter("encode", "bytes", started=0.0)
     monkeypatch.setattr(time, "monotonic", lambda: 10.0)
     meter(done, total)
-    assert ", ".join(filter(None, meter.describe())) == expected
+    assert meter.line() == f"encode: {expected}"
