@@ -15,7 +15,6 @@ from shards.config import load_settings
 from shards.terminal.shipped_recipes import find_recipe
 from tests.support.builds import call_here
 from tests.support.recipes import write_file
-from tokenmill.experiments.schema import SHIPPED as EXPERIMENTS_FOLDER
 from tokenmill.experiments.schema import AblationConfig, flatten_keys
 from tokenmill.mix_search.schema import MixSearchConfig
 from trainer import recipe as train_recipe
@@ -104,7 +103,7 @@ def test_the_recipes_of_the_page_load(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_the_arms_of_every_experiment_load(path: Path, load: Load, tmp_path: Path):
     """Every key that an arm changes is one of its recipes, and every score is taken."""
-    experiment = load_settings(AblationConfig, find_recipe(path.stem, EXPERIMENTS_FOLDER))
+    experiment = load_settings(AblationConfig, find_recipe(path.stem, "experiments"))
     assert experiment.name == path.stem
     load(experiment.data)  # makes the files that it reads
     recipes = []
@@ -153,8 +152,8 @@ def test_a_shipped_recipe_is_found_by_name(load: Load, tmp_path: Path, monkeypat
 def test_a_file_comes_before_a_shipped_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()  # a folder is no recipe
-    assert find_recipe("demo", SHIPPED) == SHIPPED / "demo.toml"
+    assert find_recipe("demo", "data") == SHIPPED / "demo.toml"
     (tmp_path / "tinystories").write_text("a file")
-    assert find_recipe("tinystories", SHIPPED) == Path("tinystories")
-    assert find_recipe("demo.toml", SHIPPED) == Path("demo.toml")
-    assert find_recipe("data/demo", SHIPPED) == Path("data/demo")
+    assert find_recipe("tinystories", "data") == Path("tinystories")
+    assert find_recipe("demo.toml", "data") == Path("demo.toml")
+    assert find_recipe("data/demo", "data") == Path("data/demo")

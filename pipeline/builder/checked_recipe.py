@@ -83,7 +83,7 @@ def load_checked_recipe(
                 raise InputError(f"{recipe}: is a shard set; its recipe is {Path(recipe) / 'recipe.json'}.")
             command = shell_command("tokenmill", "init", Path(recipe))
             raise InputError(f"{recipe}: is a folder; `{command}` writes a recipe for its files.")
-        file = find_recipe(recipe, SHIPPED)
+        file = find_recipe(recipe, "data")
         given, where, folder = read_document(file), str(file), file.parent
         if file != Path(recipe):
             # A shipped recipe is found by its name, and its paths begin in the working directory.

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from shards.errors import InputError
+from shards.terminal.shipped_recipes import shipped_folder
 from tests.support.recipes import to_toml
 from trainer.commands.fit import LAUNCHES_S, describe_training, list_cards
 from trainer.device import choose_device
 from trainer.recipe import load_train_recipe
 from trainer.recipe.cards import CARDS, find_card
-from trainer.recipe.load import SHIPPED
 
 
 @pytest.mark.parametrize(("gpus", "ranks", "found"), [(0, 1, "0 GPUs, expected 1"), (1, 2, "1 GPU, expected 2")])
@@ -106,7 +106,7 @@ def test_a_card_is_found_by_whole_words(name, expected):
     assert find_card(name) == expected
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.toml")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in shipped_folder("train").glob("*.toml")))
 def test_what_is_estimated_of_a_card_agrees_with_its_data_sheet(name):
     """A card that is no slower in anything is no slower; a step takes the time to start it."""
     prices = f"cost.cards={to_toml(dict.fromkeys(CARDS, 2))}"

@@ -51,9 +51,8 @@ def open_experiment(options: argparse.Namespace) -> Generator[Experiment]:
     with closing(open_executor(options)) as executor:
         from pipeline.engine.stage_progress import Progress
         from tokenmill.experiments.arms import Experiment
-        from tokenmill.experiments.schema import SHIPPED
 
-        file, out = find_recipe(options.file, SHIPPED), options.out.absolute()
+        file, out = find_recipe(options.file, "experiments"), options.out.absolute()
         yield Experiment(file, out, executor, Progress(), options.allow_code)
 
 

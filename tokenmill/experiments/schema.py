@@ -7,7 +7,6 @@ from pydantic import AfterValidator, Field, JsonValue
 
 from pipeline.recipe.key_values import Name, SomeTokens, distinct
 from shards.config import Document, Settings, Text, shared_names, table_of
-from shards.terminal.shipped_recipes import shipped_folder
 
 Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1), AfterValidator(distinct)]
 
@@ -56,10 +55,6 @@ class AblationConfig(ExperimentConfig):
         for arm in self.arms:
             if "seed" in table_of(table_of(arm.train).get("train")):
                 yield f"arms.{arm.name}.train.train.seed: each training has one of the `seeds`. Leave it out."
-
-
-SHIPPED = shipped_folder("experiments")
-"""The folder of the files of experiments that come with the distribution."""
 
 
 def flatten_keys(tables: Document, parents: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shards.config import Changes, Document, apply_changes, check_kind, check_settings, read_document
-from shards.terminal.shipped_recipes import find_recipe, shipped_folder
+from shards.terminal.shipped_recipes import find_recipe
 from trainer.recipe.schema import ModelConfig, TrainRecipe
-
-SHIPPED = shipped_folder("train")
-"""The folder of the train recipes that come with the distribution."""
 
 
 def load_train_recipe(
@@ -28,7 +25,7 @@ def load_train_recipe(
     Raises:
         InputError: with every fault of the file and of the overrides.
     """
-    file = find_recipe(path, SHIPPED)
+    file = find_recipe(path, "train")
     data: Document = read_document(file)
     check_kind(data, "train", str(file))
     if trained is not None:
