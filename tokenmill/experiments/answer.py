@@ -21,7 +21,7 @@ from shards.terminal.program import PROBLEMS, WHOLE, Outcome
 from tokenmill.experiments.ablation import LOOKS_FILE, Ablation, Training, list_failed
 from tokenmill.experiments.arms import Arm, list_changes
 from tokenmill.experiments.proxy import ProxyResult
-from trainer.evaluation.scores import LOSS_UNITS, find_own, show_score, unit_of
+from trainer.evaluation.scores import find_own, show_score, unit_of
 from trainer.results.comparison import compare_runs, name_once, write_comparison
 from trainer.results.runs import read_run
 
@@ -142,7 +142,7 @@ def decide(rows: Sequence[JsonObject]) -> None:
         if row["difference_spread"] == 0 == row["difference"]:
             row["answer"] = "no difference: equal with every seed"
         elif chances[number] <= error:
-            better = (row["difference"] < 0) == (row["unit"] in LOSS_UNITS)
+            better = (row["difference"] < 0) == (row["unit"] != "accuracy")  # of any other unit, less is better
             row["answer"], left = "better" if better else "worse", left - 1
         if row["pairs"] < (seeds := len(row["values"])):
             row["answer"] += f" ({row['pairs']} of {plural(seeds, 'seed')}: the others failed)"

@@ -20,12 +20,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from shards.format.arrays import Float64s
 from tokenmill.experiments.answer import CONFIDENCE
 from tokenmill.mix_search.space import MixSpace, Shares
 
-Values = npt.NDArray[np.float64]
 _EXPONENTS = (0.0, -2.0, -6.0, -18.0)
 """Where searches of the exponent begin."""
 _LEAST_EXPONENT, _GREATEST_EXPONENT = -60.0, 1.0
@@ -44,12 +43,12 @@ class ScoreFit(NamedTuple):
     pure: Shares
     """By dimension, what that source would give alone, in the unit of the score."""
 
-    def predict(self, mixes: Shares) -> Values:
+    def predict(self, mixes: Shares) -> Float64s:
         """Return the score of each mix by the fit, `(mixes,)`."""
         return np.exp(_fit_logarithms(mixes, self.exponent, np.log(self.pure)))
 
 
-def _fit_logarithms(mixes: Shares, exponent: float, logs: Shares) -> Values:
+def _fit_logarithms(mixes: Shares, exponent: float, logs: Shares) -> Float64s:
     """Return the logarithm of each mix's score by a fit, `(mixes,)`."""
     from scipy.special import logsumexp
 
@@ -67,11 +66,11 @@ class SearchFit(NamedTuple):
     """The fits of each resample."""
     resampled_best: Shares
     """The best mix of each resample, `(resamples, dimensions)`."""
-    arm_weights: Values
+    arm_weights: Float64s
     """How much each arm counts, `(arms,)`, 1 on average."""
 
 
-def fit_score(mixes: Shares, values: Values, weights: Values, start: ScoreFit | None = None) -> ScoreFit:
+def fit_score(mixes: Shares, values: Float64s, weights: Float64s, start: ScoreFit | None = None) -> ScoreFit:
     """Fit one score by weighted least squares of its logarithm: noise grows with the score.
 
     Args:
@@ -84,7 +83,7 @@ def fit_score(mixes: Shares, values: Values, weights: Values, start: ScoreFit | 
 
     scale, wanted = np.sqrt(weights), np.log(values)
 
-    def residuals(found: Values) -> Values:
+    def residuals(found: Float64s) -> Float64s:
         return scale * (_fit_logarithms(mixes, found[0], found[1:]) - wanted)
 
     # The log-linear fit is where the search begins.
@@ -101,7 +100,7 @@ def fit_score(mixes: Shares, values: Values, weights: Values, start: ScoreFit | 
     return ScoreFit(float(found[0]), np.exp(found[1:]))
 
 
-def predict_objective(fits: Mapping[str, ScoreFit], parts: Mapping[str, float], mixes: Shares) -> Values:
+def predict_objective(fits: Mapping[str, ScoreFit], parts: Mapping[str, float], mixes: Shares) -> Float64s:
     """Return the weighted mean of the fitted scores, `(mixes,)`, for several mixes."""
     return sum((parts[name] * fit.predict(mixes) for name, fit in fits.items()), np.zeros(len(mixes))) / sum(
         parts.values()
@@ -132,7 +131,7 @@ def fit_scores(
     space: MixSpace,
     candidates: Shares,
     mixes: Shares,
-    values: Mapping[str, Values],
+    values: Mapping[str, Float64s],
     parts: Mapping[str, float],
     *,
     resamples: int,
@@ -179,7 +178,7 @@ def fit_scores(
     )
 
 
-def find_interval(values: Sequence[Any] | Values) -> tuple[Values, Values]:
+def find_interval(values: Sequence[Any] | Float64s) -> tuple[Float64s, Float64s]:
     """Return the ends of the 95% bootstrap interval of resampled values, along their first axis."""
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(np.asarray(values), [tail, 1 - tail], axis=0)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
+from shards.format.arrays import Float64s
 from shards.terminal.hints import nearest
 
-Shares = npt.NDArray[np.float64]
+Shares = Float64s
 """One mix, float64 `(dimensions,)`, or several, `(mixes, dimensions)`."""
 
 DECIMALS = 4

@@ -14,8 +14,6 @@ from shards.terminal.display import JsonObject
 PERPLEXITY = "val_perplexity"
 VALIDATION_SCORES = ("val_loss", PERPLEXITY, "val_bits_per_byte")
 """Scores of the validation split, which are keys of a validation line by themselves."""
-LOSS_UNITS = ("nats per token", "per token", "bits per byte")
-"""Units of scores of which less is better."""
 Score = dict[str, Any]
 """A number that says how good a model is on an eval set or an eval task: its `value`, and its standard error `stderr`,
 which is None if it is not known, as of a single document."""
