@@ -122,7 +122,7 @@ def audit(
     bits = concentration(totals.train)
     # In the order of the report: what nobody should train on comes first.
     checks = [
-        check_special(totals, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id, chat=shard_set.manifest.chat),
+        check_special(totals, shard_set),
         *([check_conversations(totals)] if shard_set.manifest.chat else []),
         check_overlap(totals, val_rate),
         *check_ids(totals, bits, below=below),

@@ -47,7 +47,6 @@ from shards.audit.split_names import find_splits, has_split_word
 from shards.errors import plural
 from shards.format.arrays import Bools, Float64s, Int64s
 from shards.format.chat import ROLE_MARKS, locate_messages, split_special
-from shards.format.manifest import ChatEntry
 from shards.format.reader import ShardSet
 from shards.format.shard import iter_documents
 from shards.terminal.display import JsonObject, Table
@@ -70,18 +69,19 @@ class Check:
     rows: Table = field(default_factory=Table)
 
 
-def check_special(totals: Totals, *, eos_id: int, bos_id: int | None, chat: ChatEntry | None) -> Check:
+def check_special(totals: Totals, shard_set: ShardSet) -> Check:
     """Check for special ids inside documents. Only EOS may occur, at each document's end, and BOS at its beginning;
     and around what messages say those of the format.
 
     An unknown token, which is special in most tokenizers, stands for text; the manifest counts it (`rewriting`).
     """
     inside, special = dict[int, int](), totals.vocabulary.special
+    bos_id, chat = shard_set.bos_id, shard_set.manifest.chat
     around = {role: before + chat.after for role, before in chat.before.items()} if chat else {}
     for split in totals.both:
         # EOS once a document, and BOS if the set has one, are in place: what is left is inside documents.
         counts = split.id_counts
-        for token in (eos_id,) if bos_id is None else (eos_id, bos_id):
+        for token in (shard_set.eos_id,) if bos_id is None else (shard_set.eos_id, bos_id):
             counts[token] -= int(split.lengths.sum())
         for role, text in around.items():
             for part in filter(special.__contains__, split_special(text, special)):
@@ -202,8 +202,15 @@ def check_bytes_per_token(totals: Totals) -> Check:
     for name, size, number in zip(totals.source_names, held.tolist(), tokens.tolist(), strict=True):
         if number:
             ratio = size / number
-            row = {"source": name, "tokens": number, "bytes": size, "bytes_per_token": round(ratio, 3)}
-            rows.append(row | {"of_the_set": round(ratio / max(whole, 1e-9), 3)})
+            rows.append(
+                {
+                    "source": name,
+                    "tokens": number,
+                    "bytes": size,
+                    "bytes_per_token": round(ratio, 3),
+                    "of_the_set": round(ratio / max(whole, 1e-9), 3),
+                }
+            )
     low = ", ".join(row["source"] for row in rows if row["of_the_set"] < LOW_BYTES_PER_TOKEN)
     summary = f"{whole:.2f} bytes per token over the set"
     if totals.vocabulary.keeps != "bytes":

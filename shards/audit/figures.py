@@ -174,19 +174,19 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
         OSError: a file cannot be read.
     """
     shard_set = audit.shard_set
-    sources, vocab_size = len(shard_set.manifest.sources), shard_set.vocab_size
-    figures = Figures(shard_set.shards[number].entry.split, sources, vocab_size)
+    split = shard_set.shards[number].entry.split
+    figures = Figures(split, len(shard_set.manifest.sources), shard_set.vocab_size)
     # An unknown token is special in most tokenizers, and stands for text.
     special = shard_set.vocabulary.special_mask()
     if (unknown := shard_set.vocabulary.unknown) is not None:
         special[unknown] = False
-    values = token_values(vocab_size)
+    values = token_values(shard_set.vocab_size)
     known = audit.ngrams
     figures.seen = np.zeros(len(known), np.bool_)
     bitmap = np.zeros(1 << BITMAP_BITS, np.bool_)
     bitmap[known >> np.uint64(64 - BITMAP_BITS)] = True
     for block in iter_blocks(shard_set, number):
-        _count(figures, block, sources, vocab_size)
+        _count(figures, block)
         ngrams = hash_ngrams(block.tokens, block.starts, block.ends, width=NGRAM_TOKENS, values=values)
         if chat := shard_set.manifest.chat:
             messages = [*locate_messages(chat, shard_set.vocabulary, block.tokens)]
@@ -216,8 +216,9 @@ def audit_shard(audit: ShardAudit, number: int) -> Figures:
     return figures
 
 
-def _count(figures: Figures, block: DocumentBlock, sources: int, vocab_size: int) -> None:
+def _count(figures: Figures, block: DocumentBlock) -> None:
     """Count the ids of a block, the documents that hold them, and the lengths of its documents."""
+    sources, vocab_size = figures.counts.shape
     ids, lengths = block.tokens.astype(np.intp), block.lengths
     # One count over pairs of source and id.
     pairs = ids + np.repeat(block.sources * vocab_size, lengths)

@@ -62,7 +62,7 @@ def write_block_list(
     shard_set: ShardSet,
     *,
     asked: str,
-    reasons: Mapping[bytes, str] | None = None,
+    reasons: Mapping[bytes, str] = {},
 ) -> int:
     """Write the hashes of the documents that a search found, and return how many there are.
 
@@ -87,7 +87,7 @@ def write_block_list(
     with atomic_open(path) as file:
         file.write(head.encode())
         for row in map(bytes, hashes):
-            why = f"# {_in_one_line(reasons[row])}\n" if reasons and row in reasons else ""
+            why = f"# {_in_one_line(reasons[row])}\n" if row in reasons else ""
             file.write(f"{why}{row.hex()}\n".encode())
     return len(hashes)
 
