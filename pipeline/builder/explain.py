@@ -10,6 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,6 @@ from shards.stores.open import absolute_place, open_writable_store
 from shards.stores.store import WritableStore
 from shards.terminal.display import JsonObject
 from shards.terminal.workers import map_in_threads
-from shards.trace.trace import Answer, Question
 
 _Copy = tuple[int, int]
 """A document: the number of its run, in the order of the mix, and its index in it."""
@@ -50,6 +50,29 @@ _LAST = ("", NEAR_DUPLICATE, NOT_TAKEN)
 """The steps after copies were dropped; none of a document that is kept."""
 STATES = ("in the set", "not taken", "dropped", "would be dropped before encoding", "never seen", "unknown")
 """The answers, in the order of how far a document got: one that is in the set got furthest."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A document, and where to look for it."""
+
+    place: str
+    """The set."""
+    manifest_sha256: str
+    hash: str
+    """The document's content hash, 32 hexadecimal digits."""
+    work: str | None
+    """The work folder; None for the default one of the set."""
+    text: bytes | None
+    """The document's text, if it is known."""
+    file: str
+    """The file that holds the text, if it is in one; else ""."""
+    allow_code: bool
+    """Whether functions of the build's recipe may run on the text."""
+
+
+Answer = tuple[list[str], JsonObject]
+"""What a work folder says of a document: lines for people, whose foreign text is not made safe yet, and JSON values."""
 
 
 def explain(question: Question) -> Answer | None:

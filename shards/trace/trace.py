@@ -2,14 +2,11 @@
 
 Every shard is searched (`shards.trace.search` says how, and what it costs). A search by content hash costs one pass
 over the column `hash` of the document tables, 16 bytes per document.
-
-Why a document is not in a set, the package that built it can say, which reads the build's work folder; `shards` itself
-knows nothing of work folders.
 """
 
 # pyright: reportUnknownMemberType=false
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -173,26 +170,3 @@ def describe_found_hash(shard_set: ShardSet, place: Place) -> JsonObject:
     """Return a place of a traced hash, by `find_hash`, as JSON values, with its split and the file of its unit."""
     split = shard_set.shard(place.shard).entry.split
     return {"split": split, "file": place.unit.rpartition("@")[0] or place.unit} | place.to_dict()
-
-
-@dataclass(frozen=True)
-class Question:
-    """A document, and where to look for it; plain data."""
-
-    place: str
-    """The set."""
-    manifest_sha256: str
-    hash: str
-    """The document's content hash, 32 hexadecimal digits."""
-    work: str | None = None
-    """The work folder; None for the default one of the set."""
-    text: bytes | None = field(default=None, repr=False)
-    """The document's text, if it is known."""
-    file: str = ""
-    """The file that holds the text, if it is in one."""
-    allow_code: bool = False
-    """Whether functions of the build's recipe may run on the text."""
-
-
-Answer = tuple[list[str], JsonObject]
-"""What a work folder says of a document: lines for people, whose foreign text is not made safe yet, and JSON values."""

@@ -133,11 +133,11 @@ def show_hit(hit: Hit) -> Iterator[str]:
 
 def _find_hash(options: argparse.Namespace) -> Outcome:
     """Return for `trace --hash` where the document is, or why it is not in the set."""
-    from pipeline.builder.explain import explain
+    from pipeline.builder.explain import Question, explain
     from pipeline.sources.messages import read_messages
     from shards.format.content_hash import hash_document
     from shards.format.reader import open_set
-    from shards.trace.trace import Question, describe_found_hash, find_hash, parse_hash
+    from shards.trace.trace import describe_found_hash, find_hash, parse_hash
 
     shard_set = open_set(options.set)
     text = None if options.document is None else _read_text(options.document)
