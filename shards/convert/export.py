@@ -68,12 +68,14 @@ def export_set(
     readers = [SplitReader(shard_set, split, advance) for split in chosen]
     _check_counts(layout, shard_set, readers)
     usage = module.USAGE.format(out=out, split=chosen[0], token_size=shard_set.dtype.itemsize)
-    held: dict[Split, dict[str, int]] = {}
+    held = {
+        reader.split: {"tokens": reader.shards.num_tokens, "documents": reader.shards.num_documents}
+        for reader in readers
+    }
     with write_folder(out) as folder:
         # The files, then what describes them.
         for reader in readers:
             module.write_split(partial(_create, folder), reader)
-            held[reader.split] = {"tokens": reader.shards.num_tokens, "documents": reader.shards.num_documents}
         (folder / TOKENIZER_FILE).write_bytes(shard_set.tokenizer_json)
         proof = prove_tokenizer(folder / TOKENIZER_FILE, bos_id=shard_set.bos_id, shard_set=shard_set)
         about = _describe(shard_set, layout, held) | {"tokenizer_proof": proof}
@@ -109,7 +111,7 @@ def _create(folder: Path, name: str) -> AbstractContextManager[BinaryIO]:
     return atomic_open(path)
 
 
-def _describe(shard_set: ShardSet, layout: LayoutName, splits: dict[Split, dict[str, int]]) -> JsonObject:
+def _describe(shard_set: ShardSet, layout: LayoutName, splits: JsonObject) -> JsonObject:
     return {
         "layout": layout,
         "set": {"name": shard_set.manifest.name, "manifest_sha256": shard_set.manifest_sha256},
