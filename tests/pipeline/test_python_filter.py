@@ -238,6 +238,7 @@ FUNCTIONS: list[tuple[str, int | str]] = [
     ("import os\nos._exit(4)", "rules:keep cannot be imported: it ended its process (exit status 4)."),
     ("import os\ndef keep(t): return os.kill(os.getppid(), 15) or t", 101),
     ("import os\ndef keep(t): return os.kill(os.getppid(), 19) or t", 101),
+    ("import os\ndef keep(t): os.kill(os.getppid(), 19) or os._exit(5)", f"row 0: {ENDED} (exit status 5)"),
     ("import os\ndef keep(t): return os.closerange(0, 21) or t", 101),
     ("import os\ndef keep(t): return os.closerange(0, 999) or t", f"row 0: {ENDED} (exit status 1)"),
     *(

@@ -11,6 +11,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Generator, Iterable, Sized
 from contextlib import contextmanager, suppress
 
@@ -68,6 +70,7 @@ class FunctionProcess:
         own.settimeout(ANSWER_S)
         self._channel = own.makefile("rwb", 1 << 20)
         own.close()
+        threading.Thread(target=self._wake_guard, daemon=True).start()
         _, module, name = table.parts
         told = {"module": module, "name": name, "modules": table.modules}
         try:
@@ -109,8 +112,12 @@ class FunctionProcess:
         """End the process; return its exit status if it had ended."""
         with suppress(OSError):
             self._channel.close()
-        self._process.send_signal(signal.SIGCONT)  # a function may have stopped the guard
         return self._process.wait()
+
+    def _wake_guard(self) -> None:
+        while self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)  # a function may have stopped it, and then ended or stopped
+            time.sleep(1)
 
 
 _open: dict[str, tuple[FunctionProcess, FunctionProcess]] = {}
