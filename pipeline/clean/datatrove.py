@@ -32,6 +32,7 @@ REFUSED = {
     "[sources.clean.language] takes a fastText model",
     "LambdaFilter": "its function is code, which a recipe cannot contain. [[clean.python]] takes it from a module",
     "LanguageFilter": "it fetches its model from the network. [sources.clean.language] takes a model file",
+    "RegexFilter": "a pattern of Python's `re` may take for ever on one text. drop_if_matches takes patterns",
     "SamplerFilter": "it draws at random in the order of the documents, which another number of workers changes. "
     "mix.tokens takes a part of the sources",
     "UnigramLogProbFilter": "it fetches its word counts from the network",

@@ -32,7 +32,6 @@ NAMED = [
     ("C4QualityFilter", {"min_num_sentences": 3}),
     ("C4ParagraphFilter", {}),
     ("FineWebQualityFilter", {}),
-    ("RegexFilter", {"regex_exp": "(?i)exception"}),
 ]
 
 

@@ -73,8 +73,8 @@ model = "lid.ftz"
 keep = ["en"]
 min_score = 0.02
 [[sources.clean.datatrove]]
-filter = "RegexFilter"
-arguments = { regex_exp = "forbidden fruit" }
+filter = "C4QualityFilter"
+arguments = { filter_no_terminal_punct = false, min_num_sentences = -1, filter_curly_bracket = false }
 
 [[sources]]
 name = "spare"
@@ -121,7 +121,7 @@ FATES: dict[str, tuple[str, str, str, str]] = {
     "mailed": ("forum", "personal data: email", "", "personal data: email"),
     "long": ("forum", "gopher: max_words", "", "gopher: max_words: words is 781, limit 200"),
     "german": ("forum", "language: de", "", "language: de"),
-    "filtered": ("forum", "RegexFilter", "", "RegexFilter"),
+    "filtered": ("forum", "C4QualityFilter: lorem_ipsum", "", "C4QualityFilter: lorem_ipsum"),
 }
 """The source of each planted document, its reason in the counts, and what `trace` says: the code of a step of the mix,
 and the sentence. Of two, only the counts tell."""
@@ -205,7 +205,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         "masked": web[21] + " Write to anna.berg@gmail.com today.",
         "mailed": forum[1] + " Write to anna.berg@gmail.com today.",
         "long": " ".join([forum[2], *sentences(12, 700), "supercalifragilisticexpialidocious-" * 400]),
-        "filtered": forum[3] + " forbidden fruit",
+        "filtered": forum[3] + " lorem ipsum",
         "german": "Der schnelle braune Fuchs springt über den faulen Hund, und viele Tiere sehen ihm dabei zu.",
         "unknown": "Nobody has ever written this sentence about purple hydrants in any of the three sources.",
     }
