@@ -6,6 +6,7 @@ travels with them: so no worker or node opens the files, and an edit changes no 
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+import ast
 import hashlib
 import json
 import os
@@ -33,7 +34,10 @@ class _SourceFinder(ModuleFinder):
             if os.path.lexists(f"{package}/__init__.py"):  # other folders are data
                 return None, package, ("", "", _PACKAGE)
             if os.path.lexists(file):
-                return BytesIO(read_file(Path(file), MAX_RECIPE_BYTES)), file, (".py", "rb", _SOURCE)
+                # Its imports alone, since a `ModuleFinder` compiles it: each nested `finally` would double the code.
+                tree = ast.parse(read_file(Path(file), MAX_RECIPE_BYTES), file)
+                tree.body = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+                return BytesIO(ast.unparse(tree).encode()), file, (".py", "rb", _SOURCE)
         raise ImportError
 
 
