@@ -87,6 +87,8 @@ def _prepare(tree: Any) -> None:
         for paragraph in paragraphs:
             if not paragraph.text_content().strip():
                 paragraph.drop_tag()
+    for part in tree.xpath("body//div[not(@*)]"):  # short ones with a heading were lost
+        part.drop_tag()
     for text in tree.xpath("//text()[not(ancestor::pre | ancestor::textarea)]"):
         part = text.getparent()
         if text.is_tail:
