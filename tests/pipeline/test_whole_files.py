@@ -82,7 +82,8 @@ BOOK = f"""<title>Sharing</title><div id="nav" class="navheader"><a href="/">Hom
 <div class="section" id="sharing-keys">
 <div class="titlepage"><div><div><h3 class="title"><a id="y"></a>Keys</h3></div></div></div><pre>  one
     two</pre><p>{LONG}</p></div><div class="section">
-<div class="titlepage"><div><div><h3 class="title"><a id="z"></a>Short</h3></div></div></div><p>It ends.</p></div></div>"""
+<div class="titlepage"><div><div><h3 class="title"><a id="z"></a>Short</h3></div></div></div>
+<p>It ends.</p></div></div>"""
 """As DocBook writes it, with names that menus have elsewhere."""
 PAGES["a part of a book"] = (
     BOOK.encode(),
