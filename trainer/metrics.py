@@ -137,7 +137,7 @@ def read_lines(run: Path) -> tuple[list[Record], bool]:
     """
     path, number = run / METRICS_FILE, 0
     records: list[Record] = []
-    lines = read_file(path, MAX_METRICS_BYTES).splitlines(keepends=True) if os.path.lexists(path) else []
+    lines = read_file(path, MAX_METRICS_BYTES).splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, 1):
         place = f"{path}: line {number}"
         try:

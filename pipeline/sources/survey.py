@@ -209,7 +209,8 @@ def _look_at_page(file: File, format_: str, data: bytes) -> Keys:
 def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys, Letters]:
     letters, first = Letters(), [*itertools.islice(records, _RECORDS)]
     if not first:
-        raise SourceError(f"{file.name}: empty")
+        what = "no whole record at its beginning; write its source by hand" if "json" in keys["format"] else "empty"
+        raise SourceError(f"{file.name}: {what}")
     for record in first:
         _count_letters(letters, "", record)
     if any({*fields} <= letters.keys() for fields in _MESSAGE):
@@ -295,7 +296,11 @@ def _list_rows(file: File, format_: str) -> Iterator[Any]:
             batches: Any = opened.iter_batches(_RECORDS)
         else:
             raw: Any = stack.enter_context(open_file(file))
-            batches = [pa.ipc.open_file(raw).get_batch(0)] if is_file(raw) else pa.ipc.open_stream(raw)
+            if is_file(raw):
+                opened = pa.ipc.open_file(raw)
+                batches = map(opened.get_batch, range(opened.num_record_batches))
+            else:
+                batches = pa.ipc.open_stream(raw)
         for batch in batches:
             table = pa.Table.from_batches([batch.slice(0, _RECORDS)])
             while any(map(pa.types.is_struct, table.schema.types)):
@@ -311,7 +316,10 @@ def _list_objects(text: str) -> Iterator[Any]:
         try:
             record, end = decoder.raw_decode(text, start.end())
         except (ValueError, RecursionError):
-            return  # the head ends here, or a build will say what is malformed
+            # A build says what is malformed; or the head ends here.
+            if (end := text.find("\n", start.end())) < 0:
+                return
+            continue
         yield record
 
 

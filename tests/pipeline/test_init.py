@@ -296,8 +296,16 @@ def test_a_vocabulary_is_no_larger_than_text_that_repeats_itself_offers(tmp_path
     for number in range(40):
         (tmp_path / f"{number}.txt").write_text("\n".join((lines * 30)[number:]))
     (tmp_path / "long.txt").write_text("é" * 90_000)
+    # What is odd at its beginning alone is read, too.
+    table = pa.table({"text": lines * 9})
+    (tmp_path / "a.jsonl").write_text('{"text": "a\\x41"}\n' + "\n".join(map(json.dumps, table.to_pylist())))
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as file:
+        file.write_table(table.slice(0, 0))
+        file.write_table(table)
     for command in ("init . --out r.toml", "build r.toml --out out --workers 1"):
         call_here(*command.split(), cwd=tmp_path, expect=0)
+    formats = [source.format for source in load_checked_recipe(tmp_path / "r.toml").sources]
+    assert {"jsonl", "arrow"} <= {*formats}
 
 
 def test_text_is_measured(tmp_path: Path):

@@ -16,9 +16,11 @@ from importlib.util import decode_source
 from io import BytesIO
 from modulefinder import ModuleFinder
 from pathlib import Path
+from tokenize import detect_encoding
 from typing import Any
 
 from pipeline.recipe.clean_recipe import PythonFilter
+from pipeline.recipe.key_values import normal_encoding
 from pipeline.recipe.schema import SourceRecipe
 from shards.config import MAX_RECIPE_BYTES
 from shards.errors import InputError, MissingExtraError, shell_command
@@ -34,8 +36,10 @@ class _SourceFinder(ModuleFinder):
             if os.path.lexists(f"{package}/__init__.py"):  # other folders are data
                 return None, package, ("", "", _PACKAGE)
             if os.path.lexists(file):
+                content = read_file(Path(file), MAX_RECIPE_BYTES)
+                normal_encoding(detect_encoding(BytesIO(content).readline)[0])  # some codecs take hours
                 # Its imports alone, since a `ModuleFinder` compiles it: each nested `finally` would double the code.
-                tree = ast.parse(read_file(Path(file), MAX_RECIPE_BYTES), file)
+                tree = ast.parse(content, file)
                 tree.body = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
                 return BytesIO(ast.unparse(tree).encode()), file, (".py", "rb", _SOURCE)
         raise ImportError
