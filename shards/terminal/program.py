@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         rest."""
         given: list[str] = list(itertools.takewhile(lambda word: word != "--", args))
         words = [word for word in given if re.fullmatch("--[a-z][^ ]*", word)]
-        if unknown := [word for word in words if not self._get_option_tuples(word)]:
+        if unknown := [word for word in words if word.partition("=")[0] not in self._option_string_actions]:
             hints = (did_you_mean(word.partition("=")[0], [*self._option_string_actions]) for word in unknown)
             told = f"unrecognized arguments: {' '.join(unknown)}.{''.join(hints)}"
             try:
@@ -107,7 +107,9 @@ class Parser(argparse.ArgumentParser):
 def command_parser(name: str, module: Any) -> Parser:
     """Return the parser of a command."""
     about = inspect.cleandoc(module.__doc__ or "")
-    parser = Parser(prog=f"tokenmill {name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    # Without abbreviations: a flag by which code runs is given whole.
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog=f"tokenmill {name}", description=about, formatter_class=kind, allow_abbrev=False)
     module.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
