@@ -11,6 +11,7 @@ import pytest
 
 from shards import ShardSet
 from shards.format.windows.order import WindowOrder
+from shards.stores.hub_client import limit_hub_requests
 from tests.support.builds import read_json
 from tests.support.servers.hub import Hub
 from tests.support.servers.objects import BUCKET, Proxy, aws_environment, upload
@@ -111,6 +112,7 @@ def test_a_run_goes_on_where_the_set_lies_now(train, six_shards, from_disk, hub,
 def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_resumes(
     train, six_shards, recipe_file, from_disk, hub, tmp_path
 ):
+    limit_hub_requests(None)  # not what a test before has set
     third = visited(six_shards, recipe_file)[2]
     hub.faults.on(f"/cdn/.*/{third}.bin.zst", status=503)
     done = train(tmp_path / "run", more=("--json",), shards=URL, status=1)
