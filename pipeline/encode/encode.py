@@ -54,7 +54,7 @@ _WRITE_DOCUMENTS = 1024
 class EncodeTask(Payload):
     """The input of one encode task; plain data, so that it can be sent to another process or machine."""
 
-    CODE: ClassVar = 6
+    CODE: ClassVar = 7
     LIBRARIES: ClassVar = ("gigatoken", "pyarrow", "xxhash")
 
     unit: Annotated[Unit, InDigest(content_of_unit, "sources.{task.source.name}.files")]

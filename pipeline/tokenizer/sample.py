@@ -67,7 +67,7 @@ def _reading_keys(sources: tuple[SourceRecipe, ...]) -> dict[str, Any]:
 class TokenizerTask(Payload):
     """The input of the tokenizer stage; plain data."""
 
-    CODE: ClassVar = 6
+    CODE: ClassVar = 7
     LIBRARIES: ClassVar = ("gigatoken", "tokenizers", "pyarrow")
 
     recipe: Annotated[TokenizerRecipe, InDigest(lambda own: own.model_dump(mode="json", exclude={"bos"}), "tokenizer")]

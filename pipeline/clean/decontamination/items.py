@@ -66,7 +66,7 @@ def _reading_keys(evaluations: tuple[EvaluationRecipe, ...]) -> dict[str, Any]:
 class EvaluationsTask(Payload):
     """The input of the task that reads the evaluation sets; plain data."""
 
-    CODE: ClassVar = (5, UNICODE_VERSION)
+    CODE: ClassVar = (6, UNICODE_VERSION)
     """Increase it, too, when documents would have other hits."""
     LIBRARIES: ClassVar = ("pyarrow",)
 
