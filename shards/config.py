@@ -93,8 +93,11 @@ def in_form(pattern: str, words: str) -> AfterValidator:
 
 
 Text = Annotated[str, Field(min_length=1)]
+"""Text that is not empty."""
 Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+"""What decides choices by chance; it fits in 64 bits with a sign."""
 Share = Annotated[float, Field(gt=0, le=1)]
+"""A part of a whole, as a fraction of 1."""
 
 
 def settings_error(where: str, faults: Iterable[str]) -> InputError:

@@ -90,12 +90,12 @@ def _find_card(options: argparse.Namespace) -> Path | None:
     """Return the dataset card that `push` sends: the given one, or the report's; None if there is none."""
     from shards.format.reader import open_set
     from shards.report.write import CARD_FILE
-    from shards.stores.files import hash_file
+    from shards.stores.files import open_named
     from shards.stores.store import FolderStore, folder_beside
 
     if options.card is not None:
-        hash_file(options.card)  # or the error of a file that cannot be read
-        return options.card
+        with open_named(options.card):  # or the error of a file that cannot be read
+            return options.card
     card = folder_beside(FolderStore(options.set), "report") / CARD_FILE
     if not card.exists():
         return None

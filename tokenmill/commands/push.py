@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> Outcome:
     """Return what `push` has sent, or with `--dry-run` what it would send."""
     from shards.hub.push import CARD_FILE, SetFile
     from shards.report.render import make_render_environment
-    from shards.stores.files import delete_path, hash_file, write_text
+    from shards.stores.files import delete_path, hash_file, open_named, write_text
     from shards.stores.hub_store import parse_hub_address
     from trainer.checkpoint.folders import list_checkpoints, read_state
     from trainer.commands import export
@@ -56,7 +56,8 @@ def run(options: argparse.Namespace) -> Outcome:
     if not checkpoints:
         raise InputError(f"{options.set}: no checkpoints. Expected the folder given to `tokenmill train --run`.")
     if options.card:
-        hash_file(options.card)  # or the error of a file that cannot be read
+        with open_named(options.card):  # or the error of a file that cannot be read
+            pass
     state = read_state(checkpoints[-1])
     facts = gather_facts(options, state.step) | {"repo": address.repo, "chat": state.chat is not None}
     templates = make_render_environment(Path(__file__).parents[1] / "templates")
