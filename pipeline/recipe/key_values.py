@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 from shards.config import Text, in_form
 from shards.format.tokenizer_json import MAX_ENTRY_CHARACTERS
 
-# `K` and `k` are one unit; `m` is a thousandth.
-_SIZE = re.compile(r"\s*(\d[\d_]{0,30}(?:\.\d{1,9})?)\s*([kKMGT]i?)?B?\s*")
+# `K` and `k` are one unit; `m` is a thousandth. There is no half a byte.
+_SIZE = re.compile(r"\s*(\d[\d_]{0,30}(?:\.\d{1,9}(?=\s*[kKMGT]))?)\s*([kKMGT]i?)?B?\s*")
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _SCALE = {**_DECIMAL, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 _COUNT = re.compile(r"\s*(\d[\d_]{0,30}(?:\.\d{1,9})?(?:[eE]\d{1,2})?)\s*([kKmMbBgGtT])?\s*")

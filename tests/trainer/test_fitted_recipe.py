@@ -38,6 +38,7 @@ def test_what_it_writes_trains_as_it_is(trainer, shard_set, tmp_path):
     place, file = tmp_path / "my set", tmp_path / "model.toml"
     shutil.copytree(shard_set.path, place)
     done = trainer.run("fit", "--shards", place, "--write", file, "--hours", "0.1", "--steps", 1, expect=0)
+    assert "measuring 1 step of a model of" in done.stderr
     _, *command = shlex.split(done.stdout.splitlines()[-1])
     trained = trainer.run(*command, "--json", expect=0)
     recipe, result = tomllib.loads(file.read_text()), trained.json

@@ -252,6 +252,7 @@ def measure_steps(recipe: TrainRecipe, steps: int) -> JsonObject:
 
     from trainer.commands.timed_steps import time_steps, write_made_up_set
 
+    say(f"measuring {plural(steps, 'step')} of a model of {plural(recipe.model.hidden_size, 'feature')}")
     if recipe.train.compile:
         torch.compiler.reset()  # else a new model is compiled as another size of the last one
     with tempfile.TemporaryDirectory(prefix="tokenmill-fit-") as folder:
