@@ -13,6 +13,7 @@ from pipeline.clean.drops import StepDrops
 from pipeline.clean.reasons import (
     ITEM,
     KEEP,
+    MANY_TOKENS,
     NEAR_DUPLICATE,
     NULL,
     PATTERN,
@@ -152,8 +153,8 @@ def _show_mixed(build: RunningBuild, source: int, step: StepDrops) -> Iterator[s
     yield from show_examples({row.reason: documents.draw(source, row, SHOWN_DOCUMENTS) for row in rows})
 
 
-def note_near_duplicates(build: RunningBuild) -> None:
-    """Say, where no alarm is raised, how many near-duplicates are only reported."""
+def note_drops(build: RunningBuild) -> None:
+    """Say, where no alarm is raised, how many near-duplicates are only reported, and what long conversations hold."""
     settings = build.recipe.clean.near_duplicates
     for source, own in zip(build.recipe.sources, build.drops, strict=True):
         step = own.steps.get(NEAR_DUPLICATE)
@@ -161,4 +162,9 @@ def note_near_duplicates(build: RunningBuild) -> None:
             build.note(
                 f"near-duplicates: {source.name}: similar to a kept document, by {settings.min_jaccard} or more: "
                 f'{step.describe()}; action = "report" keeps them'
+            )
+        if step := own.steps.get(MANY_TOKENS):
+            build.note(
+                f"dropped of {source.name} as {MANY_TOKENS}: {plural(step.first.documents, 'conversation')} with "
+                f"{step.first.tokens:,} of {plural(own.read.tokens, 'token')}"
             )

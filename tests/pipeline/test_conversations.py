@@ -227,6 +227,10 @@ def test_long_conversations_are_dropped_in_the_mix_and_nothing_is_encoded_again(
     manifest = open_set(tmp_path / "set").manifest
     dropped = sum(source.dropped.get("longer than chat.max_tokens", 0) for source in manifest.sources)
     assert dropped >= longer > 0
+    (note,) = (note for note in again["notes"] if "longer than" in note)
+    conversations, tokens = (int(number.replace(",", "")) for number in re.findall(r"[\d,]+(?= conv| of)", note))
+    assert conversations == dropped
+    assert tokens >= sum(row["length"] for row in lengths if row["source"] != "prose" and row["length"] > most)
     rows = [row for shard in open_set(tmp_path / "set").shards for row in shard.documents().to_pylist()]
     assert max(row["length"] for row in rows if row["source"] != "prose") <= most
 

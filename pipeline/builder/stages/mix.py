@@ -1,6 +1,6 @@
 """The stage that decides which document goes to which shard, and has more units encoded while a source is short."""
 
-from pipeline.builder.alarms import check_mixed, note_near_duplicates
+from pipeline.builder.alarms import check_mixed, note_drops
 from pipeline.builder.running_build import RunningBuild
 from pipeline.builder.stages.encode import run_encode
 from pipeline.builder.stages.fetch import run_fetch
@@ -64,7 +64,7 @@ def run_mix(build: RunningBuild) -> bool:
         selection.take_for(needed, found)
     if result.plan is None:
         return False
-    note_near_duplicates(build)
+    note_drops(build)
     if not recipe.split.val_tokens:
         build.say("mix: no validation split (split.val_tokens = 0), which `tokenmill train` needs")
     build.plan = result.plan
