@@ -76,8 +76,10 @@ IN_LIST = "[]"
 _MOST_OF_A_HEADER = 40
 """Characters; a longer name of a column looks like text."""
 _NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?")
-_PICTURE = re.compile(r"(?s)\s*(?:(?:<[?!].{0,4999}?>\s*)*<svg\b|/\* XPM \*/)")
-"""How a picture that is a text begins."""
+_PICTURE = re.compile(
+    r"(?s)\s*(?:(?:<(?:!--.{0,4999}?--|\?.{0,4999}?\?|!\w[^>\[]*(?:\[.{0,4999}?\]\s*)?)>\s*)*+<svg\b|/\* XPM \*/)"
+)
+"""How a picture that is a text begins: maybe with comments and declarations, each of which is tried once."""
 _GUESSED_BYTES, _LEAST_ODD, _LEAST_CONFIDENCE = 1 << 16, 8, 0.05
 """By so many bytes chardet guesses an encoding, if so many are not ASCII: that of 306 of 317 man pages and notes in
 twelve encodings, with a confidence from 0.08 on. Of UTF-8 with a fault, it is below 0.04."""
@@ -267,6 +269,9 @@ def guess_encoding(data: bytes) -> str:
     """Return the encoding that text seems to have which is not UTF-8; empty if it seems to be no text."""
     import chardet
 
+    odd = re.sub("[\0-\x7f]", "", data.decode(errors="replace"))
+    if len(odd) > 2 * odd.count("\ufffd"):  # UTF-8 with a fault
+        return ""
     first = re.search(rb"[\x1b\x80-\xff]", data)
     begin = max(0, first.start() - _GUESSED_BYTES // 2) if first else 0
     part = data[begin : begin + _GUESSED_BYTES]

@@ -16,6 +16,7 @@ from pipeline.engine.tasks import digest_of_payload
 from pipeline.sources import base
 from pipeline.sources.base import MALFORMED, SourceError, make_units
 from pipeline.sources.formats import html_page
+from pipeline.sources.formats.whole_file import take_text
 from shards.errors import MissingExtraError
 from tests.support.reading import files_source, list_spans_of, read_batches, texts_of
 
@@ -198,3 +199,15 @@ def test_the_cells_of_a_notebook(tmp_path: Path):
             read(path, text.encode(errors="surrogateescape"))
         (batch,) = read_batches(files_source(path, max_malformed=1))
         assert (len(batch.text), batch.rejected) == (0, {MALFORMED: 1})
+
+
+@pytest.mark.timeout(60)  # each took hours
+@pytest.mark.parametrize(
+    ("format_", "text"),
+    [
+        ("html", f"<pre>The keeper{' ' * 1_000_000}wrote.</pre>"),
+        ("ipynb", json.dumps({"nbformat": 4, "cells": [{"source": f"The keeper wrote data:{'A' * 1_000_000}."}]})),
+    ],
+)
+def test_the_time_does_not_grow_with_the_square_of_a_text(format_: str, text: str):
+    assert b"The keeper" in take_text(format_, text.encode(), "utf-8")

@@ -135,5 +135,5 @@ def extract_text(page: bytes, encoding: str) -> str:
     title = utils.normalize_unicode(metadata.extract_title(tree) or "")
     # Without `favor_recall`, pages whose paragraphs are of other elements than `p` lose parts of sentences.
     text = extract(tree, include_comments=False, favor_recall=True, fast=len(page) > _COMPARED_BYTES) or ""
-    text = re.sub(r"\n?[^\S\n]+(?=\n|\Z)", "", text)
+    text = re.sub(r"(?:\n|(?<![^\S\n]))[^\S\n]++(?=\n|\Z)", "", text)  # a run of spaces is tried once
     return text if not text or text.startswith(title) else f"{title}\n{text}"

@@ -17,7 +17,7 @@ from pipeline.sources.formats.encodings import UTF8, decode_whole
 from pipeline.sources.formats.span_reader import SpanReader
 from shards.errors import check_extra
 
-_EMBEDDED = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+-]+=[^;,\s]*)*;base64,[\w+/=%-]*")
+_EMBEDDED = re.compile(r"data:[\w.+-]*+/?[\w.+-]*+(?:;[\w.+-]++=[^;,\s]*+)*+;base64,[\w+/=%-]*")
 """A file, such as an image, within a text."""
 
 
