@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,13 @@ def test_the_text_of_a_page(tmp_path: Path):
         (text,) = read(tmp_path / "a.htm", page)
         assert (kind, re.sub(r"(?m)^.*Home.*\n", "", text)) == (kind, expected)
         assert not re.search(r"<[a-z/!]|base64|[\w+/]{200}|Copyright|not this", text), kind
+
+
+def test_a_page_takes_time_by_its_length():
+    page = "".join(f"<h2>{number}</h2><div></div>{'Some words. ' * 5}" for number in range(8000))
+    began = time.process_time()
+    assert html_page.extract_text(page.encode(), "utf-8").count("\n") == 8000
+    assert time.process_time() - began < 20, "it takes 2 s; where each text is moved for each heading, over 100 s"
 
 
 def test_pages_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,7 @@ The page alone decides its text: links, entities and scripts are not followed, a
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import itertools
 import logging
 import re
 from typing import Any
@@ -23,6 +24,8 @@ _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _BLOCKS = {"article", "aside", "figure", "footer", "header", "main", "nav", "section"}
 """Elements of HTML 5 that stand alone, beside those that lxml knows."""
 _WHITE = re.compile(r"[ \t\r\n\f]+")
+_DROPPED = "DROPPED"
+"""The tag of elements to drop, which no page has. All at once: `drop_tag` and `drop_tree` move the text before each."""
 READ_AS = {
     "iso8859-1": "cp1252",
     "gb2312": "gb18030",
@@ -53,25 +56,26 @@ def _prepare(tree: Any) -> None:
     It drops headings outside an article or alone in an element, what is no paragraph, and parts whose names begin as
     those of menus do, such as `id="sharing-files"`; and it keeps the line ends and indentation of the source.
     """
+    from lxml.etree import strip_elements, strip_tags
     from lxml.html import defs
 
     blocks = defs.block_tags - {"del", "ins"} | _BLOCKS
     for link in tree.find_class("headerlink"):  # the "¶" of Sphinx
-        link.drop_tree()
+        link.tag = _DROPPED
+    strip_elements(tree, _DROPPED, with_tail=False)
     # The headings of parts in DocBook, where a `sidebar` is text, too.
     for title in tree.xpath("body//*[@class='titlepage']"):
         title.getparent().attrib.pop("class", None)
     for heading in list(tree.iter(*_HEADINGS)):
         while (above := heading.getparent()).tag in ("div", "header") and _is_alone(heading):
-            above.drop_tag()
-        before = [
-            above.text or "",
-            *(f"{one.text_content()}{one.tail or ''}" for one in heading.itersiblings(preceding=True)),
-        ]
-        if not "".join(before).strip():  # there may be anchors
+            above.tag = _DROPPED
+            heading = above
+        before = (f"{one.text_content()}{one.tail or ''}" for one in heading.itersiblings(preceding=True))
+        if not any(map(str.strip, itertools.chain([above.text or ""], before))):  # there may be anchors
             above.attrib.pop("id", None)
     for inner in tree.xpath("//code//code | //code//em | //code//i | //code//var"):  # what stands after these was lost
-        inner.drop_tag()
+        inner.tag = _DROPPED
+    strip_tags(tree, _DROPPED)
     for part in list(tree.iter("div")):
         # What is between its blocks is a paragraph.
         paragraphs = [tree.makeelement("p")]
@@ -86,15 +90,15 @@ def _prepare(tree: Any) -> None:
                 paragraphs[-1].append(child)
         for paragraph in paragraphs:
             if not paragraph.text_content().strip():
-                paragraph.drop_tag()
+                paragraph.tag = _DROPPED
     for part in tree.xpath("body//div[not(@*)]"):  # short ones with a heading were lost
-        part.drop_tag()
-    for text in tree.xpath("//text()[not(ancestor::pre | ancestor::textarea)]"):
-        part = text.getparent()
-        if text.is_tail:
-            part.tail = _WHITE.sub(" ", text)
-        else:
-            part.text = _WHITE.sub(" ", text.lstrip() if part.tag == "p" else text)
+        part.tag = _DROPPED
+    strip_tags(tree, _DROPPED)
+    for part in tree.xpath("//*[not(ancestor::pre | ancestor::textarea)]"):
+        if part.tail:
+            part.tail = _WHITE.sub(" ", part.tail)
+        if part.text and part.tag not in ("pre", "textarea"):
+            part.text = _WHITE.sub(" ", part.text.lstrip() if part.tag == "p" else part.text)
     body = tree.find("body")
     if body is not None and not tree.xpath("//article | //main | //*[@role='main']"):
         body.tag = "article"
