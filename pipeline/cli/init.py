@@ -180,19 +180,20 @@ def _count(found: Found, left_out: dict[str, str]) -> _Source:
     share = min(1.0, read / max(1, sum(file.stored_bytes for file in files))) or 1.0
     is_whole = not _name_columns(keys) and "separator" not in keys  # a document each
     number = len(files) if is_whole and documents else round(documents / share)
-
-    def allow(count: int) -> float:
-        return min(1.0, round(0.01 + 2 * count / max(1, records), 2))
-
     # What stops a build by default is allowed where it was found, or may be in what was not read.
     malformed = tally.dropped[MALFORMED] + tally.dropped[name_invalid(source)]
     null = tally.dropped[NULL] + tally.dropped[NO_MESSAGES]
     if malformed or (share < 1 and _name_columns(keys)):
-        keys["max_malformed"] = allow(malformed)
+        keys["max_malformed"] = _allow(malformed, records)
     if 2 * null > MAX_NULL * records:
-        keys["max_null"] = allow(null)
+        keys["max_null"] = _allow(null, records)
     drops = drops if _MANY_DROPPED * tally.dropped.total() > records else ""
     return _Source(found, texts, tally, drops, is_whole or share == 1, number, round(text_bytes / share))
+
+
+def _allow(count: int, records: int) -> float:
+    """Return a bound for a share of records, twice as high as was found."""
+    return min(1.0, round(0.01 + 2 * count / max(1, records), 2))
 
 
 def _look_at_hub(address: str) -> Found:
@@ -334,9 +335,12 @@ def _write(name: str, sources: list[_Source], lines: list[str], *, has_validatio
     # As many entries as the text has parts for, by its size and by how well it compresses.
     sample = "".join(text for source in sources for _, text in source.texts).encode("utf-8", "replace")
     offered = min(8 << 2 * total.bit_length() // 5, len(zlib.compress(sample)) // _BYTES_PER_ENTRY)
-    # Each word becomes an entry, and parts of long ones that no spaces divide; text that repeats itself has few.
+    # Each word becomes an entry, or each four letters where no spaces divide words; text that repeats itself has few.
     words = {word for source in sources for _, text in source.texts for word in re.findall(r" ?\w{2,}", text)}
-    entries = {part for word in words for part in (not word.isascii() and re.findall("....", word)) or [word]}
+    entries = set[str]()
+    for word in words:
+        fours = [] if word.isascii() else re.findall("....", word)
+        entries.update(fours or [word])
     offered = min(offered, len(entries) * total // max(1, len(sample)))
     yield f"\n[tokenizer]\nvocab_size = {min(_MOST_VOCABULARY, _LEAST_VOCABULARY + offered)}"
     yield '\n[mix]\ntokens = "max"  # all text, each document once; or a number, such as "100M"'

@@ -122,9 +122,11 @@ def _walk(folders: Iterable[Found], left_out: LeftOut) -> Iterator[Found]:
         for entry in entries:
             path = os.path.join(folder, entry.name)
             is_hidden = queue is hidden or entry.name.startswith(".")
-            below = hidden if is_hidden else links if entry.is_symlink() else real
-            if os.path.isdir(path) if entry.is_symlink() else entry.is_dir():
-                below.append(path)
+            is_link = entry.is_symlink()
+            # `is_dir` raises of a link to itself.
+            is_folder = os.path.isdir(path) if is_link else entry.is_dir()
+            if is_folder:
+                (hidden if is_hidden else links if is_link else real).append(path)
 
 
 def describe_left_out(left_out: LeftOut) -> Iterator[str]:
