@@ -144,7 +144,11 @@ def in_group(pattern: str) -> str:
 
 
 Patterns = Annotated[list[Annotated[str, AfterValidator(check_pattern)]], AfterValidator(distinct)]
-Column = Annotated[Text, in_form(r"[^.]*(\.[^.]*){0,99}", "at most 100 names with dots between them")]
+MOST_NAMES = 100
+"""In the name of a column, which may be in others."""
+Column = Annotated[
+    Text, in_form(rf"[^.]*(\.[^.]*){{0,{MOST_NAMES - 1}}}", f"at most {MOST_NAMES} names with dots between them")
+]
 """A column of a source, which may be in another one."""
 Token = Annotated[
     str,

@@ -77,10 +77,14 @@ def list_files(source: SourceRecipe, note: Note = no_note, *, with_splits: bool 
         found = {file.name: (glob, file) for glob in source.paths for file in expand_glob(glob, left_out)}
         for name in found:
             left_out.pop(name, None)
+        unread = LeftOut()
         for glob in source.exclude:
-            for file in expand_glob(glob, {}):
+            for file in expand_glob(glob, unread):
                 found.pop(file.name, None)
                 left_out.pop(file.name, None)
+        # Folders that cannot be read are said, whatever is excluded.
+        for name in itertools.filterfalse(os.path.isdir, unread):
+            left_out.pop(name, None)
         marked = find_marked({name: glob for name, (glob, _) in found.items()}, with_splits=with_splits)
         if tables := [why for why in marked.values() if why.startswith(DELTA)]:
             raise ValueError(tables[0])
@@ -94,10 +98,10 @@ def list_files(source: SourceRecipe, note: Note = no_note, *, with_splits: bool 
         ) from error
     left_out |= marked
     if not files:
-        why = "".join(f" ({line})" for line in describe_left_out(left_out)) if marked else ""
+        why = "".join(f" ({line})" for line in describe_left_out(left_out))
         raise SourceError(
-            f"source {source.name!r}: {source.paths} match no file{why} that `exclude` leaves. Restore the "
-            "files, or correct `paths` or `exclude`."
+            f"source {source.name!r}: no file of {source.paths} is left{why}. Restore the files, or correct `paths` or "
+            "`exclude`."
         )
     folder = posixpath.commonpath({file.name.rpartition("/")[0] or "/" for file in files})
     for line in describe_left_out({_relative(name, folder): why for name, why in left_out.items()}):
@@ -343,7 +347,10 @@ def check_globs(recipe: Recipe, folder: Path) -> Iterator[str]:
                 for glob in list_of(getattr(source, key, None)):
                     if not isinstance(glob, RecipePath):
                         continue  # the model reports it
-                    files, fault = _try_glob(glob, folder)
+                    left_out = LeftOut()
+                    files, fault = _try_glob(glob, folder, left_out)
+                    if key == "exclude" and not all(map(os.path.isdir, left_out)):
+                        continue  # such as a broken link, which is not said
                     if fault:
                         yield f"{place}.{key}: {fault}"
                     elif key == "exclude":
@@ -353,9 +360,9 @@ def check_globs(recipe: Recipe, folder: Path) -> Iterator[str]:
                         yield from (f"{place}.{found}" for found in _check_keys(source, glob.written, kept))
 
 
-def _try_glob(path: RecipePath, folder: Path) -> tuple[list[File], str]:
+def _try_glob(path: RecipePath, folder: Path, left_out: LeftOut) -> tuple[list[File], str]:
     """Return the files of a source that a glob matches; if it matches none, also why."""
-    glob, left_out = path.written, LeftOut()
+    glob = path.written
     try:
         files = expand_glob(path, left_out)
         explained = "" if files else _explain_folder(glob, path)

@@ -48,7 +48,7 @@ SAMPLE_SPREAD = 4
 """The tokenizer's sample is drawn from files with this many times its bytes: predicates may reject many of them."""
 
 SPANS_FILE = "spans.json"
-CODE_VERSION = 3
+CODE_VERSION = 4
 """Increase when the same file would be cut in another way, or refused."""
 
 _Kept = dict[str, dict[str, tuple[str, str, list[Span]]]]

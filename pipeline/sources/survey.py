@@ -23,7 +23,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from pipeline.recipe.key_values import normal_encoding
+from pipeline.recipe.key_values import MOST_NAMES, normal_encoding
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.files import expand_glob
 from pipeline.sources.formats.arrow_ipc import is_file
@@ -139,19 +139,21 @@ def look_at(file: File) -> tuple[Keys, Letters]:
     if _JAPANESE in text[:HEAD_BYTES] and guess_encoding(text.encode()).startswith("iso2022"):
         odd = text.encode()
     if odd:
-        declared = odd.startswith(b"<?xml") and find_encoding(odd, otherwise="")
-        guess = "" if encoding else declared or guess_encoding(odd)
+        guess = find_encoding(odd, otherwise="") if odd.startswith(b"<?xml") else ""
+        if guess in ("", "utf-8-sig"):  # it is not UTF-8, whatever it declares
+            guess = guess_encoding(odd)
         text = codecs.getincrementaldecoder(guess or "ascii")("replace").decode(odd)
-        if not guess or "\ufffd" in text:
+        if encoding or not guess or "\ufffd" in text:
             raise SourceError(f"{file.name}: not {encoding or f'UTF-8, nor in {_UNTOLD}'}")
         keys["encoding"] = guess
     if not text.strip():
         raise SourceError(f"{file.name}: empty")
     if format_ == "csv":
         return _choose_column(file, keys, _list_lines(file, keys, text[:HEAD_BYTES], len(text) < HEAD_BYTES))
-    lines = text.strip().encode().split(b"\n")[:_RECORDS]
-    if format_ == "text" and None not in map(parse_object, filter(bytes.strip, lines)):
-        keys["format"] = format_ = "jsonl"
+    if format_ == "text":
+        lines = text.strip().encode().split(b"\n", _RECORDS)[:_RECORDS]
+        if None not in map(parse_object, filter(bytes.strip, lines)):
+            keys["format"] = format_ = "jsonl"
     if format_ in ("jsonl", "json"):
         return _choose_column(file, keys, _list_objects(text))
     return _look_at_text(file, keys, text), _NO_COLUMN
@@ -211,7 +213,8 @@ def _look_at_page(file: File, format_: str, data: bytes) -> Keys:
 def _choose_column(file: File, keys: Keys, records: Iterable[Any]) -> tuple[Keys, Letters]:
     letters, first = Letters(), [*itertools.islice(records, _RECORDS)]
     if not first:
-        what = "no whole record at its beginning; write its source by hand" if "json" in keys["format"] else "empty"
+        why = "its first record is malformed, or longer than 8 MB; write its source by hand"
+        what = why if "json" in keys["format"] else "empty"
         raise SourceError(f"{file.name}: {what}")
     for record in first:
         _count_letters(letters, "", record)
@@ -317,7 +320,9 @@ def _list_rows(file: File, format_: str) -> Iterator[Any]:
 def _list_objects(text: str) -> Iterator[Any]:
     """Yield the JSON objects at the beginning of a text, on lines or in an array."""
     end, decoder = 0, json.JSONDecoder()
-    while start := _RECORD_START.match(text, end):
+    for _ in range(2 * _RECORDS):  # as many may be malformed
+        if not (start := _RECORD_START.match(text, end)):
+            return
         try:
             record, end = decoder.raw_decode(text, start.end())
         except (ValueError, RecursionError):
@@ -330,6 +335,8 @@ def _list_objects(text: str) -> Iterator[Any]:
 
 def _count_letters(letters: Letters, name: str, value: Any) -> None:
     """Add the letters in a value of a record, by column."""
+    if name.count(".") >= MOST_NAMES:
+        return  # no key of a recipe names it
     if isinstance(value, str):
         is_text = name == "text" or not value.isascii() or " " in value.strip()
         letters[name] += is_text and len(re.sub(r"[\W\d_]+", "", value[:_LETTERS]))

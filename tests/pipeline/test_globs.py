@@ -113,7 +113,8 @@ def test_what_cannot_be_read_is_said():
 
 def test_what_the_recipe_excludes_is_neither_read_nor_said(folder: Path):
     notes: list[str] = []
-    excluded = [f"{folder}/b/c/.e.txt", f"{folder}/**/[ab].*"]
+    (folder / "b/dead.txt").symlink_to("absent")
+    excluded = [f"{folder}/b/c/.e.txt", f"{folder}/**/[ab].*", f"{folder}/b/dead.txt"]
     files = list_files(files_source(folder / "**/*.txt", folder / ".f/**/*", exclude=excluded), notes.append)
     assert [file.name for file in files] == [".f/g.txt", ".f/h/i.txt", "[j]/k.txt", "é b/m.txt"]
     assert notes == []

@@ -271,7 +271,7 @@ def test_files_that_are_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(survey, "_BEGINNING_BYTES", 1 << 16)
     texts = {
         "cp1252": "No.\n" * 500_000 + "Le café noir de l’été. " * 9 + "É»",
-        "cp1250": "Když zazněl v noci křik, všichni se probudili. " * 9,
+        "cp1250": '<?xml version="1.0" encoding="UTF-8"?>\n' + "Když zazněl v noci křik, všichni se probudili. " * 9,
         "koi8-r": "Когда ночью раздался крик, все проснулись и вышли. " * 9,
         "cp932": "日本語の文。\n文",
         "gb18030": "夜里传来一声叫喊，大家都醒了，走出门去看。" * 9,

@@ -77,13 +77,13 @@ def check_head(source: SourceRecipe, span: Span, piece: bytes) -> None:
         SourceError: they lack a column or cannot be parsed.
     """
     piece = piece.lstrip()
-    if piece.startswith(b"["):
-        raise SourceError(
-            f"{span.name}: begins with an array; expected an object on each line, or for one array a name with .json."
-        )
     head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1 or len(piece)]
     options = parse_options(source, span.name)
     records = [record for line in head.split(b"\n") if (record := parse_object(line)) is not None]
+    if piece.startswith(b"[") and len(records) < 2:  # an array with an object a line: the last has no comma
+        raise SourceError(
+            f"{span.name}: holds one array, not an object on each line; end its name with .json, or set format='json'."
+        )
     for column, key in source.columns.items():
         if column == source.messages:
             first = next((value for record in records for value in _values_at(record, column) if value), None)
