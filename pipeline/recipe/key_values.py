@@ -42,9 +42,11 @@ def parse_count(value: Any) -> Any:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     # Words such as "max" are for the model; what begins as a number must be one.
-    match = _COUNT.fullmatch(value) if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return value
+    match = _COUNT.fullmatch(value)
     if not match:
-        if isinstance(value, str) and value[:1].isdigit():
+        if value[:1].isdigit():
             raise ValueError("expected a whole number such as 16_000, 16K, 500M, 1.5B or 1e9")
         return value
     count = Decimal(match[1].replace("_", "")) * _DECIMAL[(match[2] or "").upper()]

@@ -7,6 +7,7 @@ of as few files as possible. Reading is in `pipeline.sources.formats.contract`.
 
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 import contextlib
+import functools
 import glob as globbing
 import itertools
 import os
@@ -118,10 +119,10 @@ def _leave_out_by_paths(source: SourceRecipe, files: list[File], note: Note) -> 
     """
     if not source.keep:
         return files
-    folders = [f"{file.url.rpartition('/')[0]}/" for file in files]
-    reasons = {folder: test_path(source, folder) for folder in dict.fromkeys(folders)}
-    counts = Counter(reasons[folder] for folder in folders if reasons[folder])
-    kept = [file for file, folder in zip(files, folders, strict=True) if not reasons[folder]]
+    test_folder = functools.cache(functools.partial(test_path, source))
+    reasons = [test_folder(f"{file.url.rpartition('/')[0]}/") for file in files]
+    counts = Counter(filter(None, reasons))
+    kept = [file for file, why in zip(files, reasons, strict=True) if not why]
     for why, count in sorted(counts.items()):
         note(f"files of {source.name}: left out by their folders: {plural(count, 'file')}: {why}")
     if files and not kept:

@@ -166,7 +166,8 @@ class Selection:
         self._taken = 0  # parts in the seeded order
         self._unit_bytes = None
         if tokens is None or self.whole:
-            self.units = [] if is_left_out else make_units(index, self._list(self.files))
+            if not is_left_out:
+                self.units = make_units(index, self._list(self.files))
         else:
             # The text must be as dense as text gets for these parts to suffice; the mix asks for more if it is not.
             first_bytes = int(tokens * FIRST_BYTES_PER_TOKEN)
@@ -183,10 +184,10 @@ class Selection:
         """Groups of files to select in the seeded order; inside a group, they are in the source's order."""
         order = sorted(range(len(self.files)), key=lambda index: seeded_place(self.seed, self.files[index].name))
         groups: list[list[File]] = []
-        size, start = FIRST_GROUP_FILES, 0
-        while start < len(order):
-            groups.append([self.files[index] for index in sorted(order[start : start + size])])
-            start, size = start + size, 2 * size
+        size = FIRST_GROUP_FILES
+        while order:
+            groups.append([self.files[index] for index in sorted(order[:size])])
+            order, size = order[size:], 2 * size
         return groups
 
     @property
