@@ -137,7 +137,7 @@ def read_lines(run: Path) -> tuple[list[Record], bool]:
     """
     path, number = run / METRICS_FILE, 0
     records: list[Record] = []
-    lines = read_file(path, MAX_METRICS_BYTES).splitlines(keepends=True) if os.path.lexists(path) else []
+    lines = read_file(path, MAX_METRICS_BYTES).splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, 1):
         place = f"{path}: line {number}"
         try:
@@ -159,7 +159,7 @@ def read_lines(run: Path) -> tuple[list[Record], bool]:
 
 def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:
     """Begin a run's metrics with another run's lines up to a step; nothing is done if the run has metrics already."""
-    if not os.path.lexists(run / METRICS_FILE):
+    if not (run / METRICS_FILE).exists():
         _write_lines(run, [record for record in read_metrics(source) if record["step"] <= until_step])
 
 
