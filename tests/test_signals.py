@@ -72,7 +72,9 @@ def test_a_signal_ends_a_command_and_all_that_it_started(made: Path, tmp_path: P
         assert process.returncode in (0, 1, 130, 128 + sent, -sent), told
 
 
-@pytest.mark.parametrize("builds", [False, True])
+@pytest.mark.parametrize(
+    ("module", "words"), [("shards.cli.audit", "audit ."), ("pipeline.cli.build", "build demo --out set")]
+)
 @pytest.mark.parametrize(
     "call",
     [
@@ -87,14 +89,15 @@ def test_a_signal_ends_a_command_and_all_that_it_started(made: Path, tmp_path: P
         'train("llama3", signal.SIGTERM)',
     ],
 )
-def test_an_interrupt_inside_a_library_ends_a_command_as_any_other(call: str, builds: bool, tmp_path: Path):
+def test_an_interrupt_inside_a_library_ends_a_command_as_any_other(call: str, module: str, words: str, tmp_path: Path):
     program = f"""
 import os, signal, sys, threading
 from pathlib import Path
 import numpy as np
+import {module} as command
 from pipeline.tokenizer.train import train_merges
 from shards.errors import set_error
-from shards.terminal import program
+from shards.terminal.program import Outcome
 from tokenmill.__main__ import run
 def panic(of_library):
     try:
@@ -102,22 +105,23 @@ def panic(of_library):
     except KeyboardInterrupt as error:
         if of_library:
             raise of_library from error
-        return 1
+        return Outcome({{}}, ["a false problem"], 1)
 def train(name, sent):
     letters = np.random.default_rng(1).integers(97, 123, 20_000_000, np.uint8)
     letters[::8] = 32
     Path("sample.bin").write_bytes(letters.tobytes())
     threading.Timer(1, os.kill, (os.getpid(), sent)).start()
     train_merges(Path("sample.bin"), 60_000, [], name)
-program.call_command = lambda *_: {call}
-sys.argv = ["tokenmill", "{"build" if builds else "audit"}"]
+command.run = lambda _: {call}
+sys.argv = ["tokenmill", *"{words}".split()]
 run()
 """
     (tmp_path / "patched.py").write_text(program)
     command = [sys.executable, "-m", "patched"]
     # It returns when the last process that has its pipes open has ended: long before the training would.
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=SECONDS / 2)
-    assert (done.returncode, "KILL" in call or done.stderr) == ((-9, True) if "KILL" in call else (130, TOLD))
+    found = done.returncode, done.stdout, "KILL" in call or done.stderr
+    assert found == ((-9, "", True) if "KILL" in call else (130, "", TOLD))
 
 
 def test_an_interrupt_before_the_command_is_told():

@@ -72,8 +72,7 @@ the whole pipeline, without a network:
   tokenmill train demo --shards out/demo --run out/demo-run
   tokenmill sample out/demo-run --prompt "Return the number of"
 
-exit status: 0 done, 1 failed partway or the set has problems, 2 could not run, 3 goal missed or budget spent
-"""
+exit status: 0 done, 1 failed partway or the set has problems, 2 could not run, 3 goal missed or budget spent"""
 
 PACKAGES = ("pipeline", "shards", "trainer")
 DISTRIBUTION = "tokenmill"
@@ -99,6 +98,11 @@ def main(arguments: list[str]) -> int:
     name, *rest = arguments or [""]
     module, _ = COMMANDS.get(name, ("", ""))
 
+    def stop_false_answer(status: int) -> None:
+        # A library may have swallowed an interrupt; problems found after one may be its doing.
+        if _interrupts and status == PROBLEMS:
+            raise KeyboardInterrupt
+
     def run() -> int:
         if name == "--version":
             from importlib.metadata import version
@@ -106,21 +110,19 @@ def main(arguments: list[str]) -> int:
             print(f"tokenmill {version(DISTRIBUTION)}")
             return 0
         if name in ("-h", "--help"):
-            print(help_text(), end="")
+            print(help_text())
             return 0
         if not arguments:
-            say(help_text().rstrip())
+            say(help_text())
             return COULD_NOT_RUN
         if not module:
             hint = did_you_mean(name, [*COMMANDS]) or " `tokenmill --help` lists the commands."
             raise InputError(f"no command {name!r}.{hint}")
         try:
-            status = call_command(name, module, rest)
-            if _interrupts and status == PROBLEMS:
-                raise KeyboardInterrupt
-            return status
+            return call_command(name, module, rest, stop_false_answer)
         except BaseException as error:
-            if _interrupts:  # a library makes another error of it; Rust makes a panic, or a wrong pattern of checksums
+            # A library makes another error of it: pydantic a fault of the field whose pattern it was matching.
+            if _interrupts:
                 raise KeyboardInterrupt from error
             reads_sets = name in ("report", "trace", "push") or module.startswith("shards.")
             if reads_sets and isinstance(error, ShardSetError):
@@ -150,6 +152,7 @@ _interrupts: list[float] = []
 _IMPORT_S = 60.0
 """How long an interrupt waits for the end of an import at most."""
 _AGAIN_S = 0.001
+"""How soon it is tried again: before a command goes on from the import, or what ignored it, to an answer."""
 
 
 def _interrupt(_number: int, frame: FrameType | None) -> None:

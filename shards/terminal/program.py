@@ -115,8 +115,9 @@ def command_parser(name: str, module: Any) -> Parser:
     return parser
 
 
-def call_command(name: str, module_name: str, arguments: Sequence[str]) -> int:
-    """Run a command, print its outcome, and return the exit status."""
+def call_command(name: str, module_name: str, arguments: Sequence[str], answered: Callable[[int], None]) -> int:
+    """Run a command, print its outcome, and return the exit status; `answered` gets the status of an outcome before it
+    is printed, and may raise."""
     parser = command_parser(name, module := importlib.import_module(module_name))
     if "--help-all" in arguments:
         parser.print_help()
@@ -132,6 +133,7 @@ def call_command(name: str, module_name: str, arguments: Sequence[str]) -> int:
     outcome = module.run(options)
     if isinstance(outcome, int):  # the command has printed what it found, as it found it
         return outcome
+    answered(outcome.status)
     if options.json:
         print(format_json(outcome.data))
         return outcome.status
