@@ -134,6 +134,8 @@ def write_report(
 
 
 _MOST_AUDIT_BYTES = 1 << 28
+_READ_KEYS = {"verdict", "tokens", "documents", "rare_below", "checks"}
+"""Keys of audit.json that a report reads."""
 
 
 def is_audited(shard_set: ShardSet, folder: Path) -> bool:
@@ -141,7 +143,7 @@ def is_audited(shard_set: ShardSet, folder: Path) -> bool:
     expected = {"manifest_sha256": shard_set.manifest_sha256, "audit_version": AUDIT_VERSION}
     try:
         found: Any = json.loads(read_file(folder / REPORT_FILE, _MOST_AUDIT_BYTES))
-        fits = isinstance(found, dict) and "checks" in found and expected.items() <= found.items()
+        fits = isinstance(found, dict) and expected.items() <= found.items() and found.keys() >= _READ_KEYS
         return fits and len(read_values(folder, "documents")) == shard_set.vocab_size
     except (ValueError, KeyError, OSError):  # Arrow's errors of a damaged file are one of these
         return False

@@ -246,7 +246,8 @@ def test_audit_of_other_rules_is_made_again(good_set, tmp_path):
     audit(good_set, out=tmp_path)
     assert is_audited(shard_set, tmp_path)
     stored = read_json(tmp_path / "audit.json")
-    others = [{"audit_version": None}, {"audit_version": AUDIT_VERSION - 1}, {"manifest_sha256": "0" * 64}]
-    for other in others:
-        (tmp_path / "audit.json").write_text(json.dumps(stored | other))
+    stale = [stored | {"audit_version": AUDIT_VERSION - 1}, stored | {"manifest_sha256": "0" * 64}]
+    stale += [{key: stored[key] for key in stored.keys() - {lost}} for lost in stored.keys() - {"shards", "one_in"}]
+    for other in stale:
+        (tmp_path / "audit.json").write_text(json.dumps(other))
         assert not is_audited(shard_set, tmp_path)
