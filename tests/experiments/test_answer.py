@@ -24,7 +24,7 @@ def result(value: float, *, score: str = "held_out_bpb", text: str = "a") -> Pro
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Ablation:
     """An ablation of two arms and three seeds, which has not run."""
-    folder = tmp_path_factory.mktemp("ablation")
+    folder = tmp_path_factory.mktemp("a[1]")  # read as a glob, it is another
     (folder / "items.jsonl").touch()
     evals: dict[str, Any] = TRAIN["eval"] | {"tasks": [ITEMS]}
     return open_ablation(write_ablation(folder, *ARMS, train={"eval": evals}, seeds=[1, 2, 3]), folder / "out")

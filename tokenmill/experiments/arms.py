@@ -22,7 +22,7 @@ from shards.stores.store import WritableStore
 from tokenmill.experiments.proxy import scored_keys
 from tokenmill.experiments.schema import AblationConfig, ArmConfig, flatten_keys
 from trainer.recipe import TrainRecipe, load_train_recipe
-from trainer.recipe.eval_config import EVAL_PATH_KEYS
+from trainer.recipe.eval_config import EVAL_GLOB_KEYS, EVAL_PATH_KEYS
 
 _VALIDATION_PART, _VALIDATION_TOKENS = 0.02, 20_000
 """Of the tokens of a training; at least as many tokens: enough for a document of most corpora."""
@@ -224,7 +224,8 @@ def _digest_eval_files(recipe: TrainRecipe) -> str:
                 given: Any = values.get(key) or []
                 names = [given] if isinstance(given, str) else cast("list[str]", given)
                 local = [name for name in names if "://" not in name]
-                paths = [path for name in local for path in glob.glob(name, recursive=True)]
+                patterns = local if key in EVAL_GLOB_KEYS else map(glob.escape, local)
+                paths = [path for pattern in patterns for path in glob.glob(pattern, recursive=True)]
                 found.update(paths)
                 if local and not paths and key != "exclude":
                     problems.append(f"eval.{kind}.{table.name}.{key}: matches no file. Correct the path.")

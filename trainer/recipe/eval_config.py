@@ -156,8 +156,9 @@ class EvalTaskConfig(Settings):
         return ask(self.prompt.replace("{question}", question), choices, right, question=question)
 
 
-EVAL_PATH_KEYS = {"paths": escape, "exclude": escape, "shards": str, "files": str, "fewshot_files": str}
-"""Keys of eval sets and tasks that name files: paths begin at the recipe's folder, whose name a glob escapes."""
+EVAL_GLOB_KEYS = ("paths", "exclude")
+EVAL_PATH_KEYS = (*EVAL_GLOB_KEYS, "shards", "files", "fewshot_files")
+"""Keys of eval sets and tasks that name files, some by globs: paths begin at the recipe's folder."""
 
 
 def _locate_files(table: Any, info: ValidationInfo) -> Any:
@@ -166,14 +167,15 @@ def _locate_files(table: Any, info: ValidationInfo) -> Any:
     if folder is None or not isinstance(table, dict):
         return table
 
-    def locate(value: Any, spell: Callable[[str], str]) -> Any:
+    def locate(value: Any, key: str) -> Any:
         if isinstance(value, list):
-            return [locate(item, spell) for item in cast("list[Any]", value)]
-        begin = spell(os.path.abspath("." if isinstance(value, TypedText) else folder))
+            return [locate(item, key) for item in cast("list[Any]", value)]
+        begin = os.path.abspath("." if isinstance(value, TypedText) else folder)
+        begin = escape(begin) if key in EVAL_GLOB_KEYS else begin
         return os.path.abspath(os.path.join(begin, value)) if isinstance(value, str) and "://" not in value else value
 
     given = cast("Document", table)
-    return given | {key: locate(given[key], spell) for key, spell in EVAL_PATH_KEYS.items() if key in given}
+    return given | {key: locate(given[key], key) for key in EVAL_PATH_KEYS if key in given}
 
 
 LOCATED = BeforeValidator(_locate_files)
