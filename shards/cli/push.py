@@ -94,13 +94,14 @@ def _find_card(options: argparse.Namespace) -> Path | None:
     from shards.stores.store import FolderStore, folder_beside
 
     if options.card is not None:
-        with open_named(options.card):  # or the error of a file that cannot be read
-            return options.card
+        return options.card
     card = folder_beside(FolderStore(options.set), "report") / CARD_FILE
     if not card.exists():
         return None
     # A report lies beside its set, but the set may have been built again since.
-    if open_set(options.set).manifest_sha256.encode() not in card.read_bytes():
+    with open_named(card) as file:
+        text = file.read()
+    if open_set(options.set).manifest_sha256.encode() not in text:
         raise InputError(
             f"{card}: does not name this set's manifest by its SHA-256, so it may be another's. Run "
             f"{shell_command('tokenmill', 'report', options.set)}, or give it by --card."

@@ -46,6 +46,9 @@ def run(options: argparse.Namespace) -> Outcome:
     from trainer.commands import export
     from trainer.weights.transformers_folder import WEIGHTS_FILE
 
+    if options.card:
+        with open_named(options.card):  # or the error of a file that cannot be read
+            pass
     if not options.model:
         if options.license or options.checkpoint:
             raise InputError("--license and --checkpoint are of a model: add --model")
@@ -55,9 +58,6 @@ def run(options: argparse.Namespace) -> Outcome:
     checkpoints = [options.checkpoint] if options.checkpoint else list_checkpoints(folder)
     if not checkpoints:
         raise InputError(f"{options.set}: no checkpoints. Expected the folder given to `tokenmill train --run`.")
-    if options.card:
-        with open_named(options.card):  # or the error of a file that cannot be read
-            pass
     state = read_state(checkpoints[-1])
     facts = gather_facts(options, state.step) | {"repo": address.repo, "chat": state.chat is not None}
     templates = make_render_environment(Path(__file__).parents[1] / "templates")

@@ -162,12 +162,11 @@ def _find_hash(options: argparse.Namespace) -> Outcome:
 def _read_text(path: Path) -> bytes:
     import pyarrow as pa
 
-    from shards.stores.files import read_file
+    from shards.stores.files import open_named
 
     text = bytearray()
     try:
-        read_file(path, MOST_TEXT_BYTES)  # refuses a pipe, too
-        with pa.input_stream(str(path), compression="detect") as stream:
+        with open_named(path), pa.input_stream(str(path), compression="detect") as stream:
             while part := stream.read(1 << 20):
                 text += part
                 if len(text) > MOST_TEXT_BYTES:
