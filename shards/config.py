@@ -222,7 +222,7 @@ def read_document(path: Path) -> Document:
     try:
         data: Any = parse(read_file(path, MAX_RECIPE_BYTES).decode("utf-8-sig"))  # an editor of Windows writes a mark
     except OSError as error:
-        raise InputError(f"{path}: {unread(error, f'Expected a file in {kind}')}") from error
+        raise InputError(f"{path}: {unread(error, f'Expected a {kind} file.')}") from error
     except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
         is_yaml = "Expected '=' after a key" in str(error)
         remedy = _NO_RECIPE if is_yaml or path.suffix not in (".toml", ".json") else ""

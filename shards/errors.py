@@ -148,6 +148,21 @@ _REMEDIES = {
 }
 
 
+_PATH_REMEDIES = {
+    errno.ESPIPE: "Give the path of a regular file",
+    errno.ENXIO: "Give the path of a regular file",
+    errno.EOVERFLOW: "It is larger than such a file may be. Give another one",
+    errno.EIO: "The disk is damaged, or this is no file to read. Give another one",
+    errno.EEXIST: "A file has the name of the folder to write. Remove it, or give another path",
+    errno.ELOOP: "A link of the path leads to itself. Correct or remove it",
+    errno.EISDIR: "A folder has the name of a file. Remove it, or give another path",
+    errno.ENAMETOOLONG: "Give a shorter path, or correct the link",
+    errno.ENOENT: "Correct the path, or choose a place that can be written to",
+    errno.ENOTDIR: "A part of the path is a file, not a folder. Correct the path",
+    errno.EROFS: "The file system is read-only. Choose another place",
+}
+
+
 _NO_MEMORY = re.compile(
     r"cannot allocate memory|os error 12\)|malloc (of size|failure)|bad_alloc|not enough memory|can't start new thread"
     "|launch worker thread|ThreadPoolBuildError|failed to map segment from shared object$",
@@ -168,36 +183,19 @@ def text_of(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def remedy_of(error: BaseException) -> str:
+def remedy_of(error: BaseException, remedies: dict[int, str] = _REMEDIES) -> str:
     """Return the remedy for what a process lacks, such as memory, permissions or open files, to follow an error's text.
 
     Empty for any other error: the file itself may be damaged.
     """
     number = errno.ENOMEM if lacks_memory(error) else getattr(error, "errno", None)
-    remedy = _REMEDIES.get(number or 0)
+    remedy = remedies.get(number or 0)
     return f". {remedy}." if remedy else ""
-
-
-_PATH_REMEDIES = {
-    errno.ESPIPE: "Give the path of a regular file",
-    errno.ENXIO: "This is a socket. Give the path of a regular file",
-    errno.EOVERFLOW: "It is too large for what it is read as. Give another file",
-    errno.EIO: "The disk is damaged, or this is no file to read. Give another one",
-    errno.EEXIST: "A file has the name of the folder to write. Remove it, or give another path",
-    errno.ELOOP: "A link of the path leads to itself. Correct or remove it",
-    errno.EISDIR: "This is a folder. Give the path of a file",
-    errno.ENAMETOOLONG: "Give a shorter path, or correct the link",
-    errno.ENOENT: "Correct the path; if it was there, something has removed it. If it is to be written: nothing can be "
-    "made there; choose another place",
-    errno.ENOTDIR: "A part of the path is a file, not a folder. Correct the path",
-    errno.EROFS: "The file system is read-only. Choose another place",
-}
 
 
 def any_remedy(error: BaseException) -> str:
     """Return the remedy by `remedy_of`, or for a path that a command cannot use; empty for any other error."""
-    remedy = _PATH_REMEDIES.get(getattr(error, "errno", None) or 0)
-    return remedy_of(error) or (f". {remedy}." if remedy else "")
+    return remedy_of(error, _REMEDIES | _PATH_REMEDIES)
 
 
 def unread(error: Exception, remedy: str) -> str:

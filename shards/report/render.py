@@ -48,7 +48,9 @@ def check_replaceable(file: Path, mark: bytes) -> None:
         FileExistsError: it is such a file.
     """
     if file.exists() and not (file.is_file() and mark in file.read_bytes()):
-        raise FileExistsError(f"{file}: not written by a report, so not replaced. Give another place, or move it.")
+        raise FileExistsError(
+            f"{file}: no report wrote this file, so it is not overwritten. Give another place, or move it."
+        )
 
 
 @dataclass(frozen=True)

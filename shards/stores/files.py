@@ -35,7 +35,10 @@ STAGING_SUFFIX = ".unfinished"
 
 @contextlib.contextmanager
 def open_named(path: str | Path) -> Generator[BufferedReader]:
-    """Open a file that a user names to read its bytes, but no pipe or device. An error of reading names it, too."""
+    """Open a file that a user names to read its bytes, but no pipe or device.
+
+    The block only reads this file: an error there names it, too.
+    """
     try:
         with open(path, "rb", opener=_no_pipe) as file:
             yield file
@@ -49,8 +52,10 @@ def _no_pipe(path: str, flags: int) -> int:
     file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(file).st_mode
-        # Files of the kernel have no size, and some of them no end.
-        if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not (os.pread(file, 8, 0) and not os.fstat(file).st_size)):
+        is_regular = stat.S_ISREG(mode)
+        if is_regular and os.pread(file, 8, 0):
+            is_regular = os.fstat(file).st_size > 0  # files of the kernel have no size, and some of them no end
+        if is_regular or stat.S_ISDIR(mode):
             return file
         raise OSError(errno.ESPIPE, "a pipe or a device; expected a regular file", path)
     except OSError:
@@ -313,7 +318,7 @@ def check_new_folder(path: Path) -> None:
     check_no_planted_link(path)
     is_loop = os.path.islink(os.path.realpath(path))
     if path.is_file() or is_loop or (path.is_dir() and any(path.iterdir())):
-        raise FileExistsError(f"{path.absolute()}: exists, and is no empty folder. Remove it, or give another name.")
+        raise FileExistsError(f"{path.absolute()}: exists and is not an empty folder. Remove it, or give another name.")
     if path.is_dir():
         check_own_folder(path)
 
@@ -336,9 +341,8 @@ def write_folder(path: Path, *, keep: bool = False) -> Generator[Path]:
         RunError: another user has moved the hidden folder away.
         OSError: the disk is full or not writable.
     """
-    check_no_planted_link(path)
-    path = Path(os.path.realpath(path))  # a folder cannot be renamed to a link
     check_new_folder(path)
+    path = Path(os.path.realpath(path))  # a folder cannot be renamed to a link
     path.parent.mkdir(parents=True, exist_ok=True)
     with _lock_staging(path, keep=keep) as (staging, descriptor):
         try:

@@ -159,7 +159,7 @@ def _list_folder(folder: Path) -> Listing:
                 # The target of a link counts, as in the cache of the Hub, whose snapshots are links.
                 facts = entry.stat()
             except OSError:
-                why = "a link that leads to no file. Copy the file itself."
+                why = "a broken link. Copy the file itself."
                 listing[entry.name] = 0, Problem("file_missing", entry.name, why)
                 continue
             fault = None

@@ -392,7 +392,7 @@ def test_a_pull_needs_room_and_a_second_one_has_nothing_to_do(hub, whole, good_s
     assert status == 1
     assert [(one["kind"], one["where"]) for one in told["problems"]] == [("file_checksum", "train-00001.bin.zst")]
     hub.publish(REPO, good_set)
-    refuse("no empty folder", "pull", REPO, "--out", out)
+    refuse("not an empty folder", "pull", REPO, "--out", out)
 
 
 def test_a_listing_that_names_other_places_is_not_followed(hub, whole, tmp_path):

@@ -194,7 +194,7 @@ def test_files_that_are_not_a_reports_stay(report, good_set, tmp_path, name):
     assert call_here(*arguments, "--json", expect=0).json["out"] == str(out)
     (out / name).write_text("# my own project\n")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    told = f"{name}: not written by a report, so not replaced. Give another place"
+    told = f"{name}: no report wrote this file, so it is not overwritten. Give another place"
     assert told in call_here(*arguments, expect=2).stderr
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 

@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--price", type=parse_price, action="append", default=[], metavar="CARD=USD", help=about)
     about = "with --measure or --write: the price of this machine (default: the recipe's cost.gpu_usd_per_hour)"
     parser.add_argument("--usd-per-hour", type=number_in(0, 1e6), metavar="USD", help=about)
-    about = f"the set of --write, or that with a recipe's vocabulary (default: {ASSUMED_VOCAB_SIZE:,} ids, as GPT-2)"
+    about = f"the shard set for --write, or one whose vocabulary size to use (default: {ASSUMED_VOCAB_SIZE:,}, GPT-2's)"
     parser.add_argument("--shards", type=parse_place, metavar="SET", help=about)
 
 
