@@ -108,7 +108,7 @@ class Report:
     @property
     def whole_bytes_per_token(self) -> float:
         """Bytes of text per training token over the set."""
-        return self.text_bytes / max(1, sum(row["tokens"] for row in rows_of(self.audit, "bytes_per_token")))
+        return self.text_bytes / max(1, self.manifest.splits["train"].tokens)
 
 
 def rows_of(found: JsonObject, check: str) -> Table:
@@ -152,7 +152,7 @@ def _values(report: Report) -> JsonObject:
         "verdicts": Counter(check["verdict"] for check in report.audit["checks"]),
         "verdict_words": VERDICT_WORDS,
         "verdict_advice": VERDICT_ADVICE,
-        "train": manifest.splits.get("train"),
+        "train": manifest.splits["train"],
         "val": manifest.splits.get("val"),
         "split_shards": Counter(shard.split for shard in manifest.shards),
         "phase_shards": Counter(shard.phase for shard in manifest.shards),
@@ -171,7 +171,7 @@ def make_render_environment(*folders: Path) -> jinja2.Environment:
     # Escaped unless the name says Markdown, which has escapes of its own.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([*folders, TEMPLATES]),
-        autoescape=lambda name: name is None or name.endswith(".html.jinja"),
+        autoescape=jinja2.select_autoescape(["html.jinja"]),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

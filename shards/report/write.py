@@ -193,7 +193,7 @@ def draw_samples(shard_set: ShardSet) -> dict[str, Table]:
     """
     numbers = shard_set.source_numbers
     samples: dict[str, Table] = {name: [] for name in numbers}
-    for shard in shard_set.splits.get("train", ()):
+    for shard in shard_set.splits["train"]:
         wanted = [name for name in shard.entry.sources if len(samples[name]) < SAMPLES]
         if not wanted:
             continue

@@ -24,7 +24,7 @@ from shards.terminal.display import printable
 from shards.validation.validate import validate
 from tests.support.builds import call_here, read_json
 from tests.support.html import Html
-from tests.support.shard_sets import Plan, write_set
+from tests.support.shard_sets import Plan, files_of, write_set
 
 HOSTILE_NAME = '"><img src=x onerror=window.ran=1> [x](javascript:alert(1)) `|` {{ 7*7 }} \u202eevil\x1b[31m'
 HOSTILE_SOURCE = "</title></svg></style><script>window.ran=2</script>" + "W" * 200
@@ -145,9 +145,8 @@ def test_same_set_gives_same_bytes(report, good_set, tmp_path):
     shutil.copytree(report.out.parent / "audit", tmp_path / "another-name.audit")
     again = write_report(copy, workers=2)
     assert again.out == tmp_path / "another-name.report"
-    for name in ("index.html", "README.md"):
-        assert (again.out / name).read_bytes() == (report.out / name).read_bytes()
-    assert sorted(path.name for path in again.out.iterdir()) == ["README.md", "index.html"]
+    assert files_of(again.out) == files_of(report.out)
+    assert files_of(again.out).keys() == {"README.md", "index.html"}
     assert validate(copy, level="quick").ok
 
 
@@ -193,10 +192,10 @@ def test_files_that_are_not_a_reports_stay(report, good_set, tmp_path, name):
     arguments = ["report", good_set, "--out", out, "--audit", audit]
     assert call_here(*arguments, "--json", expect=0).json["out"] == str(out)
     (out / name).write_text("# my own project\n")
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    before = files_of(out)
     told = f"{name}: no report wrote this file, so it is not overwritten. Give another place"
     assert told in call_here(*arguments, expect=2).stderr
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert files_of(out) == before
 
 
 def test_card_tells_no_private_folder(report):

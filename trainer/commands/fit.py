@@ -129,8 +129,10 @@ def run(options: argparse.Namespace) -> Outcome:
     memory = parse_size("--gpu-memory", options.gpu_memory, least=1_000_000) if options.gpu_memory else None
     recipe = load_train_recipe(options.recipe, options.overrides, changes=options.price)
     if recipe.model.vocab_size is None:
-        vocab_size = ASSUMED_VOCAB_SIZE if options.shards is None else open_set(options.shards).vocab_size
-        if options.shards is None:
+        if options.shards is not None:
+            vocab_size = open_set(options.shards).vocab_size
+        else:
+            vocab_size = ASSUMED_VOCAB_SIZE
             say(
                 f"{recipe.name}: no model.vocab_size; {plural(vocab_size, 'id')} are assumed, as GPT-2 has. Name the "
                 "shard set with --shards SET, or add --set model.vocab_size=N."

@@ -62,7 +62,7 @@ class EvalSetConfig(Settings):
     def source(self) -> dict[str, JsonValue]:
         """Its keys that are those of a source of a data recipe."""
         split: dict[str, JsonValue] = {} if self.split is None else {"split": self.split}
-        return {**(self.__pydantic_extra__ or {}), **split}
+        return (self.__pydantic_extra__ or {}) | split
 
     @property
     def score_names(self) -> list[str]:
