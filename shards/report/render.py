@@ -88,7 +88,7 @@ class Report:
     def eos(self) -> str:
         """The text of the token that ends every document."""
         tokenizer = self.manifest.tokenizer
-        return next((text for text, token in tokenizer.special_tokens.items() if token == tokenizer.eos_id), "")
+        return next(text for text, token in tokenizer.special_tokens.items() if token == tokenizer.eos_id)
 
     @property
     def by_source(self) -> dict[str, JsonObject]:
