@@ -46,7 +46,10 @@ def find_splits(names: Collection[str]) -> dict[str, str]:
     """
     files = {*names}
     paths = {path for name in files for path in (name, *list_above(name))}
-    trained = {_place(path, _TRAIN.sub("train", _base(path))) for path in paths if _TRAIN.search(_base(path))}
+    trained: dict[tuple[str, ...], bool] = {}
+    for path in paths:
+        if word := _TRAIN.search(_base(path)):
+            trained[_place(path, _TRAIN.sub("train", _base(path)))] = word[0].islower()
     splits = {path for path in paths if has_split_word(_base(path)) and _is_split(path, path in files, trained)}
     found: dict[str, str] = {}
     for name in files:
@@ -65,7 +68,8 @@ def _place(path: str, base: str) -> tuple[str, ...]:
     return path.rpartition("/")[0], *re.findall(r"[^\W\d_]+", _NUMBER.sub(" ", _COMPRESSED.sub("", base.lower())))
 
 
-def _is_split(path: str, is_file: bool, trained: Collection[tuple[str, ...]]) -> bool:
+def _is_split(path: str, is_file: bool, trained: dict[tuple[str, ...], bool]) -> bool:
+    """Return whether a path is a split, by the places of those for training and whether their word is in lower case."""
     base = _base(path)
     records = _RECORDS.search(_COMPRESSED.sub("", base.lower())) if is_file else None
     if is_file and _PAGE.search(base):
@@ -74,8 +78,12 @@ def _is_split(path: str, is_file: bool, trained: Collection[tuple[str, ...]]) ->
         return True
     for word in _SPLIT.finditer(base):
         begin, end = base[: word.start()], base[word.end() :]
-        # my_test.tsv and test_matched.tsv are of train.tsv
-        for before, after in ((begin, end), ("" if is_file else begin, end), (begin, records[0] if records else end)):
-            if _place(path, f"{before}train{after}") in trained:
-                return True
+        names = [f"{begin}train{end}"]
+        if records:
+            names.append(f"{begin}train{records[0]}")  # test_matched.tsv is of train.tsv
+        if any(_place(path, name) in trained for name in names):
+            return True
+        # So is my_test.tsv; but "Turing test.tsv" may be text.
+        if records and " " not in begin and trained.get(_place(path, f"train{end}")) == word[0].islower():
+            return True
     return False

@@ -7,13 +7,14 @@ import pytest
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.files import list_files
+from shards.audit.split_names import find_splits
 from tests.support.builds import call_here
 from tests.support.reading import files_source
 from tests.support.recipes import source, write_file, write_recipe
 
 LAYOUTS = {
-    "one file a split": "train.jsonl train.txt contest.jsonl latest.txt | test.jsonl dev.jsonl my_test.jsonl "
-    "squad-validation.jsonl my_test.txt",
+    "one file a split": "train.jsonl train.txt contest.jsonl latest.txt my_test.txt x/Train.csv x/Turing_test.csv | "
+    "test.jsonl dev.jsonl my_test.jsonl unit.test.jsonl squad-validation.jsonl",
     "shards": "data/train-00000-of-00002.parquet data/train-00001-of-00002.parquet | data/test-00000-of-00001.parquet "
     "data/validation-00000-of-00001-a09b74b3ef9c3b56.parquet",
     "a word inside": "wiki.train.tokens ARC-Easy-Train.jsonl | wiki.valid.tokens ARC-Easy-Dev.jsonl",
@@ -49,6 +50,10 @@ def test_no_text_of_a_split_is_read(layout: str, tmp_path: Path):
     for name in held.split():
         for spelled in (name, f"{name}*"):
             assert [file.url for file in list_files(files_source(tmp_path / spelled))] == [str(tmp_path / name)]
+
+
+def test_a_name_of_several_words_is_no_prefix():
+    assert not find_splits(["turing test.csv", "train.csv"])
 
 
 def test_what_other_programs_write_is_left_out_and_said(tmp_path: Path):
