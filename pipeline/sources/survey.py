@@ -413,7 +413,7 @@ def _list_files(place: str, left_out: dict[str, str]) -> Iterator[tuple[tuple[st
     tops = [file.name.removeprefix(root).lstrip("/").rpartition("/")[0].partition("/")[0] for file in files]
     is_deep = len({*tops}) > MOST_FOLDERS + 1 or any("=" in top for top in tops)
     for file, top in zip(files, tops, strict=True):
-        below = f"{escape(posixpath.join(root, top))}{'/**' if top else ''}/*"
+        below = f"{escape(posixpath.join(root, top, ''))}{'**/' if top else ''}*"
         yield (name, glob) if is_deep else (top or name, below), glob, file
 
 

@@ -322,14 +322,14 @@ def test_text_is_measured(tmp_path: Path):
 
 def test_strange_names_from_init_to_trace(tmp_path: Path):
     place = tmp_path / "it's a place"
-    (place / "-da ta").mkdir(parents=True)
+    (place / "-da ta:").mkdir(parents=True)
     texts = [" ".join(f"word{number * place}" for place in range(40)) for number in range(1000, 1300)]
     # A shell, a glob, TOML or a terminal reads them otherwise; some are others, escaped.
     names = ["a b", "it's", 'q"t', "x=1", "-rf", "100%", r"b\x41", "bA", "[br]", "a[[]b", "a[b", "st*r", "ün", "$HOME"]
     names += ["`id`", "#h", "x::y", "0", "1.5", "new\nline", "\x1b[1m"]
     for number, name in enumerate(names):
         lines = [json.dumps({"text": text}) for text in texts[12 * number : 12 * number + 12]]
-        (place / "-da ta" / name).write_text("\n".join(lines))
+        (place / "-da ta:" / name).write_text("\n".join(lines))
 
     def run(line: str, *more: str) -> str:
         """Run a line that was printed, as a shell reads it."""
@@ -339,7 +339,7 @@ def test_strange_names_from_init_to_trace(tmp_path: Path):
         assert (program, done.returncode) == ("tokenmill", 0), (line, done.stderr)
         return done.stdout
 
-    asked = shell_command("tokenmill", "init", Path("-da ta"), "--out", Path("-it`s \x1b[[]$HOME.toml"))
+    asked = shell_command("tokenmill", "init", Path("-da ta:"), "--out", Path("-it`s \x1b[[]$HOME.toml"))
     printed = run(asked).splitlines()
     plan, build = (line for line in printed if line.startswith(("tokenmill plan ", "tokenmill build ")))
     assert json.loads(run(plan, "--json"))["sources"][0]["documents"] == 12 * len(names)
