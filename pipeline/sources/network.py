@@ -12,6 +12,9 @@ from collections.abc import Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from pydantic import ConfigDict, TypeAdapter
+
+from shards.errors import InputError
 from shards.stores.cache import Cache
 
 _VARIABLE = "TOKENMILL_NETWORK"
@@ -21,6 +24,7 @@ _VARIABLE = "TOKENMILL_NETWORK"
 class Network:
     """How to read over a network."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
     timeout_s: float = 30.0
     """How long a server may be silent, before or within an answer."""
     give_up_s: float = 600.0
@@ -52,8 +56,21 @@ class Network:
 
 
 def network_settings() -> Network:
-    """Return the settings that the environment holds."""
-    return Network(**json.loads(os.environ.get(_VARIABLE, "{}")))
+    """Return the settings that the environment holds.
+
+    Raises:
+        InputError: it holds something else.
+    """
+    return _parse(os.environ.get(_VARIABLE) or "{}")
+
+
+@functools.cache
+def _parse(text: str) -> Network:
+    try:
+        return TypeAdapter(Network).validate_json(text)
+    except ValueError as error:
+        fault = f"{_VARIABLE}: expected settings in JSON, as the flags about networks make them; got {text!r:.80}"
+        raise InputError(f"{fault}. Unset it.") from error
 
 
 def with_cache(chosen: Network | None, *, cache: Path) -> contextlib.AbstractContextManager[None]:
