@@ -17,7 +17,7 @@ Not judged: whether text is good, true or lawful. A set that is not whole is ref
 # pyright: reportUnknownMemberType=false
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -194,7 +194,9 @@ def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
                 last = first + 1
             low = max(0, first - CONTEXT_TOKENS)
             around = tokens[low : last + CONTEXT_TOKENS + 1]  # the last one, such as EOS, is not shown
-            _, excerpt = cut_tokens(around, first - low, last - low, shard_set.vocabulary)
+            # The prefix is at the beginning of a document.
+            vocabulary = replace(shard_set.vocabulary, prefix=b"") if low else shard_set.vocabulary
+            _, excerpt = cut_tokens(around, first - low, last - low, vocabulary)
             row["examples"] = [{**place.to_dict(), "position": first, **asdict(excerpt)}]
 
 

@@ -161,6 +161,16 @@ def test_special_id_inside_a_document(small_plan, tmp_path):
     assert found == {(f"{split}-00000", number): token for (split, number), token in planted.items()}
 
 
+def test_only_the_beginning_of_a_document_has_a_prefix(small_plan, tokenizer, tmp_path, monkeypatch):
+    change(small_plan, "train", 0, 0, tokenizer.encode(" ").ids * 70 + [small_plan.eos_id + 1, small_plan.eos_id])
+    write_set(tmp_path / "set", small_plan)
+    shard_set = open_set(tmp_path / "set")
+    vars(shard_set)["vocabulary"] = dataclasses.replace(shard_set.vocabulary, prefix=b" ")
+    monkeypatch.setattr("shards.audit.audit.require_whole", lambda _: shard_set)
+    (row,) = audit(tmp_path / "set").check("special_ids").rows
+    assert row["examples"][0]["before"] == " " * 64
+
+
 @pytest.mark.parametrize(
     ("tokens", "vocab_size", "planted", "never_seen", "rare"),
     [
