@@ -265,7 +265,10 @@ FUNCTIONS: list[tuple[str, int | str]] = [
         "class R:\n def __repr__(self): exit()\ndef keep(t): return [R()] * len(t)",
         "something that cannot be shown",
     ),
-    ("class R:\n def __repr__(self): return 'x' * 10**7\ndef keep(t): return [R()] * len(t)", f"{'x' * 200}{WANTED}"),
+    (
+        "class R:\n def __repr__(self): return 'x' * 10**7\ndef keep(t): return [R()] * len(t)",
+        f"{'x' * 200} (R){WANTED}",
+    ),
     ("class E:\n def __eq__(self, o): exit()\ndef keep(t): return [E()] * len(t)", WANTED),
     (
         "class L(list):\n def __len__(self): return 101\ndef keep(t): return L([True])",
@@ -279,9 +282,9 @@ FUNCTIONS: list[tuple[str, int | str]] = [
     ),
     ("import numpy\ndef keep(t): return numpy.array([x > 'text 5' for x in t])", 54),
     ("import numpy\ndef keep(t): return numpy.array([[False, 'r']] * len(t), object)", 0),
-    ("import numpy\ndef keep(t): return numpy.ones((len(t), 2), bool)", f"returned [True, True]{WANTED}"),
-    ("import numpy\ndef keep(t): return numpy.array(True)", "returned array(True) for 101 texts."),
-    ("def keep(t): return [0] * len(t)", f"rules.py) returned 0{WANTED}"),
+    ("import numpy\ndef keep(t): return numpy.ones((len(t), 2), bool)", f"returned [True, True] (list){WANTED}"),
+    ("import numpy\ndef keep(t): return numpy.array(True)", "returned array(True) (ndarray) for 101 texts."),
+    ("def keep(t): return [0] * len(t)", f"rules.py) returned 0 (int){WANTED}"),
     # It does not depend on the text alone.
     ("def keep(t): return [hash(x) % 50 != 0 for x in t]", AGAIN),
     ("def keep(t): return [' '.join({*x} | {'a', 'b'}) for x in t]", AGAIN),

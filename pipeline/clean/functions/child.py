@@ -115,7 +115,7 @@ def _unwrap(value: Any) -> Any:
 
 def _show(value: Any, most: int) -> str:
     try:
-        return str.__str__(repr(value))[:most]
+        return f"{str.__str__(repr(value))[:most]} ({type(value).__name__})"
     except BaseException:  # noqa: BLE001  (an object of others)
         return _HIDDEN
 

@@ -71,8 +71,8 @@ def read_function(table: PythonFilter, *, allow_code: bool) -> PythonFilter:
     except (OSError, SyntaxError, ValueError, ImportError, AttributeError, RecursionError, MemoryError) as error:
         why = str(error) or "it is nested too deeply"  # the parser's MemoryError
         raise InputError(
-            f"{folder}: cannot read the module of {table.step}: {why}. Put its .py file there, or correct it or the "
-            "recipe."
+            f"{folder}: cannot read the module of {table.step}: {why}. A module NAME is the file NAME.py there, "
+            "or NAME/__init__.py for a package. Correct it or the recipe."
         ) from error
     text = json.dumps([(file.removeprefix(folder), module) for file, module in sorted(found.values())])
     now = hashlib.sha256(text.encode()).hexdigest()
