@@ -153,7 +153,7 @@ _PATH_REMEDIES = {
     errno.ENXIO: "Give the path of a regular file",
     errno.EOVERFLOW: "It is larger than such a file may be. Give another one",
     errno.EIO: "The disk is damaged, or this is no file to read. Give another one",
-    errno.EEXIST: "A file has the name of the folder to write. Remove it, or give another path",
+    errno.EEXIST: "A file, or a link to nothing, has the name of the folder to write. Remove it, or give another path",
     errno.ELOOP: "A link of the path leads to itself. Correct or remove it",
     errno.EISDIR: "A folder has the name of a file. Remove it, or give another path",
     errno.ENAMETOOLONG: "Give a shorter path, or correct the link",
