@@ -66,7 +66,7 @@ def _mixing_keys(recipe: Recipe) -> dict[str, Any]:
 class MixTask(Payload):
     """The input of the mix task; plain data."""
 
-    CODE: ClassVar = 6
+    CODE: ClassVar = 7
 
     recipe: Annotated[Recipe, InDigest(_mixing_keys, "")]
     runs: RunsAddress
@@ -199,10 +199,12 @@ def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> _Cu
     targets = [int(share * shard / (number or 1)) for shard in range(number + 1)]
     if not axis.total:  # of a source that is still to be read
         return [(0, Cut(0, FIRST_HASH)) for _ in targets]
-    cuts = _cut_split(axis, Cut(0, FIRST_HASH), targets, last=number)
-    if 0 < targets[-1] < axis.total:
-        cuts[-1] = (0, axis.validation_cut(targets[-1], val_tokens=recipe.split.val_tokens))
-    return cuts
+    end = axis.validation_cut(targets[-1], val_tokens=recipe.split.val_tokens)
+    # A shard is off by what its two cuts are off together, at the nearest boundaries half a document each. The end may
+    # be below the nearest one, off by almost a document: then all cuts are below, and their difference is what counts.
+    # If it is above, it is off by its document less half the longest before, and the cut before by half of that.
+    down = end.tokens < axis.cut(targets[-1]).tokens
+    return [(0, axis.cut(target, down=down)) for target in targets[:-1]] + [(0, end)]
 
 
 def _check_validation(
