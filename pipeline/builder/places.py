@@ -1,6 +1,5 @@
 """The two places of a build, its set and its work folder: what they may hold, and how other builds are kept away."""
 
-import contextlib
 import itertools
 import json
 import os
@@ -11,9 +10,8 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
-from pipeline.builder.publish import RECIPE_FILE, SHARD_FILE
+from pipeline.builder.publish import SHARD_FILE
 from pipeline.recipe.schema import Recipe
-from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError, RunError, TokenmillError
 from shards.format.manifest import COMPANION_FILES, MANIFEST_FILE
 from shards.stores.files import is_abandoned, is_within, lock_folder, make_folder, unique_name
@@ -21,11 +19,12 @@ from shards.stores.object_store import require_abilities
 from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore
 
-_WORK_NAME = re.compile(
-    r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|cache|rows|recipe-folder"
-    r"|(build|last-build|revisions|spans|stages)\.json|\..+\.tmp"
+_WORK_FILE = re.compile(r"recipe-folder|(build|last-build|revisions|spans|stages)\.json")
+_WORK_FOLDER = re.compile(r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|cache|rows|\..+\.tmp")
+_SET_FILE = re.compile(
+    "|".join([SHARD_FILE.pattern, r"(manifest|recipe|tokenizer)\.json", *map(re.escape, COMPANION_FILES)])
 )
-_SET_FILES = (MANIFEST_FILE, RECIPE_FILE, TOKENIZER_FILE, *COMPANION_FILES)
+_HIDDEN = re.compile(r"\..*")
 
 
 def check_places(out: WritableStore, work: WritableStore, recipe: Recipe, *, probing: bool) -> None:
@@ -48,27 +47,16 @@ def check_places(out: WritableStore, work: WritableStore, recipe: Recipe, *, pro
             require_abilities(store)
     _check_output(out, recipe)
     # Pruning, or the user, would delete what other programs keep in the work folder.
-    if foreign := sorted(name for name in _names_in(work) if not _WORK_NAME.fullmatch(name)):
-        raise InputError(
-            f"{work}: holds files that are not a build's work: {', '.join(foreign[:5])}. Choose an empty folder for "
-            "--work."
-        )
+    _check_names(work, "work folder", "--work", _WORK_FILE, _WORK_FOLDER)
 
 
 def _check_output(out: WritableStore, recipe: Recipe) -> None:
     """Refuse an output folder that holds anything but an earlier version of this set, and what may be beside one."""
     if out.folder is not None and out.folder.is_file():
         raise InputError(f"{out}: is a file; expected a folder. Choose another --out.")
-    names = _names_in(out)
-    known = (name for name in names if name in _SET_FILES or SHARD_FILE.fullmatch(name) or name.startswith("."))
-    if foreign := sorted(names - set(known)):
-        raise InputError(
-            f"{out}: holds files that no shard set has: {', '.join(foreign[:5])}. Choose an empty folder for --out."
-        )
-    if odd := sorted(entry.path for entry in _scan(out) if entry.name[0] != "." and not entry.is_file()):
-        raise InputError(f"{odd[0]}: is not a regular file, as in a set. Remove it, or choose another --out.")
+    _check_names(out, "shard set", "--out", _SET_FILE, _HIDDEN)
     # A set of another name may be what somebody trains on.
-    if MANIFEST_FILE in names:
+    if out.find(MANIFEST_FILE) is not None:
         content = out.read(MANIFEST_FILE)
         try:
             name = json.loads(content)["name"]
@@ -82,23 +70,32 @@ def _check_output(out: WritableStore, recipe: Recipe) -> None:
             )
 
 
+def _check_names(place: WritableStore, what: str, option: str, files: re.Pattern[str], others: re.Pattern[str]) -> None:
+    """Refuse names that a place of a build has not, and what is no file under the name of one: nothing is done yet."""
+    are_files = _list_names(place)
+    own = {name for name in are_files if files.fullmatch(name)}
+    if foreign := sorted(name for name in are_files.keys() - own if not others.fullmatch(name)):
+        raise InputError(
+            f"{place}: holds files that no {what} has: {', '.join(foreign[:5])}. Choose an empty folder for {option}."
+        )
+    if odd := sorted(name for name in own if not are_files[name]):
+        raise InputError(
+            f"{place}/{odd[0]}: is not a regular file, as in a {what}. Remove it, or choose another {option}."
+        )
+
+
 def _is_within(work: WritableStore, out: WritableStore) -> bool:
     if work.folder is not None and out.folder is not None:
         return is_within(work.folder, out.folder)
     return f"{work}/".startswith(f"{out}/")
 
 
-def _names_in(place: WritableStore) -> set[str]:
-    """Return the names of the files and folders in a place of a build."""
+def _list_names(place: WritableStore) -> dict[str, bool]:
+    """Return the names of the files and folders in a place of a build, each with whether it is a file."""
     if place.folder is not None:
-        return {entry.name for entry in _scan(place)}
+        return {entry.name: entry.is_file() for entry in os.scandir(place.folder)} if place.folder.is_dir() else {}
     first_page = itertools.islice(place.list(), 1000)  # a work folder may hold a million
-    return {file.name.partition("/")[0] for file in first_page}
-
-
-def _scan(place: WritableStore) -> list[os.DirEntry[str]]:
-    """Return what is in the folder of a place of a build, if it is one."""
-    return [*os.scandir(place.folder)] if place.folder is not None and place.folder.is_dir() else []
+    return {file.name.partition("/")[0]: True for file in first_page}
 
 
 @contextmanager
@@ -175,7 +172,7 @@ class Lease:
         self._ended.set()
         self._thread.join()
         if not self._lost:
-            with contextlib.suppress(OSError, TokenmillError):
+            with suppress(OSError, TokenmillError):
                 self._store.delete(_name(self._number))
 
     def _take(self) -> int:
@@ -217,7 +214,7 @@ class Lease:
         for file in self._store.list():
             if match := _NAME.fullmatch(file.name):
                 found[int(match[1])] = {}
-                with contextlib.suppress(FileNotFoundError, ValueError):
+                with suppress(FileNotFoundError, ValueError):
                     found[int(match[1])] = json.loads(self._store.read(file.name))
         return found
 

@@ -215,9 +215,11 @@ class RunningBuild(Build):
             needs.append(("scratch", self.work.folder, sum(scratch)))
         if self.out.folder is not None:
             sizes = [sum(unit.text_bytes for unit in own) for own in self.units]
-            taken = [size * source.take for size, source in zip(sizes, recipe.sources, strict=True)]
-            grant = Demand(recipe, taken).grant([size / LEAST_BYTES_PER_TOKEN for size in taken])
-            tokens = grant.train_tokens + recipe.split.val_tokens
+            pairs = zip(sizes, recipe.sources, strict=True)
+            most = [size * source.take / LEAST_BYTES_PER_TOKEN for size, source in pairs]
+            # Validation has no document twice. If it asks for more than there is, the mix says so.
+            val_tokens = min(recipe.split.val_tokens, sum(sizes))
+            tokens = Demand(recipe, most).grant(most).train_tokens + val_tokens
             documents = tokens * LEAST_BYTES_PER_TOKEN / GUESSED_DOCUMENT_BYTES
             output = int(tokens * token_bytes * COMPRESSED_SHARE + documents * ROW_BYTES)
             written = sum(file.bytes for file in self.out.list())

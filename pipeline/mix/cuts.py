@@ -197,8 +197,6 @@ def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> _Cu
     recipe = demand.recipe
     share = demand.shares.fractions[source] * recipe.split.val_tokens
     targets = [int(share * shard / (number or 1)) for shard in range(number + 1)]
-    if not axis.total:  # of a source that is still to be read
-        return [(0, Cut(0, FIRST_HASH)) for _ in targets]
     end = axis.validation_cut(targets[-1], val_tokens=recipe.split.val_tokens)
     # A shard is off by what its two cuts are off together, at the nearest boundaries half a document each. The end may
     # be below the nearest one, off by almost a document: then all cuts are below, and their difference is what counts.
