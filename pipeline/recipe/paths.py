@@ -45,7 +45,7 @@ class RecipePath(str):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return how pydantic reads and writes a recipe's path."""
         return core_schema.with_info_wrap_validator_function(
-            partial(_read, cls is RecipeGlob),
+            partial(_read, cls),
             core_schema.str_schema(min_length=1),
             serialization=core_schema.plain_serializer_function_ser_schema(_write, info_arg=True),
         )
@@ -71,40 +71,39 @@ class RecipePath(str):
 
 
 class RecipeGlob(RecipePath):
-    """A glob of a recipe, with the folder that it begins at as it is: a wildcard in a folder's own name is none."""
+    """A glob in a recipe. Wildcards in the path of the recipe's own folder are literal."""
 
 
 _MOST_PARTS = 200
-"""Folders in a glob: each is a call in a call."""
+"""Folders in a glob. The search recurses once per folder."""
 DIGEST_MARK = "#sha256="
 """What separates a file's path from its SHA-256 in a resolved recipe."""
 
 
 def _read(
-    is_glob: bool, value: Any, handler: core_schema.ValidatorFunctionWrapHandler, info: ValidationInfo
+    kind: type[RecipePath], value: Any, handler: core_schema.ValidatorFunctionWrapHandler, info: ValidationInfo
 ) -> RecipePath:
     text: str = handler(value)
-    if is_glob and text.count("/") > _MOST_PARTS:
+    if kind is RecipeGlob and text.count("/") > _MOST_PARTS:
         raise ValueError(f"expected at most {_MOST_PARTS} folders in a path")
-    return value if isinstance(value, RecipePath) else locate(info.context or Path(), value or text, is_glob=is_glob)
+    return value if isinstance(value, RecipePath) else locate(info.context or Path(), value, kind)
 
 
 def _write(path: str, info: SerializationInfo) -> str:
     return path.written if info.context == AS_WRITTEN and isinstance(path, RecipePath) else str(path)
 
 
-def locate(folder: Path, path: str, *, is_glob: bool = False) -> RecipePath:
-    """Return a path of a recipe in a folder, or one of an override."""
+def locate(folder: Path, path: str, kind: type[RecipePath] = RecipePath) -> RecipePath:
+    """Return a path or glob of a recipe in a folder, or one of an override."""
     found = os.path.expanduser(path)
     if not path or "://" in path or os.path.isabs(found):
-        return RecipePath(found, path)
-    begin, here = str(folder), os.getcwd()
-    if is_glob:
-        begin, here = glob.escape(begin), glob.escape(here)
+        return kind(found, path)
+    escape = glob.escape if kind is RecipeGlob else str
+    begin = escape(str(folder))
     if isinstance(path, TypedText):
-        located = _join_local(Path(here), path)
-        return RecipePath(located, os.path.relpath(located, begin))
-    return RecipePath(_join_local(Path(begin), path), path)
+        located = _join_local(Path(escape(os.getcwd())), path)
+        return kind(located, os.path.relpath(located, begin))
+    return kind(_join_local(Path(begin), path), path)
 
 
 def explain_path(folder: Path, path: str) -> str:
