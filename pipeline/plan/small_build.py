@@ -262,7 +262,7 @@ def _change(recipe: Recipe, *, is_all: bool) -> Recipe:
     weights = [source.weight for source in recipe.sources]
     if recipe.has_weights:
         shares = map(float, Demand(recipe).shares.fractions)
-        weights = [share and (weight or share) for weight, share in zip(weights, shares, strict=True)]
+        weights = [(weight or share) if share else 0.0 for weight, share in zip(weights, shares, strict=True)]
     # Without `take`, whose share is known: what it leaves of the sample would tell less of the other steps; and
     # without phases, so that a source of some alone has its share of the set.
     sources = [

@@ -204,7 +204,7 @@ class PythonFilter(Filter):
     ) -> Self:
         """Return the `clean` table of a Python function with all that it needs to run, and whether it may.
 
-        That are its modules, their SHA-256, its packages with their versions, and the values of its variables.
+        These are its modules, their SHA-256, its packages with their versions, and the values of its variables.
         """
         function = self.function if self.function.sha256 else self.function.pinned(sha256)
         table = self.with_values(function=function, packages=packages)

@@ -26,6 +26,9 @@ from shards.config import MAX_RECIPE_BYTES
 from shards.errors import InputError, MissingExtraError, shell_command
 from shards.stores.files import read_file
 
+_SOURCE, _PACKAGE = 1, 5
+"""The kinds of modules, as a `ModuleFinder` has them."""
+
 
 class _SourceFinder(ModuleFinder):
     """Finds the modules of a folder by their text, also those that Python comes with; it opens nothing else."""
@@ -43,10 +46,6 @@ class _SourceFinder(ModuleFinder):
                 tree.body = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
                 return BytesIO(ast.unparse(tree).encode()), file, (".py", "rb", _SOURCE)
         raise ImportError
-
-
-_SOURCE, _PACKAGE = 1, 5
-"""The kinds of modules, as a `ModuleFinder` has them."""
 
 
 def read_function(table: PythonFilter, *, allow_code: bool) -> PythonFilter:
