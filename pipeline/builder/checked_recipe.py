@@ -35,7 +35,7 @@ from shards.config import (
 from shards.errors import InputError, check_extra, shell_command, unread
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.vocabulary import MAX_TOKENIZER_BYTES
-from shards.stores.files import hash_file, read_file
+from shards.stores.files import hash_file, open_named
 from shards.stores.store import FolderStore, folder_beside
 from shards.terminal.shipped_recipes import find_recipe
 
@@ -183,7 +183,8 @@ def _check_tokenizer_file(recipe: Recipe, folder: Path) -> Iterator[str]:
         yield f"tokenizer.file: {str(file)!r} is a folder, not a tokenizer.json. {found}"
         return
     try:
-        read_file(Path(file), MAX_TOKENIZER_BYTES)
+        with open_named(file, MAX_TOKENIZER_BYTES):
+            return
     except OSError as error:
         remedy = "Give a tokenizer.json." if os.path.exists(file) else explain_path(folder, file.written)
         yield f"tokenizer.file: {str(file)!r} {unread(error, remedy)}"

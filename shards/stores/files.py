@@ -13,6 +13,7 @@ import fcntl
 import functools
 import glob
 import hashlib
+import math
 import os
 import re
 import shutil
@@ -34,13 +35,15 @@ STAGING_SUFFIX = ".unfinished"
 
 
 @contextlib.contextmanager
-def open_named(path: str | Path) -> Generator[BufferedReader]:
-    """Open a file that a user names to read its bytes, but no pipe or device.
+def open_named(path: str | Path, most: float = math.inf) -> Generator[BufferedReader]:
+    """Open a file that a user names to read its bytes, but no pipe or device, and none of more than `most` bytes.
 
     The block only reads this file: an error there names it, too.
     """
     try:
         with open(path, "rb", opener=_no_pipe) as file:
+            if (size := os.fstat(file.fileno()).st_size) > most:
+                raise OSError(errno.EOVERFLOW, f"it has {size:,} bytes, more than {most:,}")
             yield file
     except OSError as error:
         if error.errno and not error.filename:
@@ -69,9 +72,7 @@ def read_file(path: Path, most: int) -> bytes:
     Raises:
         OSError: it cannot be read, is no regular file, or has more than `most` bytes.
     """
-    with open_named(path) as file:
-        if (size := os.fstat(file.fileno()).st_size) > most:
-            raise OSError(errno.EOVERFLOW, f"it has {size:,} bytes, more than {most:,}")
+    with open_named(path, most) as file:
         return file.read()
 
 
