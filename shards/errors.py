@@ -199,7 +199,7 @@ def any_remedy(error: BaseException) -> str:
 
 
 def unread(error: Exception, remedy: str) -> str:
-    """Return that a file cannot be read, why, and what helps: by `remedy_of`, or else this remedy."""
+    """Return that a file cannot be read, why, and what helps: by `remedy_of`, or else this remedy, a sentence."""
     return f"cannot be read: {getattr(error, 'strerror', None) or error}{remedy_of(error) or f'. {remedy}'}"
 
 

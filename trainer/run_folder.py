@@ -120,7 +120,7 @@ def read_samples(run: Path) -> dict[int, list[dict[str, Any]]]:
         try:
             lines = [load_json(line) for line in read_file(path, MAX_SAMPLES_BYTES).splitlines()]
             found[int(path.stem[5:])] = [{key: str(line[key]) for key in ("prompt", "text")} for line in lines]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"{path}: is not what `train` writes. Delete it.") from error
     return found
 

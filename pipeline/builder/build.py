@@ -261,7 +261,7 @@ def _is_known_valid(build: RunningBuild) -> bool:
     """Return whether an earlier build has found this set valid in full."""
     try:
         return json.loads(build.work.read(SUMMARY_FILE))["validate"]["valid"] == build.manifest
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

@@ -75,19 +75,19 @@ def check_model(path: str, sha256: str, keep: list[Any]) -> Iterator[str]:
         found = hash_file(Path(path))
         memory = 2 * Path(path).stat().st_size + _LOADING_BYTES
     except OSError as error:
-        yield f"{path}: {unread(error, 'Name a model of fastText, such as lid.176.ftz')}"
+        yield f"{path}: {unread(error, 'Name a model of fastText, such as lid.176.ftz.')}"
         return
     command = [sys.executable, "-P", "-c", _LIST_LABELS, path, str(memory)]
     listed = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     if listed.returncode:
         yield (
             f"{path}: not a fastText model, or a truncated one. Expected a file such as lid.176.ftz or lid.176.bin: "
-            "fetch it again"
+            "fetch it again."
         )
         return
     languages = [label.removeprefix(_LABEL) for label in listed.stdout.split()]
     if sha256 not in ("", found):
-        yield f"{path}: its SHA-256 is {found}, expected {sha256}: it is another model. Restore it"
+        yield f"{path}: its SHA-256 is {found}, expected {sha256}: it is another model. Restore it."
     for language in keep:
         if isinstance(language, str) and language not in languages:
             yield f"{path}: the model has no language {language!r}.{nearest(language, languages)}"

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from pipeline.clean.functions.child import CORRECT, Answer
+from pipeline.clean.functions.child import Answer, find_remedy
 from pipeline.clean.functions.modules import find_file
 from pipeline.clean.functions.process import close_functions, open_function
 from pipeline.clean.tally import MARK, Documents, Tally
@@ -46,20 +46,21 @@ def apply(table: PythonFilter, documents: Documents, tally: Tally) -> Documents:
             return open_function(table)[second].ask(texts)
         except ChildProcessError as error:
             close_functions()
-            return {"fault": f"{error}. {CORRECT}", "index": _find_end(table, texts, second)}
+            number, index = _find_end(table, texts, second)
+            return {"fault": f"{error}. {find_remedy(number)}", "index": index}
 
     return judge(table, f"{table.step} ({find_file(table)})", ask, documents, tally, again)
 
 
-def _find_end(table: PythonFilter, texts: pa.LargeStringArray, second: bool) -> int:
-    """Return the index of the text that ends a function's process, or 0 if they do so only together."""
+def _find_end(table: PythonFilter, texts: pa.LargeStringArray, second: bool) -> tuple[int, int]:
+    """Return how many texts together end a function's process, and the index of the first."""
     for index in range(len(texts)):
         try:
             open_function(table)[second].ask(texts[index : index + 1])
         except ChildProcessError:
             close_functions()
-            return index
-    return 0
+            return 1, index
+    return len(texts), 0
 
 
 def judge(

@@ -57,7 +57,7 @@ def read_list(entry: RecipePath) -> tuple[UInt64s, str]:
                     if len(faults) == MOST_FAULTS:
                         break
     except OSError as error:
-        raise InputError(f"{path}: {unread(error, 'Name a file of hashes')}") from error
+        raise InputError(f"{path}: {unread(error, 'Name a file of hashes.')}") from error
     if faults:
         raise InputError(
             f"{path}: {'; '.join(faults)}. Expected 32 hexadecimal digits a line, a document's content hash, "
@@ -153,5 +153,5 @@ def check_entries(recipe: Recipe, folder: Path) -> Iterator[str]:
         try:
             read_list(entry)
         except InputError as error:
-            rule = "" if os.path.exists(entry.file) else f". {explain_path(folder, entry.name)}"
+            rule = "" if os.path.exists(entry.file) else f" {explain_path(folder, entry.name)}"
             yield f"drop_hashes.{index}: {error}{rule}"

@@ -145,7 +145,7 @@ def is_audited(shard_set: ShardSet, folder: Path) -> bool:
         found: Any = json.loads(read_file(folder / REPORT_FILE, _MOST_AUDIT_BYTES))
         fits = isinstance(found, dict) and expected.items() <= found.items() and found.keys() >= _READ_KEYS
         return fits and len(read_values(folder, "documents")) == shard_set.vocab_size
-    except (ValueError, KeyError, OSError):  # Arrow's errors of a damaged file are one of these
+    except (ValueError, KeyError, OSError, RecursionError):  # Arrow's errors of a damaged file are one of these
         return False
 
 

@@ -32,7 +32,6 @@ Answer: TypeAlias = dict[str, Any]
 `index`: what is wrong, and with which text; an empty fault is none."""
 Modules: TypeAlias = dict[str, tuple[str, str]]
 """The file and the text of each module of a function, by the module's name."""
-CORRECT = "Correct it, or drop such documents before it (min_bytes, drop_if_matches)."
 _EXPECTED = (
     "Expected None or True to keep the text; False or (False, REASON) to drop it; or a new text, in valid UTF-8."
 )
@@ -42,6 +41,16 @@ _MOST_SHOWN = 1000
 _HIDDEN = "something that cannot be shown"
 
 
+def find_remedy(number: int) -> str:
+    """Return what helps if a function fails on a number of texts, and on none of several alone."""
+    if number == 1:
+        return "Correct it, or drop such documents before it (min_bytes, drop_if_matches)."
+    return (
+        f"It fails on the {number:,} texts of the batch that begins here, but on none of them alone. A rule must "
+        "decide on each text alone."
+    )
+
+
 def answer(function: Function, texts: list[str], files: Sequence[str] = ()) -> Answer:
     """Ask a function about texts; `files` are those of its own modules, for the fault of one that fails."""
     try:
@@ -49,13 +58,11 @@ def answer(function: Function, texts: list[str], files: Sequence[str] = ()) -> A
         verdicts = _list_verdicts(found)
     except BaseException as error:  # noqa: BLE001  (code of others)
         # Asked one by one, the text that fails is found.
-        several = texts if len(texts) > 1 else ()
-        for index, text in enumerate(several):
+        for index, text in enumerate(texts if len(texts) > 1 else ()):
             alone = answer(function, [text], files)
             if alone.get("fault", "").startswith("failed"):
                 return {**alone, "index": index}
-        how = "failed, but on no text alone" if several else "failed"
-        return {"fault": f"{how}: {_describe_error(error, files)}. {CORRECT}", "index": 0}
+        return {"fault": f"failed: {_describe_error(error, files)}. {find_remedy(len(texts))}", "index": 0}
     if verdicts is None or len(verdicts) != len(texts):
         answers = f"{len(verdicts)} answer{'s' * (len(verdicts) != 1)}" if verdicts is not None else _show(found, 100)
         fault = f"returned {answers} for {len(texts):,} texts. Expected a list with one for each."

@@ -189,11 +189,11 @@ def explain_unread(file: File | Span, error: BaseException, format_: str = "auto
         path = shell_command(Path(name))
         reasons = {
             # The library's own limit.
-            "too much memory": "its Zstandard window would take over 128 MiB of memory, the most that is read. Write "
-            f"it anew: zstd -d --long=31 -c {path} | zstd -o NEW.zst",
+            "too much memory": "its Zstandard window would take over 128 MiB of memory, the most that is read. "
+            f"Recompress it: zstd -d --long=31 -c {path} | zstd -o NEW.zst",
             "Dictionary mismatch": "needs a dictionary of Zstandard, which is not read. Decompress it: zstd -d -D "
             "DICTIONARY",
-            "Not a gzipped file": "has bytes after its end that are not gzip. Write it without them: gzip -dc "
+            "Not a gzipped file": "has bytes after its end that are not gzip. Rewrite it without them: gzip -dc "
             f"{path} | gzip > NEW.gz",
         }
         return next((why for said, why in reasons.items() if said in str(error)), "")
