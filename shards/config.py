@@ -222,11 +222,7 @@ def read_document(path: Path) -> Document:
     try:
         data: Any = parse(read_file(path, MAX_RECIPE_BYTES).decode("utf-8-sig"))  # an editor of Windows writes a mark
     except OSError as error:
-<<<<<<< HEAD
         raise InputError(f"{path}: {unread(error, f'Expected a {kind} file.')}") from error
-=======
-        raise InputError(f"{path}: {unread(error, f'Expected a file in {kind}.')}") from error
->>>>>>> 78ed8cf1 (A function that fails only on several texts blames no document; files nested too deeply are said; remedies are sentences)
     except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
         is_yaml = "Expected '=' after a key" in str(error)
         remedy = _NO_RECIPE if is_yaml or path.suffix not in (".toml", ".json") else ""

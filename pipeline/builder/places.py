@@ -54,18 +54,7 @@ def _check_output(out: WritableStore, recipe: Recipe) -> None:
     """Refuse an output folder that holds anything but an earlier version of this set, and what may be beside one."""
     if out.folder is not None and out.folder.is_file():
         raise InputError(f"{out}: is a file; expected a folder. Choose another --out.")
-<<<<<<< HEAD
     _check_names(out, "shard set", "--out", _SET_FILE, _HIDDEN)
-=======
-    names = _names_in(out)
-    known = (name for name in names if name in _SET_FILES or SHARD_FILE.fullmatch(name) or name.startswith("."))
-    if foreign := sorted(names - set(known)):
-        raise InputError(
-            f"{out}: holds files that no shard set has: {', '.join(foreign[:5])}. Choose an empty folder for --out."
-        )
-    if odd := sorted(entry.path for entry in _scan(out) if entry.name[0] != "." and not entry.is_file()):
-        raise InputError(f"{odd[0]}: is not a regular file; a set holds no others. Remove it, or choose another --out.")
->>>>>>> 78ed8cf1 (A function that fails only on several texts blames no document; files nested too deeply are said; remedies are sentences)
     # A set of another name may be what somebody trains on.
     if out.find(MANIFEST_FILE) is not None:
         content = out.read(MANIFEST_FILE)
@@ -91,7 +80,7 @@ def _check_names(place: WritableStore, what: str, option: str, files: re.Pattern
         )
     if odd := sorted(name for name in own if not are_files[name]):
         raise InputError(
-            f"{place}/{odd[0]}: is not a regular file, as in a {what}. Remove it, or choose another {option}."
+            f"{place}/{odd[0]}: is not a regular file; expected one. Remove it, or choose another {option}."
         )
 
 
@@ -225,11 +214,7 @@ class Lease:
         for file in self._store.list():
             if match := _NAME.fullmatch(file.name):
                 found[int(match[1])] = {}
-<<<<<<< HEAD
-                with suppress(FileNotFoundError, ValueError):
-=======
-                with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):
->>>>>>> 78ed8cf1 (A function that fails only on several texts blames no document; files nested too deeply are said; remedies are sentences)
+                with suppress(FileNotFoundError, ValueError, RecursionError):
                     found[int(match[1])] = json.loads(self._store.read(file.name))
         return found
 
