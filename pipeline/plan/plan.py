@@ -21,7 +21,7 @@ from pipeline.engine.executors import count_cores
 from pipeline.mix.index import describe_take
 from pipeline.plan.small_build import WITHIN, SmallBuild, SourceSample, build_sample
 from pipeline.recipe.schema import Recipe
-from pipeline.recipe.shares import Demand
+from pipeline.recipe.shares import Demand, Grant
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network import Network, with_cache
 from pipeline.sources.selection import open_sources
@@ -211,11 +211,10 @@ def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: floa
     Raises:
         SourceError: a file cannot be read.
     """
-    demand, available = _demand_of(recipe, built)
-    grant = demand.grant(available)
+    demand, grant = _demand_of(recipe, built)
     train = grant.train_tokens
     bounds = zip(*(sample.tokens_range for sample in built.sources), strict=True)
-    granted = [own.grant(left).train_tokens for own, left in (_demand_of(recipe, built, found) for found in bounds)]
+    granted = [_demand_of(recipe, built, found)[1].train_tokens for found in bounds]
     for s, sample in enumerate(built.sources):
         # A source with more to read is read further, as the build does after a mix that came out short.
         needed = demand.tokens(s, train) + sample.longest_tokens
@@ -255,8 +254,8 @@ def estimate(recipe: Recipe, built: SmallBuild, workers: int, usd_per_hour: floa
     )
 
 
-def _demand_of(recipe: Recipe, built: SmallBuild, found: Sequence[float] = ()) -> tuple[Demand, list[float | None]]:
-    """Return the plan's demand, and the tokens that each source offers to training; None for one that has more.
+def _demand_of(recipe: Recipe, built: SmallBuild, found: Sequence[float] = ()) -> tuple[Demand, Grant]:
+    """Return the plan's demand, and what the sources grant to training; one that has more bounds nothing.
 
     Args:
         recipe: the data recipe.
@@ -267,7 +266,8 @@ def _demand_of(recipe: Recipe, built: SmallBuild, found: Sequence[float] = ()) -
     demand = Demand(recipe, found)
     left = [tokens - demand.val_tokens(s) for s, tokens in enumerate(found)]
     is_read = [not sample.selection.has_more for sample in built.sources]
-    return Demand(recipe, left), [own if read else None for own, read in zip(left, is_read, strict=True)]
+    demand = Demand(recipe, left)
+    return demand, demand.grant([own if read else None for own, read in zip(left, is_read, strict=True)])
 
 
 def _estimate_source(demand: Demand, number: int, sample: SourceSample, train: int) -> SourceEstimate:
@@ -367,7 +367,7 @@ def _scratch_bytes(recipe: Recipe, sources: Sequence[SourceEstimate], built: Sma
 
 def _refusal(recipe: Recipe, built: SmallBuild) -> str:
     """Return the plan's reason to refuse a recipe even if the sources have as many tokens as they can have."""
-    demand, available = _demand_of(recipe, built, [(1 + WITHIN) * sample.tokens for sample in built.sources])
+    demand, most = _demand_of(recipe, built, [(1 + WITHIN) * sample.tokens for sample in built.sources])
     faults: list[str] = []
     for s, sample in enumerate(built.sources):
         if sample.selection.has_more or sample.selection.is_left_out or not recipe.has_weights:
@@ -383,6 +383,4 @@ def _refusal(recipe: Recipe, built: SmallBuild) -> str:
             faults.append(fault)
     if faults:
         return "\n".join(faults)
-    if demand.grant(available).fault:
-        demand, available = _demand_of(recipe, built)
-    return demand.grant(available).fault
+    return _demand_of(recipe, built)[1].fault if most.fault else ""
