@@ -155,7 +155,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Report) -> Assembl
             documents = _gather(parts, number, token_bytes)
             report.lap("gather_s")
             order = _permute(documents, shard, task.seed)
-            table = _document_table(documents, order, task, runs)
+            table = _document_table(documents, order, task, runs, sources)
             report.lap("documents_s")
 
             def chunks(
@@ -300,12 +300,13 @@ def _token_chunks(documents: _Documents, order: Int64s) -> Iterator[tuple[Int64s
         yield chosen, b"".join([tokens[part][start:stop] for part, start, stop in zip(*places, strict=True)])
 
 
-def _document_table(documents: _Documents, order: Int64s, task: AssembleTask, runs: tuple[Run, ...]) -> pa.Table:
+def _document_table(
+    documents: _Documents, order: Int64s, task: AssembleTask, runs: tuple[Run, ...], sources: Int64s
+) -> pa.Table:
     # A span is identified by (run, span): number the spans of all runs, then keep those that occur.
     bases = np.array([0, *itertools.accumulate(len(run.labels) for run in runs)])
     labels = [label for run in runs for label in run.labels]
     rows, run_of = documents.rows[order], documents.runs[order]
-    sources = np.array([run.source for run in runs], np.int64)
     lengths = rows["length"].astype(np.uint64)
     columns = [
         wrap_numbers(pa.uint64(), np.cumsum(lengths) - lengths),
