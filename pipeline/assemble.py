@@ -10,7 +10,6 @@ store their tokens.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import itertools
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -304,7 +303,7 @@ def _document_table(
     documents: _Documents, order: Int64s, task: AssembleTask, runs: tuple[Run, ...], sources: Int64s
 ) -> pa.Table:
     # A span is identified by (run, span): number the spans of all runs, then keep those that occur.
-    bases = np.array([0, *itertools.accumulate(len(run.labels) for run in runs)])
+    bases = find_bounds(np.array([len(run.labels) for run in runs]))
     labels = [label for run in runs for label in run.labels]
     rows, run_of = documents.rows[order], documents.runs[order]
     lengths = rows["length"].astype(np.uint64)

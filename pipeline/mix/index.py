@@ -356,6 +356,5 @@ class Axis:
         documents = self._index.partition(part, self._source)
         order, _ = sort_hashes(documents.hi, documents.lo, bits=self._index.bits)
         self._hi, self._lo = documents.hi[order], documents.lo[order]
-        ends = np.cumsum(documents.lengths[order], dtype=np.int64)
-        self._edges = self.cumulative[part] + np.append(0, ends)
+        self._edges = self.cumulative[part] + find_bounds(documents.lengths[order])
         self._loaded = part

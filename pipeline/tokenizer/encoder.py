@@ -184,7 +184,7 @@ class Encoder:
         for number, start, stop in zip(other, bounds[:-1], bounds[1:], strict=True):
             parts += [ids[end : offsets[number]], own[start:stop]]
             lengths[number], end = stop - start, offsets[number + 1]
-        return np.concatenate([*parts, ids[end:]]), np.cumsum([0, *lengths], dtype=np.int64)
+        return np.concatenate([*parts, ids[end:]]), find_bounds(lengths)
 
     def encode_reference(self, text: str) -> list[int]:
         """Encode one document with the reference encoder, `tokenizers`, special tokens taken as text."""
@@ -335,7 +335,7 @@ class Encoder:
         if self._keeps != "bytes":
             return ids, offsets  # `kept` compares them
         # Tokens have the bytes of their text, so a document that was rewritten or cut has another length.
-        found = np.diff(np.cumsum([0, *self._entry_lengths[ids]])[offsets])
+        found = np.diff(find_bounds(self._entry_lengths[ids])[offsets])
         expected = np.diff(text_offsets(text))
         if len(wrong := np.flatnonzero(found != expected)):
             first = int(wrong[0])
