@@ -115,8 +115,9 @@ def test_the_bill_and_the_samples_of_a_run_are_in_its_page_and_its_plot(recipe_f
     figure = draw_run(read_run(run))
     assert "after the phases" in figure._supxlabel.get_text()  # pyright: ignore[reportPrivateUsage]
     assert "validation loss, perplexity 20.00: 3.0833" in str(figure.axes[0].get_legend_handles_labels())
-    sample_file(run, 24).write_text("{}")
-    assert "is not what `train` writes. Delete it." in trainer.run("compare", run).stderr
+    for text in ("{}", "[" * 100_000):
+        sample_file(run, 24).write_text(text)
+        assert "is not what `train` writes. Delete it." in trainer.run("compare", run).stderr
 
 
 def test_no_label_of_a_picture_is_cut_off(recipe_file, tmp_path):
