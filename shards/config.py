@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from shards.errors import InputError, unread
 from shards.stores.files import read_file
-from shards.stores.parse import MOST_DEPTH, check_values, load_json, parse_toml
+from shards.stores.parse import HALF, MOST_DEPTH, check_values, load_json, parse_toml
 from shards.terminal.hints import did_you_mean, nearest
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -259,7 +259,9 @@ def apply_changes(data: Document, changes: Changes, overrides: Iterable[str]) ->
     changes = list(changes)
     for override in overrides:
         key, separator, text = override.partition("=")
-        if separator and key.strip():
+        if HALF.search(override):
+            yield f"--set {override!r}: has bytes that are not UTF-8"
+        elif separator and key.strip():
             changes.append((f"--set {override!r}", key.strip().split("."), _mark_typed(_parse_value(text))))
         else:
             yield f"--set {override!r}: expected KEY=VALUE, a dotted key and its value in TOML syntax"

@@ -34,7 +34,7 @@ def find_resume_start(run: Path, start: Path | None, given: GivenWeights | None,
 
     Args:
         run: the run's folder.
-        start: the checkpoint of another run that this one begins from, without links.
+        start: the checkpoint of another run that this one begins from, by `locate_checkpoint`.
         given: the weights that it begins with.
         say: called with a message for each corrupt checkpoint that is newer.
 

@@ -18,7 +18,7 @@ from shards.config import Settings, in_form, load_settings
 from shards.errors import InputError
 from shards.stores.files import read_file, write_text
 from shards.stores.open import Place
-from shards.stores.parse import load_json
+from shards.stores.parse import HALF, load_json
 from shards.terminal.arguments import parse_place
 
 RECIPE_FILE = "recipe.json"
@@ -48,7 +48,7 @@ class RecipeChange(Settings):
 class RunRecord(Settings):
     """`run.json`: what a run's recipe does not say."""
 
-    shards: Annotated[str, in_form("[^\0\ud800-\udfff]{1,4095}", "the folder or the address of a set")]
+    shards: Annotated[str, in_form("[^\0]{1,4095}", "the folder or the address of a set")]
     """The folder of the set that it is trained on, absolute, or its address in a remote store; it may have moved."""
     manifest_sha256: str
     start: str | None = None
@@ -76,13 +76,16 @@ class RunRecord(Settings):
 
 
 def check_run_folder(run: Path) -> None:
-    """Refuse a run's folder that holds other files than those of a scheduler, and no run, or no place for samples.
+    """Refuse a folder that is not a run's, has no place for samples, or whose name is not UTF-8.
 
-    A run begins with its record. Its other small files are in the folders of sets and models, too.
+    A run has its record, metrics or checkpoints; `recipe.json` and `tokenizer.json` are in sets, too. A scheduler may
+    have written logs before.
 
     Raises:
-        InputError: it does.
+        InputError: it is refused.
     """
+    if HALF.search(str(run)):
+        raise InputError(f"--run {str(run)!r}: not UTF-8, so no checkpoint in it could be read. Choose another.")
     names = {path.name for path in run.glob("[!.]*") if path.suffix not in (".log", ".out", ".err")}
     if names and not names & {RUN_FILE, "metrics.jsonl", "checkpoints"}:
         raise InputError(f"{run}: holds {min(names)!r}, and no training run. Give --run a folder of its own.")
@@ -91,7 +94,7 @@ def check_run_folder(run: Path) -> None:
 
 
 def find_run_record(run: Path) -> RunRecord | None:
-    """Read the record in the folder of a run that begins or resumes; None if it has none.
+    """Read the record in a run's folder; None if it has none.
 
     Raises:
         InputError: the file is not such a record.
@@ -100,7 +103,7 @@ def find_run_record(run: Path) -> RunRecord | None:
     try:
         return load_settings(RunRecord, file) if file.exists() else None
     except InputError as error:
-        remedy = "Restore it, or delete it: a run resumes without it, and forgets where it began and what was changed."
+        remedy = "Restore it, or delete it to resume without: the run then forgets where it began and what was changed."
         raise InputError([*error.problems, f"{file}: {remedy}"]) from error
 
 
@@ -137,9 +140,10 @@ def read_run_record(run: Path) -> RunRecord:
     Raises:
         InputError: the file is missing, or is not such a record.
     """
-    if not (run / RUN_FILE).exists():
+    record = find_run_record(run)
+    if record is None:
         raise InputError(f"{run / RUN_FILE}: is missing. Expected the whole folder of a training run.")
-    return load_settings(RunRecord, run / RUN_FILE)
+    return record
 
 
 def find_training_set(run: Path) -> Place:
@@ -154,12 +158,13 @@ def find_training_set(run: Path) -> Place:
     return place
 
 
-def open_training_set(run: Path, place: Place) -> ShardSet:
-    """Open the set that a run was trained on, at its current place.
+def open_training_set(run: Path, place: Place | None = None) -> ShardSet:
+    """Open the set that a run was trained on, at its current place; where the run says if None.
 
     Raises:
-        InputError: the set cannot be read, or is another one.
+        InputError: the set cannot be found or read, or is another one.
     """
+    place = place or find_training_set(run)
     shard_set, sha256 = open_set(place), read_run_record(run).manifest_sha256
     if sha256 != shard_set.manifest_sha256:
         raise InputError(

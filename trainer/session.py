@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
+from shards.config import check_settings
 from shards.errors import InputError, first_of, plural, unread
 from shards.format.vocabulary import check_tokenizer
 from shards.format.windows.order import WindowOrder
@@ -170,7 +171,7 @@ def open_session(
         place: the shard set: a folder, or an address in a remote store.
         run: the run's folder; it is created if absent.
         say: called with each line the user should know.
-        start: the checkpoint of another run that this one begins from, if it has not begun; without links.
+        start: the checkpoint of another run that this one begins from, if it has not begun; by `locate_checkpoint`.
         weights: those that it begins with, if it has not begun.
         cache: keeps the shards of a set that is not on this machine.
 
@@ -218,9 +219,20 @@ def open_session(
         model.to(device)
         forward = _spread(model, recipe, device, precision, ranks)
         optimizers = build_optimizers(model, recipe.optimizer, precision)
-        where = (device, precision, rank, ranks)
         session = Session(
-            run, recipe, shard_set, order, model, forward, optimizers, *where, resources, untrained=untrained
+            run,
+            recipe,
+            shard_set,
+            order,
+            model,
+            forward,
+            optimizers,
+            device,
+            precision,
+            rank,
+            ranks,
+            resources,
+            untrained=untrained,
         )
         if shard_set.vocabulary.keeps != "bytes" and not find_text_scales(shard_set):
             say("bits per byte count the rewritten text: the set does not say how long the text of its sources is")
@@ -323,13 +335,14 @@ def _prepare_run(session: Session, found: Checkpoint | None, weights: GivenWeigh
     check_disk(run, 12 * parameters, f"{run}: a checkpoint")
     folder = shard_set.store.folder
     place = str(folder.resolve() if folder else shard_set.store)
-    record = RunRecord(
-        shards=place,
-        manifest_sha256=shard_set.manifest_sha256,
-        weights=str(weights.place) if weights else None,
-        weights_sha256=weights.sha256 if weights else None,
-        parameters=parameters,
-    )
+    facts = {
+        "shards": place,
+        "manifest_sha256": shard_set.manifest_sha256,
+        "weights": str(weights.place) if weights else None,
+        "weights_sha256": weights.sha256 if weights else None,
+        "parameters": parameters,
+    }
+    record = check_settings(RunRecord, facts, where=str(run / RUN_FILE))
     if found is not None:
         record = describe_beginning(run, found, recipe, record)
     # Before all others: by it the folder is that of a run. A run that has metrics has begun, and says from where.

@@ -21,7 +21,7 @@ _QUOTED = re.compile(
 )
 """A text in TOML, also one that is left open, or a comment: none holds the dots of a key."""
 
-_HALF = re.compile("[\ud800-\udfff]")
+HALF = re.compile("[\ud800-\udfff]")
 """Half of a pair of UTF-16: JSON can spell it, and bytes of a command line that are not UTF-8 are such."""
 
 
@@ -37,11 +37,13 @@ def check_values(value: Any, depth: int = 0) -> None:
     """Raise a ValueError if values are too deep in each other, a number is too large for any key, or a text is none."""
     if depth > MOST_DEPTH:
         raise ValueError(f"tables and lists are more than {MOST_DEPTH} deep in each other, or one is in itself")
-    if isinstance(value, str) and _HALF.search(value):
-        raise ValueError(f"{value!r:.80} has half of a character; expected text that UTF-8 can hold")
-    if isinstance(value, int) and value.bit_length() > 1000:
-        raise ValueError("a whole number has more than 1,000 bits")
-    if isinstance(value, dict | list | tuple):
+    if isinstance(value, str):
+        if not value.isascii() and HALF.search(value):  # whether it is ASCII takes no time to know
+            raise ValueError(f"{value!r:.80} has a character that UTF-8 cannot encode")
+    elif isinstance(value, int):
+        if value.bit_length() > 1000:
+            raise ValueError("a whole number has more than 1,000 bits")
+    elif isinstance(value, dict | list | tuple):
         items = cast("dict[str, Any] | list[Any] | tuple[Any, ...]", value)
         for item in [*items, *items.values()] if isinstance(items, dict) else items:
             check_values(item, depth + 1)

@@ -11,6 +11,7 @@ from trainer.optim import learning_rate
 from trainer.recipe import load_train_recipe
 from trainer.results.comparison import compare_runs
 from trainer.results.runs import read_run, read_runs
+from trainer.weights.trained_model import load_model
 
 NEW = ("optimizer.lr=0.5", "eval.max_tokens=500", "schedule.min_lr_ratio=0.9", 'log.wandb_project="other"')
 
@@ -91,6 +92,9 @@ def test_a_run_that_began_from_another_one_has_its_changes_too(train, tmp_path):
     train(run, "train.steps=6", "optimizer.lr=0.02")
     train(run, "train.steps=9", "optimizer.lr=0.03", "checkpoint.keep_last=9")
     start = run / "checkpoints/step-00000006"
+    start.symlink_to(start.rename(tmp_path / "disk"))
+    (tmp_path / "best").symlink_to(run / "checkpoints/step-00000009")
+    assert [load_model(place, print).step for place in (start, tmp_path / "best")] == [6, 9]
     train(fork, "train.steps=8", "optimizer.lr=0.04", more=("--from", start))
     lr = [{"from_step": 1, "value": 0.01}, {"from_step": 4, "value": 0.02}, {"from_step": 7, "value": 0.04}]
     assert read_run(fork).list_values()["optimizer.lr"] == lr

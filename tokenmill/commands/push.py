@@ -90,7 +90,7 @@ def gather_facts(options: argparse.Namespace, step: int) -> JsonObject:
     from trainer.evaluation.scores import list_scores, read_score, show_score
     from trainer.ledger import show_bill
     from trainer.results.runs import read_run
-    from trainer.run_folder import find_training_set, open_training_set, read_samples
+    from trainer.run_folder import open_training_set, read_samples
 
     whole = read_run(options.set)
     run = replace(whole, records=[record for record in whole.records if record["step"] <= step])
@@ -98,7 +98,7 @@ def gather_facts(options: argparse.Namespace, step: int) -> JsonObject:
     scores = {name: (show_score(**read_score(line, name)), line["step"]) for line, name in lines}
     problems, sources, start, weights = list[str](), list[JsonObject](), run.record.start, run.record.weights
     try:
-        shard_set = open_training_set(run.folder, find_training_set(run.folder))
+        shard_set = open_training_set(run.folder)
         manifest = shard_set.manifest
         sources = describe_sources(manifest, shard_set.store.read(manifest.recipe.file).decode())
     except (InputError, OSError) as error:

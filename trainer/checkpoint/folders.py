@@ -2,6 +2,7 @@
 
 import hashlib
 import operator
+import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -67,8 +68,8 @@ class Checkpoint:
 
     @property
     def run(self) -> Path:
-        """The folder of the run that wrote it, absolute; the checkpoint, or the folder of all, may be a link."""
-        return self.path.absolute().parents[1].resolve()
+        """The folder of the run that wrote it, absolute."""
+        return locate_checkpoint(self.path).parent.parent
 
     @property
     def recipe(self) -> TrainRecipe:
@@ -83,6 +84,14 @@ class Checkpoint:
 def checkpoint_path(run: Path, step: int) -> Path:
     """Return the folder of a step's checkpoint."""
     return run / FOLDER / f"step-{step:08d}"
+
+
+def locate_checkpoint(path: str | Path) -> Path:
+    """Return the absolute path of a checkpoint in its run: it, or the folder of all, may be a link to another disk."""
+    named = Path(path).absolute()
+    if named.parent.name != FOLDER:  # a link from elsewhere
+        return Path(os.path.realpath(path))
+    return Path(os.path.realpath(named.parent.parent), FOLDER, named.name)
 
 
 def step_of_checkpoint(path: Path) -> int:
@@ -167,7 +176,7 @@ def find_newest_checkpoint(run: Path, say: Note) -> Checkpoint | None:
 
 
 def delete_older(run: Path, *, keep_last: int, keep_steps: Collection[int]) -> None:
-    """Delete a run's checkpoints but the last `keep_last` and those of `keep_steps`.
+    """Delete a run's checkpoints but the last `keep_last` and those of `keep_steps`; of a link, the link alone.
 
     Raises:
         OSError: one cannot be renamed, to be deleted.

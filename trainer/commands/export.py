@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.convert.export import EXPORT_FILE
     from shards.stores.files import write_folder, write_text
     from trainer.checkpoint.tensors import check_disk
-    from trainer.run_folder import RUN_FILE, TOKENIZER_FILE, find_training_set, open_training_set
+    from trainer.run_folder import RUN_FILE, TOKENIZER_FILE, open_training_set
     from trainer.weights.trained_model import read_model
     from trainer.weights.transformers_folder import (
         Seen,
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> Outcome:
     shard_set = None
     try:
         if (options.run / RUN_FILE).exists():  # else a folder of transformers
-            shard_set = open_training_set(options.run, find_training_set(options.run))
+            shard_set = open_training_set(options.run)
     except (InputError, OSError) as error:
         say(f"the set cannot be read, so the tokenizer is compared on probes alone: {error}")
     with write_folder(out) as folder:

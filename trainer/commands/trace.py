@@ -46,11 +46,10 @@ def run(options: argparse.Namespace) -> Outcome:
     from shards.trace.block_list import check_block_list, write_block_list
     from trainer.metrics import read_metrics
     from trainer.recipe import load_train_recipe
-    from trainer.run_folder import RECIPE_FILE, find_training_set, open_training_set
+    from trainer.run_folder import RECIPE_FILE, open_training_set
 
     train = load_train_recipe(options.run / RECIPE_FILE).train
-    shards = options.shards or find_training_set(options.run)
-    shard_set, step = open_training_set(options.run, shards), options.step
+    shard_set, step = open_training_set(options.run, options.shards), options.step
     if options.out is not None:
         check_block_list(options.out, shard_set)
     # A recipe that was shortened later does not hide steps that were taken.

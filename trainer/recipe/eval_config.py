@@ -20,6 +20,7 @@ from shards.eval_tasks.known import (
     find_label,
     shorten,
 )
+from shards.stores.parse import check_values
 from shards.terminal.hints import nearest
 
 EvalName = Annotated[
@@ -175,7 +176,9 @@ def _locate_files(table: Any, info: ValidationInfo) -> Any:
         return os.path.abspath(os.path.join(begin, value)) if isinstance(value, str) and "://" not in value else value
 
     given = cast("Document", table)
-    return given | {key: locate(given[key], key) for key in EVAL_PATH_KEYS if key in given}
+    located = given | {key: locate(given[key], key) for key in EVAL_PATH_KEYS if key in given}
+    check_values(located)  # the folder's name may be other bytes than UTF-8
+    return located
 
 
 LOCATED = BeforeValidator(_locate_files)

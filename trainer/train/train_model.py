@@ -26,6 +26,7 @@ from shards.terminal.display import JsonObject, say
 from shards.terminal.hints import nearest
 from shards.terminal.progress import show_progress
 from shards.terminal.reporter import Note
+from trainer.checkpoint.folders import locate_checkpoint
 from trainer.device import wait_for_ranks
 from trainer.ledger import summarise_phases
 from trainer.metrics import MetricsLog
@@ -103,7 +104,7 @@ def train_model(
     try:
         # Nothing has begun yet: what is wrong here is refused.
         kept = _open_cache(place, cache, cache_limit, show)
-        began = Path(os.path.realpath(start)) if start else None
+        began = locate_checkpoint(start) if start else None
         session = open_session(loaded, place, Path(run), say=show, start=began, weights=weights, cache=kept)
     except OSError as error:  # such as a disk too small for a checkpoint
         raise InputError(f"{error}{any_remedy(error)}") from error
@@ -185,7 +186,7 @@ def run_training(session: Session, say: Note, *, go_on: str | None = None, progr
                     f"metrics.jsonl: removed {plural(log.removed, 'line')} after step {session.step}; these are done "
                     "again"
                 )
-            if session.step and (log.records or [{}])[-1].get("step") != session.step:
+            if session.step and log.last("step").get("step") != session.step:
                 say(f"metrics.jsonl does not go on to step {session.step}: phases and costs count what it has")
             before = log.last("score_notes").get("score_notes", {})
             for scorer in session.scorers:

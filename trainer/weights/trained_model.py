@@ -14,7 +14,14 @@ from shards.format.vocabulary import MAX_TOKENIZER_BYTES
 from shards.stores.files import read_file
 from shards.terminal.display import say as print_note
 from shards.terminal.reporter import Note
-from trainer.checkpoint.folders import MODEL_FILE, STATE_FILE, Checkpoint, find_newest_checkpoint, read_checkpoint
+from trainer.checkpoint.folders import (
+    MODEL_FILE,
+    STATE_FILE,
+    Checkpoint,
+    find_newest_checkpoint,
+    locate_checkpoint,
+    read_checkpoint,
+)
 from trainer.checkpoint.tensors import load_weights
 from trainer.device import choose_device
 from trainer.model.decoder import LanguageModel
@@ -47,7 +54,7 @@ def read_model(run: Path, say: Note, path: str | Path | None = None) -> TrainedM
     if not path and os.path.lexists(run / CONFIG_FILE):
         return read_folder(run)
     if not path and (run / STATE_FILE).exists():
-        run, path = run.resolve().parents[1], run
+        run, path = locate_checkpoint(run).parent.parent, run
     found = read_checkpoint(Path(path)) if path else find_newest_checkpoint(run, say)
     if found is None:
         raise InputError(
