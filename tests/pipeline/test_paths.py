@@ -40,6 +40,14 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "p*"
 
 
+def test_no_working_directory_is_needed_for_paths_of_a_recipe(project: Path, monkeypatch: pytest.MonkeyPatch):
+    (project / "gone").mkdir()
+    monkeypatch.chdir(project / "gone")
+    (project / "gone").rmdir()
+    (source,) = load_checked_recipe(project / "recipes/a.toml").sources
+    assert list_files(source)
+
+
 @pytest.mark.parametrize("place", [".", "recipes", "../elsewhere", "/"])
 def test_paths_begin_at_the_folder_of_the_recipe_and_those_of_set_at_the_working_directory(
     place: str, project: Path, monkeypatch: pytest.MonkeyPatch
