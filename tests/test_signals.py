@@ -131,6 +131,14 @@ def test_an_interrupt_before_the_command_is_told():
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
 
 
+def test_a_signal_after_the_command_ends_the_process_at_once(tmp_path: Path):
+    (tmp_path / "late.py").write_text("import signal, time; signal.raise_signal(signal.SIGTERM); time.sleep(0.1)")
+    program = "import atexit; from tokenmill import __main__ as program\n"
+    program += "program.main = lambda _: atexit.register(__import__, 'late') and 0; program.run()"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
+
+
 @pytest.mark.parametrize("delay_s", [0.02, 0.05, 0.1, 0.2])
 def test_an_interrupt_of_all_processes_ends_no_worker(delay_s: float):
     program = "import os, signal, time; from shards.terminal.workers import map_tasks, start_server\n"

@@ -254,6 +254,7 @@ def run() -> NoReturn:
         print("error: interrupted", file=sys.stderr)
         exit_status = 128 + signal.SIGINT
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: an interrupt could only hide the exit status
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing waits for an import any more
     # Not after an interrupt: Python then ends itself by SIGINT, if that was in code that a library had made of text.
     if not builds and not _interrupts:
         sys.exit(exit_status)
