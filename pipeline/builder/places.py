@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
-from pipeline.builder.publish import SHARD_FILE
+from pipeline.builder.publish import RECIPE_FILE, SHARD_FILE
 from pipeline.recipe.schema import Recipe
+from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError, RunError, TokenmillError
 from shards.format.manifest import COMPANION_FILES, MANIFEST_FILE
 from shards.stores.files import is_abandoned, is_within, lock_folder, make_folder, unique_name
@@ -22,7 +23,7 @@ from shards.stores.store import WritableStore
 _WORK_FILE = re.compile(r"recipe-folder|(build|last-build|revisions|spans|stages)\.json")
 _WORK_FOLDER = re.compile(r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|cache|rows|\..+\.tmp")
 _SET_FILE = re.compile(
-    "|".join([SHARD_FILE.pattern, r"(manifest|recipe|tokenizer)\.json", *map(re.escape, COMPANION_FILES)])
+    "|".join([SHARD_FILE.pattern, *map(re.escape, (MANIFEST_FILE, RECIPE_FILE, TOKENIZER_FILE, *COMPANION_FILES))])
 )
 _HIDDEN = re.compile(r"\..*")
 
@@ -71,7 +72,7 @@ def _check_output(out: WritableStore, recipe: Recipe) -> None:
 
 
 def _check_names(place: WritableStore, what: str, option: str, files: re.Pattern[str], others: re.Pattern[str]) -> None:
-    """Refuse names that a place of a build has not, and what is no file under the name of one: nothing is done yet."""
+    """Refuse foreign names in a place of a build, and what has the name of a file but is none: nothing is done yet."""
     are_files = _list_names(place)
     own = {name for name in are_files if files.fullmatch(name)}
     if foreign := sorted(name for name in are_files.keys() - own if not others.fullmatch(name)):

@@ -82,7 +82,7 @@ _PICTURE = re.compile(
 """How a picture that is a text begins: maybe with comments and declarations, each of which is tried once."""
 _GUESSED_BYTES, _LEAST_ODD, _LEAST_CONFIDENCE = 1 << 16, 8, 0.05
 """By so many bytes chardet guesses an encoding, if so many are not ASCII: that of 306 of 317 man pages and notes in
-twelve encodings, with a confidence from 0.08 on. Of UTF-8 with a fault, it is below 0.04."""
+twelve encodings, with a confidence from 0.08 on."""
 _UNTOLD = "an encoding that can be told; give it a source of its own with its `encoding`"
 _JAPANESE = "\x1b$"
 """How ISO-2022 begins, whose bytes are ASCII."""
@@ -282,7 +282,7 @@ def guess_encoding(data: bytes) -> str:
     if found["encoding"] and found["confidence"] >= _LEAST_CONFIDENCE and not 0 < len(odd) < _LEAST_ODD:
         name = normal_encoding(found["encoding"])
         return READ_AS.get(name, name)
-    # Of a single name, say, or of UTF-8 with a fault.
+    # Of a single name, say.
     return "cp1252" if is_western(data.decode("cp1252", "replace")) else ""
 
 

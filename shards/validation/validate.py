@@ -34,9 +34,9 @@ ROUNDING_TOKENS = 2
 
 The tolerance of a share is one that cuts at document boundaries can always keep. With K shards in a split and a target
 of T tokens for a source, the one after shard k is T*(k+1)/K. Each cut is the document boundary nearest to its target,
-so it is at most half a document away (or all cuts of a source in validation are at the one below). A shard has two
-cuts, so it is at most one document away (the longest of the source). Targets are rounded down to whole tokens, which
-adds at most two tokens per shard.
+so it is at most half a document away; the mix says why a last cut may be at the other boundary beside it, and what the
+cuts before it do then. A shard has two cuts, so it is at most one document away (the longest of the source). Targets
+are rounded down to whole tokens, which adds at most two tokens per shard.
 """
 
 

@@ -51,7 +51,7 @@ def kill_in(stage: str, recipe: Path, out: Path, delay_s: float) -> bool:
     folders = (out.with_name(f"{out.name}.work") / stage, *([out] if stage == "assemble" else []))
     before = attempts(*folders)
     build = Started(recipe, out, "--workers", "2")
-    # Minutes where other tests have the processors.
+    # Over a minute, where other tests have the processors.
     wait_until(
         lambda: attempts(*folders) - before or build.process.poll() is not None, stage, seconds=240, pause_s=0.001
     )
